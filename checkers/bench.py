@@ -1,13 +1,14 @@
 """``python -m checkers.bench``: how long the checks of many recorded runs take, whole process.
 
-The store is made up (``checkers.synthetic``); what is timed is a fresh process that starts Spark, checks every run,
-stores the verdicts and sums them up, as ``stormproof check --all`` does.
+The store is made up (``checkers.synthetic``); what is timed is ``stormproof check --all``, a fresh process that checks
+every run, stores the verdicts and sums them up.
 """
 
 from __future__ import annotations
 
 import argparse
 import contextlib
+import json
 import os
 import subprocess
 import sys
@@ -19,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from checkers.prepare import prepare
-from stormproof.run_folder import HISTORY
+from stormproof.errors import EXIT_OF
 
 _SAMPLE_SECONDS = 0.1
 
@@ -47,15 +48,16 @@ def measure(runs: int, events: int, store: Path) -> CheckBench:
     expected = Counter(defects.verdict for _, defects in write_store(store, runs, events))
     begin = time.perf_counter()
     child = subprocess.Popen(
-        [sys.executable, "-m", "checkers.bench", "--check", str(store)], stdout=subprocess.PIPE, text=True
+        [sys.executable, "-m", "harness", "check", "--all", "--json", "--store", str(store)], stdout=subprocess.PIPE,
+        text=True,
     )
     peak = Peak(child.pid)
     output, _ = child.communicate()
     seconds = time.perf_counter() - begin
     peak.stop()
-    if child.returncode:
+    if child.returncode not in EXIT_OF.values():
         raise subprocess.CalledProcessError(child.returncode, child.args)
-    counted = Counter(output.split())
+    counted = Counter(run["verdict"] for run in json.loads(output)["runs"])
     if counted != expected:
         raise RuntimeError(f"wrong verdicts: {dict(counted)} where {dict(expected)} are right")
     return CheckBench(runs, runs * events, seconds, peak.megabytes)
@@ -124,32 +126,12 @@ def _proportional_mb(pid: int) -> float:
     return sum(int(line.split()[1]) / 1024 for line in lines if line.startswith("Pss:"))
 
 
-def _check(store: Path) -> None:
-    """What the child does: everything from Spark's start to the summary; prints the verdicts."""
-    from checkers.spark import SparkWarmup
-
-    warm = SparkWarmup()
-    from checkers.job import check_runs, summarize
-
-    run_dirs = sorted(path for path in store.iterdir() if (path / HISTORY).exists())
-    ahead = warm.judge_ahead(run_dirs)
-    spark = warm.context()
-    rows = check_runs(spark, run_dirs, ahead=ahead.stop() if ahead is not None else None)
-    summarize(None, store)
-    print(" ".join(row.verdict for row in rows), flush=True)
-    warm.abandon()
-
-
 def main() -> None:
     """Measure and print one line a size."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--check", type=Path, help=argparse.SUPPRESS)
     parser.add_argument("--runs", type=int, default=1000)
     parser.add_argument("--events", type=int, default=10_000, help="rows a run")
     arguments = parser.parse_args()
-    if arguments.check:
-        _check(arguments.check)
-        return
     with tempfile.TemporaryDirectory(prefix="stormproof-bench-") as folder:
         result = measure(arguments.runs, arguments.events, Path(folder))
     print(

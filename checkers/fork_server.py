@@ -3,8 +3,8 @@
 The JVM starts its daemon of Python workers at the first task, and that imports NumPy, Arrow, Numba and the kernels: a
 second, in which nothing else happens. A fork server (the term is that of Python's ``multiprocessing``) has done so by
 then, beside the JVM, on another core. The daemon that the JVM starts (``checkers.daemon``) hands its place over to a
-fork: its standard streams, its variables. Without a server it does all itself. Another fork judges runs until Spark is
-there (``checkers.head_start``).
+fork: its standard streams, its variables. Without a server it does all itself. Other forks judge runs without Spark
+(``checkers.head_start``).
 """
 
 from __future__ import annotations
@@ -28,6 +28,8 @@ from checkers.forks import BEGUN, LENGTH, ask, has_begun
 
 VARIABLE = "STORMPROOF_FORK_SERVER"
 """The environment variable that tells the daemon where the server listens."""
+FORK_SERVER = "fork-server"
+"""Where it listens, in the folder of whoever starts it."""
 _LONGEST_PATH = 100
 """Bytes of a Unix socket's path, about."""
 _STREAMS = (0, 1, 2)
@@ -46,7 +48,7 @@ class ForkServer:
     """A server that was started, until it is stopped or this process ends; ``place`` is where it listens."""
 
     def __init__(self, folder: Path, variables: Mapping[str, str]) -> None:
-        self.place = folder / "fork-server"
+        self.place = folder / FORK_SERVER
         self._process: subprocess.Popen[bytes] | None = None
         if len(os.fsencode(self.place)) > _LONGEST_PATH:
             return
@@ -147,7 +149,7 @@ def _become(asking: socket.socket) -> None:
         if "judge" in told:
             from checkers.head_start import judge
 
-            judge([Path(run) for run in told["judge"]], told["digest"], asking)
+            judge([Path(run) for run in told["judge"]], told["digest"], told["budget"], asking)
             status = 0
         else:
             serve()

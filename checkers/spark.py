@@ -25,7 +25,7 @@ from typing import IO, TYPE_CHECKING, Any
 
 from checkers import fork_server, gateway, shipping
 from checkers.caches import cache_dir
-from checkers.fork_server import ForkServer
+from checkers.fork_server import FORK_SERVER, ForkServer
 from checkers.java import Java, find_java
 from checkers.spark_failures import words_of
 from stormproof.errors import SparkFailed, StormproofError, UsageError
@@ -33,7 +33,10 @@ from stormproof.limits import demand_files
 from stormproof.made import PREFIX, OwnFolder
 
 if TYPE_CHECKING:
+    from pyarrow import Table
+
     from checkers.head_start import HeadStart
+    from checkers.spark_tasks import Progress
 
 LOCAL_MASTER = "local[*]"
 SHIPPED = "STORMPROOF_SPARK_ENV"
@@ -451,23 +454,37 @@ def _patience(master: str) -> Iterator[None]:
 class SparkWarmup:
     """A context that starts in the background, so that it is there when a run has been recorded.
 
-    Raises JavaMissing, or SparkFailed where no master answers, when it is made: before the run, not after it.
+    Raises JavaMissing, or SparkFailed where no master answers, when it is made: before the run, not after it. With
+    ``later`` that waits until it ``begin``s or somebody asks for the context, which may be never.
     """
 
-    def __init__(self, master: str = LOCAL_MASTER) -> None:
+    def __init__(self, master: str = LOCAL_MASTER, *, later: bool = False) -> None:
         self._master = master
         self._context: Any = None
         self._error: Exception | None = None
         demand_files("Spark")
-        find_java()
-        demand_master(master)
         # A context that was there before belongs to somebody else in this process, who will stop it.
         self._owner = not _is_running()
-        if self._owner and master.startswith("local"):
+        self._thread = threading.Thread(target=self._start, name="spark-start", daemon=True)
+        self._begun = False
+        if later:
+            self._serve()
+        else:
+            self.begin()
+
+    def begin(self) -> None:
+        """Start it now, if it has not begun; raises as it does when it is made."""
+        if not self._begun:
+            find_java()
+            demand_master(self._master)
+            self._serve()
+            self._begun = True
+            self._thread.start()
+
+    def _serve(self) -> None:
+        if self._owner and self._master.startswith("local"):
             _start_fork_server()
         self._environ = dict(os.environ)
-        self._thread = threading.Thread(target=self._start, name="spark-start", daemon=True)
-        self._thread.start()
 
     def _start(self) -> None:
         try:
@@ -486,7 +503,9 @@ class SparkWarmup:
 
         Raises:
             SparkFailed: it did not start.
+            JavaMissing: there is no Java that can run Spark.
         """
+        self.begin()
         self._thread.join()
         if self._error is not None:
             if isinstance(self._error, StormproofError):
@@ -503,8 +522,18 @@ class SparkWarmup:
             return None
         return HeadStart([run.resolve() for run in run_dirs], server.place, self._environ)
 
+    def judge_without(self, run_dirs: Sequence[Path], progress: Progress) -> Table:
+        """Have runs judged without Spark, on all cores; the rows of those that were."""
+        from checkers.head_start import judge_all
+
+        runs = list(dict.fromkeys(run.resolve() for run in run_dirs))
+        return judge_all(runs, spark_folder() / FORK_SERVER, self._environ, progress)
+
     def stop(self) -> None:
         """End the context and its JVM, if this object started them."""
+        if not self._begun:
+            self.abandon()
+            return
         self._thread.join()
         if self._owner:
             stop_spark()
@@ -514,6 +543,10 @@ class SparkWarmup:
 
         For a process that is about to end: what Spark has in memory is lost, its temporary files are removed.
         """
+        if not self._begun:
+            if self._owner:
+                _clean_up()
+            return
         from pyspark import SparkContext
 
         while True:

@@ -1,4 +1,4 @@
-"""``stormproof check``: stored runs checked again, one or all, by the same Spark job."""
+"""``stormproof check``: stored runs checked again, one or all, by the same Spark job, or by the code that it runs."""
 
 from __future__ import annotations
 
@@ -9,8 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import Console
+from rich.status import Status
 from rich.table import Table
 
+from checkers.head_start import FewRuns
 from checkers.job import SummaryRow, VerdictRow, check_runs, row_of_verdict, summarize
 from checkers.judged import judged_already
 from checkers.lake import refresh
@@ -31,12 +33,13 @@ from stormproof.store import Store
 _SHOWN, _REFUSED = 50, 10
 
 
-def check_stored(store_dir: Path, names: Sequence[str], *, master: str, as_json: bool,
+def check_stored(store_dir: Path, names: Sequence[str], *, master: str | None, as_json: bool,
                  outcomes: Outcomes | None = None, again: bool = False) -> int:
     """Check the named runs, or all that are not under way; returns the exit status of the worst verdict.
 
-    A run that was judged by the same checks over the same records is not judged again, unless ``again`` is set; where
-    no other is left, Spark is not started.
+    A run that was judged by the same checks over the same records is not judged again, unless ``again`` is set. Spark
+    is started where it is worth its start: not where no other run is left, nor, without a ``master``, where only so
+    many are as are judged here meanwhile.
 
     A run that can't be judged (it is damaged, or of plug-ins that are not in use here) is told on standard error, and
     the others go on; the status is 3 then, unless one of them is invalid.
@@ -82,7 +85,7 @@ def tell_refused(refused: Sequence[str]) -> None:
         print(f"not stored: {len(refused) - _REFUSED} more", file=sys.stderr)
 
 
-def _judge(store_dir: Path, runs: Sequence[Path], *, master: str, again: bool, to: Console, whole: bool,
+def _judge(store_dir: Path, runs: Sequence[Path], *, master: str | None, again: bool, to: Console, whole: bool,
            refused: list[str] | None = None) -> tuple[list[VerdictRow], list[SummaryRow], int]:
     """The verdicts in the order of the runs, the summary of a ``whole`` store, and how many runs were judged now.
     ``refused`` takes in what could not be stored, and why; without it that is an error.
@@ -96,23 +99,21 @@ def _judge(store_dir: Path, runs: Sequence[Path], *, master: str, again: bool, t
     takes_over = not again and plugins.preparation() is None
     with to.status(f"looking at {len(runs)} runs") as status:
         try:
+            few = FewRuns() if master is None and plugins.preparation() is None else None
             for run in runs:
                 verdict = judged_already(run) if takes_over else None
                 if verdict is not None:
                     known[run] = row_of_verdict(run, verdict)
                     continue
                 left.append(run)
+                few = few if few is not None and few.take(run) else None
                 # It starts while the others are looked at.
-                warm = warm or SparkWarmup(master)
+                warm = warm or SparkWarmup(master or LOCAL_MASTER, later=few is not None)
+                if few is None:
+                    warm.begin()
             if warm is not None:
                 status.update(f"checking {len(left)} runs")
-                ahead = warm.judge_ahead(left) if plugins.preparation() is None else None
-                spark = warm.context()
-                fresh = check_runs(
-                    spark, left, lambda done, total: status.update(f"checked {done} of {total} runs"),
-                    prepare=plugins.preparation(), refused=refused, ahead=ahead.stop() if ahead is not None else None,
-                )
-                known |= dict(zip(left, fresh, strict=True))
+                known |= dict(zip(left, _judged_now(warm, left, few is not None, status, refused), strict=True))
             try:
                 for store in {run.resolve().parent for run in runs}:
                     refresh(store)
@@ -129,6 +130,26 @@ def _judge(store_dir: Path, runs: Sequence[Path], *, master: str, again: bool, t
     return [known[run] for run in runs], summary, len(left)
 
 
+def _judged_now(warm: SparkWarmup, runs: Sequence[Path], few: bool, status: Status,
+                refused: list[str] | None) -> list[VerdictRow]:  # fmt: skip
+    """The verdicts on runs: by forks of this machine alone where they are ``few``, else, and where forks leave some, by
+    Spark."""
+    prepare, spark = plugins.preparation(), None
+
+    def told(done: int, total: int) -> None:
+        status.update(f"checked {done} of {total} runs")
+
+    if few:
+        ahead = warm.judge_without(runs, told)
+        if ahead.num_rows < len({run.resolve() for run in runs}):
+            spark = warm.context()
+    else:
+        start = warm.judge_ahead(runs) if prepare is None else None
+        spark = warm.context()
+        ahead = start.stop() if start is not None else None
+    return check_runs(spark, runs, told, prepare=prepare, refused=refused, ahead=ahead)
+
+
 def check_again(store_dir: Path, name: str) -> VerdictRow:
     """Check one stored run again and write its report.
 
@@ -137,7 +158,7 @@ def check_again(store_dir: Path, name: str) -> VerdictRow:
         HistoryError: it is damaged, or was made with a plug-in that is not in use here.
     """
     runs, _ = _of_our_plugins(_chosen(Store(store_dir), [name])[0], strict=True)
-    rows, _, _ = _judge(store_dir, runs, master=LOCAL_MASTER, again=True, to=console(True), whole=False)
+    rows, _, _ = _judge(store_dir, runs, master=None, again=True, to=console(True), whole=False)
     _write_pages(runs, reports=True)
     if rows[0].damage is not None:
         raise HistoryError(rows[0].damage)

@@ -14,7 +14,7 @@ from checkers.job import summarize
 from checkers.lake import append, refresh
 from checkers.object_job import ObjectVerdict, check_objects, description
 from checkers.object_store import Item, ObjectStore
-from checkers.spark import SparkWarmup
+from checkers.spark import LOCAL_MASTER, SparkWarmup
 from harness import plugins
 from harness.outcomes import BROKEN, Outcomes, outcome_of_run
 from harness.output import print_json
@@ -27,7 +27,7 @@ from stormproof.run_folder import HISTORY, RUN_FILE, upgraded, write_json
 _AT_ONCE = 16
 
 
-def check_in_objects(store: ObjectStore, names: Sequence[str], *, master: str, as_json: bool,
+def check_in_objects(store: ObjectStore, names: Sequence[str], *, master: str | None, as_json: bool,
                      outcomes: Outcomes | None = None, again: bool = False) -> int:
     """Check the named runs of an object store, or all; returns the exit status as ``harness.recheck.check_stored``.
 
@@ -46,7 +46,7 @@ def check_in_objects(store: ObjectStore, names: Sequence[str], *, master: str, a
             del runs[run]
         for line in [*lost, *others.values()]:
             print(f"not checked: {line}", file=sys.stderr)
-        warm = SparkWarmup(master)
+        warm = SparkWarmup(master or LOCAL_MASTER)
         try:
             status.update(f"checking {len(runs)} runs")
             rows = check_objects(warm.context(), store, runs,

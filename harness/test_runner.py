@@ -527,7 +527,7 @@ def at_once(work: Coroutine[Any, Any, None]) -> None:
     except StopIteration:
         return
     work.close()
-    logger.warning("%s had to wait", work.__qualname__)
+    logger.warning("%s had to wait", work)
 
 
 async def main(run_dir: Path, plugged: Sequence[str] = ()) -> int:

@@ -37,7 +37,8 @@ def check(
     runs: RunsArgument = None,
     all_runs: Annotated[bool, typer.Option("--all", help="every run in the store")] = False,
     store: AnyStoreOption = str(DEFAULT_STORE),
-    master: Annotated[str, typer.Option(help=MASTER_HELP)] = "local[*]",
+    master: Annotated[str | None, typer.Option(
+        help=f"{MASTER_HELP}  [default: local[*], without Spark where few runs are left]")] = None,
     spark_env: SparkEnvOption = None,
     system: Annotated[list[str] | None, typer.Option(help=f"the system: {PLUGIN_HELP}")] = None,
     workload: Annotated[list[str] | None, typer.Option(help=f"the workload: {PLUGIN_HELP}")] = None,

@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 import signal
+import socket
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -15,7 +16,7 @@ import pytest
 
 from checkers import head_start
 from checkers.fork_server import ForkServer
-from checkers.head_start import HeadStart
+from checkers.head_start import FewRuns, HeadStart, judge_all
 from checkers.job import check_and_store, check_runs
 from checkers.synthetic import write_store
 from checkers.verdict import VERDICT_FILE
@@ -96,14 +97,15 @@ def test_it_ends_at_once_when_spark_is_there(server: ForkServer, many: list[Path
     until(lambda: not forks(server))
 
 
-def test_one_that_dies_has_judged_nothing(server: ForkServer, many: list[Path]) -> None:
+def test_of_one_that_dies_what_it_had_handed_over_counts(server: ForkServer, many: list[Path]) -> None:
     ahead = HeadStart(many, server.place, os.environ)
-    until(lambda: judged(many))
+    until(lambda: len(judged(many)) > 2 * head_start.ROWS_AT_ONCE)
     (fork,) = forks(server)
     os.kill(fork, signal.SIGKILL)
-    assert ahead.stop().num_rows == 0
-    assert ahead.stop().num_rows == 0, "once more"
-    assert len(judged(many)) < len(many)
+    rows = ahead.stop()
+    assert 0 < rows.num_rows <= len(judged(many)) < len(many)
+    assert {Path(row) for row in rows.column("run_dir").to_pylist()} <= set(judged(many))
+    assert ahead.stop() == rows, "once more"
 
 
 def test_one_that_hangs_is_not_waited_for(
@@ -114,17 +116,68 @@ def test_one_that_hangs_is_not_waited_for(
     until(lambda: judged(many))
     (fork,) = forks(server)
     os.kill(fork, signal.SIGSTOP)
-    assert ahead.stop().num_rows == 0
+    assert ahead.stop().num_rows < len(many)
     os.kill(fork, signal.SIGCONT)
     until(lambda: not forks(server))
     assert len(judged(many)) < len(many)
+
+
+def test_all_cores_judge_what_is_little(server: ForkServer, many: list[Path]) -> None:
+    told: list[tuple[int, int]] = []
+    rows = judge_all(many, server.place, os.environ, lambda done, total: told.append((done, total)))
+    assert sorted(rows.column("run_dir").to_pylist()) == sorted(map(str, many)) and judged(many) == many
+    assert told[-1] == (600, 600) and told == sorted(told) and len(told) > 2
+    until(lambda: not forks(server))
+    assert [row.run_dir for row in check_runs(None, many, ahead=rows)] == many
+
+
+def test_where_one_of_them_dies_its_share_is_left(server: ForkServer, many: list[Path]) -> None:
+    killed: list[int] = []
+
+    def kill(done: int, total: int) -> None:
+        if not killed:
+            killed.append(max(forks(server)))
+            os.kill(killed[0], signal.SIGKILL)
+
+    rows = judge_all(many, server.place, os.environ, kill)
+    assert len(many) / (2 * (os.cpu_count() or 1)) < rows.num_rows < len(many)
+    assert {Path(row) for row in rows.column("run_dir").to_pylist()} <= set(judged(many))
+
+
+def test_whoever_interrupts_them_has_them_end(server: ForkServer, many: list[Path]) -> None:
+    def interrupt(done: int, total: int) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        judge_all(many, server.place, os.environ, interrupt)
+    until(lambda: not forks(server))
+    assert 0 < len(judged(many)) < len(many)
+
+
+def test_few_runs_are_those_that_spark_is_not_worth_its_start(
+    runs: list[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sizes = [(run / "history.parquet").stat().st_size for run in runs]
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1})
+    monkeypatch.setattr(head_start, "FEW_BYTES", sum(sizes[:3]) / 2)
+    few = FewRuns()
+    assert [few.take(run) for run in runs[:4]] == [True, True, True, False]
+    monkeypatch.setattr(head_start, "FEW_BYTES", 1 << 30)
+    assert all(map(FewRuns().take, runs))
+    monkeypatch.setattr(head_start, "MOST_BYTES", max(sizes) - 1)
+    assert not all(map(FewRuns().take, runs)), "a large one"
+    monkeypatch.setattr(head_start, "MOST_BYTES", 1 << 30)
+    info = json.loads((runs[0] / "run.json").read_text())
+    (runs[0] / "run.json").write_text(json.dumps({**info, "subject": "registers"}))
+    assert not FewRuns().take(runs[0]), "a search"
+    assert not FewRuns().take(runs[0].parent / "gone")
 
 
 def test_it_ends_with_whoever_began_it(server: ForkServer, many: list[Path]) -> None:
     ahead = HeadStart(many, server.place, os.environ)
     until(lambda: judged(many))
     assert ahead._server is not None
-    ahead._server.close()
+    ahead._server.shutdown(socket.SHUT_RDWR)  # as at the end of the process
     until(lambda: not forks(server))
     assert len(judged(many)) < len(many)
 

