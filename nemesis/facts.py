@@ -22,7 +22,7 @@ LINK = "link"
 BACKUP = "backup"
 """A node that does not serve."""
 ONE = "one"
-_ABOUT_PRIMARY = (PRIMARY, PRIMARY_FROM_MAJORITY, LINK, "remove")
+_ABOUT_PRIMARY = (PRIMARY, PRIMARY_FROM_MAJORITY, LINK, "remove", "partial")
 """Kinds for which it must be known who serves."""
 HOLDER = "holder"
 """The node that holds the lock."""

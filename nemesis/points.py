@@ -14,7 +14,7 @@ from collections.abc import Collection, Mapping
 from typing import Any, ClassVar
 
 from nemesis.facts import await_state
-from nemesis.families import ANY_KIND, MAX_DOWN, kind_option
+from nemesis.families import ANY_KIND, MAX_DOWN, kind_option, option_value
 from nemesis.partition import CLIENTS, NETWORK, across, arrow, networks_hit
 from nemesis.process import told
 from stormproof.contracts.backend import (
@@ -31,6 +31,7 @@ from stormproof.contracts.backend import (
     StruckPoint,
 )
 from stormproof.contracts.cluster import Cluster
+from stormproof.contracts.draw import Draw
 from stormproof.contracts.fault import (
     DELAYS_MESSAGES,
     ENDS_PROCESS,
@@ -59,6 +60,11 @@ SECONDS = (0.1, 0.3, 0.6, 1.0, 1.5, 2.5)
 """How long one stands still, where the lengths of faults are not given."""
 LAST_SECONDS = (0.02, 0.1, 0.3, 1.0)
 """For how long one is heard by some only, before it loses its power: what it says last has to arrive."""
+HUSH_SHARE = 0.5
+"""Share of those heard by one only who is cut off from all others then: so that they go on without anybody who knows
+what was said last."""
+HUSH_SECONDS = (2.0, 4.0, 6.0)
+"""How long that lasts at least: the others have to find out, and to agree on who serves them."""
 AFTER_SHARE = 0.4
 """Share of those that are to end which do and say first what they were about to: what was promised is told."""
 SEEN_SHARE = 0.5
@@ -88,6 +94,7 @@ class Points(Fault):
     }  # fmt: skip
     kinds = POINT_ACTS
     drawn = 4
+    draws = (Draw("points_kind", (f"{IS_HEARD_BY_SOME},{LOSES_POWER}",), 0.4),)
     options = (kind_option("points", POINT_ACTS, several=True), AT, MAX_DOWN, CLIENTS, NETWORK)
 
     def __init__(self) -> None:
@@ -127,19 +134,24 @@ class Points(Fault):
             raise Infeasible(f"{len(facts.nodes) - len(running)} of {len(facts.nodes)} nodes are down already")
         point, hit = self._point(facts, rng), rng.choice(HITS)
         links: Mapping[str, frozenset[Link]] = {}
+        hush: Mapping[str, frozenset[Link]] = {}
         if kind == IS_HEARD_BY_SOME:
-            links = _deaf_links(facts, rng)
+            links, hush = _heard_by_some(facts, rng)
         elif kind in LINKS:
             links = _links(facts, rng)
+        if hush and facts.primary in running:
+            running = [facts.primary]  # whose words are those that matter
         if kind in (*LINKS, IS_HEARD_BY_SOME):
             running = [node for node in running if links[node]]
             if not running:
                 raise Infeasible("there is no link to another machine")
         conditions = LinkConditions(delay=round(rng.choice((0.02, 0.1, 0.3, 1.0)), 3)) if kind == IS_DELAYED else None
-        seconds = rng.choice(LAST_SECONDS if kind == IS_HEARD_BY_SOME else _lengths(facts.options))
+        lengths = LAST_SECONDS if kind == IS_HEARD_BY_SOME else _lengths(facts.options)
+        seconds = rng.choice(lengths[len(lengths) // 2 :] if hush else lengths)
+        silence = rng.choice(HUSH_SECONDS) if hush else 0.0
         strike = PointStrike(kind, point, hit, {node: facts.programs[node] for node in running}, facts.nodes,
                              facts.max_down, seconds, links, conditions,
-                             kind in ENDS and rng.random() < AFTER_SHARE)
+                             kind in ENDS and rng.random() < AFTER_SHARE, hush, silence)
         return FaultPlan(kind, tuple(running), note=f"at {point}{note}", strike=strike)
 
     def _point(self, facts: ClusterFacts, rng: random.Random) -> str:
@@ -201,7 +213,7 @@ async def _set_right(cluster: Cluster, strike: PointStrike, struck: StruckPoint)
     shown: dict[str, Any] = {}
     lost: Mapping[Link, int] = {}
     if strike.act == IS_HEARD_BY_SOME:
-        left = struck.time + strike.seconds - asyncio.get_running_loop().time()
+        left = struck.time + strike.seconds + strike.silence - asyncio.get_running_loop().time()
         if left >= 0:
             await asyncio.sleep(left + _STEP)
         lost = _points(cluster).lift()
@@ -217,7 +229,7 @@ async def _set_right(cluster: Cluster, strike: PointStrike, struck: StruckPoint)
         await cluster.start_program(*place)
     after = await await_state(backend, *place, RUNNING)
     ended = before.state == DEAD or before.pid != struck.pid  # it may have been started again meanwhile
-    proven = ended and (strike.act != IS_HEARD_BY_SOME or any(lost.values()))
+    proven = ended and (strike.act != IS_HEARD_BY_SOME or any(lost.get(link) for link in strike.links[struck.machine]))
     return {**shown, "pid": struck.pid, "before": told(before), "later": told(after)}, proven
 
 
@@ -255,16 +267,25 @@ def _links(facts: ClusterFacts, rng: random.Random) -> dict[str, frozenset[Link]
     return found
 
 
-def _deaf_links(facts: ClusterFacts, rng: random.Random) -> dict[str, frozenset[Link]]:
-    """By node, the links from it to some of the others, but not to all."""
+def _heard_by_some(facts: ClusterFacts, rng: random.Random
+                   ) -> tuple[dict[str, frozenset[Link]], dict[str, frozenset[Link]]]:  # fmt: skip
+    """By node, the links from it to some of the others, but not to all; and those between who hears it and who does
+    not, for some strikes."""
     machines = list(facts.topology.machines or facts.nodes)
-    networks = networks_hit(facts, rng)
-    found: dict[str, frozenset[Link]] = {}
+    networks, hush = networks_hit(facts, rng), rng.random() < HUSH_SHARE
+    if hush and facts.topology.networks and option_value(facts.options, NETWORK) == ANY_KIND:
+        networks = facts.topology.networks  # whoever has lost the main one may be ended by those who manage it
+    lost: dict[str, frozenset[Link]] = {}
+    between: dict[str, frozenset[Link]] = {}
     for node in facts.nodes:
         others = [name for name in machines if name != node]
-        deaf = rng.sample(others, rng.randint(1, len(others) - 1)) if len(others) > 1 else []
-        found[node] = across(facts, networks, [node], deaf, ())
-    return found
+        most = max(1, len(others) - 1)
+        deaf = rng.sample(others, most if hush else rng.randint(1, most)) if len(others) > 1 else []
+        hearers = [name for name in others if name not in deaf]
+        lost[node] = across(facts, networks, [node], deaf, ())
+        if hush:
+            between[node] = across(facts, networks, hearers, deaf, ()) | across(facts, networks, deaf, hearers, ())
+    return lost, between
 
 
 def _strike(plan: FaultPlan) -> PointStrike:

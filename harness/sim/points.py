@@ -115,3 +115,5 @@ class SimPoints:
         if machine not in strike.nodes or self._down(strike.nodes) < strike.most_down:
             self.ended = True
             self._end(machine, program, True)
+            self._cut |= strike.hush.get(machine, frozenset())
+            self.set_cut(self._wanted_cut)

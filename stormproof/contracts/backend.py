@@ -466,7 +466,9 @@ class PointStrike:
     synced; ``pause`` lets it stand still there for ``seconds``, with what arrives meanwhile unread; ``cut`` loses every
     packet on the ``links`` of its machine from then on, ``delay`` lets them suffer by ``conditions``; ``partial`` loses
     every packet on the ``links``, and the machine's power after ``seconds``, so that some only have heard what it said
-    last (a broadcast that the sender's crash leaves incomplete). ``programs`` are those that may be struck, by machine.
+    last (a broadcast that the sender's crash leaves incomplete); what is on the links of ``hush`` is lost then, for
+    ``silence`` seconds at least, so that the others may go on without those who have. ``programs`` are those that may
+    be struck, by machine.
     ``after``: one that is to end first does and says what it was about to, and nothing more. Nobody is ended or paused
     there while ``most_down`` of ``nodes`` are down.
     """
@@ -481,6 +483,8 @@ class PointStrike:
     links: Mapping[str, frozenset[Link]] = field(default_factory=dict)
     conditions: LinkConditions | None = None
     after: bool = False
+    hush: Mapping[str, frozenset[Link]] = field(default_factory=dict)
+    silence: float = 0.0
 
 
 POINT_ACTS = ("kill", "power", "pause", "cut", "delay", "partial")

@@ -301,16 +301,16 @@ def test_an_invariant_that_is_broken_ends_the_run(name: str, tmp_path: Path, mon
     assert all(told["events"].values()), "the last lines of each node's log"
 
 
-@pytest.mark.soak
 def test_a_backup_that_keeps_one_message_too_many_is_found(tmp_path: Path) -> None:
-    case = Case("qpid", "queue", "points,packets", 5, 30.0, 100.0, {
-        "bug": "agreement-by-one", "points_kind": "partial", "points_at": "qpid.stored", INVARIANTS: "true",
-        "impatient": "true", "consumers": "1", "producers": "8", "min_ok": "3", "detection_timeout": "0.5",
-        "fault_gap": "0.3",
+    case = Case("qpid", "consume-last", "rolling,pause,points", 4, 28.0, 17.0, {
+        "bug": "agreement-by-one", "detection_timeout": "2", "catchup_timeout": "0.3", "catchup_chunk": "100",
+        "sequence_bits": "8", "broker_network": "own", "client_order": "primary-first", "same_replica": "2",
+        "op_timeout": "6", "poll": "0.05", "surface": "true", "min_ok": "3", "fault_lengths": "1.05,1.2",
+        "fault_gap": "1", INVARIANTS: "true",
     })  # fmt: skip
-    found, _ = run_and_judge(case, 8, tmp_path, tmp_path, ALL)
+    found, _ = run_and_judge(case, 54, tmp_path, tmp_path, ALL)
     assert "copies-match" in found.sentence
-    sound, _ = run_and_judge(replace(case, settings={**case.settings, "bug": "none"}), 8, tmp_path, tmp_path, ALL)
+    sound, _ = run_and_judge(replace(case, settings={**case.settings, "bug": "none"}), 54, tmp_path, tmp_path, ALL)
     assert not sound.failed, sound.sentence
 
 
