@@ -149,7 +149,7 @@ def _become(asking: socket.socket) -> None:
         if "judge" in told:
             from checkers.head_start import judge
 
-            judge([Path(run) for run in told["judge"]], told["digest"], told["budget"], asking)
+            judge([Path(run) for run in told["judge"]], told["digest"], told["budget"], told["eager"], asking)
             status = 0
         else:
             serve()

@@ -1,8 +1,8 @@
 """Runs that are judged by forks of the fork server, without Spark: while it starts, and instead of it.
 
 While Spark starts, the other cores have nothing to do; so one fork judges small runs until then, the smallest first, so
-that nobody waits for it long. A few small runs are judged before Spark could have started: a fork for each core judges
-them all (``FewRuns``), and there is no JVM. What a fork that dies has not judged is left to the job.
+that nobody waits for it long. A few small runs are judged by the time that Spark would have started: a fork for each
+core judges them all (``FewRuns``), and there is no JVM. What a fork that dies has not judged is left to the job.
 """
 
 from __future__ import annotations
@@ -11,8 +11,10 @@ import contextlib
 import os
 import secrets
 import select
+import selectors
 import socket
-import threading
+import struct
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -20,7 +22,7 @@ from typing import Any
 import pyarrow as pa
 
 from checkers import memory
-from checkers.forks import ask, has_begun
+from checkers.forks import BEGUN, ask
 from checkers.job import VERDICT_ROWS, check_and_store, demand_mounted
 from checkers.judged import digest_of_checks
 from checkers.large_runs import decomposes, history_size
@@ -32,14 +34,17 @@ MOST_BYTES = 2 << 20
 """Of a history that is judged so: a tenth of a second."""
 FEW_BYTES = 64 << 20
 """Of all histories, for each core: two to four seconds, which Spark takes to start."""
+LEAST_BYTES = 64 << 10
+"""What a run counts as at least: however little it holds, it has files to be read and written."""
 GRACE = 5.0
-"""Seconds that a fork has for the run at which it is, and to hand over what it has judged."""
+"""Seconds that forks have for the runs at which they are, and to hand over what they have judged."""
 MOST_RUNS = 2000
 """That are named to a fork while Spark starts; it never comes so far."""
 ROWS_AT_ONCE = 16
 """Rows that a fork hands over together."""
-_LOOK = 0.02
-"""Seconds between two looks at how far forks are."""
+_SIZE = struct.Struct("!I")
+"""Goes before each batch of rows."""
+_CHUNK = 1 << 16
 
 
 class FewRuns:
@@ -51,92 +56,123 @@ class FewRuns:
     def take(self, run_dir: Path) -> bool:
         """Whether that still holds with one more; it does not with one that may take long, however small it is."""
         size = history_size(run_dir)
-        self._left -= size
+        self._left -= max(size, LEAST_BYTES)
         return size <= MOST_BYTES and self._left >= 0 and decomposes(run_dir)
 
 
-class HeadStart:
-    """What one fork judges from when this is made, until it has done all or ``stop``.
+class Fork:
+    """A fork that judges runs, in their order, until it has judged all or is told to end.
 
     Args:
         place: where the fork server listens.
         environ: the variables of whoever judges.
-        most: so many of the runs are named to it.
         budget: the name under which whoever judges at the same time shares the memory.
+        eager: it hands over rows as it goes, to somebody who reads them meanwhile; otherwise all at its end.
     """
 
-    def __init__(self, run_dirs: Sequence[Path], place: Path, environ: Mapping[str, str], *, most: int = MOST_RUNS,
-                 budget: str = "") -> None:
-        self._server: socket.socket | None = None
-        self._batches: list[pa.RecordBatch] = []
-        self._reader = threading.Thread(target=self._read, name="judged by a fork", daemon=True)
+    def __init__(self, run_dirs: Sequence[Path], place: Path, environ: Mapping[str, str], *, budget: str = "",
+                 eager: bool = False) -> None:
+        self.rows: list[pa.RecordBatch] = []
+        """What it has handed over: each run of these is judged, and its verdict stored."""
+        self.socket: socket.socket | None = None
+        self._said = bytearray()
+        told = {"judge": [str(run) for run in run_dirs], "digest": digest_of_checks(), "budget": budget, "eager": eager}
+        with contextlib.suppress(OSError), Path(os.devnull).open("r+b") as nowhere:
+            self.socket = ask(str(place), told, [nowhere.fileno()] * 3, environ)
+
+    def end(self) -> None:
+        """Tell it to end after the run at which it is."""
+        if self.socket is not None:
+            with contextlib.suppress(OSError):  # it may be gone
+                self.socket.shutdown(socket.SHUT_WR)
+
+    def close(self) -> None:
+        """Have nothing more to do with it."""
+        if self.socket is not None:
+            self.socket.close()
+            self.socket = None
+
+    def read(self) -> bool:
+        """Take what it has sent, or wait until there is something; False: nothing more comes."""
+        assert self.socket is not None
+        try:
+            more = self.socket.recv(_CHUNK)
+        except OSError:
+            more = b""
+        self._said += more
+        at = len(BEGUN)
+        while self._said.startswith(BEGUN) and len(self._said) >= at + _SIZE.size:
+            end = at + _SIZE.size + _SIZE.unpack_from(self._said, at)[0]
+            if end > len(self._said):
+                break
+            self.rows.append(pa.ipc.read_record_batch(pa.py_buffer(bytes(self._said[at + _SIZE.size : end])),
+                                                      VERDICT_ROWS))  # fmt: skip
+            del self._said[len(BEGUN) : end]
+        return bool(more)
+
+
+def _hear(forks: Sequence[Fork], progress: Progress | None = None, total: int = 0,
+          seconds: float | None = None) -> None:  # fmt: skip
+    """Take what forks send until none has more, or so many seconds have passed."""
+    until, told = None if seconds is None else time.monotonic() + seconds, 0
+    with selectors.DefaultSelector() as selector:
+        for fork in forks:
+            if fork.socket is not None:
+                selector.register(fork.socket, selectors.EVENT_READ, fork)
+        while selector.get_map():
+            left = None if until is None else until - time.monotonic()
+            if left is not None and left <= 0:
+                return
+            for key, _ in selector.select(left):
+                if not key.data.read():
+                    selector.unregister(key.fileobj)
+                    key.data.close()
+            done = sum(batch.num_rows for fork in forks for batch in fork.rows)
+            if progress is not None and done != told:
+                told = done
+                progress(done, total)
+
+
+def _ended(forks: Sequence[Fork]) -> pa.Table:
+    """End forks when each has finished with the run at which it is; the rows of all runs that they have judged."""
+    for fork in forks:
+        fork.end()
+    _hear(forks, seconds=GRACE)
+    for fork in forks:
+        fork.close()
+    return pa.Table.from_batches([batch for fork in forks for batch in fork.rows], VERDICT_ROWS)
+
+
+class HeadStart:
+    """What a fork judges from when this is made until ``stop``; arguments as those of ``Fork``."""
+
+    def __init__(self, run_dirs: Sequence[Path], place: Path, environ: Mapping[str, str]) -> None:
         sizes = {run: history_size(run) for run in run_dirs}
         small = sorted((run for run, size in sizes.items() if size <= MOST_BYTES), key=lambda run: sizes[run])
-        with contextlib.suppress(OSError), Path(os.devnull).open("r+b") as nowhere:
-            told = {"judge": [str(run) for run in small[:most]], "digest": digest_of_checks(), "budget": budget}
-            self._server = ask(str(place), told, [nowhere.fileno()] * 3, environ)
-            self._reader.start()
-
-    @property
-    def judged(self) -> int:
-        """How many runs it has judged."""
-        return sum(batch.num_rows for batch in list(self._batches))
-
-    def wait(self, seconds: float) -> bool:
-        """Wait until it has come to its end, so long at most; whether it has."""
-        if self._server is None:
-            return True
-        self._reader.join(seconds)
-        return not self._reader.is_alive()
+        self._fork = Fork(small[:MOST_RUNS], place, environ)
 
     def stop(self) -> pa.Table:
         """End it when it has finished with the run at which it is; the rows of those that it has judged."""
-        if self._server is not None:
-            with self._server:
-                self._tell(socket.SHUT_WR)
-                if not self.wait(GRACE):  # it hangs
-                    self._tell(socket.SHUT_RDWR)
-                self._reader.join()
-            self._server = None
-        return pa.Table.from_batches(self._batches, VERDICT_ROWS)
-
-    def _tell(self, how: int) -> None:
-        assert self._server is not None
-        with contextlib.suppress(OSError):  # it may be gone
-            self._server.shutdown(how)
-
-    def _read(self) -> None:
-        server = self._server
-        assert server is not None
-        # What a fork that dies has handed over was judged and stored all the same.
-        with contextlib.suppress(OSError, pa.ArrowInvalid):
-            if has_begun(server):
-                with server.makefile("rb") as told, pa.ipc.open_stream(told) as rows:
-                    for batch in rows:
-                        self._batches.append(batch)
+        return _ended([self._fork])
 
 
 def judge_all(run_dirs: Sequence[Path], place: Path, environ: Mapping[str, str], progress: Progress) -> pa.Table:
     """Have all runs judged by a fork for each core; the rows of those that were."""
     cores, shared = len(os.sched_getaffinity(0)), secrets.token_hex(8)
     by_size = sorted(run_dirs, key=history_size)
-    dealt = [by_size[core::cores] for core in range(min(cores, len(by_size)))]
-    forks = [HeadStart(runs, place, environ, most=len(runs), budget=shared) for runs in dealt]
+    forks: list[Fork] = []
     try:
-        left, told = list(forks), 0
-        while left:
-            left = [fork for fork in left if not fork.wait(_LOOK)]
-            if (done := sum(fork.judged for fork in forks)) != told:
-                told = done
-                progress(done, len(run_dirs))
+        for core in range(min(cores, len(by_size))):
+            forks.append(Fork(by_size[core::cores], place, environ, budget=shared, eager=True))
+        _hear(forks, progress, len(run_dirs))
     finally:
-        tables = [fork.stop() for fork in forks]
-    return pa.concat_tables([VERDICT_ROWS.empty_table(), *tables])
+        table = _ended(forks)
+    return table
 
 
-def judge(run_dirs: Sequence[Path], digest: str, budget: str, asking: socket.socket) -> None:
-    """Judge runs until all are, or whoever asked has had enough or is gone; send their rows meanwhile. ``digest`` is
-    that of the checks which the job will have, ``budget`` the name under which the memory is shared.
+def judge(run_dirs: Sequence[Path], digest: str, budget: str, eager: bool, asking: socket.socket) -> None:
+    """Judge runs until all are, or whoever asked has had enough or is gone; send their rows (``Fork`` says when).
+    ``digest`` is that of the checks which the job will have, ``budget`` the name under which the memory is shared.
 
     Those of which the judging may take long are left out, however small they are: searches for a proof.
     """
@@ -145,7 +181,13 @@ def judge(run_dirs: Sequence[Path], digest: str, budget: str, asking: socket.soc
     shared = budget_of(budget or secrets.token_hex(8), os.environ.get(memory.VARIABLE))
     rows: list[dict[str, Any]] = []
     stores: set[Path] = set()
-    with contextlib.suppress(OSError), asking.makefile("wb") as told, pa.ipc.new_stream(told, VERDICT_ROWS) as stream:
+
+    def send() -> None:
+        batch = pa.RecordBatch.from_pylist(rows, VERDICT_ROWS).serialize().to_pybytes()
+        asking.sendall(_SIZE.pack(len(batch)) + batch)
+        rows.clear()
+
+    with contextlib.suppress(OSError):
         for run_dir in run_dirs if digest == digest_of_checks() else ():
             if select.select([asking], [], [], 0)[0]:
                 break
@@ -155,9 +197,7 @@ def judge(run_dirs: Sequence[Path], digest: str, budget: str, asking: socket.soc
                 demand_mounted(run_dir.parent)
                 stores.add(run_dir.parent)
             rows.append(check_and_store(run_dir, budget=shared))
-            if len(rows) == ROWS_AT_ONCE:
-                stream.write_batch(pa.RecordBatch.from_pylist(rows, VERDICT_ROWS))
-                told.flush()
-                rows.clear()
+            if eager and len(rows) == ROWS_AT_ONCE:
+                send()
         if rows:
-            stream.write_batch(pa.RecordBatch.from_pylist(rows, VERDICT_ROWS))
+            send()

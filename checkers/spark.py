@@ -466,6 +466,8 @@ class SparkWarmup:
         # A context that was there before belongs to somebody else in this process, who will stop it.
         self._owner = not _is_running()
         self._thread = threading.Thread(target=self._start, name="spark-start", daemon=True)
+        # Of a thread whose `join` Ctrl-C has interrupted, Python 3.11 believes that it has ended.
+        self._started = threading.Event()
         self._begun = False
         if later:
             self._serve()
@@ -497,6 +499,8 @@ class SparkWarmup:
             self._context = context
         except Exception as error:
             self._error = error
+        finally:
+            self._started.set()
 
     def context(self) -> Any:
         """The context, once it has started.
@@ -506,7 +510,7 @@ class SparkWarmup:
             JavaMissing: there is no Java that can run Spark.
         """
         self.begin()
-        self._thread.join()
+        self._started.wait()
         if self._error is not None:
             if isinstance(self._error, StormproofError):
                 raise self._error
@@ -534,6 +538,7 @@ class SparkWarmup:
         if not self._begun:
             self.abandon()
             return
+        self._started.wait()
         self._thread.join()
         if self._owner:
             stop_spark()
@@ -553,8 +558,8 @@ class SparkWarmup:
             if self._owner:
                 _terminate(SparkContext, self._master.startswith("local"))
             # A thread that is still at it when the interpreter ends would abort the process.
-            self._thread.join(_ABANDON_SECONDS)
-            if not self._thread.is_alive():
+            if self._started.wait(_ABANDON_SECONDS):
+                self._thread.join()
                 break
         if self._owner:
             _terminate(SparkContext, self._master.startswith("local"))

@@ -145,8 +145,10 @@ def _judged_now(warm: SparkWarmup, runs: Sequence[Path], few: bool, status: Stat
             spark = warm.context()
     else:
         start = warm.judge_ahead(runs) if prepare is None else None
-        spark = warm.context()
-        ahead = start.stop() if start is not None else None
+        try:
+            spark = warm.context()
+        finally:
+            ahead = start.stop() if start is not None else None
     return check_runs(spark, runs, told, prepare=prepare, refused=refused, ahead=ahead)
 
 

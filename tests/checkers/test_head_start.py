@@ -6,7 +6,8 @@ import json
 import os
 import shutil
 import signal
-import socket
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -38,7 +39,7 @@ def runs(tmp_path: Path) -> list[Path]:
 @pytest.fixture
 def many(tmp_path: Path, runs: list[Path]) -> list[Path]:
     """More than can be judged in a moment."""
-    found = [tmp_path / f"more-{number}" for number in range(600)]
+    found = [tmp_path / f"20260102T{number:06}-joram-queue-{number}-0000" for number in range(600)]
     for place in found:
         shutil.copytree(runs[0], place)
     return found
@@ -97,15 +98,14 @@ def test_it_ends_at_once_when_spark_is_there(server: ForkServer, many: list[Path
     until(lambda: not forks(server))
 
 
-def test_of_one_that_dies_what_it_had_handed_over_counts(server: ForkServer, many: list[Path]) -> None:
+def test_one_that_dies_has_judged_nothing(server: ForkServer, many: list[Path]) -> None:
     ahead = HeadStart(many, server.place, os.environ)
-    until(lambda: len(judged(many)) > 2 * head_start.ROWS_AT_ONCE)
+    until(lambda: judged(many))
     (fork,) = forks(server)
     os.kill(fork, signal.SIGKILL)
-    rows = ahead.stop()
-    assert 0 < rows.num_rows <= len(judged(many)) < len(many)
-    assert {Path(row) for row in rows.column("run_dir").to_pylist()} <= set(judged(many))
-    assert ahead.stop() == rows, "once more"
+    assert ahead.stop().num_rows == 0
+    assert ahead.stop().num_rows == 0, "once more"
+    assert len(judged(many)) < len(many)
 
 
 def test_one_that_hangs_is_not_waited_for(
@@ -116,7 +116,7 @@ def test_one_that_hangs_is_not_waited_for(
     until(lambda: judged(many))
     (fork,) = forks(server)
     os.kill(fork, signal.SIGSTOP)
-    assert ahead.stop().num_rows < len(many)
+    assert ahead.stop().num_rows == 0
     os.kill(fork, signal.SIGCONT)
     until(lambda: not forks(server))
     assert len(judged(many)) < len(many)
@@ -140,7 +140,7 @@ def test_where_one_of_them_dies_its_share_is_left(server: ForkServer, many: list
             os.kill(killed[0], signal.SIGKILL)
 
     rows = judge_all(many, server.place, os.environ, kill)
-    assert len(many) / (2 * (os.cpu_count() or 1)) < rows.num_rows < len(many)
+    assert 0 < rows.num_rows < len(many)
     assert {Path(row) for row in rows.column("run_dir").to_pylist()} <= set(judged(many))
 
 
@@ -154,11 +154,63 @@ def test_whoever_interrupts_them_has_them_end(server: ForkServer, many: list[Pat
     assert 0 < len(judged(many)) < len(many)
 
 
+def test_those_that_hang_are_waited_for_together(
+    server: ForkServer, many: list[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(head_start, "GRACE", 1.0)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(6)))
+    stopped: list[int] = []
+
+    def stop(done: int, total: int) -> None:
+        stopped.extend(forks(server))
+        for fork in stopped:
+            os.kill(fork, signal.SIGSTOP)
+        raise KeyboardInterrupt
+
+    began = time.monotonic()
+    with pytest.raises(KeyboardInterrupt):
+        judge_all(many, server.place, os.environ, stop)
+    assert len(stopped) > 2 and time.monotonic() - began < 1.0 * len(stopped)
+    for fork in stopped:
+        os.kill(fork, signal.SIGCONT)
+    until(lambda: not forks(server))
+
+
+@pytest.mark.parametrize("words", [[], ["--master", "local[1]"]], ids=["few", "spark"])
+def test_ctrl_c_ends_a_check_in_the_middle(
+    tmp_path: Path, runs: list[Path], many: list[Path], words: list[str]
+) -> None:
+    command = [sys.executable, "-m", "harness", "check", "--all", "--store", str(tmp_path), *words]
+    child = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True)
+    until(lambda: judged(many))
+    os.killpg(child.pid, signal.SIGINT)
+    _, said = child.communicate(timeout=60)
+    assert (child.returncode, said) == (130, "stormproof: interrupted\n")
+    done = len(judged(many))
+    assert done < len(many)
+    time.sleep(0.5)
+    assert len(judged(many)) == done, "nobody goes on"
+    until(lambda: not list(Path("/proc").glob(f"{child.pid}/task/*")) and not of_session(child.pid))
+
+
+def of_session(session: int) -> list[int]:
+    """Processes of a session."""
+    found = []
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            if int(stat.read_text().rpartition(")")[2].split()[3]) == session:
+                found.append(int(stat.parent.name))
+        except OSError:
+            continue
+    return found
+
+
 def test_few_runs_are_those_that_spark_is_not_worth_its_start(
     runs: list[Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sizes = [(run / "history.parquet").stat().st_size for run in runs]
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1})
+    monkeypatch.setattr(head_start, "LEAST_BYTES", 1)
     monkeypatch.setattr(head_start, "FEW_BYTES", sum(sizes[:3]) / 2)
     few = FewRuns()
     assert [few.take(run) for run in runs[:4]] == [True, True, True, False]
@@ -171,13 +223,17 @@ def test_few_runs_are_those_that_spark_is_not_worth_its_start(
     (runs[0] / "run.json").write_text(json.dumps({**info, "subject": "registers"}))
     assert not FewRuns().take(runs[0]), "a search"
     assert not FewRuns().take(runs[0].parent / "gone")
+    monkeypatch.setattr(head_start, "LEAST_BYTES", 1000)
+    monkeypatch.setattr(head_start, "FEW_BYTES", 1000)
+    monkeypatch.setattr(head_start, "history_size", lambda _: 10)
+    few = FewRuns()
+    assert [few.take(run) for run in runs[1:4]] == [True, True, False], "each has its files"
 
 
 def test_it_ends_with_whoever_began_it(server: ForkServer, many: list[Path]) -> None:
     ahead = HeadStart(many, server.place, os.environ)
     until(lambda: judged(many))
-    assert ahead._server is not None
-    ahead._server.shutdown(socket.SHUT_RDWR)  # as at the end of the process
+    ahead._fork.close()
     until(lambda: not forks(server))
     assert len(judged(many)) < len(many)
 
