@@ -35,6 +35,7 @@ from harness.standstill import watch_for_standstills
 from harness.work import work_done
 from nemesis.compose import NemesisClient
 from nemesis.families import supported_families
+from nemesis.membership import Membership
 from nemesis.schedule import count_faults, fault_generator
 from nodes.systems.catalog import SYSTEMS
 from nodes.timeouts import within
@@ -288,13 +289,19 @@ class TestRunner:
             return
         longest = max((float(self.test.options[name]) for name in self.system.drawing.timeouts), default=0.0)
         await asyncio.sleep(REST + max(2 * longest, self.cluster.linger))
-        # Whoever is not of the group, as its addition was broken off, keeps what it had until it is added again.
-        spares = self.cluster.spares()
-        outside = {*spares} - {*(await self.cluster.members())} if spares else set()
+        outside = await self._outside()
         found: dict[str, Any] = {"rest": {node: held for node, held in self._holdings().items() if node not in outside}}
         if isinstance(self.backend, CountsFrames):
             found["work"] = work_done(self.backend.sent(), self.topology.machines, self.clock() / SECOND)
         update_run(self.run_dir, **found)
+
+    async def _outside(self) -> set[str]:
+        """Nodes that are not of the group, where somebody knows who is: one whose addition was broken off keeps what it
+        had until it is added again."""
+        if not self.cluster.spares() and Membership.name not in self.test.nemesis:
+            return set()
+        members = {*(await self.cluster.members())}
+        return {node for server in self.cluster.servers if members & {*server} for node in server} - members
 
     def _holdings(self) -> dict[str, dict[str, int]]:
         assert isinstance(self.backend, Holding)

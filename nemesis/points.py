@@ -15,7 +15,7 @@ from typing import Any, ClassVar
 
 from nemesis.facts import await_state
 from nemesis.families import ANY_KIND, MAX_DOWN, kind_option, option_value
-from nemesis.partition import CLIENTS, NETWORK, across, arrow, networks_hit
+from nemesis.partition import CLIENTS, MAIN_NETWORK, NETWORK, across, arrow, networks_hit
 from nemesis.process import told
 from stormproof.contracts.backend import (
     DEAD,
@@ -128,7 +128,7 @@ class Points(Fault):
         machines = facts.topology.machines or facts.nodes
         if kind in LINKS and len(machines) < 2 and _in_turn(facts.options):
             kind, note = KILLS, f"; nothing to {kind} here"
-        if kind == IS_HEARD_BY_SOME and len(machines) < 3 and _in_turn(facts.options):
+        if kind == IS_HEARD_BY_SOME and len(machines) < 3 and _in_turn(facts.options, LOSES_POWER):
             kind, note = LOSES_POWER, "; too few hear it for some only to do so"
         if kind not in LINKS and facts.may_go_down() < 1:
             raise Infeasible(f"{len(facts.nodes) - len(running)} of {len(facts.nodes)} nodes are down already")
@@ -139,16 +139,17 @@ class Points(Fault):
             links, hush = _heard_by_some(facts, rng)
         elif kind in LINKS:
             links = _links(facts, rng)
-        if hush and facts.primary in running:
-            running = [facts.primary]  # whose words are those that matter
+        hushed = any(hush.values())
         if kind in (*LINKS, IS_HEARD_BY_SOME):
             running = [node for node in running if links[node]]
             if not running:
                 raise Infeasible("there is no link to another machine")
+        if hushed and facts.primary in running:
+            running = [facts.primary]  # whose words are those that matter
         conditions = LinkConditions(delay=round(rng.choice((0.02, 0.1, 0.3, 1.0)), 3)) if kind == IS_DELAYED else None
         lengths = LAST_SECONDS if kind == IS_HEARD_BY_SOME else _lengths(facts.options)
-        seconds = rng.choice(lengths[len(lengths) // 2 :] if hush else lengths)
-        silence = rng.choice(HUSH_SECONDS) if hush else 0.0
+        seconds = rng.choice(lengths[len(lengths) // 2 :] if hushed else lengths)
+        silence = rng.choice(HUSH_SECONDS) if hushed else 0.0
         strike = PointStrike(kind, point, hit, {node: facts.programs[node] for node in running}, facts.nodes,
                              facts.max_down, seconds, links, conditions,
                              kind in ENDS and rng.random() < AFTER_SHARE, hush, silence)
@@ -213,7 +214,8 @@ async def _set_right(cluster: Cluster, strike: PointStrike, struck: StruckPoint)
     shown: dict[str, Any] = {}
     lost: Mapping[Link, int] = {}
     if strike.act == IS_HEARD_BY_SOME:
-        left = struck.time + strike.seconds + strike.silence - asyncio.get_running_loop().time()
+        silence = strike.silence if strike.hush.get(struck.machine) else 0.0
+        left = struck.time + strike.seconds + silence - asyncio.get_running_loop().time()
         if left >= 0:
             await asyncio.sleep(left + _STEP)
         lost = _points(cluster).lift()
@@ -233,8 +235,10 @@ async def _set_right(cluster: Cluster, strike: PointStrike, struck: StruckPoint)
     return {**shown, "pid": struck.pid, "before": told(before), "later": told(after)}, proven
 
 
-def _in_turn(options: Mapping[str, Any]) -> bool:
-    return str(options.get("points_kind", ANY_KIND)) == ANY_KIND
+def _in_turn(options: Mapping[str, Any], other: str = "") -> bool:
+    """Whether kinds come in turn, or ``other`` is among those that do."""
+    wanted = str(options.get("points_kind", ANY_KIND)).split(",")
+    return wanted == [ANY_KIND] or other in wanted
 
 
 def _asked(options: Mapping[str, Any]) -> tuple[str, ...]:
@@ -273,8 +277,11 @@ def _heard_by_some(facts: ClusterFacts, rng: random.Random
     not, for some strikes."""
     machines = list(facts.topology.machines or facts.nodes)
     networks, hush = networks_hit(facts, rng), rng.random() < HUSH_SHARE
-    if hush and facts.topology.networks and option_value(facts.options, NETWORK) == ANY_KIND:
-        networks = facts.topology.networks  # whoever has lost the main one may be ended by those who manage it
+    further = tuple(name for name in facts.topology.networks if len(facts.topology.on(name)) > 2)
+    if hush and further and option_value(facts.options, NETWORK) == ANY_KIND:
+        networks = further  # whoever has lost the main one may be ended by those who manage it
+    if MAIN_NETWORK not in networks:
+        machines = [name for name in machines if any(name in facts.topology.on(network) for network in networks)]
     lost: dict[str, frozenset[Link]] = {}
     between: dict[str, frozenset[Link]] = {}
     for node in facts.nodes:

@@ -35,7 +35,7 @@ def check(run: Run) -> CheckOutcome:
     for holdings in (run.info.get("rest_before") or {}).values():
         before |= {name: max(count, before.get(name, 0)) for name, count in holdings.items()}
     found: list[Anomaly] = []
-    few = max(FEW, len(rest))
+    few = max(FEW, len(rest), len(run.info.get("rest_before") or {}))
     for node, holdings in sorted(rest.items()):
         limits = {name: [limit for start, limit in keeps.items() if name.startswith(start)] for name in holdings}
         left = max((count for name, count in holdings.items() if LEFT in limits[name]), default=0)

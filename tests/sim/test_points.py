@@ -16,6 +16,7 @@ from nodes.reference.points import POINTS_OF
 from nodes.systems.catalog import SYSTEMS
 from stormproof.contracts.backend import POINT_ACTS, LinkConditions, PointStrike
 from stormproof.errors import UsageError
+from stormproof.run_folder import read_run
 from tests.sim.simulated import World, simulated, small_test, traces
 
 PROGRAMS = {"n1": ("broker",), "n2": ("broker",)}
@@ -148,6 +149,21 @@ def test_somebody_always_hears_who_is_heard_by_some_only(tmp_path: Path) -> None
         assert links[deaf], "of two others one is deaf"
         assert len(links) in (1, 3), "and then does not hear the other, nor is it heard"
         assert row["evidence"]["before"]["state"] == "dead"
+
+
+def test_whoever_heard_the_last_words_of_the_primary_is_cut_off_where_brokers_talk(tmp_path: Path) -> None:
+    run_dir = simulated(stormy("qpid", points_kind="partial", broker_network="own"), tmp_path)
+    hushing = [row for row in struck(run_dir) if len(row["evidence"]["packets"]) > 1]
+    assert hushing
+    for row in hushing:
+        assert all("@" in end for link in row["evidence"]["packets"] for end in link.split(">"))
+    primaries = {change["node"] for change in read_run(run_dir)["role_changes"] if "primary" in change["role"]}
+    assert {node for row in hushing for node in row["targets"]} <= primaries
+
+
+def test_where_too_few_hear_it_power_takes_the_place_of_partial_that_may_be_drawn(tmp_path: Path) -> None:
+    hits = struck(simulated(stormy("standalone", points_kind="partial,power"), tmp_path))
+    assert hits and {row["kind"] for row in hits} == {"power"}
 
 
 def test_where_nobody_hears_it_none_is_heard_by_some_only(tmp_path: Path) -> None:
