@@ -36,8 +36,9 @@ class CheckBench:
     peak_mb: float
 
 
-def measure(runs: int, events: int, store: Path) -> CheckBench:
-    """Fill an empty store with ``runs`` runs of about ``events`` rows each and time the check of them all.
+def measure(runs: int, events: int, store: Path, master: str | None = None) -> CheckBench:
+    """Fill an empty store with ``runs`` runs of about ``events`` rows each and time the check of them all, by Spark
+    where a ``master`` is named.
 
     Raises:
         subprocess.CalledProcessError: the check failed; its reason is on standard error.
@@ -48,9 +49,10 @@ def measure(runs: int, events: int, store: Path) -> CheckBench:
     expected = Counter(defects.verdict for _, defects in write_store(store, runs, events))
     begin = time.perf_counter()
     child = subprocess.Popen(
-        [sys.executable, "-m", "harness", "check", "--all", "--json", "--store", str(store)], stdout=subprocess.PIPE,
-        text=True,
-    )
+        [sys.executable, "-m", "harness", "check", "--all", "--json", "--store", str(store),
+         *(("--master", master) if master else ())],
+        stdout=subprocess.PIPE, text=True,
+    )  # fmt: skip
     peak = Peak(child.pid)
     output, _ = child.communicate()
     seconds = time.perf_counter() - begin
@@ -131,9 +133,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--runs", type=int, default=1000)
     parser.add_argument("--events", type=int, default=10_000, help="rows a run")
+    parser.add_argument("--master", help="a Spark master, that judges whatever there is")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="stormproof-bench-") as folder:
-        result = measure(arguments.runs, arguments.events, Path(folder))
+        result = measure(arguments.runs, arguments.events, Path(folder), arguments.master)
     print(
         f"check --all: {result.runs:,} runs, {result.events:,} events: "
         f"{result.seconds:.1f} s whole process, {result.peak_mb:,.0f} MB at most"
