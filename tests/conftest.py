@@ -21,6 +21,7 @@ TOGETHER = {
     "tests/backends/test_backends_real.py::test_kill": "clusters",  # `heal` there would clean up before they do
     "tests/backends/test_backends_real.py::test_owner": "clusters",
     "tests/backends/test_backends_real": "hosts",
+    "tests/backends/test_disk_machines": "hosts",
     "tests/e2e/": "clusters",
     "tests/systems/": "systems",
     "tests/test_wheel": "systems",
