@@ -192,6 +192,18 @@ async def test_a_lock_file_that_is_deleted_or_damaged(tmp_path: Path) -> None:
 
 
 @pytest.mark.requirement("F3", part=True)
+async def test_whose_the_last_epoch_was_is_known_when_the_file_is_gone(tmp_path: Path) -> None:
+    """A server that never came to use it lacks nothing, and need not wait for a person."""
+    async with running(tmp_path) as gateway, asking(gateway) as one, asking(gateway, "n2") as two:
+        assert await take(one, 0, 0, ALONE, 3) == ["granted", 1, 3]
+        gateway.path.unlink()
+        await gateway.said("lock file is gone")
+        assert await take(two, 2, 3, 2, 4) == ["stale", 1, 3], "n1 may have served in it"
+        assert await take(one, 2, 3, 2, 4) == ["granted", 1, 4], "which n1 knows that it has not"
+        assert grants_in(gateway.log)[-1] == Grant("n1", "epoch 4", "epoch 2", "n1", "epoch 3")
+
+
+@pytest.mark.requirement("F3", part=True)
 async def test_a_lock_file_that_can_not_be_written(tmp_path: Path) -> None:
     """Nobody is granted what is not on disk; the lease that there is goes on."""
 

@@ -58,6 +58,11 @@ def settings(text: str) -> dict[str, str]:
     (Case("icestorm", "topic-dialogue", "partition,packets", 3, 22.0, 17.0, settings(
         "master_timeout=0.5 acm_timeout=5.0 client_order=primary-first client_heartbeat=0.1 min_ok=3 "
         "fault_lengths=1.1,4 fault_gap=1.0")), 1200697),
+    # The lock file was gone, and with it whose the epoch had been that nobody had come to use: both servers waited.
+    (Case("fiorano", "lock", "channel,packets,lockfile,pause,points", 2, 40.0, 17.0, settings(
+        "max_closed=20 max_outcomes=40 client_order=primary-first same_replica=0.0 round_pause=0.3 op_timeout=6.0 "
+        "clients=outside pause_kind=master points_kind=partial,power min_ok=3 fault_lengths=0.24,0.6 fault_gap=0.1")),
+     10),
     # A spare whose addition was broken off kept what it had until it would be added again.
     (Case("joram", "lease", "partition,reboot,points,membership,rolling", 3, 40.0, 40.0, settings(
         "idle_timeout=1.0 max_outcomes=40 log_keep=20 transfer_chunk=24 send_window=200 spares=1 "

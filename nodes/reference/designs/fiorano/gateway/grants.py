@@ -59,6 +59,12 @@ class Grants:
         self._lease = lease
         # Whoever held it when the gateway went away may still believe so.
         self._until = now + lease * MARGIN
+        self._former = ""
+
+    @property
+    def last(self) -> Record:
+        """The newest epoch, and who was granted it, also where the file that said so is gone."""
+        return Record(self.record.epoch, self.record.holder or self._former)
 
     @property
     def holder_until(self) -> float:
@@ -75,7 +81,7 @@ class Grants:
             return self.record == (take.new, name)  # the answer was lost
         if not self._bugs.isdisjoint((STALE_STANDBY_SERVES, TWO_HOLDERS)):
             return True
-        return is_up_to_date(self.record, name, take)
+        return is_up_to_date(self.last, name, take)
 
     def grant(self, name: str, epoch: int, now: float) -> None:
         """The lock is that server's from now on; what the file says has been written."""
@@ -98,5 +104,6 @@ class Grants:
 
     def lose(self, now: float) -> None:
         """The lock file is gone: nobody holds the lock, but whoever did may believe so for a while."""
+        self._former = self.record.holder or self._former
         self.record = Record(self.record.epoch)
         self._until = max(self._until, now + self._lease * MARGIN)

@@ -206,7 +206,7 @@ class Gateway:
                 self._complaints.tell(server, reason, level="error")
                 return [REFUSED, number, reason]
             self._complaints.forget(server)
-            last = grants.record
+            last = grants.last
             leased = [name for name, until in self._leased.items() if name != server and until > now]
             self._runtime.log("lock granted", epoch=take.new, holder=server, repository=take.low, own=take.own,
                               other=take.other, before=last.epoch, last=last.holder or "-",
