@@ -13,7 +13,7 @@ import json
 import logging
 import random
 from collections import deque
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from nodes.reference.engine.topics import EXCHANGE_PREFIX, MANAGEMENT
@@ -452,6 +452,10 @@ class DialogueClient(StompClient):
             raise Mismatch(f"{request} was answered by {said or 'yes'}, not {wrong or 'yes'}")
         return answer
 
+    async def _send_some(self, queue: str, numbers: Sequence[int]) -> None:
+        for _ in range(self._rng.choice(numbers)):
+            await self._send_to(f"/queue/{queue}")
+
     async def _configure(self) -> None:
         """Make or end a queue, an exchange, or a binding."""
         model, rng = self._model, self._rng
@@ -459,8 +463,8 @@ class DialogueClient(StompClient):
         if model.exchanges and rng.random() < 0.6:
             exchange = rng.choice(sorted(model.exchanges))
         there, has_queue = exchange in model.exchanges, queue in model.queues
-        match rng.choice(("exchange", "exchange", "bind", "bind", "bind", "unbind", "queue", "queue",
-                          "list", "level")):
+        match rng.choice(("exchange", "exchange", "bind", "bind", "bind", "unbind", "queue", "queue", "queue", "queue",
+                          "queue", "list", "level")):
             case "exchange" if there and rng.random() < 0.5:
                 await self._ask("delete-exchange", {"exchange": exchange}, None)
                 model.delete_exchange(exchange)
@@ -487,12 +491,11 @@ class DialogueClient(StompClient):
             case "queue" if not has_queue:
                 await self._ask("create-queue", {"queue": queue}, None)
                 model.queue(queue)
+                await self._send_some(queue, (0, 2, 4))
             case "queue" if model.queues[queue].subscription is None and not self._meant_for(queue):
                 await self._ask("delete-queue", {"queue": queue}, None)
                 model.delete_queue(queue)
-                if rng.random() < 0.7:  # the next of its name has nothing of it
-                    for _ in range(rng.choice((1, 2, 4))):
-                        await self._send_to(f"/queue/{queue}")
+                await self._send_some(queue, (0, 2, 4, 8))  # the next of its name has nothing of it
             case "list":
                 await self._list()
             case "level":

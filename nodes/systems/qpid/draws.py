@@ -12,7 +12,7 @@ DRAWING = Drawing(
         Draw("eviction_timeout", (2.0, 3.0), 0.7),
         Draw("catchup_chunk", (100, 2000), 0.4),
         Draw("sequence_bits", (4, 8), 0.2),
-        Draw("broker_network", ("own",), 0.25),
+        Draw("broker_network", ("own",), 0.4),
     ),
     nodes=(3, 3, 3, 4, 5),
     timeouts=("detection_timeout", "manager_lease", "catchup_timeout"),
