@@ -16,6 +16,7 @@ from checkers.verdict import CheckVerdict, Verdict
 from checkers.wholeness import demand_whole, ended_early
 from stormproof import vocabulary
 from stormproof.contracts.check import INVALID, UNKNOWN, VALID, Check, CheckOutcome, RecordedRun, worst
+from stormproof.contracts.invariant import INVARIANTS
 from stormproof.errors import HistoryError
 from stormproof.run_folder import read_run, written_by
 
@@ -227,7 +228,9 @@ def _sentence(under: str, results: Iterable[CheckVerdict]) -> str:
         bad = [result for result in deciding if result.outcome.verdict == INVALID]
         clauses = [text for result in bad if (text := load_check(result.check).clause(result.outcome.count))]
         # The readings repeat what the loud checks say: they speak when nothing else does.
-        clauses = clauses or [result.outcome.summary for result in bad]
+        clauses = clauses or [result.outcome.summary for result in bad if result.check != INVARIANTS]
+        # What ended the run is told first.
+        clauses = [result.outcome.summary for result in bad if result.check == INVARIANTS] + clauses
         return f"Invalid: {_join(clauses)}{under}."
     if verdict == UNKNOWN:
         open_ones = [result for result in deciding if result.outcome.verdict == UNKNOWN]

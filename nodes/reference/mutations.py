@@ -57,22 +57,25 @@ def switch(names: Iterable[str]) -> None:
     """Make these mutations, and no others, the present state of this process's code.
 
     Raises:
-        StaleEditError: an edit does not fit the source any more.
+        StaleEditError: an edit does not fit the source any more; nothing is changed then.
+        ConfigError: two of them edit the same function; likewise.
     """
     global _present
     wanted = frozenset(names) & MUTATIONS.keys()
     if wanted == _present:
         return
+    edited: dict[FunctionType, CodeType] = {}
+    for name in sorted(wanted):
+        for function, code in codes_of(name):
+            if function in edited:
+                raise ConfigError(f"options.bug: {name} edits what another bug edits; switch on one of them")
+            edited[function] = code
     for function, code in _originals.items():
         function.__code__ = code
     _originals.clear()
-    _present = frozenset()
-    for name in sorted(wanted):
-        for function, code in codes_of(name):
-            if function in _originals:
-                raise ConfigError(f"options.bug: {name} edits what another bug edits; switch on one of them")
-            _originals[function] = function.__code__
-            function.__code__ = code
+    for function, code in edited.items():
+        _originals[function] = function.__code__
+        function.__code__ = code
     _present = wanted
 
 

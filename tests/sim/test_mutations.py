@@ -43,8 +43,12 @@ def test_an_edited_function_does_what_the_edit_says() -> None:
 
 
 def test_two_bugs_of_one_function_are_refused() -> None:
+    (function, code), = mutations.codes_of("last-waits-first")
+    before = function.__code__
+    assert before != code
     with pytest.raises(ConfigError, match="edits what another bug edits"):
         mutations.switch(["waiters-stay", "last-waits-first"])
+    assert function.__code__ is before and mutations.edited_now() == frozenset(), "neither of them is there"
 
 
 def test_an_edit_that_does_not_fit_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
