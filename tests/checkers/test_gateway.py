@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 import tempfile
+import time
 from pathlib import Path
 
 import pytest
@@ -43,6 +44,8 @@ def test_a_command_is_noted_without_what_was_asked_for(tmp_path: Path) -> None:
     words = ["-c", "input()", "-Dours=1", "--add-opens=java.base/java.lang=ALL-UNNAMED", "-Dours=2"]
     submitted = ["org.apache.spark.deploy.SparkSubmit", "--conf", "a=b", "pyspark-shell"]
     with subprocess.Popen([sys.executable, *words, *submitted], stdin=subprocess.PIPE) as process:
+        while b"pyspark-shell" not in Path(f"/proc/{process.pid}/cmdline").read_bytes():
+            time.sleep(0.01)  # the kernel has not come so far in starting it
         note_command(process.pid, ["-Dours=1", "-Dours=2"], tmp_path / "note")
         process.communicate(b"\n")
     assert noted_command(tmp_path / "note") == [sys.executable, "-c", "input()", words[3]]
