@@ -1,7 +1,7 @@
 """Runs that are judged by forks of the fork server, without Spark: while it starts, and instead of it.
 
 While Spark starts, the other cores have nothing to do; so one fork judges small runs until then, the smallest first, so
-that nobody waits for it long. A few small runs are judged by the time that Spark would have started: a fork for each
+that nobody waits for it long. A few small runs are judged in about the time that Spark takes to start: a fork for each
 core judges them all (``FewRuns``), and there is no JVM. What a fork that dies has not judged is left to the job.
 """
 
