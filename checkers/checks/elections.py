@@ -227,7 +227,9 @@ def _minorities(run: Run, account: Account, margin: float) -> Iterator[Anomaly]:
         # Alone, a replica asks in vain; a slave beside its coordinator learns from it, when that has found out.
         bound = once * min(len(fault.targets), 2) + margin
         since = (fault.start if fault.in_force is None else fault.in_force) / SECOND
-        end = float("inf") if fault.end is None else fault.end / SECOND
+        # Of one that was not healed nobody saw more than the run did: an invariant may have ended that.
+        seen = int(run.history.time[-1]) if run.history.rows else 0
+        end = (seen if fault.end is None else fault.end) / SECOND
         if since + bound >= end:
             continue
         if any(_stood_still(run.faults, node, since - bound, since + bound) for node in fault.targets):
