@@ -34,14 +34,10 @@ _LONGEST_PATH = 100
 """Bytes of a Unix socket's path, about."""
 _STREAMS = (0, 1, 2)
 _FAILED = b"f"
-_WORKER_NEEDS = (
-    "checkers.head_start",
-    "checkers.job",
-    "checkers.run_check",
-    "pyarrow.parquet",
-    "pyspark.worker",
-)
-"""What workers import anyway, sooner or later: loaded once instead of once in each."""
+_JUDGES_NEED = ("checkers.head_start", "checkers.job", "checkers.run_check", "pyarrow.parquet")
+_WORKERS_NEED = ("pyspark.worker", "pandas")
+"""Beside what judges need; Arrow imports pandas for the first array. What all import anyway, sooner or later, is loaded
+once instead of once in each."""
 
 
 class ForkServer:
@@ -93,13 +89,19 @@ def hand_over(place: str) -> int | None:
 
 def load() -> None:
     """Import what workers need."""
+    _load_checks()
+    for module in _WORKERS_NEED:
+        importlib.import_module(module)
+
+
+def _load_checks() -> None:
     from checkers.catalog import CHECKS
     from checkers.memory import keep_memory
 
     keep_memory()
     for check in CHECKS:
         CHECKS.load(check.name)
-    for module in _WORKER_NEEDS:
+    for module in _JUDGES_NEED:
         importlib.import_module(module)
 
 
@@ -114,15 +116,20 @@ def serve() -> None:
 
 
 def _listen(listening: int) -> None:
-    """Import everything, then fork for each that asks, until standard input ends."""
+    """Import what judges need, then fork for each that asks, until standard input ends; what only Spark's workers need
+    is imported while nobody asks."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     with socket.socket(fileno=listening) as listener:
-        load()
+        _load_checks()
+        later = list(_WORKERS_NEED)
         while True:
-            ready, _, _ = select.select([listener, sys.stdin], [], [])
+            ready, _, _ = select.select([listener, sys.stdin], [], [], 0 if later else None)
             if sys.stdin in ready:
                 return
+            if not ready:
+                importlib.import_module(later.pop(0))
+                continue
             asking, _ = listener.accept()
             if os.fork() == 0:
                 listener.close()

@@ -8,12 +8,14 @@ core judges them all (``FewRuns``), and there is no JVM. What a fork that dies h
 from __future__ import annotations
 
 import contextlib
+import importlib
 import os
 import secrets
 import select
 import selectors
 import socket
 import struct
+import sys
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -58,6 +60,16 @@ class FewRuns:
         size = history_size(run_dir)
         self._left -= max(size, LEAST_BYTES)
         return size <= MOST_BYTES and self._left >= 0 and decomposes(run_dir)
+
+
+class _NoPandas:
+    """Finds no pandas: nothing that judges needs it, and Arrow would import it, which takes 0.17 s, only to see that
+    what it is given is none of pandas' own."""
+
+    def find_spec(self, name: str, _path: Any = None, _target: Any = None) -> None:
+        """As ``importlib.abc.MetaPathFinder``; raises ModuleNotFoundError."""
+        if name == "pandas":
+            raise ModuleNotFoundError("No module named 'pandas'", name=name)
 
 
 class Fork:
@@ -164,6 +176,8 @@ def judge_all(run_dirs: Sequence[Path], place: Path, environ: Mapping[str, str],
     try:
         for core in range(min(cores, len(by_size))):
             forks.append(Fork(by_size[core::cores], place, environ, budget=shared, eager=True))
+        # Arrow does so at the first array that is made of rows; now the fork server may still be importing, too.
+        importlib.import_module("pandas")
         _hear(forks, progress, len(run_dirs))
     finally:
         table = _ended(forks)
@@ -177,6 +191,7 @@ def judge(run_dirs: Sequence[Path], digest: str, budget: str, eager: bool, askin
     Those of which the judging may take long are left out, however small they are: searches for a proof.
     """
     pa.set_cpu_count(1)  # others need the other cores
+    sys.meta_path.insert(0, _NoPandas())
     bounds.set_max_history(os.environ.get(bounds.VARIABLE))
     shared = budget_of(budget or secrets.token_hex(8), os.environ.get(memory.VARIABLE))
     rows: list[dict[str, Any]] = []

@@ -138,7 +138,7 @@ def start_spark(master: str = LOCAL_MASTER, *, record_archive: Path | None = Non
         demand_master(master)
         logging.getLogger().addFilter(_is_of_others)
         if master.startswith("local"):
-            _start_fork_server()
+            start_fork_server()
         conf = SparkConf(loadDefaults=False).setAll(list(_settings(master, java, record_archive).items()))
         with tempfile.TemporaryFile("w+b") as log, _environment(java, master), _launched_from(spark_folder()):
             try:
@@ -170,8 +170,13 @@ def _start_jvm(conf: Any, java: Java, master: str, record_archive: Path | None, 
     return started
 
 
-def _start_fork_server() -> None:
-    """Import what workers need while the JVM starts; with the variables that Spark would give them."""
+def start_fork_server() -> None:
+    """Import what workers need, with the variables that Spark would give them, while the JVM starts or this process
+    does whatever else; once.
+
+    Raises:
+        SparkFailed: there is no folder for it.
+    """
     global _server
     folder = spark_folder()
     with _folder_lock:
@@ -485,7 +490,7 @@ class SparkWarmup:
 
     def _serve(self) -> None:
         if self._owner and self._master.startswith("local"):
-            _start_fork_server()
+            start_fork_server()
         self._environ = dict(os.environ)
 
     def _start(self) -> None:

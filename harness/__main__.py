@@ -1,5 +1,12 @@
 """``python -m harness`` is ``stormproof``."""
 
-from harness.cli import main
+import sys
 
-main()
+from harness.early import begin
+
+if __name__ == "__main__":
+    begin(sys.argv[1:])
+
+    from harness.cli import main
+
+    main()

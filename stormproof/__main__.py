@@ -19,6 +19,10 @@ def main() -> NoReturn:
     except UsageError as error:
         print(f"stormproof: {error}", file=sys.stderr)
         sys.exit(EXIT_ERROR)
+    from harness.early import begin
+
+    begin(sys.argv[1:])
+
     from harness.cli import main as run
 
     run()
