@@ -43,7 +43,8 @@ def _beyond(claimed: Mapping[str, Mapping[str, Any]], work: Mapping[str, Any], s
         asked = int(work["requests"][_PLACES[name]])
         told = asked + float(bound.get("more", 0)) * int(work["requests"][_PLACES[FRAMES]])
         between_two = float(bound["second"]) * float(work["seconds"]) + float(bound["fixed"]) * (1 + faults)
-        most = (machines - 1) * (float(bound["each"]) * told + machines * between_two)
+        each = float(bound["each"]) + float(bound.get("again", 0)) * faults
+        most = (machines - 1) * (each * told + machines * between_two)
         if sent[name] > most:
             reason = (f"{machines} machines sent each other {_counted(sent[name], name)}, at most "
                       f"{most:,.0f} are needed for the {asked:,} that clients sent, in {work['seconds']:g} s with "

@@ -395,7 +395,7 @@ _GROWTH = (
     _one("deliveries-stay", "standalone", "the row of a delivery stays when its message is consumed",
          ".engine.state:remove_message", "        self.delivery_table.remove(message.id)\n", ""),
     _one("log-held-for-ever", "joram", "the log is held for a peer that is gone",
-         ".designs.joram.leader:_compact", "hold = max(hold, log.last - 8 * options.log_keep)", "pass"),
+         ".designs.joram.leader:compact", "hold = max(hold, log.last - 8 * options.log_keep)", "pass"),
     _one("views-for-ever", "joram", "views that the log has left behind stay in memory",
          ".designs.joram.log:_forget_upto", "        self._views = _forget(self._views, upto)\n", ""),
     _one("marks-stay", "joram", "rows are marked on when a transfer has ended",

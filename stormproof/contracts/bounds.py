@@ -67,9 +67,9 @@ class WorkBound:
     """How many frames, or bytes, the machines of a run may send each other; ``name`` says of what.
 
     For each one that clients have sent to them, so many (``each``) to each other machine; each of their frames counts
-    for ``more`` than it holds (what has to be told of it besides). And from each machine to each other: of each setting
-    in ``times``, so many in each such time; ``fixed`` for the start, and again for each fault. It is claimed as a
-    ``Bound`` is.
+    for ``more`` than it holds (what has to be told of it besides); and ``again`` as many for each fault, after which
+    all that is kept may have to be sent. And from each machine to each other: of each setting in ``times``, so many in
+    each such time; ``fixed`` for the start, and again for each fault. It is claimed as a ``Bound`` is.
     """
 
     name: str
@@ -80,6 +80,7 @@ class WorkBound:
     unless: tuple[str, ...] = ()
     where: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
     more: float = 0
+    again: float = 0
 
     def claimed(self, test: Test) -> bool:
         """Whether it must hold in a test."""
@@ -95,12 +96,13 @@ class WorkBound:
         every = [f"{count:g} in each {name}" for name, count in self.times.items()]
         each = f"{self.each:g} to each other machine for each that clients sent"
         each += f" (and {self.more:g} more in each frame)" if self.more else ""
+        each += f", and {self.again:g} for each fault" if self.again else ""
         return f"{each}; between any two, {' and '.join([*every, f'{self.fixed:g} for the start and each fault'])}"
 
     def to_json(self, options: Mapping[str, Any]) -> dict[str, Any]:
         """What a run's description says of it."""
         return {"each": self.each, "second": self.a_second(options), "fixed": self.fixed, "formula": self.formula,
-                "source": self.source, "more": self.more}  # fmt: skip
+                "source": self.source, "more": self.more, "again": self.again}  # fmt: skip
 
 
 def work_bounds_of(declared: Sequence[WorkBound], test: Test) -> dict[str, dict[str, Any]]:

@@ -54,6 +54,15 @@ def test_bytes_are_judged_by_themselves() -> None:
     assert judged(0, size=6001, work_bounds=with_heads).verdict == "invalid"
 
 
+def test_each_fault_may_have_all_that_is_kept_sent_again() -> None:
+    again = {"bytes": WorkBound("bytes", 2.0, {}, 0.0, "ours", again=0.5).to_json({})}
+    assert "to each other machine for each that clients sent, and 0.5 for each fault;" in again["bytes"]["formula"]
+    assert judged(0, size=4000, work_bounds=again, faults=0).verdict == "valid"
+    assert judged(0, size=4001, work_bounds=again, faults=0).verdict == "invalid"
+    assert judged(0, size=6000, work_bounds=again, faults=2).verdict == "valid", "2 x (2 + 2 x 0.5) x 1,000"
+    assert judged(0, size=6001, work_bounds=again, faults=2).verdict == "invalid"
+
+
 def test_without_a_bound_or_a_count_nothing_is_said() -> None:
     assert judged(10**6, work_bounds={}).verdict == "unknown"
     assert judged(10**6, work=None).verdict == "unknown"

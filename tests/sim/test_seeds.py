@@ -68,6 +68,16 @@ def settings(text: str) -> dict[str, str]:
         "idle_timeout=1.0 max_outcomes=40 log_keep=20 transfer_chunk=24 send_window=200 spares=1 "
         "client_order=primary-first same_replica=0.0 holders=stalling membership_kind=add min_ok=3 "
         "fault_lengths=0.6,1.3 fault_gap=0.3")), 930135),
+    # The view of a group that had lost a member was written without dropping what the log need not keep.
+    (Case("joram", "transaction", "crash,points,packets,disk", 3, 34.0, 17.0, settings(
+        "ack=majority detection_timeout=0.5 idle_timeout=1.0 log_keep=5 send_window=2000 client_order=primary-first "
+        "transactions=xa parts=6 aborts=50 points_kind=partial,power clients=outside min_ok=3 "
+        "fault_lengths=0.47,2.2,4 fault_gap=0.1")), 3000134),
+    # Replicas that came back were behind what the log keeps, and got all the messages that waited.
+    (Case("joram", "consume-last", "rolling", 3, 16.0, 17.0, settings(
+        "ack=majority detection_timeout=0.5 idle_timeout=1.0 max_outcomes=40 log_keep=5 transfer_chunk=24 "
+        "impatient=True client_heartbeat=1.0 surface=True min_ok=3 fault_lengths=0.53,1.05,2.2 fault_gap=1.0")),
+     3000341),
 ], ids=lambda each: each.workload if isinstance(each, Case) else str(each))  # fmt: skip
 def test_it_is_not_invalid(case: Case, seed: int, tmp_path: Path) -> None:
     result = run_seed(case, seed, tmp_path, tmp_path, NONE)

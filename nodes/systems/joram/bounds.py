@@ -32,12 +32,19 @@ BOUNDS = (
 _ENTRIES = ("Raft paper 5.3: what a client asks for goes to each follower, which answers; five heartbeats in each "
             "detection_timeout where nothing else is said; what is fixed is for elections and catching up")
 
+_STATES = (f"{_ENTRIES}; one that is behind what the log keeps gets the whole state (docs/designs/joram.md: log_keep), "
+           "all messages that wait")
+_LONG: Mapping[str, tuple[int, ...]] = {"log_keep": (10_000,)}
+"""Settings of a test in which nobody falls behind what the log keeps."""
 _SERVICES: Mapping[str, tuple[str, ...]] = {"taking": TAKING}
 """Settings of a test with services, whose own messages and acknowledgements no client sends."""
 
 WORK = (
     WorkBound(FRAMES, 3.5, {"detection_timeout": 6}, 20, _ENTRIES, ("clock", "packets"), _SERVICES),
     WorkBound(FRAMES, 2.3, {"detection_timeout": 6}, 20, _ENTRIES, ("clock", "packets")),
-    WorkBound(BYTES, 3, {"detection_timeout": 400}, 10_000, _ENTRIES, ("clock", "packets"), _SERVICES, more=25),
-    WorkBound(BYTES, 2.3, {"detection_timeout": 400}, 10_000, _ENTRIES, ("clock", "packets"), more=25),
+    WorkBound(BYTES, 3, {"detection_timeout": 400}, 10_000, _ENTRIES, ("clock", "packets"), {**_SERVICES, **_LONG},
+              more=25),
+    WorkBound(BYTES, 2.3, {"detection_timeout": 400}, 10_000, _ENTRIES, ("clock", "packets"), _LONG, more=25),
+    WorkBound(BYTES, 3, {"detection_timeout": 400}, 10_000, _STATES, ("clock", "packets"), _SERVICES, more=25, again=1),
+    WorkBound(BYTES, 2.3, {"detection_timeout": 400}, 10_000, _STATES, ("clock", "packets"), more=25, again=1),
 )

@@ -542,6 +542,8 @@ class Joram:
             self._send_heartbeats(but=self._informed())
         # What has been applied is in the log on disk, and gets written with the next entry.
         if replica.log.has_unwritten or (replica.log.dirty and replica.unpersisted_for() >= QUIET):
+            if self._leader is not None:
+                self._leader.compact()  # views of the group may be all that is written
             replica.persist()
 
     def _informed(self) -> Collection[str]:

@@ -379,7 +379,7 @@ class Leader:
             replica.runtime.point(SHIPPED)
         self._commit()
         if log.has_unwritten:
-            self._compact()
+            self.compact()
             if RECEIPT_BEFORE_SYNC not in replica.bugs:
                 replica.persist()
         if self._acked.get(replica.name) != log.last:
@@ -441,7 +441,8 @@ class Leader:
             self._held_back = True
             self._replica.runtime.log("lease expired", epoch=round_of(self.epoch), waiting=len(self._outbox))
 
-    def _compact(self) -> None:
+    def compact(self) -> None:
+        """Drop what of the log need not be kept any more, before it is written."""
         options, log = self._replica.options, self._replica.log
         hold = min((replicator.hold for replicator in self._replicators.values()), default=log.last)
         # A peer that lags further than this is better served with the whole state.
