@@ -98,7 +98,8 @@ Bounds of work say how many frames (what a program hands to its kernel at once) 
 run may send each other (`work` in `run.json`, beside `work_bounds`; the check `work` decides). They are in proportion
 to what clients sent to machines, to the other machines that may have to have it, to time, and to faults:
 
-(`each` + `again` x faults) x what clients sent x (machines - 1) + machines x (machines - 1) x (`times` x seconds + `fixed` x (1 + faults))
+(machines - 1) x
+((`each` + `again` x faults) x what clients sent + machines x (`times` x seconds + `fixed` x (1 + faults)))
 
 Their numbers are what 50 seeds of the default campaign of each design needed at most, and half as much again or more.
 """

@@ -78,6 +78,11 @@ def settings(text: str) -> dict[str, str]:
         "ack=majority detection_timeout=0.5 idle_timeout=1.0 max_outcomes=40 log_keep=5 transfer_chunk=24 "
         "impatient=True client_heartbeat=1.0 surface=True min_ok=3 fault_lengths=0.53,1.05,2.2 fault_gap=1.0")),
      3000341),
+    # A producer sent a command that was refused, and again and again as it had no receipt: nothing else was sent.
+    (Case("joram", "clustered", "pause,clock,partition", 4, 28.0, 40.0, settings(
+        "ack=majority detection_timeout=0.3 idle_timeout=2.0 max_closed=10 max_outcomes=40 same_replica=2.0 "
+        "impatient=True client_heartbeat=3.0 poll=0.05 producers=1 consumers=2 surface=True pause_kind=random "
+        "clients=outside min_ok=3 fault_lengths=0.28,0.32 fault_gap=2.0")), 3000516),
 ], ids=lambda each: each.workload if isinstance(each, Case) else str(each))  # fmt: skip
 def test_it_is_not_invalid(case: Case, seed: int, tmp_path: Path) -> None:
     result = run_seed(case, seed, tmp_path, tmp_path, NONE)
