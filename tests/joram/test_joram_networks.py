@@ -13,6 +13,7 @@ from joram_servers import SECRET, Servers, eventually
 
 from nodes.reference.api import Command
 from nodes.reference.replication.links import FrameParser, LinkError, encode_frame, read_hello
+from nodes.reference.server import networks
 from nodes.reference.server.networks import PROTOCOL, handshake, name_of
 
 HERE, THERE = "/server/0/queue/q", "/server/1/queue/q"
@@ -380,4 +381,29 @@ async def test_what_the_design_has_not_released_is_not_sent(servers: Callable[..
     assert await came(1)
     broker.release(effects)
     await eventually(lambda: came(2), "the message that has been released")
+    outsider.stop()
+
+
+@pytest.mark.requirement("J11", part=True)
+async def test_what_an_earlier_connection_brought_is_not_sent_again_and_takes_no_room(
+    servers: Callable[..., Servers], monkeypatch: pytest.MonkeyPatch
+):
+    """The first that comes twice is answered with the last that is there, which this connection has not sent."""
+    monkeypatch.setattr(networks, "WINDOW", 2)
+    world, outsider = servers(1, 1), Outsider()
+    world.start("n0.0")
+    client = await world.client(await world.serving(0))
+    await outsider.start(world.networks["n1.0"])
+    for number in range(6):
+        await client.publish(str(number), THERE)
+
+    async def came(*sequences: int) -> bool:
+        return [[frame[0] for frame in link[1:]] for link in outsider.links] == [list(sequences)]
+
+    await eventually(lambda: came(1, 2), "as many as may be under way")
+    outsider.writers[0].write(encode_frame([4]))
+    await eventually(lambda: came(1, 2, 5, 6), "what is not there yet")
+    outsider.writers[0].write(encode_frame([6]))
+    await until_kept(world, 1, [], ["n0.0"])
+    assert [each.sizes for each in world.nodes["n0.0"].running.networks._outward.values()] == [{}]
     outsider.stop()

@@ -83,6 +83,10 @@ def settings(text: str) -> dict[str, str]:
         "ack=majority detection_timeout=0.3 idle_timeout=2.0 max_closed=10 max_outcomes=40 same_replica=2.0 "
         "impatient=True client_heartbeat=3.0 poll=0.05 producers=1 consumers=2 surface=True pause_kind=random "
         "clients=outside min_ok=3 fault_lengths=0.28,0.32 fault_gap=2.0")), 3000516),
+    # A server said that it had more than this connection had brought: that was sent again, and never forgotten.
+    (Case("standalone", "store-and-forward", "packets,disk,clock", 2, 28.0, 40.0, settings(
+        "max_closed=10 producers=1 surface=True local_servers=1 consume_at=own-server clients=outside min_ok=3 "
+        "fault_lengths=4.75,5.25 fault_gap=2.0")), 3000670),
 ], ids=lambda each: each.workload if isinstance(each, Case) else str(each))  # fmt: skip
 def test_it_is_not_invalid(case: Case, seed: int, tmp_path: Path) -> None:
     result = run_seed(case, seed, tmp_path, tmp_path, NONE)

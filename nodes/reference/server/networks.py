@@ -262,6 +262,8 @@ class Networks:
     def _acknowledged(self, server: int, connection: _Connection, sequence: int) -> None:
         for each in range(connection.acked + 1, min(sequence, connection.sent) + 1):
             connection.bytes -= connection.sizes.pop(each, 0)
+        # What an earlier connection had brought there is acknowledged before this one has come to it.
+        connection.sent = max(connection.sent, sequence)
         if sequence > connection.acked:
             connection.acked = sequence
             self._host.submit(Command("forwarded", "", 0, {"server": server, "sequence": sequence}))
