@@ -373,13 +373,15 @@ class Logs:
         return self
 
 
-def elections(logs: Logs, tmp_path: Path, faults: Any = (), **test: Any) -> CheckOutcome:
+def elections(logs: Logs, tmp_path: Path, faults: Any = (), end: float = 0, **test: Any) -> CheckOutcome:
+    """The check's outcome of a run that was seen until ``end``, in milliseconds."""
     folder = tmp_path / "logs"
     folder.mkdir(exist_ok=True)
     for node, lines in logs.lines.items():
         (folder / f"{node}.log").write_text("\n".join([*lines, "Traceback: what is no event", ""]))
     described = {"workload": "subscriptions", "nodes": len(logs.lines), "nemesis": [], "backend": "sim", **test}
-    run = run_of(look(0), faults, guarantees=["elections"], test=described, clock_zero=ZERO)
+    rows = [row._replace(time=end) for row in look(0)]
+    run = run_of(rows, faults, guarantees=["elections"], test=described, clock_zero=ZERO)
     run = replace(run, folder=tmp_path)
     return next(result.outcome for result in judge(run).checks if result.check == "elections")
 
@@ -472,6 +474,15 @@ def test_a_minority_leaves_normal_in_time(
     assert found.verdict == verdict, found.summary
     short = fault(900, 2_200, targets=("n3",), in_force=1_000)
     assert elections(logs, tmp_path, [short], options=options).verdict == VALID
+
+
+@pytest.mark.requirement("I4", part=True)
+@pytest.mark.parametrize(("end", "verdict"), [(1_500, VALID), (2_200, VALID), (2_300, INVALID)])
+def test_nothing_is_said_of_a_minority_after_the_end_of_the_run(end: float, verdict: str, tmp_path: Path) -> None:
+    """What cut it off was not healed: something ended the run before."""
+    options = {"master_timeout": 0.75, "election_timeout": 0.5, "response_timeout": 0.25}
+    cut = fault(900, None, targets=("n3",), in_force=1_000)
+    assert elections(begun(), tmp_path, [cut], end, options=options).verdict == verdict
 
 
 @pytest.mark.requirement("I4", part=True)
