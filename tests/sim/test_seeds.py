@@ -87,6 +87,10 @@ def settings(text: str) -> dict[str, str]:
     (Case("standalone", "store-and-forward", "packets,disk,clock", 2, 28.0, 40.0, settings(
         "max_closed=10 producers=1 surface=True local_servers=1 consume_at=own-server clients=outside min_ok=3 "
         "fault_lengths=4.75,5.25 fault_gap=2.0")), 3000670),
+    # Producers that wait for each confirmation leave little to be sent to backups together.
+    (Case("qpid", "offline-send", "stop,kill", 3, 22.0, 40.0, settings(
+        "detection_timeout=0.5 manager_lease=2.0 broker_network=own client_heartbeat=3.0 op_timeout=6.0 window=1 "
+        "min_ok=3 fault_lengths=4.75,6 fault_gap=0.3")), 3000923),
 ], ids=lambda each: each.workload if isinstance(each, Case) else str(each))  # fmt: skip
 def test_it_is_not_invalid(case: Case, seed: int, tmp_path: Path) -> None:
     result = run_seed(case, seed, tmp_path, tmp_path, NONE)

@@ -32,10 +32,10 @@ BOUNDS = (
 )
 
 _COPIES = ("Cluster Resource Managers: managers send each other five heartbeats in a manager_lease, and answer; "
-           "backups browse what the primary has, many messages a frame; what is fixed is for failovers and the copying "
-           "that follows")
+           "backups browse what the primary has, several messages a frame; what is fixed is for failovers and the "
+           "copying that follows")
 
 WORK = (
-    WorkBound(FRAMES, 0.8, {"manager_lease": 35}, 100, _COPIES, ("clock",), _OURS),
+    WorkBound(FRAMES, 1.2, {"manager_lease": 35}, 100, _COPIES, ("clock",), _OURS),
     WorkBound(BYTES, 4.5, {"manager_lease": 3000}, 14_000, _COPIES, ("clock",), _OURS),
 )
