@@ -57,6 +57,8 @@ class Taker:
     def __init__(self, client: StompClient, manner: Manner, surface: Surface,
                  destination: Callable[[int, tuple[int, int]], str], delivery: str = "dequeue") -> None:
         self.subscription: str | None = None
+        self._asked = False
+        """Whether there may be one: what comes from a queue may come before the receipt, or without it."""
         self._second: str | None = None
         """Another subscription of the same connection, of the same mode and window."""
         self._destination = destination
@@ -70,19 +72,22 @@ class Taker:
         """The subscription went with its connection, with what had come on it."""
         self._tell_automatic(self._last)
         self.subscription = self._second = None
+        self._asked = False
 
     def leave(self) -> None:
         """Nobody takes any more: what counts as acknowledged because it had come is told, and nothing more comes."""
-        if self.subscription is not None and self._manner.ack == AUTO:
+        if self._asked and self._manner.ack == AUTO:
             self._client.connection.silence()
             self._tell_automatic(self._last)
 
     async def move(self, op: Op, headers: dict[str, str], *, automatic: bool) -> None:
         """See to it that there is a subscription; now and then end it and make another. ``automatic``: whether it may
         have ``ack:auto``."""
+        self._last = op
         if self.subscription is not None and op.f != "drain" and self._manner.will(UNSUBSCRIBE, 0.04):
             await self.unsubscribe(op, {})
         if self.subscription is None:
+            self._asked = True
             await self.subscribe(headers, automatic=automatic)
             if self._manner.ack != AUTO and self._manner.will(SECOND, 0.3):
                 await self._subscribe_again(headers)
@@ -134,6 +139,7 @@ class Taker:
         asked = {**headers, "id": name, "ack": manner.ack, "x-prefetch": str(manner.window)}
         await self._client.request("SUBSCRIBE", asked)
         self.subscription = name
+        self._asked = True
         self._surface.use(f"ack-{manner.ack}", "window" if manner.window > 1 else "window-of-one")
 
     async def _subscribe_again(self, headers: dict[str, str]) -> None:
@@ -161,6 +167,7 @@ class Taker:
         messages.extend(left)
         if self._second is None:
             self.subscription = None
+            self._asked = False
         self._second = None
         self._surface.use("unsubscribe", *(["unsubscribe-unacknowledged"] if held else []))
 
@@ -237,7 +244,7 @@ class Taker:
 
     def _tell_automatic(self, op: Op) -> None:
         """With ``ack:auto`` what has come may count as acknowledged, whether anybody took it or not."""
-        if self.subscription is None or self._manner.ack != AUTO:
+        if not self._asked or self._manner.ack != AUTO:
             return
         messages = self._client.connection.messages
         while messages:

@@ -91,6 +91,11 @@ def settings(text: str) -> dict[str, str]:
     (Case("qpid", "offline-send", "stop,kill", 3, 22.0, 40.0, settings(
         "detection_timeout=0.5 manager_lease=2.0 broker_network=own client_heartbeat=3.0 op_timeout=6.0 window=1 "
         "min_ok=3 fault_lengths=4.75,6 fault_gap=0.3")), 3000923),
+    # A message came before the receipt of the subscription, which did not come in time; it counted as acknowledged.
+    (Case("joram", "queue", "partition,clock,points,packets", 3, 34.0, 17.0, settings(
+        "ack=majority max_closed=20 log_keep=5 transfer_chunk=1000 transfer=held-back send_window=2000 "
+        "client_heartbeat=0.1 queues=2 surface=True points_kind=partial,power min_ok=3 fault_lengths=0.95,4,6 "
+        "fault_gap=1.0")), 3000221),
 ], ids=lambda each: each.workload if isinstance(each, Case) else str(each))  # fmt: skip
 def test_it_is_not_invalid(case: Case, seed: int, tmp_path: Path) -> None:
     result = run_seed(case, seed, tmp_path, tmp_path, NONE)
