@@ -96,6 +96,10 @@ def settings(text: str) -> dict[str, str]:
         "ack=majority max_closed=20 log_keep=5 transfer_chunk=1000 transfer=held-back send_window=2000 "
         "client_heartbeat=0.1 queues=2 surface=True points_kind=partial,power min_ok=3 fault_lengths=0.95,4,6 "
         "fault_gap=1.0")), 3000221),
+    # A replica stored entries, said so, and was killed before anybody looked at what it has on disk.
+    (Case("joram", "lock", "packets,points,partition", 3, 28.0, 17.0, settings(
+        "idle_timeout=2.0 max_closed=10 max_outcomes=40 transfer=held-back round_pause=0.3 op_timeout=6.0 "
+        "partition_kind=random min_ok=3 fault_lengths=0.95,1.05,4 fault_gap=0.3")), 3000164),
 ], ids=lambda each: each.workload if isinstance(each, Case) else str(each))  # fmt: skip
 def test_it_is_not_invalid(case: Case, seed: int, tmp_path: Path) -> None:
     result = run_seed(case, seed, tmp_path, tmp_path, NONE)

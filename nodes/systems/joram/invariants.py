@@ -277,10 +277,12 @@ class CommittedIsDurable(Watcher):
 
     def __init__(self) -> None:
         self._durable: dict[str, int] = {}
+        self._programs: dict[str, Joram] = {}
 
     def look(self, node: str, program: Joram, now: Observed, before: Observed | None) -> str:
         """A master commits what most of the group have on disk."""
         self._durable[node] = now.durable
+        self._programs[node] = program
         if not now.leads or before is None or now.committed <= before.committed:
             return ""
         group = program.group
@@ -288,6 +290,12 @@ class CommittedIsDurable(Watcher):
         if having >= majority(len(group)):
             return ""
         return f"it commits entry {now.committed}, which {having} of {len(group)} replicas have on disk"
+
+    def ended(self, node: str) -> None:
+        """It may have ended in the middle of a callback, after which nobody looked: with more on its disk, and said
+        so."""
+        if (program := self._programs.pop(node, None)) is not None:
+            self._durable[node] = program.observed().durable
 
 
 class GroupsOverlap(Watcher):
