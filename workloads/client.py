@@ -171,9 +171,10 @@ class StompClient:
         """The node that it talks to, or talked to last."""
         return self._names.get(self._connection.peer or ("", 0))
 
-    def note(self, begun: Op, done: Op) -> None:
-        """Have one more operation recorded behind the one that is under way."""
-        self._noted.append((begun, done))
+    def note(self, begun: Op, done: Op, *, place: int | None = None) -> None:
+        """Have one more operation recorded behind the one that is under way: the last one, or at a ``place`` among
+        those that have been noted since that began."""
+        self._noted.insert(len(self._noted) if place is None else place, (begun, done))
 
     def notes(self, *, over: bool) -> list[tuple[Op, Op]]:
         """As ``stormproof.contracts.client.Noting`` has it."""

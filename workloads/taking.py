@@ -229,17 +229,23 @@ class Taker:
         return await expect_refusal(self._client, self._surface, op, "COMMIT", {"transaction": name}, "an ACK twice")
 
     def _delivered(self, op: Op, taken: Sequence[Frame], error: str) -> Op:
-        """The operation's end, that of the first message; further ones are operations of their own, in order."""
+        """The operation's end, that of the first message; further ones are operations of their own, in order.
+
+        They come before what is told of a connection that was lost before: the same messages may have come on that.
+        """
         first = taken[0]
-        for place, each in enumerate(taken):
+        place = 0
+        for each in taken:
             value = value_of(each)
-            if place:
+            if each is not first:
                 begun = Op(INVOKE, op.f, None, op.key, op.process)
                 client_node = self._client.node
                 done = begun.info(error, value) if error else begun.ok(value)
-                self._client.note(begun, done._replace(node=client_node))
+                self._client.note(begun, done._replace(node=client_node), place=place)
+                place += 1
             if count := _redeliveries(each):
-                self._note(op, value, f"redeliveries {count}")
+                self._note(op, value, f"redeliveries {count}", place)
+                place += 1
         return op.info(error, value_of(first)) if error else op.ok(value_of(first))
 
     def _tell_automatic(self, op: Op) -> None:
@@ -278,9 +284,9 @@ class Taker:
             self._note(op, value, f"{NOT_AS_SUBSCRIBED}: of another subscription, or after its end")
         self.compare(op, message)
 
-    def _note(self, op: Op, value: Any, error: str) -> None:
+    def _note(self, op: Op, value: Any, error: str, place: int | None = None) -> None:
         begun = Op(INVOKE, OBSERVE, value, op.key, op.process)
-        self._client.note(begun, begun._replace(type=INFO, error=error, node=self._client.node))
+        self._client.note(begun, begun._replace(type=INFO, error=error, node=self._client.node), place=place)
 
 
 async def expect_refusal(client: StompClient, surface: Surface, op: Op, command: str, headers: dict[str, str],

@@ -100,6 +100,11 @@ def settings(text: str) -> dict[str, str]:
     (Case("joram", "lock", "packets,points,partition", 3, 28.0, 17.0, settings(
         "idle_timeout=2.0 max_closed=10 max_outcomes=40 transfer=held-back round_pause=0.3 op_timeout=6.0 "
         "partition_kind=random min_ok=3 fault_lengths=0.95,1.05,4 fault_gap=0.3")), 3000164),
+    # A message came on a connection that was lost, and again on the next, to the same operation of its client.
+    (Case("fiorano", "queue", "points,stop,rolling,packets", 2, 34.0, 17.0, settings(
+        "idle_timeout=1.0 page=24 max_closed=20 max_outcomes=40 same_replica=2.0 impatient=True client_heartbeat=3.0 "
+        "op_timeout=6.0 producers=10 consumers=6 surface=True min_ok=3 fault_lengths=0.6,1,1.05 fault_gap=1.0")),
+     3000322),
 ], ids=lambda each: each.workload if isinstance(each, Case) else str(each))  # fmt: skip
 def test_it_is_not_invalid(case: Case, seed: int, tmp_path: Path) -> None:
     result = run_seed(case, seed, tmp_path, tmp_path, NONE)

@@ -162,7 +162,7 @@ async def test_who_can_not_give_a_message_back_gives_its_connection_up() -> None
             if command == "NACK":
                 raise NotSent("no connection")
 
-        def note(self, *_: Any) -> None:
+        def note(self, *_: Any, **__: Any) -> None:
             pass
 
         def outdated(self, _: float) -> bool:
