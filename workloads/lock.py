@@ -172,7 +172,9 @@ class LockWorkload(Workload):
             asks = rate(each, repeat(Op(INVOKE, ACQUIRE, key=0)), test.rng(f"rate/{thread}"))
             return Holds(time_limit(test.time_limit, asks))
 
-        return clients(phases(on_threads([0], self.first(test)), per_thread(worker)))
+        # Nobody may ever be let in: without the lock nobody gets it, which the gates tell.
+        first = time_limit(test.time_limit, self.first(test))
+        return clients(phases(on_threads([0], first), per_thread(worker)))
 
     def drain(self, test: Test) -> Generator:
         """One takes the lock, another must not get it, the first one uses it and gives it back."""

@@ -58,6 +58,15 @@ def test_whoever_gets_the_lock_uses_it_and_gives_it_back() -> None:
     assert kinds == {"install", "acquire", "update", "release"}
 
 
+def test_a_lock_that_nobody_can_make_is_given_up() -> None:
+    """Whoever should make it may never be let in."""
+    work, test = LockWorkload(), planned()
+    history = simulate(work.main(test), lambda *_: Outcome(FAIL, 100_000_000), concurrency=test.concurrency, test=test)
+    tries = [op for op in invocations(history) if op.f == "install"]
+    assert 10 < len(tries) <= 51 and tries[-1].time <= 5_000_000_000
+    assert {op.f for op in invocations(history)} == {"install", "acquire"}
+
+
 def test_in_the_end_one_has_the_lock_while_another_asks() -> None:
     work, test = LeaseWorkload(), planned("lease")
     drained = invocations(simulate(work.drain(test), concurrency=test.concurrency, test=test))
