@@ -21,6 +21,8 @@ PER_SECOND, PER_SECOND_AND_RATE = 200_000, 200
 all faults has about two thousand in a second."""
 IN_ALL, STEADY = 3_000_000, 30_000
 """Work that a whole run may have: so much, and so much (with that for operations) for each simulated second."""
+LONGEST = 3600.0
+"""Seconds by which a run may outlast three times its test's time limit: whatever it waits for does not come."""
 WATCHED = 20_000
 """Work that is looked at callback by callback."""
 _NODES_SHARE = 0.2
@@ -67,9 +69,11 @@ class Watch:
 
 
 class Limit:
-    """How much a run may do. ``rate`` is how many operations clients do in a second."""
+    """How much a run may do, and how long it may last. ``rate`` is how many operations clients do in a second,
+    ``time_limit`` for how many seconds."""
 
-    def __init__(self, rate: float) -> None:
+    def __init__(self, rate: float, time_limit: float = float("inf")) -> None:
+        self.longest = 3 * time_limit + LONGEST
         self._burst = PER_SECOND + PER_SECOND_AND_RATE * rate
         self._steady = STEADY + PER_SECOND_AND_RATE * rate
         self._looks: deque[tuple[float, float]] = deque([(0.0, 0.0)])

@@ -395,11 +395,13 @@ class SimLoop(asyncio.BaseEventLoop):
         """After a portion of work: was it too much? Then what comes next is watched, and told.
 
         Raises:
-            Livelock: nodes are never done. SimulationError: the harness isn't.
+            Livelock: nodes are never done. SimulationError: the harness isn't, or the run lasts far too long.
         """
         ready = self.ready
         if self.watch is None:
             self._look_at = self.work + PORTION
+            if self.limit is not None and self.now > self.limit.longest:
+                raise SimulationError(f"the run is not over after {self.now:,.0f} s")
             if self.limit is not None and self.limit.exceeded(self.work, self.now):
                 self.watch = Watch()
                 self._look_at = self._watched_until = self.work

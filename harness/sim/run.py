@@ -42,7 +42,7 @@ def simulate(run_dir: Path, emit: Emit = ignore, explorer: Explorer | None = Non
     control.teardown.set()
     begun: list[TestRunner] = []
     with simulation() as loop, _logged(run_dir / HARNESS_LOG, loop):
-        loop.limit, loop.explorer = Limit(test.rate), explorer
+        loop.limit, loop.explorer = Limit(test.rate, test.time_limit), explorer
         runner = loop.create_task(_runner(run_dir, test, loop, control, emit, begun), name="runner")
         with _interrupts(lambda: loop.interrupt(control.interrupted.set)):
             try:

@@ -74,6 +74,17 @@ def test_a_harness_that_spins_is_not_the_nodes_fault() -> None:
     assert not isinstance(caught.value, Livelock)
 
 
+def test_a_run_that_waits_for_ever_is_ended() -> None:
+    async def wait(world: World) -> None:
+        world.loop.limit = Limit(1000.0, 10.0)
+        for _ in count():
+            await asyncio.sleep(0.01)
+
+    with pytest.raises(SimulationError, match=r"the run is not over after 3,[67]\d\d s") as caught:
+        in_world(wait)
+    assert not isinstance(caught.value, Livelock)
+
+
 def exceeded(limit: Limit, per_second: float, seconds: float) -> float | None:
     """When the limit was exceeded at so much work a second."""
     step = PORTION / per_second
