@@ -21,10 +21,9 @@ from harness.commands.old_names import tell_old_names
 from harness.commands.systems import HELP as SYSTEMS_HELP
 from harness.commands.systems import systems_app
 from harness.output import begin_output, json_missing, print_json
-from stormproof.errors import EXIT_ERROR, StormproofError
+from stormproof.errors import EXIT_ERROR, EXIT_INTERRUPTED, StormproofError
 from stormproof.limits import demand_memory
 
-EXIT_INTERRUPTED = 130
 _CLOSED = "standard output was closed before the end"
 _STDERR = 2
 _FULL = "standard output, or the disk, is full"

@@ -6,7 +6,7 @@ import os
 import sys
 from typing import NoReturn
 
-from stormproof.errors import EXIT_ERROR, UsageError
+from stormproof.errors import EXIT_ERROR, EXIT_INTERRUPTED, UsageError
 from stormproof.own_packages import demand_own_packages
 
 
@@ -19,12 +19,15 @@ def main() -> NoReturn:
     except UsageError as error:
         print(f"stormproof: {error}", file=sys.stderr)
         sys.exit(EXIT_ERROR)
-    from harness.early import begin
+    try:
+        from harness.early import begin
 
-    begin(sys.argv[1:])
+        begin(sys.argv[1:])
 
-    from harness.cli import main as run
-
+        from harness.cli import main as run
+    except KeyboardInterrupt:  # importing takes a moment
+        print("stormproof: interrupted", file=sys.stderr)
+        sys.exit(EXIT_INTERRUPTED)
     run()
 
 
