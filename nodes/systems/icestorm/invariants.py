@@ -168,7 +168,8 @@ class ConfirmedStays(Watcher):
         seen = self._databases.digests
         fresh = now.stamp not in seen
         self._databases.look(node, program, now, before)
-        if fresh and not now.stamp.counter and now.stamp.epoch:
+        # One of an epoch that a majority has left behind, as its coordinator stood still, is no later group.
+        if fresh and not now.stamp.counter and now.stamp > self._settled:
             digest = seen[now.stamp]
             if not any(seen[each] == digest for each in seen if self._settled <= each < now.stamp):
                 return (f"epoch {round_of(now.stamp.epoch)} begins with a database that lacks what a majority had at "
