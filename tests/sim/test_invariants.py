@@ -18,6 +18,7 @@ from nodes.reference.designs.fiorano.repository import Repository
 from nodes.reference.designs.fiorano.states import PASSIVE, PASSIVE_TRANSITION
 from nodes.reference.designs.fiorano.transitions import Transition, next_step
 from nodes.reference.designs.icestorm.election import Election
+from nodes.reference.designs.joram.design import Observed
 from nodes.reference.designs.joram.leader import Leader
 from nodes.reference.designs.joram.log import Log, Member
 from nodes.reference.designs.joram.replica import Replica
@@ -30,6 +31,7 @@ from nodes.reference.designs.qpid.store_status import CLEAN, PRIMARY_STORE, Stor
 from nodes.reference.engine.engine import StoreEngine
 from nodes.reference.engine.replica import QueueReplicas
 from nodes.systems.catalog import SYSTEMS
+from nodes.systems.joram.invariants import CommittedIsDurable
 from nodes.systems.reference.audits import SameState, StoreHolds
 from stormproof.contracts.invariant import INVARIANTS, Invariant, Watcher
 from stormproof.run_folder import read_run
@@ -348,6 +350,27 @@ def test_they_can_be_switched_off(tmp_path: Path) -> None:
     found, *_ = run_and_judge(case, 1, tmp_path, tmp_path, ALL)
     assert INVARIANTS not in found.broken
     assert found.run_dir is not None and INVARIANTS not in read_run(found.run_dir)["guarantees"]
+
+
+@pytest.mark.parametrize(("stored", "found"), [(7, ""), (6, "it commits entry 7, which 1 of 3 replicas have on disk")])
+def test_what_was_stored_in_the_callback_that_a_kill_ended_is_on_disk(stored: int, found: str) -> None:
+    """Whoever stores entries, says so, and is killed as the next frame is read is not looked at any more."""
+    class Program:
+        group = ("n1", "n2", "n3")
+
+        def __init__(self) -> None:
+            self.now = Observed(0, False, 5, 64, 64, 0, 5, 64, 5, 0)
+
+        def observed(self) -> Observed:
+            return self.now
+
+    watcher, master, slave = CommittedIsDurable(), Program(), Program()
+    look: Callable[..., str] = watcher.look
+    before = master.now._replace(leads=64, serving=True, last=7, durable=7)
+    assert look("n1", master, before, None) == look("n2", slave, slave.now, None) == ""
+    slave.now = slave.now._replace(last=8, durable=stored)
+    watcher.ended("n2")
+    assert look("n1", master, before._replace(committed=7), before) == found
 
 
 def test_where_an_invariant_is_claimed() -> None:

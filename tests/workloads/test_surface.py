@@ -179,6 +179,41 @@ async def test_who_can_not_give_a_message_back_gives_its_connection_up() -> None
     assert ended == {INFO}
 
 
+async def test_what_came_before_the_receipt_of_its_subscription_counts_as_acknowledged() -> None:
+    """With `ack:auto` the broker takes it for received with whatever the client says next, which may be SUBSCRIBE sent
+    again: it gives the message to nobody else."""
+    from collections import deque
+    from types import SimpleNamespace
+
+    from workloads.taking import Taker
+
+    class Client:
+        node = None
+
+        def __init__(self) -> None:
+            self.noted: list[tuple[Op, Op]] = []
+            self.connection = SimpleNamespace(messages=deque[Frame](), silence=lambda: None)
+
+        async def request(self, command: str, headers: dict[str, str]) -> None:
+            about = {"subscription": headers["id"], "destination": "/queue/q0"}
+            self.connection.messages.append(Frame("MESSAGE", about, b"1/4"))
+            raise TimeoutError
+
+        def note(self, begun: Op, done: Op, **_: Any) -> None:
+            self.noted.append((begun, done))
+
+    found, told = surface(1, "auto-ack"), {}
+    for place in range(20):
+        client: Any = Client()
+        manner = found.manner(place)
+        taker = Taker(client, manner, found, lambda *_: "/queue/q0")
+        with pytest.raises(TimeoutError):
+            await taker.move(Op(INVOKE, "dequeue", None, 0, 3), {}, automatic=True)
+        taker.leave()
+        told[manner.ack] = [(begun.f, done.type, done.key, done.value) for begun, done in client.noted]
+    assert told == {"auto": [("dequeue", INFO, 0, (1, 4))], "client-individual": []}, "the other one is given back"
+
+
 def test_a_value_that_came_otherwise_is_nobodys(tmp_path: Path) -> None:
     from workloads.register_client import FOREIGN, RegisterClient
 
