@@ -6,8 +6,9 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -36,6 +37,13 @@ def test_only_a_check_of_this_machine_starts_it(
     assert len(begun) == expected, "the one core has enough to do"
 
 
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    """One whose name is short: a socket's path holds some hundred bytes, and without a socket there is no server."""
+    with tempfile.TemporaryDirectory(prefix="early-", dir="/tmp") as name:
+        yield Path(name)
+
+
 def servers(folder: Path) -> list[int]:
     """The fork servers whose temporary folder that is."""
     found = []
@@ -54,22 +62,25 @@ def check(folder: Path, *words: str) -> subprocess.Popen[str]:
                             stderr=subprocess.PIPE, text=True, env={**os.environ, "TMPDIR": str(folder)})  # fmt: skip
 
 
-def test_a_command_that_comes_to_nothing_leaves_nothing(tmp_path: Path) -> None:
-    process = check(tmp_path, "nowhere", "--store", str(tmp_path / "none"))
+def test_a_command_that_comes_to_nothing_leaves_nothing(folder: Path) -> None:
+    process = check(folder, "nowhere", "--store", str(folder / "none"))
     _, told = process.communicate(timeout=60)
     assert process.returncode == 3 and len(told.splitlines()) == 1
-    assert servers(tmp_path) == [] and list(tmp_path.iterdir()) == []
+    assert servers(folder) == [] and list(folder.iterdir()) == []
 
 
 @pytest.mark.parametrize("by", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
-def test_it_ends_with_a_command_that_is_ended_while_it_is_imported(tmp_path: Path, by: signal.Signals) -> None:
-    process = check(tmp_path, "nowhere", "--store", str(tmp_path / "none"))
+def test_it_ends_with_a_command_that_is_ended_while_it_is_imported(
+    folder: Path, tmp_path: Path, by: signal.Signals
+) -> None:
+    list(write_store(tmp_path, 2, 200))
+    process = check(folder, "--all", "--store", str(tmp_path))
     deadline = time.monotonic() + 60
-    while process.poll() is None and not servers(tmp_path):
-        assert time.monotonic() < deadline
+    while not servers(folder):
+        assert process.poll() is None and time.monotonic() < deadline
     process.send_signal(by)
     process.communicate(timeout=60)
-    while servers(tmp_path):
+    while servers(folder):
         assert time.monotonic() < deadline
         time.sleep(0.02)
 
