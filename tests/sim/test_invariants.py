@@ -69,6 +69,12 @@ def endless_lease(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Leader, "tick", lambda self: None)
 
 
+def promised_beyond(patch: pytest.MonkeyPatch) -> None:
+    """Whoever promises an epoch promises the one after it."""
+    promise = Replica.promise
+    patch.setattr(Replica, "promise", lambda self, epoch: promise(self, epoch + 64))
+
+
 def forgotten_promise(patch: pytest.MonkeyPatch) -> None:
     read = Log._read_meta
 
@@ -232,6 +238,7 @@ def forgotten_record(patch: pytest.MonkeyPatch) -> None:
 
 BREAKS: dict[str, tuple[Case, Break]] = {
     "one-master-an-epoch": (JORAM, same_epochs),
+    "leads-in-its-promise": (JORAM, promised_beyond),
     "one-serves": (JORAM, endless_lease),
     "promises-survive": (JORAM, forgotten_promise),
     "logs-match": (bug("conflicting-tail-kept"), nothing),

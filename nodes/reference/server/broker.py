@@ -114,6 +114,8 @@ class ReferenceBroker:
         self._asked = 0
         self._overtaken: dict[str, None] = {}
         """Connections that a session has got which had asked for it before the one that had it."""
+        self._cut_early: list[str | None] = []
+        """Connections of sessions that were ended as silent and had been heard lately, which never happens."""
         self._idle: dict[str, asyncio.TimerHandle] = {}
         self._idle_since: dict[str, float] = {}
         self._serving = False
@@ -288,7 +290,7 @@ class ReferenceBroker:
 
     def pending(self) -> Pending:
         """What clients wait for here, or somebody has to do about them."""
-        found: dict[str, Collection[Hashable]] = {}
+        found: dict[str, Collection[Hashable]] = self.networks.pending()
         if self._idle_since:
             found["idle-connection"] = list(self._idle_since.items())
         if timed := [conn for conn in self._idle_since if conn in self._attached]:
@@ -297,6 +299,13 @@ class ReferenceBroker:
             found["overtaken"] = list(self._overtaken)
         if self._logins:
             found["login"] = list(self._logins)
+        if self._cut_early:
+            found["cut-early"] = self._cut_early
+        now, overdue = self.runtime.now(), dict[str, list[Hashable]]()
+        for session in self._sessions:
+            if name := session.overdue(now):
+                overdue.setdefault(name, []).append((session.conn, session.asked))
+        found |= overdue
         if ready := self.engine.deliverable():
             found["delivery"] = ready
         if early := self.engine.settled_early():
@@ -338,6 +347,10 @@ class ReferenceBroker:
             if master is not None and addresses.get(name) == master:
                 return place
         return None
+
+    def cut_early(self, session: Session) -> None:
+        """The session's client is ended as one that is silent, and was heard lately."""
+        self._cut_early.append(session.conn)
 
     def log(self, event: str, **fields: Any) -> None:
         """One line in the node's log."""

@@ -13,7 +13,7 @@ Sender: ``[first sequence kept, last sequence given]``, then ``[sequence, destin
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from random import Random
 from typing import Any, Protocol
@@ -170,6 +170,11 @@ class Networks:
                 connection.write([sequence])
         for server, connection in self._outward.items():
             self._pump(server, connection)
+
+    def pending(self) -> dict[str, Collection[Hashable]]:
+        """Other servers for which messages wait that may go there, each with how far it has them."""
+        waiting = [server for server in self._wanted if self._waits(server)] if self._open else []
+        return {"forwarding": [(each, self._server_queues().peer(each).acked) for each in waiting]} if waiting else {}
 
     def status(self) -> dict[str, Any]:
         """For an administrator: which connections there are."""

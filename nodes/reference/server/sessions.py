@@ -39,6 +39,8 @@ HEART_BEAT_MS = 100
 """Shortest interval of heart-beats offered and asked for, so that the client's wish decides."""
 
 _MISSED_BEATS = 3
+HEART_BEAT, SILENT_CLIENT, HELD_UP = "heart-beat", "silent-client", "held-up"
+"""What is overdue on a session, as deadlines call it."""
 _IDLE_PARTS = 4
 _CHUNK = 1 << 16
 _RECEIVED = 1 << 15
@@ -106,6 +108,9 @@ class SessionHost(Protocol):
     def leave(self, session: Session) -> None:
         """The session is over; its context, if it has one, may live on."""
 
+    def cut_early(self, session: Session) -> None:
+        """The session's client is ended as one that is silent, and was heard lately."""
+
     def log(self, event: str, **fields: Any) -> None:
         """One line in the node's log."""
 
@@ -147,6 +152,7 @@ class Session:
         self._worker = Worker()
         self._may_go_on = asyncio.Event()
         self._reading = True
+        self._waits = False
         self._last_read = self._loop.time()
         self._to_acknowledge: dict[str, str] = {}
         self._timers: dict[str, asyncio.TimerHandle] = {}
@@ -254,12 +260,28 @@ class Session:
         return bool(self._outstanding) and turns.weight >= most and self._outstanding_weight * turns.busy >= most
 
     async def _wait(self) -> None:
-        self._reading = False
+        self._reading, self._waits = False, True
         while self._must_wait():
             self._may_go_on.clear()
             await self._may_go_on.wait()
-        self._reading = True
+        self._reading, self._waits = True, False
         self._last_read = self._loop.time()
+
+    def overdue(self, now: float) -> str:
+        """What should have happened on this session by now, if anything: the client was sent no heart-beat, or is
+        silent and was not ended, or may send more and is not listened to."""
+        if self.ended or self._leaving:
+            return ""
+        if self._waits:
+            return "" if self._must_wait() else HELD_UP
+        greeting = self._greeting
+        if greeting is None or not self._open:
+            return ""
+        owed = greeting.wants_beat
+        if owed and now - self._output.last_write > max(owed, HEART_BEAT_MS) / 1000 and not self._output.waiting():
+            return HEART_BEAT
+        owes = max(greeting.can_beat, HEART_BEAT_MS) / 1000 if greeting.can_beat and self._reading else 0.0
+        return SILENT_CLIENT if owes and now - self._last_read > (_MISSED_BEATS + 1) * owes else ""
 
     def _handle(self, frame: Frame) -> Command | None:
         """Act on a frame; the command that it stands for, if it is one for the design."""
@@ -554,6 +576,8 @@ class Session:
                 late = self._loop.time() - heard
                 wait -= late if late < interval else 0.0
             elif missed + 1 == most:
+                if self._loop.time() - heard < (most - 1) * interval:
+                    self._host.cut_early(self)
                 silent()
                 return
             else:

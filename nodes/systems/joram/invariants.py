@@ -39,6 +39,16 @@ class OneMasterAnEpoch(Watcher):
         return "" if other == node else f"it is master in epoch {round_of(now.leads)}, in which {other} was"
 
 
+class LeadsInItsPromise(Watcher):
+    """Nothing of its own: a master is looked at as it is."""
+
+    def look(self, node: str, program: Joram, now: Observed, before: Observed | None) -> str:
+        """Whoever has promised a newer epoch than its own is master no more."""
+        if not now.leads or now.leads >= now.promised:
+            return ""
+        return f"it is master in epoch {round_of(now.leads)}, and has promised {round_of(now.promised)}"
+
+
 class OneServes(Watcher):
     """Who serves, and whether the leases of two hold at the same time."""
 
@@ -354,6 +364,9 @@ def _names(members: list[list[Any]]) -> str:
 INVARIANTS = (
     Invariant("one-master-an-epoch", "in each epoch at most one replica is master",
               "Raft paper, Figure 3, Election Safety", OneMasterAnEpoch, where=_PRIMARY),
+    Invariant("leads-in-its-promise", "a master has promised no newer epoch than its own",
+              "Raft paper, Figure 2, Rules for Servers: a newer term makes a follower of it", LeadsInItsPromise,
+              where=_PRIMARY),
     Invariant("one-serves", "at any instant the lease of at most one master holds",
               "Ongaro's dissertation, 6.4.1", OneServes,
               unless=("clock",), where=_PRIMARY),

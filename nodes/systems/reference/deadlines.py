@@ -22,6 +22,36 @@ DEADLINES = (
         "docs/stomp.md: connect_timeout",
         what="a connection is there that has not logged in",
     ),
+    Deadline(
+        "heart-beat",
+        {},
+        0.1,
+        "docs/stomp.md; STOMP 1.2, Heart-beating: whoever agreed to send them sends something in each interval",
+        what="a client that was promised heart-beats is sent nothing",
+    ),
+    Deadline(
+        "silent-client",
+        {},
+        10,
+        "docs/stomp.md: a client of which nothing comes for three heart-beats is ended",
+        what="a client from which no heart-beats come is not ended",
+    ),
+    Deadline(
+        "cut-early",
+        {},
+        0.02,
+        "docs/stomp.md: a client of which nothing comes for three heart-beats is ended",
+        what="a client is ended as silent that was heard lately",
+        momentary=True,
+    ),
+    Deadline(
+        "held-up",
+        {},
+        0.5,
+        "docs/stomp.md: a client that has too much under way waits until that is done",
+        what="a client may go on and is not listened to",
+        calm=True,
+    ),
 )
 """Of all designs."""
 

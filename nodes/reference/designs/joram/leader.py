@@ -295,6 +295,8 @@ class Leader:
             found["serving"] = [self.epoch]
         elif not self.holds_lease():
             found["lease"] = [""]
+        elif (untold := self._outbox.first(replica.committed)) is not None:
+            found["untold"] = [untold]
         if replica.committed < log.last:
             found["uncommitted"] = [replica.committed]
         if behind := [(peer, each.progress) for peer, each in self._replicators.items() if each.match < log.last]:

@@ -60,6 +60,13 @@ class Outbox:
                 self._ready.append(effect)
         self._ready.extend(safe.values())
 
+    def first(self, committed: int) -> int | None:
+        """The entry of the first effect that may go out, now that so much is committed; 0 for one that is ready, None
+        where there is none."""
+        if self._ready:
+            return 0
+        return self._waiting[0][0] if self._waiting and self._waiting[0][0] <= committed else None
+
     def release(self) -> list[Effect]:
         """All that may go out, which is then no longer here."""
         effects, self._ready = self._ready, []
