@@ -179,6 +179,8 @@ ITEMS: tuple[Item, ...] = tuple(_with_dialogues(item) for item in (
           ("headers", "events with headers of all kinds", ("headers-escaped", "headers-many")))),
     Item("topic-dialogue", "every request to the topic manager about topics of one's own", "designs/icestorm.md",
          ("icestorm",), ("topic-dialogue",), (DIALOGUE,)),
+    Item("icestorm-retries", "subscribers with a retryCount that fail, and are removed when it is used up",
+         "designs/icestorm.md", ("icestorm",), ("topic-dialogue",), (DIALOGUE,)),
     _nobody("icestorm-pages", "lists that come in pages", "designs/icestorm.md", ("icestorm",)),
     _by("security", "fiorano-rights", "principals, rights and administered objects", "grant revoke create destroy look",
         ("metadata",), ("fiorano", "standalone"), "designs/fiorano-security.md"),

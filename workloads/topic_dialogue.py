@@ -7,9 +7,10 @@ order, so that what one leaves behind for another shows: a topic that is made ag
 
 from __future__ import annotations
 
+import asyncio
 import json
 import random
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -37,6 +38,8 @@ from workloads.connection import ConnectionBroken, NotSent, Rejected
 from workloads.dialogue import TALK
 from workloads.dialogue_client import NOT_AS_MODELLED, OBSERVE, SETTLE, Mismatch
 from workloads.draws import TOPIC_DIALOGUE as DRAWS
+from workloads.events_client import FIRST_PORT
+from workloads.failing_subscriber import FailingSubscriber
 from workloads.subscriptions import ManagedConnection, TopicCluster
 
 SHARE = 1 / 3
@@ -44,6 +47,14 @@ SHARE = 1 / 3
 _MOST_STEPS = 7
 _NOBODY = "127.0.0.1:9"
 """Where a subscriber would listen: nothing is published here."""
+RETRIES = "icestorm-retries"
+"""Item of the surface: how often a subscriber was tried until it was removed."""
+_RETRIES = 3
+"""Further attempts after a failed delivery that a subscriber has, before it is removed."""
+_PATIENCE = 10.0
+"""Seconds, when no fault is in force any more, within which an event comes, and somebody unreachable is removed."""
+_LOOK = 0.05
+"""Seconds between two looks whether that is so."""
 
 
 @dataclass
@@ -60,6 +71,7 @@ class TopicDialogueClient(ManagedConnection):
     def __init__(self, cluster: TopicCluster, host: str, first: int, rng: random.Random, mine: str) -> None:
         super().__init__(cluster, host, first)
         self._mine, self._rng = mine, rng
+        self._endpoint = self._settings.local_host or host, FIRST_PORT + first
         self._topics: dict[str, Topic] = {}
         self._noted: list[tuple[Op, Op]] = []
         self.used: dict[str, int] = {}
@@ -85,6 +97,8 @@ class TopicDialogueClient(ManagedConnection):
                     await self._look(name)
                     await self._destroy(name)
                 await self._list()
+                if self._options.get("offline_events", "kept") == "kept":  # else one that fails has lost its event
+                    await self._retried()
                 await self._end_what_others_left()
             else:
                 for _ in range(self._rng.randint(1, _MOST_STEPS)):
@@ -195,10 +209,65 @@ class TopicDialogueClient(ManagedConnection):
         reached = [topic, *(self._topics[target] for target in topic.links)]
         if any(retries != -1 for each in reached for _, retries, _ in each.subscribers.values()):
             return
+        await self._send(name, b"to nobody")
+
+    async def _retried(self) -> None:
+        """A subscriber that takes each event at its last attempt but one stays; one that takes none is removed, not
+        before all its attempts have failed."""
+        name, ident = f"{self._mine}-r", f"{self._mine}-r"
+        subscriber = FailingSubscriber(*self._endpoint, _RETRIES - 1)
+        try:
+            await subscriber.open()
+        except OSError as error:
+            raise ConnectionBroken(f"can't listen on {subscriber.endpoint}: {error.strerror}") from None
+        try:
+            await self._create(name)
+            how = (subscriber.endpoint, _RETRIES, "ordered")
+            body = {"topic": name, "subscriber": ident, "endpoint": how[0], "retryCount": how[1], "reliability": how[2]}
+            await self._request("subscribe", body, None)
+            self._topics[name].subscribers[ident] = how
+            for count, event in enumerate((b"1", b"2"), 1):
+                await self._send(name, event)
+                if not await self._comes(lambda count=count: len(subscriber.taken) == count):
+                    raise Mismatch("an event did not come to a subscriber that has attempts left")
+            await self._look(name)
+            subscriber.failing = None
+            await self._send(name, b"3")
+            del self._topics[name].subscribers[ident]
+            if not await self._comes(lambda: subscriber.attempts > _RETRIES):
+                found = await self._request("subscribers", {"topic": name}, None)
+                raise Mismatch("a subscriber is given up before its attempts are used up "
+                               f"({subscriber.attempts} failed, retryCount is {_RETRIES}, subscribed are {found})")
+            await self._goes(name)
+            await self._destroy(name)
+            self.used[RETRIES] = self.used.get(RETRIES, 0) + 1
+        finally:
+            subscriber.close()
+
+    async def _send(self, name: str, body: bytes) -> None:
         about = {"destination": f"/topic/{name}", "content-type": "text/plain"}
-        answer = await self._connection.request("SEND", about, b"to nobody", self._op_timeout)
+        answer = await self._connection.request("SEND", about, body, self._op_timeout)
         if (said := answer.get("x-error")) is not None:
             raise Mismatch(f"an event to a topic that is there was answered by {said}")
+
+    async def _comes(self, so: Callable[[], bool]) -> bool:
+        """Wait until something is so; whether it is."""
+        loop = asyncio.get_running_loop()
+        until = loop.time() + _PATIENCE
+        while not so():
+            if loop.time() > until:
+                return False
+            await asyncio.sleep(_LOOK)
+        return True
+
+    async def _goes(self, name: str) -> None:
+        """Wait until the topic has no subscriber any more."""
+        loop = asyncio.get_running_loop()
+        until = loop.time() + _PATIENCE
+        while found := await self._request("subscribers", {"topic": name}, None):
+            if loop.time() > until:
+                raise Mismatch(f"a subscriber whose attempts are used up is not removed ({found})")
+            await asyncio.sleep(_LOOK)
 
     async def _list(self) -> None:
         if [name for name in await self._listed() if name.startswith(f"{self._mine}-")] != sorted(self._topics):
@@ -261,8 +330,10 @@ class TopicDialogueWorkload(Workload):
         return {"min_ok": {TALK: max(1, options["min_ok"]), SETTLE: 1}, "faults_confirmed": True}
 
     def used(self) -> Mapping[str, int]:
-        """How often topics, subscribers and links were changed or asked for."""
-        return {"topic-dialogue": sum(count for client in self._made for count in client.used.values())}
+        """How often topics, subscribers and links were changed or asked for, and subscribers used up their attempts."""
+        retried = sum(client.used.get(RETRIES, 0) for client in self._made)
+        asked = sum(count for client in self._made for count in client.used.values())
+        return {"topic-dialogue": asked - retried, RETRIES: retried}
 
     def client(self, cluster: Cluster, thread: int, host: str) -> Client:
         """A client for one process of a thread; it tries the replica beside its host first."""

@@ -2,28 +2,32 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from harness.sim.campaign import NONE, Case, run_and_judge
+from nodes.reference.designs.icestorm.delivery import _Outbox
 
 TOPICS = Case("icestorm", "topic-dialogue", "kill", 3, 14.0, 30.0, {"min_ok": "5"})
 LOGINS = Case("standalone", "dialogue", "kill", None, 14.0, 60.0, {"fault_gap": "2", "visitors": "true"})
 
 
 @pytest.mark.requirement("H17", part=True)
-@pytest.mark.parametrize(("case", "item"), [(TOPICS, "topic-dialogue"), (LOGINS, "other-logins")])
+@pytest.mark.parametrize(("case", "item"), [
+    (TOPICS, "topic-dialogue"), (TOPICS, "icestorm-retries"), (LOGINS, "other-logins"),
+])
 def test_an_unchanged_broker_answers_as_the_model_does(case: Case, item: str, tmp_path: Path) -> None:
     result, _ = run_and_judge(case, 1, tmp_path, tmp_path, NONE)
     assert result.verdict == "valid", result.sentence
     times, judged = result.surface[item]
-    assert times > 5 and judged
+    assert times > 3 and judged
 
 
 @pytest.mark.requirement("H17", part=True)
 @pytest.mark.parametrize(("case", "bug"), [
-    (TOPICS, "unlink-one-way"), (LOGINS, "recover-tells-all"),
+    (TOPICS, "unlink-one-way"), (TOPICS, "retries-ignored"), (LOGINS, "recover-tells-all"),
     pytest.param(TOPICS, "destroyed-subscribers", marks=pytest.mark.soak),
     pytest.param(LOGINS, "commit-unchecked", marks=pytest.mark.soak),
     pytest.param(LOGINS, "principal-gone-stays", marks=pytest.mark.soak),
@@ -36,3 +40,22 @@ def test_an_edited_broker_is_seen(case: Case, bug: str, tmp_path: Path) -> None:
     results = (run_and_judge(made, seed, tmp_path, tmp_path, NONE)[0] for seed in range(1, 6))
     found = next((result for result in results if result.verdict == "invalid"), None)
     assert found is not None and "dialogue" in found.broken
+
+
+@pytest.mark.requirement("H17", part=True)
+@pytest.mark.parametrize(("counted", "told"), [
+    (lambda was, now: max(was, now), "did-not-come-to-a-subscriber-that-has-attempts-left"),
+    (lambda was, now: now + (now == 3), "is-given-up-before-its-attempts-are-used-up"),
+    (lambda was, now: min(now, 2), "is-not-removed"),
+], ids=["in all", "one fewer", "without end"])  # fmt: skip
+def test_attempts_that_are_counted_otherwise_are_seen(
+        counted: Callable[[int, int], int], told: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A subscriber of three retries is removed when four attempts in a row have failed."""
+    def count(outbox: _Outbox, now: int) -> None:
+        vars(outbox)["attempts"] = counted(vars(outbox).get("attempts", 0), now)
+
+    monkeypatch.setattr(_Outbox, "_attempts", property(lambda self: vars(self)["attempts"], count), raising=False)
+    result, verdict = run_and_judge(TOPICS, 1, tmp_path, tmp_path, NONE)
+    assert "dialogue" in result.broken and verdict is not None
+    found = [str(each) for check in verdict.checks for each in check.outcome.anomalies]
+    assert any(told in each for each in found), found
