@@ -75,6 +75,13 @@ def promised_beyond(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Replica, "promise", lambda self, epoch: promise(self, epoch + 64))
 
 
+def whole_log_acknowledged(patch: pytest.MonkeyPatch) -> None:
+    """A replica acknowledges one entry more than it holds, where the master has that."""
+    acked = Leader.acked
+    patch.setattr(Leader, "acked", lambda self, peer, message: acked(
+        self, peer, message._replace(match=min(message.match + 1, self._replica.log.last))))
+
+
 def forgotten_promise(patch: pytest.MonkeyPatch) -> None:
     read = Log._read_meta
 
@@ -244,6 +251,7 @@ BREAKS: dict[str, tuple[Case, Break]] = {
     "logs-match": (bug("conflicting-tail-kept"), nothing),
     "committed-stays": (bug("own-log-wins"), nothing),
     "committed-is-durable": (bug("majority-too-small"), nothing),
+    "acknowledged-is-there": (JORAM, whole_log_acknowledged),
     "one-coordinator-an-epoch": (ICESTORM, same_icestorm_epochs),
     "one-coordinator-a-group": (ICESTORM, few_groups),
     "majority-replicates": (bug("minority-confirms"), nothing),

@@ -308,6 +308,36 @@ class CommittedIsDurable(Watcher):
             self._durable[node] = program.observed().durable
 
 
+class AcknowledgedIsThere(Watcher):
+    """The replicas, and what each master took for acknowledged by whom when it was last looked at."""
+
+    def __init__(self) -> None:
+        self._programs: dict[str, Joram] = {}
+        self._acked: dict[str, dict[str, int]] = {}
+
+    def look(self, node: str, program: Joram, now: Observed, before: Observed | None) -> str:
+        """What a replica has acknowledged is in its log, as long as it has promised no newer epoch."""
+        self._programs[node] = program
+        acked = program.acknowledged
+        if not now.leads or acked == (known := self._acked.get(node, {})):
+            return ""
+        self._acked[node] = dict(acked)
+        for name, index in acked.items():
+            other = self._programs.get(name)
+            if other is None or known.get(name) == index or other.log.promised > now.leads:
+                continue
+            mine, theirs = program.log.epoch_at(index), other.log.epoch_at(index)
+            if index > other.log.last or (None not in (mine, theirs) and mine != theirs):
+                return (f"{name} has acknowledged entry {index} of epoch {round_of(mine or 0)}, and its log has "
+                        f"{'nothing' if theirs is None else f'one of epoch {round_of(theirs)}'} there")
+        return ""
+
+    def ended(self, node: str) -> None:
+        """What it has is looked at again when it has been started."""
+        self._programs.pop(node, None)
+        self._acked.pop(node, None)
+
+
 class GroupsOverlap(Watcher):
     """Who belongs to the group, as each replica's log says."""
 
@@ -394,6 +424,9 @@ INVARIANTS = (
     Invariant("committed-is-durable", "what a master commits is on the disks of most of the group",
               "Raft paper, 5.3", CommittedIsDurable,
               unless=("disk",), where=_SAFE),
+    Invariant("acknowledged-is-there", "what a replica has acknowledged is in its log",
+              "Raft paper, Figure 2: matchIndex, the highest entry known to be replicated on a server",
+              AcknowledgedIsThere, unless=("disk",), where=_PRIMARY),
     Invariant("groups-overlap", "the group changes by one replica at a time, and not before the last change is "
               "committed", "Ongaro's dissertation, 4.1", GroupsOverlap, where=_PRIMARY),
     Invariant("groups-match", "who belongs to the group at an entry that is committed is the same everywhere",

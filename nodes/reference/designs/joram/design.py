@@ -263,6 +263,11 @@ class Joram:
         return self._leader.transfers if self._leader is not None else 0
 
     @property
+    def acknowledged(self) -> Mapping[str, int]:
+        """Up to where each replica has acknowledged this master's log, by what that knows."""
+        return self._leader.acknowledged if self._leader is not None else {}
+
+    @property
     def log_keep(self) -> int:
         """How many entries are kept for replicas that come back."""
         return self._options.log_keep

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Hashable, Sequence
+from collections.abc import Collection, Hashable, Mapping, Sequence
 
 from nodes.reference.api import Command, ConfigError, Pending
 from nodes.reference.bugs import (
@@ -304,6 +304,11 @@ class Leader:
         if away := [peer for peer in replica.order if peer not in self.members]:
             found["not-in-view"] = away
         return found
+
+    @property
+    def acknowledged(self) -> Mapping[str, int]:
+        """Up to where each replica has acknowledged the log, itself included."""
+        return self._acked
 
     @property
     def transfers(self) -> int:
