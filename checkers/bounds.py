@@ -13,10 +13,13 @@ from checkers.calm import Stretch, stretches
 from checkers.run import SECOND, Run
 from stormproof.contracts.bounds import SERVES, SERVES_WITH_MAJORITY
 from stormproof.history.columns import Int32s, Int64s
-from stormproof.vocabulary import FUNCTIONS, INVOKE, OK, SENDS
+from stormproof.vocabulary import DIALOGUES, FUNCTIONS, INVOKE, METADATA, OK, SENDS
 
-_ASKS = frozenset({name for name, each in FUNCTIONS.items() if each.does == SENDS and not each.moves and not each.final}
-                  | {"write", "append"})  # fmt: skip
+_ASKS = frozenset({
+    *(name for name, each in FUNCTIONS.items() if each.does == SENDS and not each.moves and not each.final),
+    *(name for name, each in FUNCTIONS.items() if each.subject in (METADATA, DIALOGUES) and not each.final),
+    "write", "read", "cas", "append",
+})
 """Functions that whoever serves can carry out at once: what takes something may have to wait for it."""
 _HOLE = SECOND
 """Clients that ask for nothing for longer than this were not trying."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Any
 
@@ -19,6 +19,7 @@ from harness.sim.campaign import Case
 from nemesis.catalog import FAULTS
 from nemesis.schedule import DURATION, GAP, LENGTHS
 from nodes.systems.catalog import SYSTEMS
+from stormproof.contracts.bounds import SERVES_WITH_MAJORITY, bounds_of
 from stormproof.contracts.draw import Draw
 from stormproof.errors import StormproofError, UsageError
 from workloads.catalog import WORKLOADS
@@ -29,6 +30,9 @@ AROUND = (0.6, 0.95, 1.05, 1.3, 2.2, 4.0)
 """Lengths of faults, as multiples of a time-out."""
 SHORTEST, LONGEST = 0.15, 6.0
 """What such a length is at least and at most, in seconds."""
+LONG_SHARE, LONG, LONGEST_BOUND = 0.12, 1.3, 16.0
+"""Share of runs in which some faults last longer than the time within which the system is to serve while most nodes
+are there, as a multiple of that, unless it is more seconds than the last of these."""
 NODES_SHARE = 0.6
 """Share of runs that draw how many nodes there are; others have as many as usual."""
 GAPS = (0.1, 0.3, 1.0, 2.0)
@@ -113,7 +117,21 @@ def _drawn(system: str, workload: str, given: Given, rng: random.Random) -> Case
                 given.rate if given.rate is not None else rate, settings)
     if why := senseless(case):
         raise UsageError(why)
+    if rng.random() < LONG_SHARE and LENGTHS.name in set(settings) - set(given.settings):
+        return _with_long_faults(case, given.time_limit is None)
     return case
+
+
+def _with_long_faults(case: Case, may_last: bool) -> Case:
+    """The same, with some faults that last longer than the system may take to serve again meanwhile, if it says how
+    long that is: who waits for those who are away is found by nothing else. ``may_last``: so may the run."""
+    test = case.test(0)
+    bound = bounds_of(SYSTEMS.load(case.system).bounds, test).get(SERVES_WITH_MAJORITY, {}).get("seconds", 0.0)
+    if not 0.0 < bound <= LONGEST_BOUND:
+        return case
+    length = round(LONG * bound, 1)
+    settings = {**case.settings, LENGTHS.name: f"{case.settings[LENGTHS.name]},{length:g}"}
+    return replace(case, settings=settings, time_limit=case.time_limit + (length if may_last else 0.0))
 
 
 def senseless(case: Case) -> str:

@@ -120,6 +120,18 @@ def same_icestorm_epochs(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Election, "asked_to_promise", forgetful)
 
 
+def own_count(patch: pytest.MonkeyPatch) -> None:
+    """A member counts on the groups that it has coordinated itself."""
+    form = Election._form
+    patch.setattr(Election, "_form", lambda self, coordinator, group, epoch, members, max_seen: form(
+        self, coordinator, group, epoch, members, max_seen if coordinator == self.name else self.max_seen))
+
+
+def no_decision(patch: pytest.MonkeyPatch) -> None:
+    """Whoever comes to coordinate takes nothing over."""
+    patch.setattr("nodes.reference.designs.qpid.manager.coordinator.best_decision", lambda votes: (0, 0, ""))
+
+
 def hasty_standby(patch: pytest.MonkeyPatch) -> None:
     """A server that is to be synchronised takes itself for the standby at once."""
     def step(table: object, view: object) -> Transition | None:
@@ -254,6 +266,8 @@ BREAKS: dict[str, tuple[Case, Break]] = {
     "acknowledged-is-there": (JORAM, whole_log_acknowledged),
     "one-coordinator-an-epoch": (ICESTORM, same_icestorm_epochs),
     "one-coordinator-a-group": (ICESTORM, few_groups),
+    "all-know-how-many": (ICESTORM, own_count),
+    "decisions-stay": (QPID, no_decision),
     "majority-replicates": (bug("minority-confirms"), nothing),
     "full-start": (bug("full-start-skipped"), nothing),
     "stamps-grow": (bug("stamp-lost-at-start"), nothing),

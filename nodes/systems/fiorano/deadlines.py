@@ -15,6 +15,14 @@ _TABLE = "Determining which HA to use: bounds.py"
 
 FIORANO_DEADLINES = (
     Deadline(
+        "undecided",
+        {"heartbeat": 1},
+        0.1,
+        "States and state transition: what a line of the table asks for is seen with the next sign of life at the latest",
+        _ODD,
+        what="a server is in a state that the table has it leave",
+    ),
+    Deadline(
         "link",
         {"heartbeat": 4},
         0.4,

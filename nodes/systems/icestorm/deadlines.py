@@ -57,5 +57,13 @@ ICESTORM_DEADLINES = (
         calm=True,
     ),
     Deadline("request", _HALF, 1, _GARCIA, _ODD, what="a client's request is not answered", calm=True),
+    Deadline(
+        "ended-busy",
+        {},
+        0.02,
+        "docs/designs/icestorm.md: acm_timeout ends connections that nobody uses",
+        what="a connection with a request under way is ended as idle",
+        momentary=True,
+    ),
     *DEADLINES,
 )

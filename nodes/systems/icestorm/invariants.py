@@ -56,6 +56,22 @@ class OneCoordinatorAGroup(Watcher):
         return f"its coordinator in group {now.group} is {now.coordinator}, and that of others {other}"
 
 
+class AllKnowHowMany(Watcher):
+    """How many replicas each normal group had when it was formed."""
+
+    def __init__(self) -> None:
+        self._sizes: dict[str, int] = {}
+
+    def look(self, node: str, program: IceStorm, now: Observed, before: Observed | None) -> str:
+        """Its members know that there were so many: they may replicate without those who leave."""
+        if now.state != NORMAL or (before is not None and (before.state, before.group) == (NORMAL, now.group)):
+            return ""
+        if now.coordinator == node:
+            self._sizes[now.group] = now.members
+        size = self._sizes.get(now.group, 0)
+        return f"it is in a group of {size}, and has seen {now.max_seen} replicas" if now.max_seen < size else ""
+
+
 class MembersComeAlong(Watcher):
     """How each replica stands; of a coordinator that was invited by another one, whom it had in its own group."""
 
@@ -188,6 +204,8 @@ INVARIANTS = (
               "Garcia-Molina, Assertion 3", OneCoordinatorAnEpoch),
     Invariant("one-coordinator-a-group", "whoever is in a group that is reorganized or normal has the same coordinator",
               "Garcia-Molina, Assertion 3", OneCoordinatorAGroup),
+    Invariant("all-know-how-many", "whoever is in a normal group has seen as many replicas as that had",
+              "the document: max, the maximum number of replicas seen by this replica", AllKnowHowMany),
     Invariant("members-come-along", "a coordinator that accepts an invitation passes it on to its members",
               "Garcia-Molina, the answer to Invitation", MembersComeAlong),
     Invariant("majority-replicates", "a coordinator replicates with a majority of all replicas only",

@@ -83,6 +83,27 @@ class RecordsGrow(Watcher):
         return ""
 
 
+class DecisionsStay(Watcher):
+    """The decision (ballot, term) that each manager has accepted last, and the newest that most have accepted."""
+
+    def __init__(self) -> None:
+        self._accepted: dict[str, tuple[int, int]] = {}
+        self._chosen = (0, 0)
+
+    def look(self, node: str, program: Manager, now: ManagerObserved, before: ManagerObserved | None) -> str:
+        """Whoever coordinates in a later ballot has taken over what most have accepted."""
+        ballot, term = self._chosen
+        if now.leads > ballot and now.term < term and (before is None or before.leads != now.leads):
+            return (f"it coordinates in ballot {now.leads} with the decision of term {now.term}, and most had accepted "
+                    f"that of term {term} in ballot {ballot}")  # fmt: skip
+        mine = now.ballot, now.term
+        if self._accepted.get(node) != mine:
+            self._accepted[node] = mine
+            if mine > self._chosen and list(self._accepted.values()).count(mine) >= program.needed:
+                self._chosen = mine
+        return ""
+
+
 class OnePrimaryATerm(Watcher):
     """Whom the managers have promoted in which term."""
 
@@ -238,6 +259,9 @@ INVARIANTS = (
               of=(MANAGER,)),
     Invariant("records-grow", "what a manager has promised, accepted and done only grows",
               "Lamport, The Part-Time Parliament, 1998", RecordsGrow, unless=("disk",), where=_MANAGED, of=(MANAGER,)),
+    Invariant("decisions-stay", "what most managers have accepted is known to whoever coordinates later",
+              "Lamport, The Part-Time Parliament, 1998", DecisionsStay, unless=("disk",), where=_MANAGED,
+              of=(MANAGER,)),
     Invariant("one-primary-a-term", "in each of the managers' terms at most one broker is primary",
               "Raft paper, Figure 3, Election Safety", OnePrimaryATerm, where=_MANAGED),
     Invariant("states-of-a-broker", "a broker's states follow as the document says; nobody is promoted in catchup",

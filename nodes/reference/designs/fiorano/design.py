@@ -144,6 +144,8 @@ class Fiorano:
             found["greeting"] = unspoken
         if heard := self._links.last_heard():
             found["silent-peer"] = heard
+        if to := server.undecided():
+            found["undecided"] = [(server.state, to)]
         if server.state in _PASSING or (server.state == STANDALONE and server.peer is not None):
             found["state"] = [server.state]
         return found

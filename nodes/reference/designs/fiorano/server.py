@@ -194,6 +194,11 @@ class Server(ABC):
                           whole=stamp.whole, lock=self.lock.holds(), peer=peer.state if peer is not None else DEAD)
         self.greet()
 
+    def undecided(self) -> str:
+        """The state into which the table has this server change, and it has not; empty: none."""
+        line = next_step(self._table, self.view())
+        return line.to if line is not None else ""
+
     def status(self) -> dict[str, Any]:
         """What a person needs to see."""
         stamp, peer = self.stamp, self.peer

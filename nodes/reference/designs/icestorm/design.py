@@ -29,6 +29,8 @@ from nodes.reference.designs.icestorm.requests import (
 from nodes.reference.designs.icestorm.topics import CommandError, Database, Subscriber
 from nodes.reference.engine.topics import TOPIC_MANAGER, TOPIC_PREFIX
 
+IDLE = "idle"
+"""Why connections are ended that nobody uses."""
 _AGAIN = 0.05
 """Seconds until something is tried again that could not be asked for."""
 _MAX_COST_DIGITS = 9
@@ -82,6 +84,8 @@ class IceStorm:
         self._database.changed = self._delivery.forget_gone
         self._removals: dict[asyncio.Task[None], None] = {}
         self._clients: dict[str, _Client] = {}
+        self._ended_busy: list[str] = []
+        """Connections that were ended as idle while a request was under way, which never happens."""
         self._active = asyncio.Event()
         self._ticker: asyncio.Task[None] | None = None
         election, replication = self._election, self._replication
@@ -191,6 +195,8 @@ class IceStorm:
             found["group"] = [""]
         elif election.leads and (away := [name for name in self._peers.names if name not in election.up]):
             found["away"] = away
+        if self._ended_busy:
+            found["ended-busy"] = self._ended_busy
         if busy := [(client.conn, client.used) for client in self._clients.values() if client.busy]:
             found["request"] = busy
         return found
@@ -229,6 +235,8 @@ class IceStorm:
         self._broker.release([Opened(command.conn, 0)])
 
     def _forget(self, client: _Client, reason: str) -> None:
+        if reason == IDLE and client.busy:
+            self._ended_busy.append(client.conn)
         del self._clients[client.conn]
         if client.task is not None:
             client.task.cancel()
@@ -358,7 +366,7 @@ class IceStorm:
             for client in list(self._clients.values()):
                 if not client.busy and client.commands.empty() and now - client.used >= timeout:
                     self._broker.runtime.log("idle client closed", conn=client.conn)
-                    self._forget(client, "idle")
+                    self._forget(client, IDLE)
 
     # The group.
 

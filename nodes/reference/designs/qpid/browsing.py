@@ -139,6 +139,11 @@ class Browsing:
             browser.state, browser.counts = READY, not browser.optional
             self._broker.runtime.log("backup ready", backup=name)
 
+    def uncounted(self) -> list[str]:
+        """The backups that have everything, and completions do not wait for them, though they are to."""
+        return [name for name, browser in self.browsers.items()
+                if browser.state == READY and not browser.counts and not browser.optional]
+
     def lacking(self) -> list[tuple[str, int]]:
         """The backups that catch up and could be sent more, each with how many groups it was sent."""
         return [(browser.name, browser.sent) for browser in self.browsers.values()

@@ -358,6 +358,8 @@ class Primary:
         found: dict[str, Collection[Hashable]] = {}
         if self.expected:
             found["expected"] = list(self.expected.items())
+            if there := [name for name in self.expected if name in self.browsers]:
+                found["expected-though-there"] = there
         if self._waiting:
             found["completion"] = [self._waiting[0][0]]
         if away := [name for name in self.peers if name not in self.browsers]:
@@ -365,6 +367,8 @@ class Primary:
         slow = [(each.name, each.until) for each in self.browsers.values() if each.counts and each.state == CATCHUP]
         if slow:
             found["slow-backup"] = slow
+        if uncounted := self._browsing.uncounted():
+            found["ready-uncounted"] = uncounted
         if lacking := self._browsing.lacking():
             found["catch-up-window"] = lacking
         if sent := [(each.name, each.number, each.under_way) for each in self.browsers.values() if each.under_way]:

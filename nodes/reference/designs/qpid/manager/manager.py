@@ -82,6 +82,11 @@ class Manager:
         return ManagerObserved(coordinator.phase, coordinator.ballot, record.promised, record.ballot, record.term,
                                record.primary, record.promoted, record.finished)  # fmt: skip
 
+    @property
+    def needed(self) -> int:
+        """How many managers are most of them."""
+        return self._membership.needed
+
     def pending(self) -> Pending:
         """What this manager has to do before long."""
         found: dict[str, Collection[Hashable]] = dict(self.coordinator.pending())
