@@ -18,7 +18,7 @@ FIORANO_DEADLINES = (
         "undecided",
         {"heartbeat": 1},
         0.1,
-        "States and state transition: what a line of the table asks for is seen with the next sign of life at the latest",
+        "States and state transition: what a line of the table asks for is seen with the next sign of life, or before",
         _ODD,
         what="a server is in a state that the table has it leave",
     ),
