@@ -11,3 +11,7 @@ class SimulationError(StormproofError):
 
 class Struck(BaseException):
     """Leaves the code of a process that was ended at a point; no ``except Exception`` of its own may stop this."""
+
+
+class Endless(BaseException):
+    """Leaves a step of a process that does not come to an end; no ``except Exception`` of its own may stop this."""

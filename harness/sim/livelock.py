@@ -23,6 +23,9 @@ IN_ALL, STEADY = 3_000_000, 30_000
 """Work that a whole run may have: so much, and so much (with that for operations) for each simulated second."""
 LONGEST = 3600.0
 """Seconds by which a run may outlast three times its test's time limit: whatever it waits for does not come."""
+LOOKS, MOST_LOOKS = 4.0, 5
+"""Seconds of computing between two looks whether a run goes on, and looks after which a step of a node, which takes
+some thousandths of a second, is taken for one without end."""
 WATCHED = 20_000
 """Work that is looked at callback by callback."""
 _NODES_SHARE = 0.2

@@ -19,7 +19,7 @@ from contextlib import contextmanager, suppress
 from functools import partial
 from typing import Any, NoReturn
 
-from harness.sim.errors import SimulationError, Struck
+from harness.sim.errors import Endless, SimulationError, Struck
 from harness.sim.livelock import PORTION, WATCHED, Limit, Livelock, Watch, label
 
 _LOG = logging.getLogger("stormproof.simulation")
@@ -233,6 +233,8 @@ class SimLoop(asyncio.BaseEventLoop):
         """Callbacks, and what was sent."""
         self._look_at = PORTION
         self._watched_until = 0
+        self._endless = ""
+        """Whose step did not come to an end, and where it was; empty: none."""
         self._graves: list[asyncio.Task[Any]] = []
         self._own: weakref.WeakSet[asyncio.Task[Any]] = weakref.WeakSet()
         """Tasks of the harness."""
@@ -338,6 +340,21 @@ class SimLoop(asyncio.BaseEventLoop):
         """Call something that belongs to no process in the next turn; for signal handlers, whatever runs now."""
         self.ready.append(Handle(callback, (), None, None, False, 0.0))
 
+    def break_off(self, where: str) -> None:
+        """The step that runs now has been running for far too long: if it is a node's, leave it, and end the run then.
+
+        For signal handlers; ``where`` is what it is about.
+
+        Raises:
+            Endless: it is a node's.
+        """
+        owner = self._owner
+        if owner is None or owner is self._harness:
+            return
+        self._endless = f"a step of {owner.name} has no end, in {where}"
+        self._look_at = 0
+        raise Endless(self._endless)
+
     def enter(self, process: Process | None) -> bool:
         """Let a callback of the network go on as this process (or the harness), if it can run now."""
         if process is not None and (process.state != RUNNING or process.busy):
@@ -398,6 +415,8 @@ class SimLoop(asyncio.BaseEventLoop):
             Livelock: nodes are never done. SimulationError: the harness isn't, or the run lasts far too long.
         """
         ready = self.ready
+        if self._endless:
+            raise Livelock(f"at {self.now:.3f} s: {self._endless}")
         if self.watch is None:
             self._look_at = self.work + PORTION
             if self.limit is not None and self.now > self.limit.longest:
@@ -455,8 +474,8 @@ class SimLoop(asyncio.BaseEventLoop):
                         handle._context.run(handle.callback, *handle._args)
                 except (SystemExit, KeyboardInterrupt, SimulationError):
                     raise
-                except Struck:
-                    pass  # its process ended there
+                except (Struck, Endless):
+                    pass  # its process ended there, or the run ends after this turn
                 except BaseException as error:
                     self.call_exception_handler({"message": f"exception in {handle}", "exception": error})
                 # The network's callbacks go on as the process that they bring something to.

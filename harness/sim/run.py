@@ -9,12 +9,13 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 from harness.sim.clock import EPOCH
 from harness.sim.explorer import Explorer
 from harness.sim.invariants import InvariantBroken
-from harness.sim.livelock import Limit, Livelock
+from harness.sim.livelock import LOOKS, MOST_LOOKS, Limit, Livelock
 from harness.sim.loop import SimLoop, simulation
 from harness.test_runner import ControlChannel, Emit, Environment, Interrupted, TestRunner
 from nodes.systems.catalog import SYSTEMS
@@ -44,7 +45,7 @@ def simulate(run_dir: Path, emit: Emit = ignore, explorer: Explorer | None = Non
     with simulation() as loop, _logged(run_dir / HARNESS_LOG, loop):
         loop.limit, loop.explorer = Limit(test.rate, test.time_limit), explorer
         runner = loop.create_task(_runner(run_dir, test, loop, control, emit, begun), name="runner")
-        with _interrupts(lambda: loop.interrupt(control.interrupted.set)):
+        with _interrupts(lambda: loop.interrupt(control.interrupted.set)), _endless_steps(loop):
             try:
                 loop.run_until_complete(runner)
             except Livelock as error:
@@ -116,6 +117,33 @@ def _interrupts(tell: Callable[[], None]) -> Iterator[None]:
         yield
     finally:
         restore()
+
+
+@contextmanager
+def _endless_steps(loop: SimLoop) -> Iterator[None]:
+    """Break off a step of a node that never comes to an end: simulated time stands still meanwhile.
+
+    What counts is computing time of this process, whatever else the machine does.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    seen = loop.now, 0
+
+    def look(_: int, frame: FrameType | None) -> None:
+        nonlocal seen
+        moment, times = seen
+        seen = loop.now, times + 1 if moment == loop.now else 0
+        if seen[1] >= MOST_LOOKS:
+            loop.break_off(frame.f_code.co_qualname if frame is not None else "?")
+
+    before = signal.signal(signal.SIGVTALRM, look)
+    signal.setitimer(signal.ITIMER_VIRTUAL, LOOKS, LOOKS)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_VIRTUAL, 0)
+        signal.signal(signal.SIGVTALRM, before)
 
 
 async def _runner(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import signal
 from collections.abc import Iterator
 from itertools import count
 from pathlib import Path
@@ -14,6 +15,7 @@ from harness import plugins
 from harness.sim.campaign import ALL, Case, SeedResult, run_and_judge
 from harness.sim.errors import SimulationError
 from harness.sim.livelock import IN_ALL, PER_SECOND, PORTION, STEADY, Limit, Livelock
+from nodes.reference.designs.joram.leader import Leader
 from stormproof.run_folder import read_run
 
 TOY = Path(__file__).with_name("chatter.py")
@@ -83,6 +85,31 @@ def test_a_run_that_waits_for_ever_is_ended() -> None:
     with pytest.raises(SimulationError, match=r"the run is not over after 3,[67]\d\d s") as caught:
         in_world(wait)
     assert not isinstance(caught.value, Livelock)
+
+
+def spin_for_ever() -> None:
+    for _ in count():
+        try:
+            sum(range(1000))
+        except Exception:
+            pass
+
+
+@pytest.mark.parametrize("place", ["a timer", "a task"])
+def test_a_step_of_a_node_that_has_no_end_ends_the_run(
+        place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As a loop in a broker that waits for what no turn of it changes."""
+    monkeypatch.setattr("harness.sim.run.LOOKS", 0.05)
+    monkeypatch.setattr("harness.sim.run.MOST_LOOKS", 4)
+    if place == "a timer":
+        monkeypatch.setattr(Leader, "tick", lambda self: spin_for_ever())
+    else:
+        monkeypatch.setattr(Leader, "_flush", lambda self: spin_for_ever())
+    case = Case("joram", "queue", "none", 3, 3.0, 20.0, {"min_ok": 1})
+    found, _ = run_and_judge(case, 1, tmp_path, tmp_path, ALL)
+    assert (found.verdict, found.broken) == ("invalid", ("livelock",)), found.sentence
+    assert "has no end, in spin_for_ever" in found.sentence and "a step of n" in found.sentence
+    assert signal.getitimer(signal.ITIMER_VIRTUAL) == (0.0, 0.0)
 
 
 def exceeded(limit: Limit, per_second: float, seconds: float) -> float | None:
