@@ -11,7 +11,7 @@ import numpy as np
 from checkers import kernels_rows
 from checkers.calm import Stretch, stretches
 from checkers.run import SECOND, Run
-from stormproof.contracts.bounds import SERVES, SERVES_WITH_MAJORITY
+from stormproof.contracts.bounds import SERVES, SERVES_WITH_MAJORITY, SERVES_WITH_ONE
 from stormproof.history.columns import Int32s, Int64s
 from stormproof.vocabulary import DIALOGUES, FUNCTIONS, INVOKE, METADATA, OK, SENDS
 
@@ -21,6 +21,9 @@ _ASKS = frozenset({
     "write", "read", "cas", "append",
 })
 """Functions that whoever serves can carry out at once: what takes something may have to wait for it."""
+_PAIR = 2
+_RESTED = SECOND
+"""How long no fault was in force before, where one of a pair goes on alone."""
 _HOLE = SECOND
 """Clients that ask for nothing for longer than this were not trying."""
 
@@ -66,13 +69,30 @@ def silences(run: Run) -> list[Silence]:
     nodes = int(run.test.get("nodes", 0))
     success, requests = _requests(run)
     found = []
+    rested = 0
     for stretch in stretches(run, start, end):
-        if not stretch.calm and not stretch.leaves_majority(nodes):
-            continue
-        bound = SERVES if stretch.calm else SERVES_WITH_MAJORITY
-        if each := _longest(success, requests, stretch):
+        bound = ""
+        if stretch.calm:
+            bound, rested = SERVES, stretch.end - stretch.start
+        elif stretch.leaves_majority(nodes):
+            bound = SERVES_WITH_MAJORITY
+        elif rested >= _RESTED and _leaves_one_of_use(run, stretch):
+            bound = SERVES_WITH_ONE
+        rested = rested if stretch.calm else 0
+        if bound and (each := _longest(success, requests, stretch)):
             found.append(Silence(bound, *each, stretch))
     return found
+
+
+def _leaves_one_of_use(run: Run, stretch: Stretch) -> bool:
+    """Whether one of a pair is down in a stretch, and the other was of use, by its role, when that began."""
+    names = tuple(f"n{number}" for number in range(1, int(run.test.get("nodes", 0)) + 1))
+    if len(names) != _PAIR or stretch.down is None or len(stretch.down) != 1 or not stretch.down < {*names}:
+        return False
+    (other,) = {*names} - stretch.down
+    roles = [each for each in run.info.get("role_changes") or () if each["node"] == other
+             and float(each["time"]) * SECOND < stretch.start]  # fmt: skip
+    return bool(roles) and bool(roles[-1]["serving"])
 
 
 def _requests(run: Run) -> tuple[Int64s, Requests]:

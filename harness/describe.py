@@ -14,7 +14,14 @@ from harness.deployment import demands_of
 from harness.guarantees import exemptions_of, guarantees_of
 from harness.settings import declared_options
 from nodes.systems.catalog import SYSTEMS
-from stormproof.contracts.bounds import JUDGED_BY_BOUNDS, SERVES, SERVES_WITH_MAJORITY, bounds_of, work_bounds_of
+from stormproof.contracts.bounds import (
+    JUDGED_BY_BOUNDS,
+    SERVES,
+    SERVES_WITH_MAJORITY,
+    SERVES_WITH_ONE,
+    bounds_of,
+    work_bounds_of,
+)
 from stormproof.contracts.deadline import Deadline
 from stormproof.contracts.invariant import INVARIANTS, Invariant
 from stormproof.store import Store
@@ -71,7 +78,7 @@ def create_run(test: Test, why: str, store: Path, runs: Path | None = None) -> P
     if demands.servers != 1 or demands.local_servers or test.options.get("spares"):
         bounds.pop(SERVES_WITH_MAJORITY, None)  # most of all nodes are not most of each group then
     if test.options.get(CONNECT.name) == HOME:
-        for name in (SERVES, SERVES_WITH_MAJORITY):
+        for name in (SERVES, SERVES_WITH_MAJORITY, SERVES_WITH_ONE):
             bounds.pop(name, None)  # nobody may be beside the node that serves
     wanted += [check for check, names in JUDGED_BY_BOUNDS.items() if not bounds.keys().isdisjoint(names)]
     work_bounds = work_bounds_of(system.work, test) if backend.in_process else {}

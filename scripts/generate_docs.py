@@ -86,13 +86,16 @@ values (`bounds`); the checks `availability` and `stability` decide where one of
 | `healthy` | from the last heal until the system says that it is well | `availability` |
 | `serves` | in which nothing succeeds that clients ask for, with no fault in force | `availability` |
 | `serves-with-majority` | the same with a minority of the nodes down or standing still | `availability` |
+| `serves-with-one` | the same with one of a pair that was at rest down or standing still | `availability` |
 | `keeps-roles` | after which, with no fault in force, no node changes its role any more | `stability` |
 
 Time counts from the last step of any fault, when that was complete. Nothing is concluded from times in which another
 fault is in force (a cut, a slow link, a wrong clock, a bad disk), in which one was not shown to have taken effect, or
 failed; nor from one client that waits alone, or from clients that ask for nothing for a second. Bounds are claimed of
-simulated runs only: what a busy machine adds to the times of real nodes nobody knows. The two about serving are not
-claimed where clients stay with the node beside them, nor the second where nodes are spare or in several groups.
+simulated runs only: what a busy machine adds to the times of real nodes nobody knows. Those about serving are not
+claimed where clients stay with the node beside them, nor the second where nodes are spare or in several groups. A pair
+was at rest when no fault had been in force for a second and the other one was of use, by its role: a standby that has
+everything, say.
 
 Bounds of work say how many frames (what a program hands to its kernel at once) and bytes the machines of a simulated
 run may send each other (`work` in `run.json`, beside `work_bounds`; the check `work` decides). They are in proportion

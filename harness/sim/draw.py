@@ -19,7 +19,7 @@ from harness.sim.campaign import Case
 from nemesis.catalog import FAULTS
 from nemesis.schedule import DURATION, GAP, LENGTHS
 from nodes.systems.catalog import SYSTEMS
-from stormproof.contracts.bounds import SERVES_WITH_MAJORITY, bounds_of
+from stormproof.contracts.bounds import SERVES_WITH_MAJORITY, SERVES_WITH_ONE, bounds_of
 from stormproof.contracts.draw import Draw
 from stormproof.errors import StormproofError, UsageError
 from workloads.catalog import WORKLOADS
@@ -126,7 +126,9 @@ def _with_long_faults(case: Case, may_last: bool) -> Case:
     """The same, with some faults that last longer than the system may take to serve again meanwhile, if it says how
     long that is: who waits for those who are away is found by nothing else. ``may_last``: so may the run."""
     test = case.test(0)
-    bound = bounds_of(SYSTEMS.load(case.system).bounds, test).get(SERVES_WITH_MAJORITY, {}).get("seconds", 0.0)
+    claimed = bounds_of(SYSTEMS.load(case.system).bounds, test)
+    bound = max((claimed[name]["seconds"] for name in (SERVES_WITH_MAJORITY, SERVES_WITH_ONE) if name in claimed),
+                default=0.0)  # fmt: skip
     if not 0.0 < bound <= LONGEST_BOUND:
         return case
     length = round(LONG * bound, 1)

@@ -11,17 +11,21 @@ from typing import Any
 
 from stormproof.test import Test
 
-HEALTHY, SERVES, SERVES_WITH_MAJORITY, KEEPS_ROLES = "healthy", "serves", "serves-with-majority", "keeps-roles"
+HEALTHY, SERVES, SERVES_WITH_MAJORITY, SERVES_WITH_ONE, KEEPS_ROLES = (
+    "healthy", "serves", "serves-with-majority", "serves-with-one", "keeps-roles",
+)  # fmt: skip
 """What is bounded, in seconds.
 
 ``healthy``: from the last heal until the system says that it is well. ``serves``: how long nothing that clients ask
 for may succeed while no fault is in force. ``serves-with-majority``: the same while processes of a minority of the
-nodes are down or stand still. ``keeps-roles``: after which, with no fault in force, no node changes its role any more.
+nodes are down or stand still. ``serves-with-one``: the same while one of a pair is, and the other one was of use, by
+its role, when that began, and no fault had been in force for a second. ``keeps-roles``: after which, with no fault in
+force, no node changes its role any more.
 """
 
 
 JUDGED_BY_BOUNDS: Mapping[str, tuple[str, ...]] = {
-    "availability": (HEALTHY, SERVES, SERVES_WITH_MAJORITY),
+    "availability": (HEALTHY, SERVES, SERVES_WITH_MAJORITY, SERVES_WITH_ONE),
     "stability": (KEEPS_ROLES,),
 }
 """Checks that decide where one of these bounds is claimed."""

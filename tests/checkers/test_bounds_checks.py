@@ -41,7 +41,7 @@ def asked(process: int, number: int, begin: float, end: float, kind: str = "ok")
 
 
 def run(rows: list[Row], *faults: FaultWindow, end: float = 20_000, **info: Any) -> Any:
-    return run_of(sorted(rows, key=lambda row: row.time or 0), faults, **SIM, **main(end), **info)
+    return run_of(sorted(rows, key=lambda row: row.time or 0), faults, **{**SIM, **main(end), **info})
 
 
 def hit(start: float, end: float | None, family: str = "kill", **rest: Any) -> FaultWindow:
@@ -95,6 +95,36 @@ def test_a_minority_down_leaves_a_majority() -> None:
     ]
     for faults in quiet:
         assert availability.check(run(rows, *faults, bounds=bounds)).verdict == VALID, faults
+
+
+@pytest.mark.parametrize(("f", "verdict"), [
+    ("publish", INVALID), ("commit", INVALID), ("write", INVALID), ("read", INVALID), ("cas", INVALID),
+    ("append", INVALID), ("create", INVALID), ("unsubscribe", INVALID), ("look", INVALID), ("talk", INVALID),
+    ("receive", VALID), ("acquire", VALID), ("drain", VALID),
+])  # fmt: skip
+def test_whoever_serves_answers_what_need_not_wait(f: str, verdict: str) -> None:
+    rows = [row._replace(f=f) for row in [*waiting(5000, 9000), *asked(0, 99, 9100, 9200)]]
+    assert availability.check(run(rows, bounds=claims("serves"))).verdict == verdict
+
+
+def test_one_of_a_pair_goes_on_alone() -> None:
+    def judged(*faults: FaultWindow, serving: bool = True, at: float = 0.5) -> str:
+        roles = [{"node": "n2", "time": 0.1, "role": "WAITING", "group": "", "serving": False, "leads": False},
+                 {"node": "n2", "time": at, "role": "PASSIVE", "group": "", "serving": serving, "leads": False},
+                 {"node": "n1", "time": 0.2, "role": "ACTIVE", "group": "", "serving": True, "leads": True}]
+        about = {"test": {**SIM["test"], "nodes": 2}, "role_changes": roles, "bounds": claims("serves-with-one")}
+        return availability.check(run(rows, *faults, **about)).verdict
+
+    rows = [*waiting(2000, 6000), *asked(0, 99, 6100, 6200)]
+    assert judged(hit(1500, 10_000)) == INVALID
+    assert judged(hit(1500, 4000)) == VALID, "not for long enough"
+    assert judged(hit(1500, 10_000), serving=False) == VALID, "the other one was no standby"
+    assert judged(hit(1500, 10_000), at=1.6) == VALID, "it became one later"
+    assert judged(hit(900, 10_000)) == VALID, "the pair had no rest before"
+    assert judged(hit(200, 800, targets=("n2",)), hit(1500, 10_000, ident=2)) == VALID, "nor here"
+    assert judged(hit(1500, 10_000, targets=("n1", "n2"))) == VALID
+    assert judged(hit(1500, 10_000, targets=("gateway",))) == VALID
+    assert judged(hit(1500, 10_000, "partition")) == VALID
 
 
 def test_who_waits_alone_vouches_for_nothing() -> None:

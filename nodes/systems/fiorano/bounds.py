@@ -11,6 +11,7 @@ from stormproof.contracts.bounds import (
     HEALTHY,
     KEEPS_ROLES,
     SERVES,
+    SERVES_WITH_ONE,
     Bound,
     WorkBound,
 )
@@ -24,6 +25,7 @@ _LOCKED = {"lock": (True,), "fencing": (True,), "as_documented": ("",)}
 BOUNDS = (
     Bound(HEALTHY, TAKEOVER, 1, _WHY, unless=("disk",), where=_LOCKED),
     Bound(SERVES, TAKEOVER, 1, _WHY, unless=("disk",), where=_LOCKED),
+    Bound(SERVES_WITH_ONE, TAKEOVER, 2, _WHY, unless=("disk", "gateway", "lockfile", "database"), where=_LOCKED),
     Bound(KEEPS_ROLES, TAKEOVER, 1, _WHY, unless=("disk",), where=_LOCKED),
 )
 
