@@ -11,6 +11,8 @@ from simulated import simulated, small_test
 from checkers.checks import availability, stability
 from checkers.run import load_run
 from harness.describe import create_run
+from nodes.reference.designs.fiorano import server
+from nodes.reference.designs.fiorano.states import PASSIVE
 from nodes.reference.designs.icestorm import election as icestorm_election
 from nodes.reference.designs.joram.design import Joram
 from nodes.reference.designs.joram.election import Election
@@ -25,7 +27,7 @@ TEST: dict[str, Any] = {"nemesis": "kill", "time_limit": 20.0,
 
 
 def judged(folder: Path, **changes: Any) -> tuple[Any, Any, dict[str, Any]]:
-    run_dir = simulated(small_test(5, **TEST, **changes), folder)
+    run_dir = simulated(small_test(5, **{**TEST, **changes}), folder)
     info = read_run(run_dir)
     run = load_run(run_dir, info)
     return availability.check(run), stability.check(run), info
@@ -73,6 +75,32 @@ def test_replicas_that_take_twenty_seconds_to_find_each_other(tmp_path: Path, mo
     monkeypatch.setattr(icestorm_election, "merge_delay", lambda *of: delay(*of) + 20.0)
     available, stable, _ = judged(tmp_path / "late", **events)
     assert INVALID in (available.verdict, stable.verdict)
+
+
+LONG: dict[str, Any] = {"time_limit": 36.0, "settings": {**TEST["settings"], "fault_duration": 14.0}}
+
+
+@pytest.mark.parametrize("mode", ["replicated", "shared"])
+def test_a_standby_that_never_takes_over(mode: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pair = {"system": "fiorano", "nodes": 2, **LONG, "settings": {**LONG["settings"], "mode": mode}}
+    available, _, info = judged(tmp_path / "right", **pair)
+    assert available.verdict == VALID and "serves-with-one" in available.figures["longest_waits"], info["bounds"]
+    wants = server.wants_lock
+    monkeypatch.setattr(server, "wants_lock", lambda table, view: (
+        view.state != PASSIVE or view.channel) and wants(table, view))
+    available, _, _ = judged(tmp_path / "wrong", **pair)
+    assert {each.detail["bound"] for each in available.anomalies} >= {"serves-with-one"}
+
+
+def test_members_that_wait_for_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They never heard how many there are, and nobody can change a topic as long as one is away."""
+    topics = {"system": "icestorm", "workload": "subscriptions", **LONG}
+    assert judged(tmp_path / "right", **topics)[0].verdict == VALID
+    form = icestorm_election.Election._form
+    monkeypatch.setattr(icestorm_election.Election, "_form", lambda self, of, group, epoch, members, seen: form(
+        self, of, group, epoch, members, seen if of == self.name else self.max_seen))
+    available, _, _ = judged(tmp_path / "wrong", **topics)
+    assert {each.detail["bound"] for each in available.anomalies} >= {"serves-with-majority"}
 
 
 def test_bounds_that_a_test_says_nothing_about_are_not_claimed(tmp_path: Path) -> None:
