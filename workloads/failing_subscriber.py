@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 
 from nodes.stomp import Frame, Parser, ProtocolError, encode
 
@@ -28,6 +29,10 @@ class FailingSubscriber:
     async def open(self) -> None:
         """Begin to listen; raises OSError."""
         self._server = await asyncio.start_server(self._accept, self._host, self._port)
+
+    def has_taken(self, count: int) -> Callable[[], bool]:
+        """Whether it has taken so many events, whenever that is asked."""
+        return lambda: len(self.taken) == count
 
     def close(self) -> None:
         """Listen no longer."""

@@ -228,7 +228,7 @@ class TopicDialogueClient(ManagedConnection):
             self._topics[name].subscribers[ident] = how
             for count, event in enumerate((b"1", b"2"), 1):
                 await self._send(name, event)
-                if not await self._comes(lambda count=count: len(subscriber.taken) == count):
+                if not await self._comes(subscriber.has_taken(count)):
                     raise Mismatch("an event did not come to a subscriber that has attempts left")
             await self._look(name)
             subscriber.failing = None
