@@ -240,7 +240,7 @@ class StoreEngine:
     def deliverable(self) -> list[tuple[int, int]]:
         """Id of each queue that has a message for a subscription with room for it, and how many came into it; between
         commands there is none."""
-        return [(queue.id, queue.enqueued) for queue in self._state.all_queues() if queue.ready()]
+        return [(queue.id, queue.enqueued) for queue in self._state.all_queues() if queue.could_deliver()]
 
     def unlike_store(self) -> str:
         """In what memory and store differ, in words, when nothing is to be written; both should hold the same."""

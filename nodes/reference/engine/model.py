@@ -115,6 +115,10 @@ class Queue:
         """Whether a message and a subscription with room for it are there."""
         return bool(self.with_room) and bool(self.returned or self.fresh)
 
+    def could_deliver(self) -> bool:
+        """Whether it should be ``ready``, by what its subscriptions say of themselves."""
+        return self.has_waiting() and any(each.has_room for each in self.subscriptions.values())
+
     def has_waiting(self) -> bool:
         """Whether there is a message that is not delivered."""
         return bool(self.returned or self.fresh)
@@ -147,8 +151,7 @@ class Queue:
 
     def update_room(self, subscription: Subscription) -> None:
         """Call after the subscription's unacknowledged messages have changed, or ``full`` of its connection has."""
-        room = len(subscription.unacked) < subscription.prefetch and subscription.held < MAX_WINDOW_BYTES
-        self._set_room(subscription.id, room and not subscription.context.full)
+        self._set_room(subscription.id, subscription.has_room)
 
     def _set_room(self, identity: int, room: bool) -> None:
         place = bisect_left(self.with_room, identity)
@@ -180,6 +183,11 @@ class Subscription:
     prefetch: int
     unacked: dict[int, Message] = field(default_factory=dict)
     held: int = 0
+
+    @property
+    def has_room(self) -> bool:
+        """Whether it may be given one more message."""
+        return len(self.unacked) < self.prefetch and self.held < MAX_WINDOW_BYTES and not self.context.full
 
     def hold(self, message: Message, out_seq: int) -> None:
         """The message is delivered to this subscription, as the connection's output of that number."""
