@@ -46,6 +46,14 @@ _KINDS = ("direct", "fanout", "topic")
 _KEYS = ("x", "x.y", "x.y.z")
 _BINDING_KEYS = (*_KEYS, "x.*", "x.>", "*.y", "x", "x.y")
 _COMMANDS_EACH = 5
+_SITUATED = 0.75
+"""Share of senseless commands that are about what the client has now, if it has anything."""
+_ALWAYS_SENSELESS = frozenset({
+    "ACK of nothing", "NACK of nothing", "COMMIT of what was not begun", "ABORT of what was not begun",
+    "SEND in what was not begun", "SEND to no name", "SEND to nowhere", "SUBSCRIBE with an unknown ack",
+    "UNSUBSCRIBE of nothing", "BEGIN without a name", "COMMIT of an unknown XID", "SEND to no exchange",
+})
+"""What makes no sense, whatever the client has."""
 
 logger = logging.getLogger("stormproof.client")
 
@@ -403,8 +411,9 @@ class DialogueClient(StompClient):
     async def _be_refused(self) -> None:
         """Say something that makes no sense: it is refused, has no effect, and ends the connection."""
         found = self._senseless()
-        kinds = sorted({why for *_, why in found})
-        why = self._rng.choice(kinds)  # first the kind: of some there are many
+        # First the kind: of some there are many. What can't be said at any time comes before what can.
+        kinds = sorted({why for *_, why in found} - (_ALWAYS_SENSELESS if self._rng.random() < _SITUATED else set()))
+        why = self._rng.choice(kinds or sorted(_ALWAYS_SENSELESS))
         command, headers, _ = self._rng.choice([each for each in found if each[2] == why])
         await self._be_safe()
         self._said.append(f"{command} {headers}, which makes no sense")

@@ -39,7 +39,7 @@ HEART_BEAT_MS = 100
 """Shortest interval of heart-beats offered and asked for, so that the client's wish decides."""
 
 _MISSED_BEATS = 3
-HEART_BEAT, SILENT_CLIENT, HELD_UP = "heart-beat", "silent-client", "held-up"
+HEART_BEAT, SILENT_CLIENT, HELD_UP, LEFT_OVER = "heart-beat", "silent-client", "held-up", "left-over"
 """What is overdue on a session, as deadlines call it."""
 _IDLE_PARTS = 4
 _CHUNK = 1 << 16
@@ -269,7 +269,7 @@ class Session:
 
     def overdue(self, now: float) -> str:
         """What should have happened on this session by now, if anything: the client was sent no heart-beat, or is
-        silent and was not ended, or may send more and is not listened to."""
+        silent and was not ended, or may send more and is not listened to, or has lost its connection to another."""
         if self.ended or self._leaving:
             return ""
         if self._waits:
@@ -277,6 +277,8 @@ class Session:
         greeting = self._greeting
         if greeting is None or not self._open:
             return ""
+        if self.conn is None and not self.admin:
+            return LEFT_OVER
         owed = greeting.wants_beat
         if owed and now - self._output.last_write > max(owed, HEART_BEAT_MS) / 1000 and not self._output.waiting():
             return HEART_BEAT

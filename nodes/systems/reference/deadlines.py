@@ -45,6 +45,13 @@ DEADLINES = (
         momentary=True,
     ),
     Deadline(
+        "left-over",
+        {},
+        0.02,
+        "docs/stomp.md: a second CONNECT takes the connection over; the older TCP connection gets an ERROR",
+        what="a client whose connection another one has is not ended",
+    ),
+    Deadline(
         "held-up",
         {},
         0.5,
