@@ -46,6 +46,8 @@ _KINDS = ("direct", "fanout", "topic")
 _KEYS = ("x", "x.y", "x.y.z")
 _BINDING_KEYS = (*_KEYS, "x.*", "x.>", "*.y", "x", "x.y")
 _COMMANDS_EACH = 5
+_IN_ORDER = ("ACK", "NACK", "SUBSCRIBE", "UNSUBSCRIBE", "COMMIT", "ABORT")
+"""Commands whose receipts never come before anything else does: that of a message may, where it is not safe yet."""
 _SITUATED = 0.75
 """Share of senseless commands that are about what the client has now, if it has anything."""
 _ALWAYS_SENSELESS = frozenset({
@@ -85,6 +87,8 @@ class DialogueClient(StompClient):
         self._numbers = 0
         self._said: deque[str] = deque(maxlen=_REMEMBERED)
         self._parting = False
+        self._answered_in_order = False
+        """Whether a command of this step was answered behind all that was due before."""
         self._visitor = Visitor(mine, rng, self._model, self._settings, lambda: list(self._addresses),
                                 float(self._options["op_timeout"]), self._recover, Mismatch)
         self._counts = not cluster.exchanges
@@ -131,10 +135,19 @@ class DialogueClient(StompClient):
         self._look()
         weights = [weight for weight, _ in self._steps]
         ((_, step),) = self._rng.choices(self._steps, weights)
+        before = self._due()
+        self._answered_in_order = False
         await step()
         self._look()
+        if self._answered_in_order and before & self._due():
+            raise Mismatch("a message that was due did not come before the answer to what was said later")
         if self._rng.random() < 0.15:  # so that faults find messages unacknowledged, transactions open
             await asyncio.sleep(self._rng.uniform(0.02, 0.6))
+
+    def _due(self) -> set[tuple[int, int, int]]:
+        """The deliveries that are due: subscription, message, and how often it had been delivered before."""
+        return {(id(each), id(message), message.redeliveries) for each in self._model.subscriptions.values()
+                for message in each.due}  # fmt: skip
 
     async def _say(self, command: str, headers: dict[str, str], body: bytes = b"") -> Mapping[str, str]:
         """Send a command that makes sense, and await its receipt."""
@@ -143,6 +156,7 @@ class DialogueClient(StompClient):
             answer: Mapping[str, str] = await self.request(command, headers, body)
         except Rejected as error:
             raise Mismatch(f"{command} was refused ({error})") from None
+        self._answered_in_order |= command in _IN_ORDER and not self._options.get("as_documented")
         return answer
 
     def _content(self) -> tuple[dict[str, str], bytes]:
