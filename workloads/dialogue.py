@@ -25,7 +25,7 @@ from workloads.draws import DIALOGUE as DRAWS
 from workloads.surface import Surface
 
 TALK = "talk"
-SHARE = 1 / 4
+SHARE = 1 / 2
 """The share of the test's rate at which dialogues begin; each is some four commands."""
 
 

@@ -30,6 +30,7 @@ from workloads.broker_model import (
     Item,
     Message,
     Subscription,
+    Transaction,
 )
 from workloads.client import StompClient, StompCluster
 from workloads.connection import REPEATED, ConnectionBroken, Rejected
@@ -95,12 +96,12 @@ class DialogueClient(StompClient):
         """Whether the number of redeliveries survives a change of primary."""
         # Brokers with exchanges have neither topics nor branches.
         self._steps: list[tuple[int, Callable[[], Awaitable[None]]]] = [
-            (8, self._send), (4, self._subscribe), (10, self._settle_some), (2, self._unsubscribe),
-            (3, self._begin), (6, self._add_to_transaction), (5, self._end_transaction), (1, self._part),
+            (8, self._send), (4, self._subscribe), (9, self._settle_some), (2, self._unsubscribe),
+            (3, self._begin), (7, self._add_to_transaction), (4, self._end_transaction), (1, self._part),
             (1, self._be_refused), *([(5, self._visit)] if visits else []),
             *([(8, self._configure), (6, self._send_by_exchange)] if cluster.exchanges else
-              [(3, self._publish), (3, self._subscribe_to_topics), (2, self._begin_branch), (3, self._prepare),
-               (3, self._end_prepared), (1, self._recover)]),
+              [(3, self._publish), (3, self._subscribe_to_topics), (3, self._begin_branch), (5, self._prepare),
+               (4, self._end_prepared), (1, self._recover)]),
         ]  # fmt: skip
 
     async def carry_out(self, op: Op) -> Op:
@@ -274,12 +275,16 @@ class DialogueClient(StompClient):
         return [Held(subscription, ident, message) for subscription in self._model.subscriptions.values()
                 if not self._model.locked(subscription) for ident, message in subscription.held.items()]  # fmt: skip
 
-    async def _settle_some(self) -> None:
-        """ACK, or NACK, a message that has come; wait a little for one if none has."""
+    async def _take(self) -> None:
+        """Wait a little for a message if none is held and one is due."""
         if not self._held() and self._model.owed():
             message = await self.poll()
             if message is not None:
                 self._compare(message)
+
+    async def _settle_some(self) -> None:
+        """ACK, or NACK, a message that has come; wait a little for one if none has."""
+        await self._take()
         if not (held := self._held()):
             return
         one = self._rng.choice(held)
@@ -300,15 +305,22 @@ class DialogueClient(StompClient):
         self._model.begin(name, xid)
 
     async def _begin_branch(self) -> None:
+        """Begin a branch, and most often let it do something at once, so that it does when it is prepared."""
+        before = set(self._model.transactions)
         await self._begin(f"{self._mine}.x{self._numbers}")
+        for name in set(self._model.transactions) - before:
+            for _ in range(self._rng.randrange(4)):
+                await self._take()
+                await self._add(self._model.transactions[name])
 
     async def _add_to_transaction(self) -> None:
-        if not self._model.transactions:
-            return
-        transaction = self._rng.choice(list(self._model.transactions.values()))
+        if self._model.transactions:
+            await self._add(self._rng.choice(list(self._model.transactions.values())))
+
+    async def _add(self, transaction: Transaction) -> None:
         within = {"transaction": transaction.name}
         held = self._held()
-        if held and self._rng.random() < 0.5:
+        if held and self._rng.random() < 0.6:
             one = self._rng.choice(held)
             kind = "NACK" if self._rng.random() < 0.25 else "ACK"
             await self._say(kind, {"id": one.ident, **within})
