@@ -303,8 +303,8 @@ class ReferenceBroker:
             found["cut-early"] = self._cut_early
         now, overdue = self.runtime.now(), dict[str, list[Hashable]]()
         for session in self._sessions:
-            if name := session.overdue(now):
-                overdue.setdefault(name, []).append((session.conn, session.asked))
+            if late := session.overdue(now):
+                overdue.setdefault(late[0], []).append((session.conn, session.asked, late[1]))
         found |= overdue
         if ready := self.engine.deliverable():
             found["delivery"] = ready

@@ -267,23 +267,25 @@ class Session:
         self._reading, self._waits = True, False
         self._last_read = self._loop.time()
 
-    def overdue(self, now: float) -> str:
-        """What should have happened on this session by now, if anything: the client was sent no heart-beat, or is
-        silent and was not ended, or may send more and is not listened to, or has lost its connection to another."""
+    def overdue(self, now: float) -> tuple[str, float] | None:
+        """What should have happened on this session by now, if anything, and since when it is waited for: the client
+        was sent no heart-beat, or is silent and was not ended, or may send more and is not listened to, or has lost its
+        connection to another."""
         if self.ended or self._leaving:
-            return ""
+            return None
+        read = self._last_read
         if self._waits:
-            return "" if self._must_wait() else HELD_UP
+            return None if self._must_wait() else (HELD_UP, read)
         greeting = self._greeting
         if greeting is None or not self._open:
-            return ""
+            return None
         if self.conn is None and not self.admin:
-            return LEFT_OVER
-        owed = greeting.wants_beat
-        if owed and now - self._output.last_write > max(owed, HEART_BEAT_MS) / 1000 and not self._output.waiting():
-            return HEART_BEAT
+            return LEFT_OVER, read
+        owed, wrote = greeting.wants_beat, self._output.last_write
+        if owed and now - wrote > max(owed, HEART_BEAT_MS) / 1000 and not self._output.waiting():
+            return HEART_BEAT, wrote
         owes = max(greeting.can_beat, HEART_BEAT_MS) / 1000 if greeting.can_beat and self._reading else 0.0
-        return SILENT_CLIENT if owes and now - self._last_read > (_MISSED_BEATS + 1) * owes else ""
+        return (SILENT_CLIENT, read) if owes and now - read > (_MISSED_BEATS + 1) * owes else None
 
     def _handle(self, frame: Frame) -> Command | None:
         """Act on a frame; the command that it stands for, if it is one for the design."""
