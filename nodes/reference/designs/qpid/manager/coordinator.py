@@ -108,7 +108,7 @@ class Coordinator:
         """What it has to do about there being no coordinator."""
         now = self._runtime.now()
         if self.phase in (ASKING, STANDING):
-            return {"ballot": [self._ballot]}
+            return {"ballot": [(self.phase, self._ballot)]}  # who may stand asks again, for promises
         if self.phase == COORDINATING or self._hears_coordinator(now) or (
                 len(self._others.alive()) < self._membership.needed):
             return {}
