@@ -68,6 +68,14 @@ def settings(text: str) -> dict[str, str]:
         "idle_timeout=1.0 max_outcomes=40 log_keep=20 transfer_chunk=24 send_window=200 spares=1 "
         "client_order=primary-first same_replica=0.0 holders=stalling membership_kind=add min_ok=3 "
         "fault_lengths=0.6,1.3 fault_gap=0.3")), 930135),
+    # A manager asked who would vote for it for a lease, and then for promises for another.
+    (Case("qpid", "configuration", "packets", 3, 16.0, 40.0, settings(
+        "detection_timeout=0.5 manager_lease=0.5 op_timeout=6.0 clients=outside min_ok=3 fault_lengths=0.47,3,4.75 "
+        "fault_gap=0.1")), 5000098),
+    # Heart-beats were late after each of many pauses.
+    (Case("fiorano", "dialogue", "pause,channel", 2, 22.0, 17.0, settings(
+        "mode=shared lease=0.5 page=24 round_pause=0.3 impatient=true op_timeout=6.0 talkers=8 visitors=true "
+        "pause_kind=master min_ok=3 fault_lengths=0.15,0.95,1 fault_gap=0.1")), 5000012),
     # The view of a group that had lost a member was written without dropping what the log need not keep.
     (Case("joram", "transaction", "crash,points,packets,disk", 3, 34.0, 17.0, settings(
         "ack=majority detection_timeout=0.5 idle_timeout=1.0 log_keep=5 send_window=2000 client_order=primary-first "
