@@ -14,10 +14,11 @@ from typer.testing import CliRunner
 from harness.cli import app
 from harness.sim.campaign import ALL, repeating, run_seed
 from harness.sim.command import drawn_cases
-from harness.sim.draw import LONGEST, SHORTEST, DrawnCase, Given, _settings
+from harness.sim.draw import LEAST_SECONDS, LONG, LONGEST, SHORTEST, DrawnCase, Given, _settings
 from harness.sim.mutants import drawn_case_of
-from nemesis.schedule import lengths_of
+from nemesis.schedule import LENGTHS, lengths_of
 from nodes.systems.catalog import SYSTEMS
+from stormproof.contracts.bounds import bounds_of
 from stormproof.contracts.draw import Draw, Never
 from stormproof.errors import UsageError
 from workloads.catalog import WORKLOADS
@@ -35,8 +36,27 @@ def test_each_seed_draws_a_test_that_can_be(system: str) -> None:
     assert len({case.nemesis for case in cases}) > 20
     for case, seed in zip(cases, SEEDS, strict=True):
         lengths = lengths_of(case.test(seed))
-        assert all(SHORTEST <= length <= LONGEST for length in lengths)
+        assert all(SHORTEST <= length <= LONGEST for length in lengths[:3])
         assert lengths or case.nemesis == "none"
+
+
+@pytest.mark.parametrize("system", ["joram", "icestorm", "qpid", "fiorano"])
+def test_some_faults_outlast_the_time_to_serve(system: str) -> None:
+    """Who waits for a node that is away is late only when that is away for longer than anybody may wait."""
+    found = 0
+    for seed in range(200):
+        case = DrawnCase(system).of(seed)
+        test = case.test(seed)
+        lengths = [float(length) for length in case.settings.get(LENGTHS.name, "1").split(",")]
+        claimed = bounds_of(SYSTEMS.load(system).bounds, test)
+        bound = max((each["seconds"] for name, each in claimed.items() if name.startswith("serves-with-")), default=0.0)
+        if lengths[-1] > bound > 0:
+            found += 1
+            assert lengths[-1] == pytest.approx(LONG * bound, abs=0.06) or lengths[-1] <= LONGEST
+            assert case.time_limit > lengths[-1] + LEAST_SECONDS or lengths[-1] <= LONGEST
+    assert found >= 5
+    given = Given(settings={LENGTHS.name: "0.5"})
+    assert {DrawnCase(system, given).of(seed).settings[LENGTHS.name] for seed in range(30)} == {"0.5"}
 
 
 def test_what_is_drawn_is_declared() -> None:
