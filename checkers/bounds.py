@@ -64,20 +64,27 @@ def late_by(run: Run) -> float | None:
 
 
 def silences(run: Run) -> list[Silence]:
-    """The longest of each stretch of the main phase in which it matters, in order."""
+    """The longest of each stretch of the main phase in which it matters, in order.
+
+    While nodes are down it does where the system had served before that, with all of them: after a start of all it may
+    have to wait for all (HA IceStorm: full system startup).
+    """
     start, end = run.main_phase()
     nodes = int(run.test.get("nodes", 0))
     success, requests = _requests(run)
     found = []
-    rested = 0
+    rested, served = 0, False
     for stretch in stretches(run, start, end):
         bound = ""
         if stretch.calm:
-            bound, rested = SERVES, stretch.end - stretch.start
+            first, last = np.searchsorted(success, (stretch.start, stretch.end))
+            bound, rested, served = SERVES, stretch.end - stretch.start, bool(first < last)
         elif stretch.leaves_majority(nodes):
-            bound = SERVES_WITH_MAJORITY
-        elif rested >= _RESTED and _leaves_one_of_use(run, stretch):
+            bound = SERVES_WITH_MAJORITY if served else ""
+        elif served and rested >= _RESTED and _leaves_one_of_use(run, stretch):
             bound = SERVES_WITH_ONE
+        else:
+            served = False
         rested = rested if stretch.calm else 0
         if bound and (each := _longest(success, requests, stretch)):
             found.append(Silence(bound, *each, stretch))

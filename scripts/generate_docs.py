@@ -93,7 +93,9 @@ Time counts from the last step of any fault, when that was complete. Nothing is 
 fault is in force (a cut, a slow link, a wrong clock, a bad disk), in which one was not shown to have taken effect, or
 failed; nor from one client that waits alone, or from clients that ask for nothing for a second. Bounds are claimed of
 simulated runs only: what a busy machine adds to the times of real nodes nobody knows. Those about serving are not
-claimed where clients stay with the node beside them, nor the second where nodes are spare or in several groups. A pair
+claimed where clients stay with the node beside them, nor the second where nodes are spare or in several groups. While
+nodes are down they count where something had succeeded before that, with all nodes there: after a start of all, a
+system may have to wait for all. A pair
 was at rest when no fault had been in force for a second and the other one was of use, by its role: a standby that has
 everything, say.
 

@@ -32,7 +32,9 @@ SHORTEST, LONGEST = 0.15, 6.0
 """What such a length is at least and at most, in seconds."""
 LONG_SHARE, LONG, LONGEST_BOUND = 0.12, 1.3, 22.0
 """Share of runs in which some faults last longer than the time within which the system is to serve while most nodes
-are there, as a multiple of that, unless it is more seconds than the last of these."""
+are there, as a multiple of that, unless that is more seconds than the last of these."""
+_ENDS_OR_STOPS = ("kill", "pause", "stop", "crash", "power", "reboot")
+"""Families whose faults are over when they are healed, and leave the other nodes as they are."""
 NODES_SHARE = 0.6
 """Share of runs that draw how many nodes there are; others have as many as usual."""
 GAPS = (0.1, 0.3, 1.0, 2.0)
@@ -117,23 +119,29 @@ def _drawn(system: str, workload: str, given: Given, rng: random.Random) -> Case
                 given.rate if given.rate is not None else rate, settings)
     if why := senseless(case):
         raise UsageError(why)
-    if rng.random() < LONG_SHARE and LENGTHS.name in set(settings) - set(given.settings):
-        return _with_long_faults(case, given.time_limit is None)
+    if rng.random() < LONG_SHARE and not given.nemeses and LENGTHS.name in set(settings) - set(given.settings):
+        return _with_long_faults(case, given)
     return case
 
 
-def _with_long_faults(case: Case, may_last: bool) -> Case:
-    """The same, with some faults that last longer than the system may take to serve again meanwhile, if it says how
-    long that is: who waits for those who are away is found by nothing else. ``may_last``: so may the run."""
-    test = case.test(0)
-    claimed = bounds_of(SYSTEMS.load(case.system).bounds, test)
-    bound = max((claimed[name]["seconds"] for name in (SERVES_WITH_MAJORITY, SERVES_WITH_ONE) if name in claimed),
+def _with_long_faults(case: Case, given: Given) -> Case:
+    """The same, with one family of its faults, of which some last longer than the system may take to serve again
+    meanwhile, if it says how long that is: who waits for those who are away is found by nothing else."""
+    name = next((name for name in case.nemesis.split(",") if name in _ENDS_OR_STOPS), "")
+    if not name:
+        return case
+    declared = {option.name for option in declared_options(case.system, case.workload, [name])}
+    settings = {each: value for each, value in case.settings.items() if each in declared}
+    alone = replace(case, nemesis=name, settings=settings)
+    claimed = bounds_of(SYSTEMS.load(case.system).bounds, alone.test(0))
+    bound = max((claimed[each]["seconds"] for each in (SERVES_WITH_MAJORITY, SERVES_WITH_ONE) if each in claimed),
                 default=0.0)  # fmt: skip
     if not 0.0 < bound <= LONGEST_BOUND:
         return case
     length = round(LONG * bound, 1)
-    settings = {**case.settings, LENGTHS.name: f"{case.settings[LENGTHS.name]},{length:g}"}
-    return replace(case, settings=settings, time_limit=case.time_limit + (length if may_last else 0.0))
+    settings = {**settings, LENGTHS.name: f"{settings[LENGTHS.name]},{length:g}"}
+    lasts = given.time_limit if given.time_limit is not None else LEAST_SECONDS + 2 * length
+    return replace(alone, settings=settings, time_limit=lasts)
 
 
 def senseless(case: Case) -> str:

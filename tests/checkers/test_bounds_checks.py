@@ -79,11 +79,15 @@ def test_a_fault_in_between_begins_the_time_anew() -> None:
 
 
 def test_a_minority_down_leaves_a_majority() -> None:
-    rows = [*waiting(2000, 6000), *asked(0, 99, 6100, 6200)]
+    rows = [*asked(2, 1, 400, 500), *waiting(2000, 6000), *asked(0, 99, 6100, 6200)]
     bounds = claims("serves", "serves-with-majority")
     late = availability.check(run(rows, hit(1000, 10_000), bounds=bounds))
     assert late.verdict == INVALID and late.anomalies[0].detail["down"] == ["n1"]
     assert late.anomalies[0].detail["bound"] == "serves-with-majority"
+    begun = rows[2:]
+    assert availability.check(run(begun, hit(1000, 10_000), bounds=bounds)).verdict == VALID, "it had never served"
+    again = (hit(600, 900, targets=("n1", "n2", "n3"), ident=2), hit(1000, 10_000))
+    assert availability.check(run(rows, *again, bounds=bounds)).verdict == VALID, "nor since all were started again"
     quiet = [
         (hit(1000, 10_000, targets=("n1", "n2")),),
         (hit(1000, 10_000), hit(1500, 9000, targets=("n2",), ident=2)),
@@ -115,7 +119,7 @@ def test_one_of_a_pair_goes_on_alone() -> None:
         about = {"test": {**SIM["test"], "nodes": 2}, "role_changes": roles, "bounds": claims("serves-with-one")}
         return availability.check(run(rows, *faults, **about)).verdict
 
-    rows = [*waiting(2000, 6000), *asked(0, 99, 6100, 6200)]
+    rows = [*asked(2, 1, 400, 500), *waiting(2000, 6000), *asked(0, 99, 6100, 6200)]
     assert judged(hit(1500, 10_000)) == INVALID
     assert judged(hit(1500, 4000)) == VALID, "not for long enough"
     assert judged(hit(1500, 10_000), serving=False) == VALID, "the other one was no standby"

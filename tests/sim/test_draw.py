@@ -36,7 +36,7 @@ def test_each_seed_draws_a_test_that_can_be(system: str) -> None:
     assert len({case.nemesis for case in cases}) > 20
     for case, seed in zip(cases, SEEDS, strict=True):
         lengths = lengths_of(case.test(seed))
-        assert all(SHORTEST <= length <= LONGEST for length in lengths[:3])
+        assert all(length >= SHORTEST for length in lengths) and sum(length > LONGEST for length in lengths) <= 1
         assert lengths or case.nemesis == "none"
 
 
@@ -54,6 +54,7 @@ def test_some_faults_outlast_the_time_to_serve(system: str) -> None:
             found += 1
             assert lengths[-1] == pytest.approx(LONG * bound, abs=0.06) or lengths[-1] <= LONGEST
             assert case.time_limit > lengths[-1] + LEAST_SECONDS or lengths[-1] <= LONGEST
+            assert "," not in case.nemesis or lengths[-1] <= LONGEST
     assert found >= 5
     given = Given(settings={LENGTHS.name: "0.5"})
     assert {DrawnCase(system, given).of(seed).settings[LENGTHS.name] for seed in range(30)} == {"0.5"}
