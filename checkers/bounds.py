@@ -23,7 +23,7 @@ _ASKS = frozenset({
 """Functions that whoever serves can carry out at once: what takes something may have to wait for it."""
 _PAIR = 2
 _RESTED = SECOND
-"""How long no fault was in force before, where one of a pair goes on alone."""
+"""How long no fault was in force before nodes go down, where the others are to go on."""
 _HOLE = SECOND
 """Clients that ask for nothing for longer than this were not trying."""
 
@@ -66,8 +66,9 @@ def late_by(run: Run) -> float | None:
 def silences(run: Run) -> list[Silence]:
     """The longest of each stretch of the main phase in which it matters, in order.
 
-    While nodes are down it does where the system had served before that, with all of them: after a start of all it may
-    have to wait for all (HA IceStorm: full system startup).
+    While nodes are down it does where the system had served before that, with all of them, and no fault had been in
+    force for a second: after a start of all it may have to wait for all (HA IceStorm: full system startup), and right
+    after another fault nobody may be ready to take over (Qpid: in catchup).
     """
     start, end = run.main_phase()
     nodes = int(run.test.get("nodes", 0))
@@ -79,13 +80,12 @@ def silences(run: Run) -> list[Silence]:
         if stretch.calm:
             first, last = np.searchsorted(success, (stretch.start, stretch.end))
             bound, rested, served = SERVES, stretch.end - stretch.start, bool(first < last)
-        elif stretch.leaves_majority(nodes):
-            bound = SERVES_WITH_MAJORITY if served else ""
+        elif stretch.leaves_majority(nodes) and served and rested >= _RESTED:
+            bound = SERVES_WITH_MAJORITY
         elif served and rested >= _RESTED and _leaves_one_of_use(run, stretch):
             bound = SERVES_WITH_ONE
         else:
             served = False
-        rested = rested if stretch.calm else 0
         if bound and (each := _longest(success, requests, stretch)):
             found.append(Silence(bound, *each, stretch))
     return found

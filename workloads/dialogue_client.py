@@ -49,6 +49,8 @@ _BINDING_KEYS = (*_KEYS, "x.*", "x.>", "*.y", "x", "x.y")
 _COMMANDS_EACH = 5
 _IN_ORDER = ("ACK", "NACK", "SUBSCRIBE", "UNSUBSCRIBE", "COMMIT", "ABORT")
 """Commands whose receipts never come before anything else does: that of a message may, where it is not safe yet."""
+_MANY, _JUST_NOW = 1000, 1.0
+"""Ends of branches that are enough for all clients of a run; seconds in which few come to an end."""
 _SITUATED = 0.75
 """Share of senseless commands that are about what the client has now, if it has anything."""
 _ALWAYS_SENSELESS = frozenset({
@@ -88,6 +90,8 @@ class DialogueClient(StompClient):
         self._numbers = 0
         self._said: deque[str] = deque(maxlen=_REMEMBERED)
         self._parting = False
+        self._ended: dict[str, float] = {}
+        """Branch -> when its end was confirmed, by the clock of the loop."""
         self._answered_in_order = False
         """Whether a command of this step was answered behind all that was due before."""
         self._visitor = Visitor(mine, rng, self._model, self._settings, lambda: list(self._addresses),
@@ -354,7 +358,7 @@ class DialogueClient(StompClient):
         self._model.prepare(one.name)
 
     async def _end_prepared(self) -> None:
-        known = [*self._model.prepared, *self._model.outcomes]
+        known = [*self._model.prepared, *self._remembered()]
         if not known:
             return
         xid = self._rng.choice(known)
@@ -365,9 +369,17 @@ class DialogueClient(StompClient):
             return
         await self._end_branch(xid, ABORTED if self._rng.random() < 0.4 else COMMITTED)
 
+    def _remembered(self) -> dict[str, str]:
+        """The ends of branches that the broker remembers for sure: where it keeps few of all, those of just now."""
+        forgets = int(self._options.get("max_outcomes", _MANY)) < _MANY
+        since = asyncio.get_running_loop().time() - _JUST_NOW
+        return {xid: outcome for xid, outcome in self._model.outcomes.items()
+                if not forgets or self._ended.get(xid, since) > since}  # fmt: skip
+
     async def _end_branch(self, xid: str, outcome: str) -> None:
         await self._say("COMMIT" if outcome == COMMITTED else "ABORT", {"x-xid": xid})
         self._model.end(xid, outcome)
+        self._ended[xid] = asyncio.get_running_loop().time()
         self._surface.use("xa" if outcome == COMMITTED else "xa-abort-prepared")
 
     async def _recover(self) -> None:
@@ -418,7 +430,7 @@ class DialogueClient(StompClient):
                 about = {"destination": f"/topic/{each.box.pattern}", "x-durable": each.durable}
                 found.append(("SUBSCRIBE", {"id": "9", **about}, "SUBSCRIBE to what is in use"))
         if self._counts:
-            for xid, outcome in model.outcomes.items():
+            for xid, outcome in self._remembered().items():
                 other = "ABORT" if outcome == COMMITTED else "COMMIT"
                 found += [(other, {"x-xid": xid}, f"{other} of what was {outcome}"),
                           ("BEGIN", {"transaction": "9", "x-xid": xid}, "BEGIN with an XID that has ended")]

@@ -30,7 +30,7 @@ AROUND = (0.6, 0.95, 1.05, 1.3, 2.2, 4.0)
 """Lengths of faults, as multiples of a time-out."""
 SHORTEST, LONGEST = 0.15, 6.0
 """What such a length is at least and at most, in seconds."""
-LONG_SHARE, LONG, LONGEST_BOUND = 0.12, 1.3, 22.0
+LONG_SHARE, LONG, LONGEST_BOUND = 0.12, 1.3, 18.0
 """Share of runs in which some faults last longer than the time within which the system is to serve while most nodes
 are there, as a multiple of that, unless that is more seconds than the last of these."""
 _ENDS_OR_STOPS = ("kill", "pause", "stop", "crash", "power", "reboot")
@@ -139,7 +139,7 @@ def _with_long_faults(case: Case, given: Given) -> Case:
     if not 0.0 < bound <= LONGEST_BOUND:
         return case
     length = round(LONG * bound, 1)
-    settings = {**settings, LENGTHS.name: f"{settings[LENGTHS.name]},{length:g}"}
+    settings = {**settings, LENGTHS.name: f"{settings[LENGTHS.name]},{length:g}", GAP.name: max(GAPS)}
     lasts = given.time_limit if given.time_limit is not None else LEAST_SECONDS + 2 * length
     return replace(alone, settings=settings, time_limit=lasts)
 

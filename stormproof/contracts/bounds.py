@@ -18,9 +18,9 @@ HEALTHY, SERVES, SERVES_WITH_MAJORITY, SERVES_WITH_ONE, KEEPS_ROLES = (
 
 ``healthy``: from the last heal until the system says that it is well. ``serves``: how long nothing that clients ask
 for may succeed while no fault is in force. ``serves-with-majority``: the same while processes of a minority of the
-nodes are down or stand still. ``serves-with-one``: the same while one of a pair is, and the other one was of use, by
-its role, when that began, and no fault had been in force for a second. ``keeps-roles``: after which, with no fault in
-force, no node changes its role any more.
+nodes are down or stand still, where something had succeeded before that and no fault had been in force for a second.
+``serves-with-one``: the same while one of a pair is, and the other one was of use, by its role, when that began.
+``keeps-roles``: after which, with no fault in force, no node changes its role any more.
 """
 
 

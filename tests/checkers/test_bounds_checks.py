@@ -81,6 +81,7 @@ def test_a_fault_in_between_begins_the_time_anew() -> None:
 def test_a_minority_down_leaves_a_majority() -> None:
     rows = [*asked(2, 1, 400, 500), *waiting(2000, 6000), *asked(0, 99, 6100, 6200)]
     bounds = claims("serves", "serves-with-majority")
+    assert availability.check(run(rows, hit(900, 10_000), bounds=bounds)).verdict == VALID, "there was no rest before"
     late = availability.check(run(rows, hit(1000, 10_000), bounds=bounds))
     assert late.verdict == INVALID and late.anomalies[0].detail["down"] == ["n1"]
     assert late.anomalies[0].detail["bound"] == "serves-with-majority"
