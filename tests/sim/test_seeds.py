@@ -76,6 +76,14 @@ def settings(text: str) -> dict[str, str]:
     (Case("fiorano", "dialogue", "pause,channel", 2, 22.0, 17.0, settings(
         "mode=shared lease=0.5 page=24 round_pause=0.3 impatient=true op_timeout=6.0 talkers=8 visitors=true "
         "pause_kind=master min_ok=3 fault_lengths=0.15,0.95,1 fault_gap=0.1")), 5000012),
+    # All replicas had just been started, and wait for each other, when one was taken away for long.
+    (Case("icestorm", "subscriptions", "power", None, 46.4, 40.0, settings(
+        "master_timeout=2.0 response_timeout=1.0 client_heartbeat=0.1 op_timeout=6.0 changers=2 subscribers=6 "
+        "loose_topics=0 links=6 min_ok=3 fault_lengths=1.05,2.6,4,18.2 fault_gap=1.0")), 76),
+    # Of the ends of branches the broker remembers forty, of all clients.
+    (Case("joram", "dialogue", "stop", None, 25.6, 40.0, settings(
+        "max_outcomes=40 log_keep=100 transfer_chunk=24 poll=1.0 talkers=8 min_ok=3 fault_lengths=0.6,1.3,6,7.8 "
+        "fault_gap=0.3")), 555),
     # The view of a group that had lost a member was written without dropping what the log need not keep.
     (Case("joram", "transaction", "crash,points,packets,disk", 3, 34.0, 17.0, settings(
         "ack=majority detection_timeout=0.5 idle_timeout=1.0 log_keep=5 send_window=2000 client_order=primary-first "
