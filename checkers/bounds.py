@@ -22,8 +22,9 @@ _ASKS = frozenset({
 })
 """Functions that whoever serves can carry out at once: what takes something may have to wait for it."""
 _PAIR = 2
+_ONE_OF_PAIR = (frozenset({"n1"}), frozenset({"n2"}))
 _RESTED = SECOND
-"""How long no fault was in force before nodes go down, where the others are to go on."""
+"""How long no fault was in force before one of a pair goes down, where the other is to go on."""
 _HOLE = SECOND
 """Clients that ask for nothing for longer than this were not trying."""
 
@@ -64,42 +65,38 @@ def late_by(run: Run) -> float | None:
 
 
 def silences(run: Run) -> list[Silence]:
-    """The longest of each stretch of the main phase in which it matters, in order.
-
-    While nodes are down it does where the system had served before that, with all of them, and no fault had been in
-    force for a second: after a start of all it may have to wait for all (HA IceStorm: full system startup), and right
-    after another fault nobody may be ready to take over (Qpid: in catchup).
-    """
+    """The longest of each stretch of the main phase in which it matters, in order."""
     start, end = run.main_phase()
     nodes = int(run.test.get("nodes", 0))
     success, requests = _requests(run)
     found = []
-    rested, served = 0, False
+    rested = 0
     for stretch in stretches(run, start, end):
         bound = ""
         if stretch.calm:
-            first, last = np.searchsorted(success, (stretch.start, stretch.end))
-            bound, rested, served = SERVES, stretch.end - stretch.start, bool(first < last)
-        elif stretch.leaves_majority(nodes) and served and rested >= _RESTED:
+            bound = SERVES
+        elif stretch.leaves_majority(nodes):
             bound = SERVES_WITH_MAJORITY
-        elif served and rested >= _RESTED and _leaves_one_of_use(run, stretch):
+        elif nodes == _PAIR and stretch.down in _ONE_OF_PAIR and rested >= _RESTED:
             bound = SERVES_WITH_ONE
-        else:
-            served = False
+        rested = stretch.end - stretch.start if stretch.calm else 0
+        if _says_nothing(run, bound, stretch):
+            continue
         if bound and (each := _longest(success, requests, stretch)):
             found.append(Silence(bound, *each, stretch))
     return found
 
 
-def _leaves_one_of_use(run: Run, stretch: Stretch) -> bool:
-    """Whether one of a pair is down in a stretch, and the other was of use, by its role, when that began."""
-    names = tuple(f"n{number}" for number in range(1, int(run.test.get("nodes", 0)) + 1))
-    if len(names) != _PAIR or stretch.down is None or len(stretch.down) != 1 or not stretch.down < {*names}:
+def _says_nothing(run: Run, bound: str, stretch: Stretch) -> bool:
+    """Whether nodes are down, and the system claims nothing as none of the others was of use when that began: after a
+    start of all it may have to wait for all (HA IceStorm: full system startup), or nobody was ready (Qpid: catchup)."""
+    if stretch.calm or not bounds_claimed(run).get(bound, {}).get("of_use"):
         return False
-    (other,) = {*names} - stretch.down
-    roles = [each for each in run.info.get("role_changes") or () if each["node"] == other
-             and float(each["time"]) * SECOND < stretch.start]  # fmt: skip
-    return bool(roles) and bool(roles[-1]["serving"])
+    roles: dict[str, bool] = {}
+    for each in run.info.get("role_changes") or ():
+        if float(each["time"]) * SECOND < stretch.start:
+            roles[each["node"]] = bool(each["serving"])
+    return not any(serving for node, serving in roles.items() if node not in (stretch.down or ()))
 
 
 def _requests(run: Run) -> tuple[Int64s, Requests]:

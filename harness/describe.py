@@ -76,7 +76,8 @@ def create_run(test: Test, why: str, store: Path, runs: Path | None = None) -> P
     bounds = bounds_of(system.bounds, test) if backend.in_process else {}
     demands = demands_of(test)
     if demands.servers != 1 or demands.local_servers or test.options.get("spares"):
-        bounds.pop(SERVES_WITH_MAJORITY, None)  # most of all nodes are not most of each group then
+        for name in (SERVES_WITH_MAJORITY, SERVES_WITH_ONE):
+            bounds.pop(name, None)  # most of all nodes are not most of each group then
     if test.options.get(CONNECT.name) == HOME:
         for name in (SERVES, SERVES_WITH_MAJORITY, SERVES_WITH_ONE):
             bounds.pop(name, None)  # nobody may be beside the node that serves

@@ -93,10 +93,10 @@ Time counts from the last step of any fault, when that was complete. Nothing is 
 fault is in force (a cut, a slow link, a wrong clock, a bad disk), in which one was not shown to have taken effect, or
 failed; nor from one client that waits alone, or from clients that ask for nothing for a second. Bounds are claimed of
 simulated runs only: what a busy machine adds to the times of real nodes nobody knows. Those about serving are not
-claimed where clients stay with the node beside them, nor the second where nodes are spare or in several groups. While
-nodes are down they count where something had succeeded before that, with all nodes there, and no fault had been in
-force for a second: after a start of all, a system may have to wait for all, and right after another fault nobody may be
-ready to take over. A pair was at rest when the other one was of use, too, by its role: a standby that has everything.
+claimed where clients stay with the node beside them, nor those with nodes down where nodes are spare or in several
+groups. `icestorm`, `qpid` and `fiorano` claim these where one of the nodes that stay was of use when that began, by its
+role: after a start of all, all are waited for, and a backup that is not ready takes nothing over. A pair was at rest
+when no fault had been in force for a second.
 
 Bounds of work say how many frames (what a program hands to its kernel at once) and bytes the machines of a simulated
 run may send each other (`work` in `run.json`, beside `work_bounds`; the check `work` decides). They are in proportion

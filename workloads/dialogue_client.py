@@ -451,7 +451,7 @@ class DialogueClient(StompClient):
         found = self._senseless()
         # First the kind: of some there are many. What can't be said at any time comes before what can.
         kinds = sorted({why for *_, why in found} - (_ALWAYS_SENSELESS if self._rng.random() < _SITUATED else set()))
-        why = self._rng.choice(kinds or sorted(_ALWAYS_SENSELESS))
+        why = self._rng.choice(kinds or sorted({why for *_, why in found}))
         command, headers, _ = self._rng.choice([each for each in found if each[2] == why])
         await self._be_safe()
         self._said.append(f"{command} {headers}, which makes no sense")

@@ -141,7 +141,8 @@ def _with_long_faults(case: Case, given: Given) -> Case:
     length = round(LONG * bound, 1)
     settings = {**settings, LENGTHS.name: f"{settings[LENGTHS.name]},{length:g}", GAP.name: max(GAPS)}
     lasts = given.time_limit if given.time_limit is not None else LEAST_SECONDS + 2 * length
-    return replace(alone, settings=settings, time_limit=lasts)
+    long = replace(alone, settings=settings, time_limit=lasts)
+    return case if senseless(long) else long
 
 
 def senseless(case: Case) -> str:

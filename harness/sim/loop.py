@@ -340,6 +340,11 @@ class SimLoop(asyncio.BaseEventLoop):
         """Call something that belongs to no process in the next turn; for signal handlers, whatever runs now."""
         self.ready.append(Handle(callback, (), None, None, False, 0.0))
 
+    @property
+    def step(self) -> tuple[float, Process | None]:
+        """What tells the step that runs now from others: the time, and whose it is."""
+        return self.now, self._owner
+
     def break_off(self, where: str) -> None:
         """The step that runs now has been running for far too long: if it is a node's, leave it, and end the run then.
 

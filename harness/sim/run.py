@@ -13,6 +13,7 @@ from types import FrameType
 from typing import Any
 
 from harness.sim.clock import EPOCH
+from harness.sim.errors import Endless
 from harness.sim.explorer import Explorer
 from harness.sim.invariants import InvariantBroken
 from harness.sim.livelock import LOOKS, MOST_LOOKS, Limit, Livelock
@@ -48,7 +49,7 @@ def simulate(run_dir: Path, emit: Emit = ignore, explorer: Explorer | None = Non
         with _interrupts(lambda: loop.interrupt(control.interrupted.set)), _endless_steps(loop):
             try:
                 loop.run_until_complete(runner)
-            except Livelock as error:
+            except (Livelock, Endless) as error:
                 if not begun:
                     raise
                 begun[0].end_as_it_is(str(error))
@@ -128,12 +129,12 @@ def _endless_steps(loop: SimLoop) -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    seen = loop.now, 0
+    seen = loop.step, 0
 
     def look(_: int, frame: FrameType | None) -> None:
         nonlocal seen
-        moment, times = seen
-        seen = loop.now, times + 1 if moment == loop.now else 0
+        step, times = seen
+        seen = loop.step, times + 1 if step == loop.step else 0
         if seen[1] >= MOST_LOOKS:
             loop.break_off(frame.f_code.co_qualname if frame is not None else "?")
 

@@ -18,8 +18,8 @@ HEALTHY, SERVES, SERVES_WITH_MAJORITY, SERVES_WITH_ONE, KEEPS_ROLES = (
 
 ``healthy``: from the last heal until the system says that it is well. ``serves``: how long nothing that clients ask
 for may succeed while no fault is in force. ``serves-with-majority``: the same while processes of a minority of the
-nodes are down or stand still, where something had succeeded before that and no fault had been in force for a second.
-``serves-with-one``: the same while one of a pair is, and the other one was of use, by its role, when that began.
+nodes are down or stand still. ``serves-with-one``: the same while one of a pair is, and no fault had been in force for
+a second before.
 ``keeps-roles``: after which, with no fault in force, no node changes its role any more.
 """
 
@@ -37,7 +37,8 @@ class Bound:
     value. ``source`` is where that comes from.
 
     It is claimed of tests in which none of the faults ``unless`` strike, and whose options have all values of
-    ``where``, each of which may be one of several.
+    ``where``, each of which may be one of several. With ``of_use`` it holds, while nodes are down, where one of those
+    that stay was of use when that began, by its role: part of what serves, or ready to take over.
     """
 
     name: str
@@ -46,6 +47,7 @@ class Bound:
     source: str
     unless: tuple[str, ...] = ()
     where: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
+    of_use: bool = field(default=False, kw_only=True)
 
     def claimed(self, test: Test) -> bool:
         """Whether it must hold in a test."""
@@ -131,4 +133,5 @@ def bounds_of(declared: Sequence[Bound], test: Test) -> dict[str, dict[str, Any]
     for each in declared:
         if each.name not in found and each.claimed(test):
             found[each.name] = {"seconds": each.seconds(test.options), "formula": each.formula, "source": each.source}
+            found[each.name] |= {"of_use": True} if each.of_use else {}
     return found

@@ -596,5 +596,5 @@ class Longer(BrokerMachine):
 
 BrokerMachine.TestCase.settings = settings(max_examples=80, stateful_step_count=60, deadline=None)
 TestBrokerMachine = BrokerMachine.TestCase
-Longer.TestCase.settings = settings(max_examples=600, stateful_step_count=100, deadline=None)
+Longer.TestCase.settings = settings(max_examples=2000, stateful_step_count=100, deadline=None)
 TestLonger = pytest.mark.soak(Longer.TestCase)

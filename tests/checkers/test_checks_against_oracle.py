@@ -130,7 +130,7 @@ def test_order(rows: list[Row]) -> None:
 
 
 @pytest.mark.soak
-@settings(max_examples=6_000, deadline=None)
+@settings(max_examples=20_000, deadline=None)
 @given(histories(), histories(retries=False))
 def test_a_great_many_histories(rows: list[Row], in_order: list[Row]) -> None:
     compare_counts_and_verdicts(rows)

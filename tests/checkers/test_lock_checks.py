@@ -175,7 +175,7 @@ def test_verdicts_are_those_of_the_definitions(rows: list[Row]) -> None:
 
 
 @pytest.mark.soak
-@settings(max_examples=2_000, deadline=None)
+@settings(max_examples=5_000, deadline=None)
 @given(histories())
 def test_a_great_many_histories(rows: list[Row]) -> None:
     compare(rows)

@@ -303,7 +303,7 @@ def test_the_checks_agree_with_the_definitions(rows: list[Row]) -> None:
 
 @pytest.mark.soak
 @pytest.mark.timeout(900)
-@settings(max_examples=1_500, deadline=None)
+@settings(max_examples=3_000, deadline=None)
 @given(histories())
 def test_a_great_many_histories(rows: list[Row]) -> None:
     compare(rows)

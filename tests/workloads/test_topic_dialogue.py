@@ -15,14 +15,14 @@ LOGINS = Case("standalone", "dialogue", "kill", None, 14.0, 60.0, {"fault_gap": 
 
 
 @pytest.mark.requirement("H17", part=True)
-@pytest.mark.parametrize(("case", "item"), [
-    (TOPICS, "topic-dialogue"), (TOPICS, "icestorm-retries"), (LOGINS, "other-logins"),
+@pytest.mark.parametrize(("case", "item", "least"), [
+    (TOPICS, "topic-dialogue", 6), (TOPICS, "icestorm-retries", 4), (LOGINS, "other-logins", 6),
 ])
-def test_an_unchanged_broker_answers_as_the_model_does(case: Case, item: str, tmp_path: Path) -> None:
+def test_an_unchanged_broker_answers_as_the_model_does(case: Case, item: str, least: int, tmp_path: Path) -> None:
     result, _ = run_and_judge(case, 1, tmp_path, tmp_path, NONE)
     assert result.verdict == "valid", result.sentence
     times, judged = result.surface[item]
-    assert times > 3 and judged
+    assert times >= least and judged
 
 
 @pytest.mark.requirement("H17", part=True)

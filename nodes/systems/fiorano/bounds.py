@@ -25,7 +25,8 @@ _LOCKED = {"lock": (True,), "fencing": (True,), "as_documented": ("",)}
 BOUNDS = (
     Bound(HEALTHY, TAKEOVER, 1, _WHY, unless=("disk",), where=_LOCKED),
     Bound(SERVES, TAKEOVER, 1, _WHY, unless=("disk",), where=_LOCKED),
-    Bound(SERVES_WITH_ONE, TAKEOVER, 2, _WHY, unless=("disk", "gateway", "lockfile", "database"), where=_LOCKED),
+    Bound(SERVES_WITH_ONE, TAKEOVER, 2, _WHY, unless=("disk", "gateway", "lockfile", "database"), where=_LOCKED,
+          of_use=True),
     Bound(KEEPS_ROLES, TAKEOVER, 1, _WHY, unless=("disk",), where=_LOCKED),
 )
 

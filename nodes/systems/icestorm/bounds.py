@@ -23,7 +23,7 @@ _WHY = ("Garcia-Molina's timers: a slave asks after its coordinator, a coordinat
 BOUNDS = (
     Bound(HEALTHY, ELECTION, 1, _WHY, unless=("disk",)),
     Bound(SERVES, ELECTION, 1, _WHY, unless=("disk",)),
-    Bound(SERVES_WITH_MAJORITY, ELECTION, 2, _WHY, unless=("disk",)),
+    Bound(SERVES_WITH_MAJORITY, ELECTION, 2, _WHY, unless=("disk",), of_use=True),
     Bound(KEEPS_ROLES, ELECTION, 1, _WHY, unless=("disk",)),
 )
 

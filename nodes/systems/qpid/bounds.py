@@ -27,7 +27,7 @@ BOUNDS = (
     # Ten seconds: a person may have to say whose store is the best, and looks after it for a while first.
     Bound(HEALTHY, FAILOVER, 10, _WHY, unless=("disk",), where=_OURS),
     Bound(SERVES, FAILOVER, 10, _WHY, unless=("disk",), where=_OURS),
-    Bound(SERVES_WITH_MAJORITY, FAILOVER, 10, _WHY, unless=("disk",), where=_OURS),
+    Bound(SERVES_WITH_MAJORITY, FAILOVER, 10, _WHY, unless=("disk",), where=_OURS, of_use=True),
     Bound(KEEPS_ROLES, FAILOVER, 10, _WHY, unless=("disk",), where=_OURS),
 )
 
