@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping
+import asyncio
+from collections.abc import Callable, Hashable, Mapping
 from pathlib import Path
 
 import pytest
@@ -10,10 +11,19 @@ import pytest
 from harness.sim.campaign import ALL, Case, run_and_judge
 from harness.sim.deadlines import Deadlines
 from nodes.reference.bugs import BUGS
+from nodes.reference.designs.fiorano.server import Server
+from nodes.reference.designs.fiorano.states import ACTIVE
+from nodes.reference.designs.icestorm.design import IDLE, IceStorm
+from nodes.reference.designs.joram.outbox import Outbox
+from nodes.reference.designs.qpid.browsing import Browsing
+from nodes.reference.designs.qpid.primary import Primary
+from nodes.reference.server.networks import Networks
+from nodes.reference.server.sessions import Session
 from nodes.systems.catalog import SYSTEMS
 from stormproof.contracts.deadline import Deadline, Pending
 from stormproof.contracts.invariant import INVARIANTS
 from stormproof.run_folder import read_run
+from workloads.connection import StompConnection
 
 ALWAYS = Deadline("own", {"timeout": 2}, 0.5, "a paper", what="it waits")
 CALM = Deadline("calm", {"timeout": 2}, 0.5, "a paper", what="it waits for others", calm=True)
@@ -107,3 +117,125 @@ def test_a_broker_that_is_late_ends_the_run(bug: str, deadline: str, nemesis: st
     assert found.run_dir is not None
     told = read_run(found.run_dir)["invariant_broken"]
     assert told["name"] == deadline and told["source"] and "for at most" in told["rule"]
+
+
+Patch = pytest.MonkeyPatch
+
+
+def no_beats(patch: Patch) -> None:
+    """A broker sends no heart-beats."""
+    patch.setattr(Session, "_beat", lambda self, interval: None)
+
+
+def deaf_to_silence(patch: Patch) -> None:
+    """Clients send no heart-beats, and the broker does not mind."""
+    patch.setattr(Session, "_listen", lambda self, *how: None)
+    patch.setattr(StompConnection, "_beat", lambda self: asyncio.sleep(1000))
+
+
+def missed_beats_add_up(patch: Patch) -> None:
+    """Whoever is heard is ended all the same."""
+    patch.setattr(Session, "_listen", lambda self, name, interval, most, silent: self._timer(
+        name, interval, lambda: (self._host.cut_early(self), silent())))
+
+
+def lost_wake_up(patch: Patch) -> None:
+    """Who has waited for its connection goes on three seconds later."""
+    wait = Session._wait
+
+    async def late(self: Session) -> None:
+        self._waits, must = True, self._must_wait
+        await asyncio.sleep(3 if must() else 0)
+        await wait(self)
+
+    patch.setattr(Session, "_wait", late)
+
+
+def connection_lost(patch: Patch) -> None:
+    """Clients lose their connections, as to others that take them over, and are not told."""
+    greet = Session._greet
+
+    def lose(self: Session, headers: Mapping[str, str]) -> None:
+        greet(self, headers)
+        self.conn = None if not self.admin else self.conn
+
+    patch.setattr(Session, "_greet", lose)
+
+
+def told_too_late(patch: Patch) -> None:
+    """What is committed waits for ever."""
+    patch.setattr(Outbox, "commit", lambda self, index: None)
+
+
+def never_forwarded(patch: Patch) -> None:
+    """Nothing is sent to another server."""
+    patch.setattr(Networks, "_pump", lambda self, server, connection: None)
+
+
+def busy_as_idle(patch: Patch) -> None:
+    """A client that waits for its answer counts as an idle one."""
+    async def close(self: IceStorm) -> None:
+        while True:
+            await asyncio.sleep(0.05)
+            for client in [each for each in self._clients.values() if each.busy]:
+                self._forget(client, IDLE)
+
+    patch.setattr(IceStorm, "_close_idle", close)
+
+
+def still_expected(patch: Patch) -> None:
+    """A backup that attaches goes on to be expected."""
+    patch.setattr(Primary, "attached", lambda self, name, message: self._browsing.attached(name, message))
+
+
+def ready_for_nothing(patch: Patch) -> None:
+    """Nobody waits for a backup that is ready."""
+    completed = Browsing.completed
+
+    def without(self: Browsing, name: str, number: int, groups: int) -> None:
+        completed(self, name, number, groups)
+        for browser in self.browsers.values():
+            browser.counts = False
+
+    patch.setattr(Browsing, "completed", without)
+
+
+def undecided(patch: Patch) -> None:
+    """An active server whose peer is gone stays what it is."""
+    decide = Server.decide
+    patch.setattr(Server, "decide", lambda self: None if self.state == ACTIVE and self.peer is None else decide(self))
+
+
+LATE: dict[str, tuple[str, str, str, dict[str, str], Callable[[Patch], None]]] = {
+    "heart-beat": ("standalone", "queue", "kill", {}, no_beats),
+    "silent-client": ("standalone", "queue", "kill", {"client_heartbeat": "0.1"}, deaf_to_silence),
+    "cut-early": ("standalone", "queue", "kill", {}, missed_beats_add_up),
+    "held-up": ("standalone", "queue", "kill", {}, lost_wake_up),
+    "left-over": ("standalone", "queue", "kill", {}, connection_lost),
+    "untold": ("joram", "queue", "kill", {"propagation": "asynchronous"}, told_too_late),
+    "forwarding": ("joram", "clustered", "kill", {}, never_forwarded),
+    "ended-busy": ("icestorm", "topic-dialogue", "kill", {"acm_timeout": "5"}, busy_as_idle),
+    "expected-though-there": ("qpid", "queue", "kill", {"catchup_timeout": "2"}, still_expected),
+    "ready-uncounted": ("qpid", "queue", "kill", {}, ready_for_nothing),
+    "undecided": ("fiorano", "queue", "kill", {"mode": "replicated"}, undecided),
+}
+
+
+@pytest.mark.requirement("H17", part=True)
+@pytest.mark.parametrize("name", LATE)
+def test_a_deadline_that_is_missed_ends_the_run(name: str, tmp_path: Path, monkeypatch: Patch) -> None:
+    system, workload, nemesis, settings, break_it = LATE[name]
+    tested = SYSTEMS.load(system)
+    (deadline,) = (each for each in tested.deadlines if each.name == name)
+    monkeypatch.setattr(tested, "deadlines", (deadline,))
+    monkeypatch.setattr(tested, "invariants", ())
+    break_it(monkeypatch)
+    rate = 0.3 if name == "silent-client" else 17.0  # whoever has something to say is not silent
+    case = Case(system, workload, nemesis, None, 26.0, rate, {"min_ok": "1", INVARIANTS: "true", **settings})
+    seen = []
+    for seed in range(1, 9):
+        found, *_ = run_and_judge(case, seed, tmp_path / str(seed), tmp_path, ALL)
+        seen.append(found.sentence)
+        if found.run_dir is not None and read_run(found.run_dir).get("invariant_broken", {}).get("name") == name:
+            return
+    raise AssertionError(seen)
