@@ -10,13 +10,14 @@ from dataclasses import replace
 from typing import Any, Protocol
 
 from nodes.reference.engine.topics import TOPIC_MANAGER
-from nodes.stomp import Frame, Parser, ProtocolError, encode
+from nodes.stomp import Frame
 from nodes.timeouts import within
 from stormproof.contracts.cluster import NodeStatus
 from stormproof.operation import INVOKE, Op
 from stormproof.test import Test
 from workloads.client import StompCluster, encode_body
 from workloads.connection import Address, ConnectionBroken, NotSent, Rejected, Settings, StompConnection
+from workloads.pushed_events import PushedEvents
 from workloads.surface import SURFACE, Surface, difference
 from workloads.taking import NOT_AS_SENT, OBSERVE, value_of
 
@@ -24,7 +25,6 @@ FIRST_PORT = 7400
 REPLICATED, NON_REPLICATED, SINGLE = "replicated", "non-replicated", "single-endpoint"
 KINDS = (REPLICATED, NON_REPLICATED, SINGLE)
 DONE_ALREADY = {"create": "topic-exists", "subscribe": "already-subscribed", "link": "link-exists"}
-_READ = 1 << 16
 _ONE = "one"
 """The value of ``publisher_endpoints`` with which a proxy names one replica."""
 
@@ -233,16 +233,15 @@ class Listener(EventClient):
         super().__init__(cluster, host, first)
         self._key = key
         self._port = FIRST_PORT + key
-        self._server: asyncio.Server | None = None
+        self._pushed = PushedEvents(self._take)
         self._events: deque[Frame] = deque()
         self._arrived = asyncio.Event()
         self._work, self._busy = float(self.options["work"]), asyncio.Lock()
-        self._pushing: dict[asyncio.StreamWriter, None] = {}
 
     async def open(self) -> None:
         """Listen, and have the topics and their links made."""
         try:
-            self._server = await asyncio.start_server(self._accept, self.host, self._port)
+            await self._pushed.open(self.host, self._port)
         except OSError as error:
             raise ConnectionBroken(f"can't listen on {self.host}:{self._port}: {error.strerror}") from None
         await super().open()
@@ -252,10 +251,7 @@ class Listener(EventClient):
 
     async def close(self) -> None:
         """Stop listening."""
-        if self._server is not None:
-            self._server.close()
-        for writer in list(self._pushing):
-            writer.transport.abort()
+        self._pushed.close()
 
     async def invoke(self, op: Op) -> Op:
         """``attach``, ``receive`` or ``drain``."""
@@ -315,22 +311,11 @@ class Listener(EventClient):
             if not self._events and (waiting == 0 or loop.time() >= patience):
                 return None
 
-    async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Take the events that a replica pushes; each is acknowledged once it is in our hands."""
-        self._pushing[writer] = None
-        parser = Parser()
-        try:
-            while data := await reader.read(_READ):
-                for frame in parser.feed(data):
-                    if isinstance(frame, Frame) and frame.command == "MESSAGE":
-                        if self._work:
-                            async with self._busy:
-                                await asyncio.sleep(self._work)
-                        self._events.append(frame)
-                        self._arrived.set()
-                        writer.write(encode(Frame("ACK", {"id": frame.headers.get("ack", "")})))
-        except (OSError, ProtocolError):
-            pass  # The replica connects again.
-        finally:
-            del self._pushing[writer]
-            writer.transport.abort()
+    async def _take(self, event: Frame) -> bool:
+        """An event that a replica pushes is acknowledged once it is in our hands."""
+        if self._work:
+            async with self._busy:
+                await asyncio.sleep(self._work)
+        self._events.append(event)
+        self._arrived.set()
+        return True

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
 
-from nodes.stomp import Frame, Parser, ProtocolError, encode
-
-_READ = 1 << 16
+from nodes.stomp import Frame
+from workloads.pushed_events import PushedEvents
 
 
 class FailingSubscriber:
@@ -22,13 +20,12 @@ class FailingSubscriber:
         self.failing = failing
         self.attempts = 0
         self.taken: list[bytes] = []
-        self._host, self._port = host, port
-        self._server: asyncio.Server | None = None
-        self._writers: dict[asyncio.StreamWriter, None] = {}
+        self._address = host, port
+        self._pushed = PushedEvents(self._take)
 
     async def open(self) -> None:
         """Begin to listen; raises OSError."""
-        self._server = await asyncio.start_server(self._accept, self._host, self._port)
+        await self._pushed.open(*self._address)
 
     def has_taken(self, count: int) -> Callable[[], bool]:
         """Whether it has taken so many events, whenever that is asked."""
@@ -36,27 +33,12 @@ class FailingSubscriber:
 
     def close(self) -> None:
         """Listen no longer."""
-        if self._server is not None:
-            self._server.close()
-        for writer in list(self._writers):
-            writer.transport.abort()
+        self._pushed.close()
 
-    async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self._writers[writer] = None
-        parser = Parser()
-        try:
-            while data := await reader.read(_READ):
-                for frame in parser.feed(data):
-                    if not isinstance(frame, Frame) or frame.command != "MESSAGE":
-                        continue
-                    self.attempts += 1
-                    if self.failing is None or self.attempts <= self.failing:
-                        return
-                    self.attempts = 0
-                    self.taken.append(frame.body)
-                    writer.write(encode(Frame("ACK", {"id": frame.headers.get("ack", "")})))
-        except (OSError, ProtocolError):
-            pass  # It is tried again.
-        finally:
-            del self._writers[writer]
-            writer.transport.abort()
+    async def _take(self, event: Frame) -> bool:
+        self.attempts += 1
+        if self.failing is None or self.attempts <= self.failing:
+            return False
+        self.attempts = 0
+        self.taken.append(event.body)
+        return True
