@@ -27,6 +27,7 @@ _BY_MODEL = frozenset({
     "nack-cumulative", "unsubscribe", "unsubscribe-unacknowledged", "ack-in-transaction", "nack-in-transaction",
     "abort-of-acks", "abort-of-nacks", "refused-commands", "durable-deleted", "xa-abort-prepared", "xa-commit-again",
     "xa-one-phase", "qpid-direct", "qpid-fanout", "qpid-topic", "headers-repeated", "durable-changed", "durable-in-use",
+    "several-subscriptions", "number-left-out", "closed-for-idleness",
 })
 """What is used, and judged, by dialogues as well."""
 _QUEUES = ("queue", "consume-last", "clustered", "store-and-forward", "transaction")
@@ -120,6 +121,9 @@ ITEMS: tuple[Item, ...] = tuple(_with_dialogues(item) for item in (
     _queue("several-subscriptions", "two subscriptions of one connection to a queue", "lost", "duplicated",
            "subscription", topics=False),
     _queue("refused-commands", "a command that is refused ends its connection, and has no effect", "refusal"),
+    _nobody("number-left-out", "a frame of a reliable connection whose number leaves one out", systems=RELIABLE),
+    _nobody("closed-for-idleness", "a reliable connection of which nothing is heard for `idle_timeout`",
+            systems=RELIABLE),
     _by("topic", "publish", "SEND to a topic", "publish", _TOPIC, RELIABLE),
     _by("topic", "durable", "a durable subscription: SUBSCRIBE with x-durable, UNSUBSCRIBE, again", "attach detach",
         ("topic-lost", "topic-order"), RELIABLE),
@@ -184,7 +188,7 @@ ITEMS: tuple[Item, ...] = tuple(_with_dialogues(item) for item in (
     _nobody("icestorm-pages", "lists that come in pages", "designs/icestorm.md", ("icestorm",)),
     _by("security", "fiorano-rights", "principals, rights and administered objects", "grant revoke create destroy look",
         ("metadata",), ("fiorano", "standalone"), "designs/fiorano-security.md"),
-    Item("other-logins", "rights and passcodes of a login that change while it sends, takes, prepares and recovers",
+    Item("other-logins", "rights and passcodes of a login that change while it sends, takes, prepares, recovers",
          "designs/fiorano-security.md", ("fiorano", "standalone"), (DIALOGUE,), (DIALOGUE,),
          settings=(("visitors", True),)),
     _by("offline-send", "durable-connection", "a connection whose client keeps what it can't send", "offline online",

@@ -32,12 +32,21 @@ class Message:
 
 @dataclass(eq=False)
 class Box:
-    """A queue, or what waits for one subscription to topics; ``ready`` in the order in which it is delivered."""
+    """A queue, or what waits for one subscription to topics; ``ready`` in the order in which it is delivered.
+
+    ``subscriptions`` are in the order in which they began; ``served`` is the ``place`` of the one served last.
+    """
 
     name: str
     pattern: str = ""
     ready: list[Message] = field(default_factory=list)
-    subscription: Subscription | None = None
+    subscriptions: list[Subscription] = field(default_factory=list)
+    served: int = 0
+
+    def in_turn(self) -> Subscription | None:
+        """Who gets the next message: of those with room the first that began after the one served last."""
+        having = [each for each in self.subscriptions if len(each.unacknowledged) < each.window]
+        return next((each for each in having if each.place > self.served), having[0] if having else None)
 
     def give_back(self, message: Message) -> None:
         """It was delivered, and waits again: before all that came later."""
@@ -49,7 +58,8 @@ class Box:
 class Subscription:
     """``unacknowledged`` in the order of delivery; of these ``due`` have not come to the client yet.
 
-    ``held`` are those that have come, each with the id by which it is acknowledged.
+    ``held`` are those that have come, each with the id by which it is acknowledged; ``place`` is the subscription's in
+    the order in which all began.
     """
 
     name: str
@@ -57,6 +67,7 @@ class Subscription:
     ack: str
     window: int
     durable: str = ""
+    place: int = 0
     unacknowledged: list[Message] = field(default_factory=list)
     due: list[Message] = field(default_factory=list)
     held: dict[str, Message] = field(default_factory=dict)
@@ -124,6 +135,8 @@ class BrokerModel:
         self.queues: dict[str, Box] = {}
         self.durables: dict[str, Box] = {}
         self.transients: list[Box] = []
+        self.others: dict[str, Box] = {}
+        """Login -> what waits for its durable subscription."""
         self.subscriptions: dict[str, Subscription] = {}
         self.transactions: dict[str, Transaction] = {}
         self.prepared: dict[str, Transaction] = {}
@@ -131,7 +144,7 @@ class BrokerModel:
         self.exchanges: dict[str, str] = {}
         self.bindings: set[tuple[str, str, str]] = set()
         """Exchange, queue and key."""
-        self._sent = 0
+        self._sent = self._subscribed = 0
 
     def queue(self, name: str) -> Box:
         """A queue: it comes into being when it is first used."""
@@ -143,7 +156,7 @@ class BrokerModel:
         if kind == "queue":
             return [self.queue(name)]
         if kind == "topic":
-            boxes = [*self.durables.values(), *self.transients]
+            boxes = [*self.durables.values(), *self.transients, *self.others.values()]
             return [box for box in boxes if selects(box.pattern, name)]
         exchange, _, key = name.partition("/")
         bound = {queue for at, queue, by in self.bindings
@@ -159,8 +172,10 @@ class BrokerModel:
 
     def subscribe(self, name: str, box: Box, ack: str, window: int, durable: str = "") -> Subscription:
         """SUBSCRIBE to a queue, or to what waits for a subscription to topics."""
-        subscription = self.subscriptions[name] = Subscription(name, box, ack, window, durable)
-        box.subscription = subscription
+        self._subscribed += 1
+        subscription = Subscription(name, box, ack, window, durable, self._subscribed)
+        self.subscriptions[name] = subscription
+        box.subscriptions.append(subscription)
         self._deliver()
         return subscription
 
@@ -175,17 +190,25 @@ class BrokerModel:
             known = self.durables[durable] = Box(durable, pattern)
         return known
 
+    def box_of(self, login: str, pattern: str) -> Box:
+        """What waits for another login's durable subscription."""
+        return self.others.setdefault(login, Box(login, pattern))
+
     def unsubscribe(self, subscription: Subscription, *, delete: bool = False) -> None:
         """UNSUBSCRIBE; ``delete`` its durable subscription, too."""
+        self._end(subscription)
+        if delete:
+            del self.durables[subscription.durable]
+        self._deliver()
+
+    def _end(self, subscription: Subscription) -> None:
         del self.subscriptions[subscription.name]
         box = subscription.box
-        box.subscription = None
+        box.subscriptions.remove(subscription)
         for message in subscription.unacknowledged:
             box.give_back(message)
         if box in self.transients:
             self.transients.remove(box)
-        if delete:
-            del self.durables[subscription.durable]
 
     def settle(self, kind: str, subscription: Subscription, message: Message) -> None:
         """ACK or NACK."""
@@ -246,7 +269,7 @@ class BrokerModel:
         """The connection has ended: its subscriptions, and the transactions that are not prepared, branches as well."""
         self.transactions.clear()
         for subscription in list(self.subscriptions.values()):
-            self.unsubscribe(subscription)
+            self._end(subscription)
 
     def delete_exchange(self, name: str) -> None:
         """It is gone with its bindings."""
@@ -288,9 +311,9 @@ class BrokerModel:
                 subscription.box.give_back(each)
 
     def _deliver(self) -> None:
-        for subscription in self.subscriptions.values():
-            ready = subscription.box.ready
-            while ready and len(subscription.unacknowledged) < subscription.window:
-                message = ready.pop(0)
+        for box in {id(each.box): each.box for each in self.subscriptions.values()}.values():
+            while box.ready and (subscription := box.in_turn()) is not None:
+                message = box.ready.pop(0)
+                box.served = subscription.place
                 subscription.unacknowledged.append(message)
                 subscription.due.append(message)

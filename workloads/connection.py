@@ -75,7 +75,8 @@ class Settings:
 class _Pending:
     """A frame that waits for its receipt, or to be safe; ``seq`` is given when it is first written.
 
-    ``done``: its receipt has come. ``told``: the application believes that it is confirmed.
+    ``done``: its receipt has come. ``told``: the application believes that it is confirmed. ``gap``: numbers that are
+    left out before its own.
     """
 
     frame: Frame
@@ -83,6 +84,7 @@ class _Pending:
     seq: int = 0
     done: bool = False
     told: bool = False
+    gap: int = 0
 
 
 @dataclass
@@ -154,11 +156,12 @@ class StompConnection:
             raise ConnectionBroken(str(self._broken))
 
     async def request(
-        self, command: str, headers: Mapping[str, str], body: bytes, timeout: float | None
+        self, command: str, headers: Mapping[str, str], body: bytes, timeout: float | None, *, gap: int = 0
     ) -> Mapping[str, str]:
         """Send a frame and wait for its receipt, across reconnections; returns the receipt's headers.
 
-        ``timeout`` None waits until the connection is over.
+        ``timeout`` None waits until the connection is over; ``gap`` is how many numbers are left out before that of
+        this frame, for which the broker is to close the connection.
 
         Raises:
             NotSent: it never reached a socket within ``timeout``.
@@ -169,6 +172,7 @@ class StompConnection:
         if self.over:
             raise NotSent(str(self._broken))
         pending = self._enqueue(command, headers, body)
+        pending.gap = gap
         self._write_pending(pending)
         try:
             async with within(timeout):
@@ -465,7 +469,7 @@ class StompConnection:
             self._writer.write(encode(Frame(RECEIVED, headers | {"x-received": str(self._state.received)})))
             return
         if pending.seq == 0:
-            self._state.sent += 1
+            self._state.sent += 1 + pending.gap
             pending.seq = self._state.sent
         if self._state.connection_id:
             headers["x-seq"] = str(pending.seq)

@@ -49,6 +49,8 @@ _BINDING_KEYS = (*_KEYS, "x.*", "x.>", "*.y", "x", "x.y")
 _COMMANDS_EACH = 5
 _IN_ORDER = ("ACK", "NACK", "SUBSCRIBE", "UNSUBSCRIBE", "COMMIT", "ABORT")
 """Commands whose receipts never come before anything else does: that of a message may, where it is not safe yet."""
+_CONSUMERS = (1, 1, 2, 3)
+"""Subscriptions that a queue has at most, as drawn each time."""
 _MANY, _JUST_NOW = 1000, 1.0
 """Ends of branches that are enough for all clients of a run; seconds in which few come to an end."""
 _SITUATED = 0.75
@@ -59,6 +61,9 @@ _ALWAYS_SENSELESS = frozenset({
     "UNSUBSCRIBE of nothing", "BEGIN without a name", "COMMIT of an unknown XID", "SEND to no exchange",
 })
 """What makes no sense, whatever the client has."""
+_GAP = "a frame whose number leaves one out"
+_SHOWN = {"SUBSCRIBE to what is in use": "durable-in-use", _GAP: "number-left-out"}
+"""What of the surface is used by what makes no sense."""
 
 logger = logging.getLogger("stormproof.client")
 
@@ -124,9 +129,14 @@ class DialogueClient(StompClient):
         return op.ok()
 
     async def _open_again(self) -> None:
-        """Go on after a connection that we have ended; one that has ended by itself may have left things undone."""
-        if not self._parting:
+        """Go on after a connection that we have ended, or that its broker says it has closed for idleness; one that has
+        ended otherwise may have left things undone."""
+        known = self._connection.closed_for_idleness is not None and not self._connection.unsafe
+        if not (self._parting or known):
             raise ConnectionBroken("it was closed while nothing was asked")
+        if not self._parting:
+            self._said.append("closed for idleness")
+            self._surface.use("closed-for-idleness")
         await super()._open_again()
         self._parting = False
 
@@ -198,8 +208,10 @@ class DialogueClient(StompClient):
 
     async def _subscribe(self) -> None:
         box = self._model.queue(self._queue())
-        if box.subscription is not None:
+        if len(box.subscriptions) >= self._rng.choice(_CONSUMERS):
             return
+        if box.subscriptions:
+            self._surface.use("several-subscriptions")
         await self._take_from(box)
 
     async def _take_from(self, box: Box) -> None:
@@ -217,7 +229,7 @@ class DialogueClient(StompClient):
         pattern = self._rng.choice(_PATTERNS).format(self._mine)
         durable = f"{self._mine}-{self._rng.choice('de')}" if self._rng.random() < 0.7 else ""
         known = self._model.durables.get(durable)
-        if known is not None and known.subscription is not None:
+        if known is not None and known.subscriptions:
             return
         name, ack, window = self._taking()
         asked = {"id": name, "destination": f"/topic/{pattern}", "ack": ack, "x-prefetch": str(window)}
@@ -242,7 +254,13 @@ class DialogueClient(StompClient):
 
     def _forget_arrived(self, subscription: Subscription) -> None:
         """What came before the end of a subscription was right, if it was the next."""
-        self._look()
+        # What came to others may be what this one has given back.
+        messages = self.connection.messages
+        for _ in range(len(messages)):
+            if messages[0].headers.get("subscription") == subscription.name:
+                self._compare(messages.popleft())
+            else:
+                messages.rotate(-1)
         subscription.due.clear()
 
     # What comes.
@@ -424,6 +442,8 @@ class DialogueClient(StompClient):
             ("UNSUBSCRIBE", {"id": "never"}, "UNSUBSCRIBE of nothing"), ("BEGIN", {}, "BEGIN without a name"),
         ]  # fmt: skip
         found += [("BEGIN", {"transaction": name}, "BEGIN again") for name in model.transactions]
+        if self._settings.reliable:
+            found.append(("SEND", {"destination": f"/queue/{self._mine}.a"}, _GAP))
         for name, each in model.subscriptions.items():
             found.append(("SUBSCRIBE", {"id": name, "destination": f"/queue/{self._mine}.free"}, "SUBSCRIBE again"))
             if each.durable:
@@ -454,11 +474,12 @@ class DialogueClient(StompClient):
         why = self._rng.choice(kinds or sorted({why for *_, why in found}))
         command, headers, _ = self._rng.choice([each for each in found if each[2] == why])
         await self._be_safe()
-        self._said.append(f"{command} {headers}, which makes no sense")
+        self._said.append(f"{command} {headers}, which makes no sense ({why})")
         try:
-            await self.request(command, headers)
+            await self._connection.request(command, headers, b"", float(self._options["op_timeout"]),
+                                           gap=int(why == _GAP))
         except Rejected:
-            self._surface.use("refused-commands", *(["durable-in-use"] if why == "SUBSCRIBE to what is in use" else []))
+            self._surface.use("refused-commands", *([_SHOWN[why]] if why in _SHOWN else []))
             await self._come_back()
             return
         raise Mismatch(f"{why} was confirmed")
@@ -539,7 +560,7 @@ class DialogueClient(StompClient):
                 await self._ask("create-queue", {"queue": queue}, None)
                 model.queue(queue)
                 await self._send_some(queue, (0, 2, 4))
-            case "queue" if model.queues[queue].subscription is None and not self._meant_for(queue):
+            case "queue" if not model.queues[queue].subscriptions and not self._meant_for(queue):
                 await self._ask("delete-queue", {"queue": queue}, None)
                 model.delete_queue(queue)
                 await self._send_some(queue, (0, 2, 4, 8))  # the next of its name has nothing of it
@@ -612,7 +633,7 @@ class DialogueClient(StompClient):
         for xid in list(model.prepared):
             await self._end_branch(xid, ABORTED if self._rng.random() < 0.5 else COMMITTED)
         for box in list(model.waiting()):
-            if box.subscription is None:
+            if not box.subscriptions:
                 await self._take_from(box)
         while any(each.unacknowledged for each in model.subscriptions.values()):
             await self._await_one()

@@ -25,10 +25,6 @@ _SENSELESS: tuple[tuple[str, dict[str, str], str], ...] = (
     ("BEGIN", {}, "no name"),
 )
 """Commands that a producer's connection can't have carried out."""
-_ILL_FORMED = frozenset({"a destination without a name", "no destination", "an unknown ack", "a window of none",
-                         "no name"})  # fmt: skip
-"""Of these, what a broker refuses before it looks at what there is; the connection may be taken up again after that,
-and whoever is to keep on until he has a receipt would do nothing else."""
 
 
 def destination(key: int) -> str:
@@ -76,8 +72,7 @@ class QueueClient(StompClient):
         if op.f == "enqueue":
             if self.surface is not None and self.manner.will(REFUSALS, 0.01):
                 command, headers, why = self.manner.rng.choice(_SENSELESS)
-                if not (self._settings.reliable and why in _ILL_FORMED):
-                    return await expect_refusal(self, self.surface, op, command, headers, why)
+                return await expect_refusal(self, self.surface, op, command, headers, why)
             if self.surface is not None and self.manner.will(SEND_TX, 0.2):
                 return await self._send_in_transaction(op, self.surface)
             await self.send(op.key or 0, op.value)

@@ -13,8 +13,10 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
 
 from nodes.reference.engine.topics import SECURITY
+from nodes.stomp import Frame
 from workloads.broker_model import BrokerModel
 from workloads.connection import ConnectionBroken, NotSent, Rejected, Settings, StompConnection
+from workloads.surface import difference_of
 
 PRODUCE, CONSUME = "produce", "consume"
 NOBODY = "nobody there"
@@ -46,6 +48,7 @@ class Visitor:
         self._addresses, self._op_timeout = addresses, op_timeout
         self._recover, self._wrong = recover, wrong
         self._numbers = 0
+        self._topics = (CONSUME, f"/topic/{mine}.>")
         self._passcode = ""
         self._former = ""
         self._grants: set[tuple[str, str]] = set()
@@ -74,8 +77,8 @@ class Visitor:
         if not self._passcode:
             return await self._create()
         steps = (self._grant, self._grant, self._grant, self._revoke, self._change_passcode, self._log_in, self._send,
-                 self._send, self._subscribe, self._transaction, self._transaction, self._branch, self._branch,
-                 self._delete)
+                 self._send, self._subscribe, self._take_topics, self._take_topics, self._transaction,
+                 self._transaction, self._branch, self._branch, self._delete)
         return await self._rng.choice(steps)()
 
     # What the administrator does.
@@ -117,7 +120,7 @@ class Visitor:
         await self._secure("create-principal", passcode=passcode)
         self._passcode, self._former = passcode, ""
         self._grants.clear()
-        for right in ((PRODUCE, f"/queue/{self._mine}.a"), (CONSUME, f"/queue/{self._mine}.ab")):
+        for right in ((PRODUCE, f"/queue/{self._mine}.a"), (CONSUME, f"/queue/{self._mine}.ab"), self._topics):
             await self._secure("grant", right=right[0], destination=right[1])
             self._grants.add(right)
         return "principal made"
@@ -132,6 +135,8 @@ class Visitor:
 
     async def _grant(self) -> str:
         right = (self._rng.choice((PRODUCE, PRODUCE, CONSUME)), self._destination())
+        if self._topics not in self._grants:
+            right = self._topics
         await self._secure("grant", "granted-already" if right in self._grants else None, right=right[0],
                            destination=right[1])
         self._grants.add(right)
@@ -248,6 +253,47 @@ class Visitor:
         about = {"id": str(self._numbers), "destination": destination, "ack": "client-individual"}
         await self._say("SUBSCRIBE", about, b"", allowed=False)
         return "SUBSCRIBE without its right"
+
+    async def _take_topics(self) -> str:
+        """All that waits for a durable subscription which the dialogue has as well: it is another.
+
+        It stays while the principal is away, even if that is deleted and made again.
+        """
+        connection = await self._connected()
+        if connection is None:
+            return NOBODY
+        allowed, destination = self._topics in self._grants, self._topics[1]
+        self._numbers += 1
+        about = {"id": str(self._numbers), "destination": destination, "x-durable": f"{self._mine}-d"}
+        await self._say("SUBSCRIBE", {**about, "ack": "client-individual"}, b"", allowed)
+        if not allowed:
+            return "SUBSCRIBE to topics without its right"
+        box = self._model.box_of(self.login, destination.removeprefix("/topic/"))
+        while box.ready:
+            message = await self._next(connection)
+            expected = box.ready.pop(0)
+            if found := difference_of(expected.headers, expected.body, expected.destination, message):
+                raise self._wrong(f"another login's message is another than was due ({found})")
+            await self._say("ACK", {"id": message.headers["ack"]}, b"", allowed=True)
+        delete = self._rng.random() < 0.3
+        away = {"id": about["id"], **({"x-durable": about["x-durable"]} if delete else {})}
+        await self._say("UNSUBSCRIBE", away, b"", allowed=True)
+        if connection.messages:
+            raise self._wrong("another login got a message that was not due")
+        if delete:
+            del self._model.others[self.login]
+        return "durable subscription deleted" if delete else "durable subscription"
+
+    async def _next(self, connection: StompConnection) -> Frame:
+        """The next message, which is due."""
+        message = await connection.next_message(self._op_timeout)
+        if message is None:
+            self._numbers += 1
+            await self._say("BEGIN", {"transaction": f"is it there {self._numbers}"}, b"", allowed=True)
+            message = await connection.next_message(0)
+        if message is None:
+            raise self._wrong("a message that was due to another login did not come")
+        return message
 
     async def _transaction(self) -> str:
         """What a transaction sends needs its right at SEND and at COMMIT."""

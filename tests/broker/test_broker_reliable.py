@@ -67,6 +67,27 @@ async def test_frames_must_be_numbered_without_gaps(shared_broker: BrokerProcess
     assert (error.headers["message"], error.headers["x-closed"]) == ("gap", "gap")
 
 
+async def test_a_wrong_command_closes_the_connection_for_good(shared_broker: BrokerProcess) -> None:
+    client = await RawClient.connect(shared_broker.port, x_reliable="true")
+    identity = client.connected.headers["x-connection-id"]
+    client.send("SUBSCRIBE", {"id": "s", "destination": "/queue/wrong", "ack": "client", "x-seq": "1"})
+    await client.confirmed("SEND", {"destination": "/queue/wrong", "x-seq": "2"}, b"x")
+    await client.expect("MESSAGE")
+    client.send("SEND", {"receipt": "r", "x-seq": "3"})
+    client.send("SEND", {"destination": "/queue/wrong", "x-seq": "4"}, b"after it")
+    error = await client.refused()
+    assert error.headers["message"] == "SEND without destination"
+    assert [error.headers[name] for name in ("receipt-id", "x-closed", "x-received")] == ["r", "error", "2"]
+    late = await RawClient.dial(shared_broker.port)
+    late.hello(x_reliable="true", x_connection_id=identity, x_received="0")
+    assert (await late.refused()).headers["x-closed"] == "error"
+    # What it held is anybody's.
+    other = await RawClient.connect(shared_broker.port)
+    other.send("SUBSCRIBE", {"id": "s", "destination": "/queue/wrong", "ack": "client"})
+    assert (await other.expect("MESSAGE")).headers["redelivered"] == "true"
+    assert (await status(shared_broker.port))["depths"]["wrong"] == 1
+
+
 async def test_received_settles_an_automatic_subscription(shared_broker: BrokerProcess) -> None:
     client = await RawClient.connect(shared_broker.port, x_reliable="true")
     await client.confirmed("SEND", {"destination": "/queue/auto", "x-seq": "1"}, b"x")

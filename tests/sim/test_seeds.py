@@ -125,6 +125,10 @@ def settings(text: str) -> dict[str, str]:
     (Case("icestorm", "topic-dialogue", "points,stop,kill", 3, 28.0, 17.0, settings(
         "election_timeout=0.5 publisher_endpoints=one acm_timeout=5.0 talkers=1 min_ok=3 fault_lengths=0.65,1.1,4 "
         "fault_gap=0.1")), 3001910),
+    # A replica that had just started followed a master and lost it again in one step.
+    (Case("joram", "lock", "rolling,packets,points", None, 28.0, 17.0, settings(
+        "transfer=held-back client_order=primary-first round_pause=0.3 client_heartbeat=0.1 op_timeout=1.0 "
+        "points_kind=partial,power min_ok=3 fault_lengths=0.6,3 fault_gap=0.1")), 11000141),
 ], ids=lambda each: each.workload if isinstance(each, Case) else str(each))  # fmt: skip
 def test_it_is_not_invalid(case: Case, seed: int, tmp_path: Path) -> None:
     result = run_seed(case, seed, tmp_path, tmp_path, NONE)

@@ -57,6 +57,31 @@ def test_what_is_given_back_comes_first_and_counts() -> None:
     assert [each.body for each in model.queue("a").ready] == [b"1", b"2", b"3"] and first.redeliveries == 2
 
 
+def test_consumers_take_turns_in_the_order_in_which_they_began() -> None:
+    model = BrokerModel()
+    box = model.queue("a")
+    first, second, third = (model.subscribe(name, box, INDIVIDUAL, window)
+                            for name, window in (("f", 1), ("s", 2), ("t", 9)))  # fmt: skip
+    for number in range(5):
+        model.send("/queue/a", {}, b"%d" % number)
+    assert [[each.body for each in one.due] for one in (first, second, third)] == [[b"0"], [b"1", b"3"], [b"2", b"4"]]
+    # The third was served last, so what it gives back goes to the first of those with room that comes after it.
+    model.settle("ACK", first, first.due[0])
+    model.settle("ACK", second, second.due[0])
+    model.unsubscribe(third)
+    assert [each.body for each in first.unacknowledged] == [b"2"] and first.unacknowledged[0].redeliveries == 1
+    assert [each.body for each in second.unacknowledged] == [b"3", b"4"]
+
+
+def test_another_logins_durable_subscription_is_another() -> None:
+    model = BrokerModel()
+    mine, theirs = model.topic_box("a.>", "d"), model.box_of("other", "a.>")
+    model.send("/topic/a.b", {}, b"1")
+    taken = model.subscribe("s", mine, INDIVIDUAL, 1, "d")
+    model.unsubscribe(taken, delete=True)
+    assert [each.body for each in theirs.ready] == [b"1"] and not model.durables
+
+
 def test_a_prepared_branch_has_what_it_took_until_it_ends() -> None:
     model = BrokerModel()
     model.send("/queue/a", {}, b"1")

@@ -144,6 +144,8 @@ class Session:
         self._admission: Admission | None = None
         self._open = False
         self._leaving = False
+        self._fault: tuple[str, Mapping[str, str]] | None = None
+        """Why the connection is being closed, and what else the ERROR says."""
         self._outstanding: deque[UnderWay] = deque()
         self._outstanding_bytes = self._outstanding_weight = 0
         self._turn: asyncio.Future[bool] | None = None
@@ -198,10 +200,19 @@ class Session:
                         if self._must_wait():
                             await self._wait()
         except ProtocolError as fault:
-            self.end(str(fault))
+            self._refuse(str(fault), {})
         except FrameError as fault:
-            self.end(str(fault), fault.headers)
+            self._refuse(str(fault), fault.headers)
         self._count()
+
+    def _refuse(self, reason: str, headers: Mapping[str, str]) -> None:
+        """What came stands for no command. That ends a reliable connection for good: its client, whom nobody told so,
+        would say it again wherever it goes on."""
+        if self.ended or not self._open or self.conn is None or not self.reliable:
+            self.end(reason, headers)
+            return
+        self._leaving, self._fault = True, (reason, headers)
+        self._host.submit(Command("close", self.conn, 0, {"reason": "error"}))
 
     def _count(self) -> None:
         """Tell the budget what this session holds now."""
@@ -452,14 +463,15 @@ class Session:
             self._count()
 
     def _closed(self, effect: Closed) -> None:
-        if self._leaving:
+        if self._leaving and self._fault is None:
             self.ended = True
             self.conn = None
             self._output.finish(b"")
             self._let_go()
         else:
+            reason, told = self._fault or ("connection closed", {})
             headers = {} if effect.received is None else {"x-received": str(effect.received)}
-            self._context_gone("connection closed", {"x-closed": effect.reason, **headers})
+            self._context_gone(reason, {**told, "x-closed": effect.reason, **headers})
 
     def _context_gone(self, reason: str, headers: Mapping[str, str]) -> None:
         self.conn = None

@@ -108,12 +108,14 @@ class RestsAfterStart(Watcher):
 
     def look(self, node: str, program: Joram, now: Observed, before: Observed | None) -> str:
         """Within a detection time-out it promises nobody's epoch but its own, or that of a master whom it follows: a
-        master may count on what it had heard before its end."""
+        master may count on what it had heard before its end. A step may follow a master and lose it."""
         if before is None:
             if now.last:
                 self._started[node] = program.now()
             return ""
-        if now.promised == before.promised or program.hears_master() or node not in self._started:
+        if now.promised == before.promised or program.hears_master() or not program.favours():
+            return ""
+        if node not in self._started:
             return ""
         ran = program.now() - self._started[node]
         if ran >= _NEARLY * program.detection_timeout or now.promised == program.own_epoch(now.promised):

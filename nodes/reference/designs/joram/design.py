@@ -306,6 +306,10 @@ class Joram:
         """Whether this node is master or follows one that lives."""
         return self._leader is not None or self._live_master() is not None
 
+    def favours(self) -> bool:
+        """Whether this node has just supported a candidate: who follows a master's claim has not."""
+        return self._election.favours()
+
     def leads(self) -> bool:
         """Whether this node is master."""
         return self._leader is not None

@@ -304,6 +304,10 @@ class Election:
         last, applied = replica.log.position()
         replica.send(peer, PrepareReply(message.epoch, last.epoch, last.idx, applied.epoch, applied.idx))
 
+    def favours(self) -> bool:
+        """Whether this node has just supported a candidate, by its vote or by its promise."""
+        return self._replica.now() < self._favoured_until
+
     def _favour(self, peer: str) -> None:
         self._favoured = peer
         self._favoured_until = self._replica.now() + self._replica.options.detection_timeout / 2
