@@ -28,6 +28,7 @@ _BY_MODEL = frozenset({
     "abort-of-acks", "abort-of-nacks", "refused-commands", "durable-deleted", "xa-abort-prepared", "xa-commit-again",
     "xa-one-phase", "qpid-direct", "qpid-fanout", "qpid-topic", "headers-repeated", "durable-changed", "durable-in-use",
     "several-subscriptions", "number-left-out", "closed-for-idleness",
+    "taken-over", "slow-reader", "transient-overflow", "beyond-limits",
 })
 """What is used, and judged, by dialogues as well."""
 _QUEUES = ("queue", "consume-last", "clustered", "store-and-forward", "transaction")
@@ -124,6 +125,11 @@ ITEMS: tuple[Item, ...] = tuple(_with_dialogues(item) for item in (
     _nobody("number-left-out", "a frame of a reliable connection whose number leaves one out", systems=RELIABLE),
     _nobody("closed-for-idleness", "a reliable connection of which nothing is heard for `idle_timeout`",
             systems=RELIABLE),
+    _nobody("taken-over", "a second CONNECT of a reliable connection that is in use", systems=RELIABLE),
+    _nobody("slow-reader", "a client that reads nothing for a while, with bodies of 140 KB waiting for it"),
+    _nobody("transient-overflow", "a transient subscription that holds more messages than it may", systems=RELIABLE),
+    _nobody("beyond-limits", "commands beyond `max_transactions`, `max_subscriptions`, `max_transaction_items`, "
+            "`max_fanout`", systems=RELIABLE),
     _by("topic", "publish", "SEND to a topic", "publish", _TOPIC, RELIABLE),
     _by("topic", "durable", "a durable subscription: SUBSCRIBE with x-durable, UNSUBSCRIBE, again", "attach detach",
         ("topic-lost", "topic-order"), RELIABLE),

@@ -12,6 +12,9 @@ from bisect import insort
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
+from nodes.reference.engine.limits import Limits
+
+_DEFAULTS = Limits()
 INDIVIDUAL, CLIENT = "client-individual", "client"
 COMMITTED, ABORTED = "committed", "aborted"
 
@@ -131,7 +134,8 @@ def selected(kind: str, key: str, asked: str) -> bool:
 class BrokerModel:
     """The destinations of one client, and its connection."""
 
-    def __init__(self) -> None:
+    def __init__(self, limits: Limits = _DEFAULTS) -> None:
+        self._limits = limits
         self.queues: dict[str, Box] = {}
         self.durables: dict[str, Box] = {}
         self.transients: list[Box] = []
@@ -162,6 +166,18 @@ class BrokerModel:
         bound = {queue for at, queue, by in self.bindings
                  if at == exchange and selected(self.exchanges[exchange], by, key)}
         return [self.queues[queue] for queue in sorted(bound)]
+
+    def fanout(self, destinations: Iterable[str]) -> int:
+        """How many messages come into being, as a broker counts them, when one is sent to each of these."""
+        return sum(len(self.targets(each)) if each.startswith("/topic/") else 1 for each in destinations)
+
+    def overflows(self) -> bool:
+        """Whether transient subscriptions hold more than they may, for which the connection ends: what waits, what is
+        not acknowledged, and what a prepared branch has."""
+        taken = [box for each in self.prepared.values() for box, _ in each.taken]
+        held = [len(box.ready) + sum(len(each.unacknowledged) for each in box.subscriptions)
+                + sum(other is box for other in taken) for box in self.transients]  # fmt: skip
+        return max(held, default=0) > self._limits.max_backlog or sum(held) > self._limits.max_connection_backlog
 
     # Commands. Each is carried out whole; what then can be delivered is.
 
@@ -311,6 +327,8 @@ class BrokerModel:
                 subscription.box.give_back(each)
 
     def _deliver(self) -> None:
+        if self.overflows():
+            return
         for box in {id(each.box): each.box for each in self.subscriptions.values()}.values():
             while box.ready and (subscription := box.in_turn()) is not None:
                 message = box.ready.pop(0)

@@ -132,6 +132,7 @@ class StompConnection:
         self._ready = asyncio.Event()
         self._arrived = asyncio.Event()
         self._settled = asyncio.Event()
+        self._rests_until = 0.0
         self._broken: Exception | None = None
         for frame in undone:
             pending = self._enqueue(frame.command, frame.headers, frame.body)
@@ -232,6 +233,23 @@ class StompConnection:
                     await self._arrived.wait()
         return self.messages.popleft()
 
+    def twin(self) -> StompConnection:
+        """Another one that takes this one over when it is opened, as if its client had lost it; it says nothing."""
+        twin = StompConnection(self._addresses, self.settings)
+        twin._place = self._place
+        twin._state.connection_id, twin._state.received = self._state.connection_id, self._state.received
+        return twin
+
+    def rest(self, seconds: float) -> None:
+        """Read nothing for so long, and not longer than half of what would be silence of the broker."""
+        self._rests_until = asyncio.get_running_loop().time() + min(seconds, self._silence / 2)
+
+    async def ended(self, timeout: float) -> bool:
+        """Whether it is over for good within so many seconds."""
+        if self._task is not None:
+            await asyncio.wait((self._task,), timeout=timeout)
+        return self.over
+
     async def close(self, timeout: float = 0.5) -> None:
         """Disconnect in order if the broker answers within ``timeout``, otherwise just leave."""
         with contextlib.suppress(TimeoutError, ConnectionBroken, NotSent):
@@ -263,6 +281,11 @@ class StompConnection:
     def over(self) -> bool:
         """Whether it is closed for good, or was never opened."""
         return self._task is None or self._task.done()
+
+    @property
+    def broken(self) -> Exception | None:
+        """Why it failed last, or is over."""
+        return self._broken
 
     @property
     def closed_for_idleness(self) -> float | None:
@@ -409,12 +432,18 @@ class StompConnection:
             async with within(None) as limit:
                 with _Watch(limit, self._silence) as watch:
                     while True:
+                        await self._rest()
                         for frame in await self._read(reader):
                             if isinstance(frame, Frame):
                                 self._take(frame)
                         watch.heard()
         finally:
             beats.cancel()
+
+    async def _rest(self) -> None:
+        left = self._rests_until - asyncio.get_running_loop().time()
+        if left > 0:
+            await asyncio.sleep(left)
 
     async def _read(self, reader: asyncio.StreamReader) -> list[Any]:
         data = await reader.read(_READ_SIZE)

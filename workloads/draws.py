@@ -16,6 +16,8 @@ _CLIENTS: tuple[Draw, ...] = (
 )
 """Of all that speak to brokers; a workload that lacks one of these leaves it out."""
 _SURFACE = Draw("surface", (True,), 0.85)
+_FULL = Draw("max_window", (10, 20_000), 0.2)
+"""Bytes that a connection's messages which are not acknowledged soon are."""
 
 QUEUE: tuple[Draw, ...] = (
     *_CLIENTS,
@@ -24,11 +26,13 @@ QUEUE: tuple[Draw, ...] = (
     Draw("consumers", (1, 2, 6), 0.4),
     Draw("reliable", (False,), 0.1),
     _SURFACE,
+    _FULL,
 )
-CONSUME_LAST: tuple[Draw, ...] = (*_CLIENTS, _SURFACE, Draw("producers", (1, 8), 0.4))
+CONSUME_LAST: tuple[Draw, ...] = (*_CLIENTS, _SURFACE, _FULL, Draw("producers", (1, 8), 0.4))
 TOPIC: tuple[Draw, ...] = (
     *_CLIENTS,
     _SURFACE,
+    _FULL,
     Draw("topics", (1, 2), 0.4),
     Draw("durables", (1, 4), 0.4),
     Draw("transients", (1, 4), 0.3),
@@ -39,6 +43,7 @@ TOPIC: tuple[Draw, ...] = (
 TRANSACTION: tuple[Draw, ...] = (
     *_CLIENTS,
     _SURFACE,
+    _FULL,
     Draw("transactions", ("xa",), 0.5),
     Draw("parts", (1, 2, 6), 0.4),
     Draw("aborts", (0, 50), 0.3),
@@ -99,7 +104,18 @@ REGISTER: tuple[Draw, ...] = (
     Draw("reads", (20, 70), 0.3),
 )
 TOPIC_DIALOGUE: tuple[Draw, ...] = (*_CLIENTS, Draw("talkers", (1, 8), 0.4))
-DIALOGUE: tuple[Draw, ...] = (*_CLIENTS, Draw("talkers", (1, 8), 0.4), Draw("visitors", (True,), 0.6))
+DIALOGUE: tuple[Draw, ...] = (
+    *_CLIENTS,
+    Draw("talkers", (1, 8), 0.4),
+    Draw("visitors", (True,), 0.6),
+    Draw("max_backlog", (1, 2, 4), 0.3),
+    Draw("max_connection_backlog", (3,), 0.1),
+    Draw("max_prefetch", (1, 2), 0.2),
+    Draw("max_fanout", (2, 3), 0.2),
+    Draw("max_transactions", (1, 2), 0.2),
+    Draw("max_subscriptions", (2, 4), 0.2),
+    Draw("max_transaction_items", (2, 3), 0.2),
+)
 OFFLINE_SEND: tuple[Draw, ...] = (
     *_CLIENTS,
     Draw("offline", (50,), 0.3),

@@ -36,10 +36,11 @@ from stormproof.test import Test
 from workloads.client import CLIENT_HEARTBEAT, CLIENT_ORDER
 from workloads.connection import ConnectionBroken, NotSent, Rejected
 from workloads.dialogue import TALK
-from workloads.dialogue_client import NOT_AS_MODELLED, OBSERVE, SETTLE, Mismatch
+from workloads.dialogue_client import NOT_AS_MODELLED, OBSERVE, SETTLE
 from workloads.draws import TOPIC_DIALOGUE as DRAWS
 from workloads.events_client import FIRST_PORT
 from workloads.failing_subscriber import FailingSubscriber
+from workloads.mismatch import Mismatch
 from workloads.subscriptions import ManagedConnection, TopicCluster
 
 SHARE = 1 / 3

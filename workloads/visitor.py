@@ -288,8 +288,7 @@ class Visitor:
         """The next message, which is due."""
         message = await connection.next_message(self._op_timeout)
         if message is None:
-            self._numbers += 1
-            await self._say("BEGIN", {"transaction": f"is it there {self._numbers}"}, b"", allowed=True)
+            await self._say("RECOVER", {}, b"", allowed=True)
             message = await connection.next_message(0)
         if message is None:
             raise self._wrong("a message that was due to another login did not come")

@@ -169,13 +169,14 @@ class Refused:
 
     The connection context has been closed in the same step, so nothing that the client sent after the wrong
     command takes effect. ``received`` is the highest input counter that was applied to it, None where that is not
-    known.
+    known. ``opening``: it answers the command ``open``, and says nothing about who has the connection.
     """
 
     conn: str
     receipt: str | None
     reason: str
     received: int | None = None
+    opening: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,12 +194,14 @@ class Opened:
 class Closed:
     """The connection context is gone; its session, if any, is ended with the reason.
 
-    ``received`` is the highest input counter that was applied to it, None where that is not known.
+    ``received`` is the highest input counter that was applied to it, None where that is not known. ``opening``: it
+    answers the command ``open``, and says nothing about who has the connection.
     """
 
     conn: str
     reason: str
     received: int | None = None
+    opening: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -153,12 +153,13 @@ class Sitting:
 
     def __init__(self) -> None:
         self.reasons: list[str] = []
+        self.effects: list[Any] = []
 
     def end(self, reason: str, headers: Any = None) -> None:
         self.reasons.append(reason)
 
     def receive(self, effect: Any) -> None:
-        """Nothing has to be told."""
+        self.effects.append(effect)
 
     def flush(self) -> None:
         """There is nothing to be written."""
@@ -187,3 +188,47 @@ async def test_a_connection_that_somebody_waits_for_is_not_abandoned(
     broker.leave(latest)
     assert [name for name, _ in broker.pending()["idle-connection"]] == [conn], "now it is"
     await broker.stop()
+
+
+async def test_who_gives_up_before_the_answer_takes_nobody_elses(
+        tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    config = Config("n1", "standalone", str(tmp_path), port=0)
+    broker = ReferenceBroker(config, RealRuntime(config, io.StringIO()))
+    await broker.start()
+    monkeypatch.setattr(broker.design, "submit", lambda command: None)
+    first, gone, later, last = (cast(Session, Sitting()) for _ in range(4))
+    broker.open(first, Greeting("guest", "guest", 0, 0, False, True, None, 0))
+    assert first.conn is not None
+    conn = first.conn
+    back = Greeting("guest", "guest", 0, 0, False, True, conn, 0)
+    for each in (gone, later, last):
+        broker.open(each, back)
+    broker.leave(gone)
+    broker.release([Opened(conn, 0)] * 2)
+    assert [len(cast(Any, each).effects) for each in (first, later, last)] == [1, 0, 0]
+    broker.release([Opened(conn, 0)] * 2)
+    assert [len(cast(Any, each).effects) for each in (first, later, last)] == [1, 1, 1]
+    assert not {"idle-client", "idle-connection", "overtaken"} & set(broker.pending())
+    await broker.stop()
+
+
+async def test_another_login_cannot_end_a_connection_that_it_asks_for(start_broker: Start) -> None:
+    broker = start_broker(idle_timeout=1.0, security=True)
+    administrator = await RawClient.connect(broker.port)
+    about = b'{"login": "eve", "passcode": "p"}'
+    await administrator.confirmed("SEND", {"destination": "/security", "x-request": "create-principal"}, about)
+    client = await RawClient.connect(broker.port, x_reliable="true")
+    identity = client.connected.headers["x-connection-id"]
+    other = await RawClient.dial(broker.port)
+    other.hello(x_reliable="true", x_connection_id=identity, x_received="0", login="eve", passcode="p")
+    assert (await other.refused()).headers["x-closed"] == "unknown"
+    await client.confirmed("SEND", {"destination": "/queue/q", "x-seq": "1"}, b"x")
+    client.abort()
+    # Nor does it keep the connection from being closed when nobody takes it up.
+    other = await RawClient.dial(broker.port)
+    other.hello(x_reliable="true", x_connection_id=identity, x_received="0", login="eve", passcode="p")
+    assert (await other.refused()).headers["x-closed"] == "unknown"
+    await asyncio.sleep(1.5)
+    late = await RawClient.dial(broker.port)
+    late.hello(x_reliable="true", x_connection_id=identity, x_received="0")
+    assert (await late.refused()).headers["x-closed"] == "idle"

@@ -213,8 +213,8 @@ def test_resuming_a_closed_connection_tells_why_it_was_closed() -> None:
     bench.do("close", reason="idle")
     bench.restart()
     resume = {"reliable": True, "login": "guest", "resume": True, "received": 0}
-    assert bench.do("open", **resume) == [Closed("c", "idle", received=0)]
-    assert bench.do("open", "never", **resume) == [Closed("never", "unknown")]
+    assert bench.do("open", **resume) == [Closed("c", "idle", 0, opening=True)]
+    assert bench.do("open", "never", **resume) == [Closed("never", "unknown", opening=True)]
 
 
 @pytest.mark.requirement("J16", part=True)
@@ -234,7 +234,7 @@ def test_another_login_cannot_resume_a_connection() -> None:
     bench = Bench()
     bench.open(reliable=True)
     resumed = bench.do("open", reliable=True, login="stranger", resume=True, received=0)
-    assert resumed == [Closed("c", "unknown")]
+    assert resumed == [Closed("c", "unknown", opening=True)]
     assert bench.engine.connections() == {"c": True}
 
 

@@ -402,17 +402,18 @@ class StoreEngine:
         context = self._state.contexts.get(conn)
         if args.get("resume"):
             if context is None or not context.reliable or context.login != args["login"]:
-                return [Closed(conn, *self._state.closed.get(conn, ("unknown", None)))]
+                reason, got = self._state.closed.get(conn, ("unknown", None))
+                return [Closed(conn, reason, got, opening=True)]
             return self._resume(context, int(args.get("received", 0)), bool(args.get("moved")))
         if context is not None:
-            return [Refused(conn, None, "the connection id is in use")]
+            return [Refused(conn, None, "the connection id is in use", opening=True)]
         effects: list[Effect] = []
         if args.get("collocated"):
             self._clean_up_after(thread_of(conn), effects)
         if not args.get("collocated") and not self.security.may_open(args["login"], args.get("principal", 0)):
-            effects.append(Refused(conn, None, DENIED))
+            effects.append(Refused(conn, None, DENIED, opening=True))
         elif len(self._state.contexts) >= self._limits.max_contexts:
-            effects.append(Refused(conn, None, "too many connections"))
+            effects.append(Refused(conn, None, "too many connections", opening=True))
         else:
             self._state.add_context(conn, bool(args["reliable"]), str(args["login"]))
             effects.append(Opened(conn, 0))

@@ -110,7 +110,8 @@ class ReferenceBroker:
         self.budget = Budget(self.limits.max_memory, lambda: self._sessions)
         self.turns = Turns(self.limits.max_bytes_under_way)
         self._attached: dict[str, Session] = {}
-        self._waiting: dict[str, list[Session]] = {}
+        self._waiting: dict[str, list[Session | None]] = {}
+        """Connection -> who awaits the answer to each ``open`` of it, in order; None where nobody does any more."""
         self._asked = 0
         self._overtaken: dict[str, None] = {}
         """Connections that a session has got which had asked for it before the one that had it."""
@@ -250,16 +251,18 @@ class ReferenceBroker:
                 continue
             if self._tell_thread(effect):
                 continue
+            ends = isinstance(effect, (Refused, Closed))
             if isinstance(effect, Opened):
-                self._attach(effect)
-            session = self._attached.get(effect.conn)
-            if session is None and isinstance(effect, (Refused, Closed)):
-                session = self._next_waiting(effect.conn)
+                session = self._attach(effect)
+            elif isinstance(effect, (Refused, Closed)) and effect.opening:
+                session = self._not_let_in(effect.conn)
+            else:
+                session = self._attached.get(effect.conn)
+                if ends:
+                    self._forget(effect.conn)
             if session is not None:
                 session.receive(effect)
                 touched[session] = None
-            if isinstance(effect, (Refused, Closed)):
-                self._forget(effect.conn)
         for session in touched:
             session.flush()
         self.networks.flush()
@@ -456,14 +459,12 @@ class ReferenceBroker:
             return
         waiting = self._waiting.get(conn, [])
         if session in waiting:
-            # What becomes of the context is decided when the answer to the open command comes.
-            waiting.remove(session)
-            if not waiting:
-                del self._waiting[conn]
+            # What becomes of the context is decided when the answer to the open command comes, which is nobody else's.
+            waiting[waiting.index(session)] = None
         if self._attached.get(conn) is session:
             del self._attached[conn]
             self.runtime.log("client left", conn=conn)
-            if conn not in self._waiting:  # else whoever waits is about to have it
+            if not self._is_awaited(conn):  # else whoever waits is about to have it
                 self._abandoned(conn, session.reliable)
 
     # Inner workings.
@@ -523,7 +524,8 @@ class ReferenceBroker:
             if not self.engine.knows(conn) and conn not in self._waiting:
                 return conn
 
-    def _attach(self, effect: Opened) -> None:
+    def _attach(self, effect: Opened) -> Session | None:
+        """Let who has asked for a connection have it; returns the session, if that is still there."""
         conn = effect.conn
         session = self._next_waiting(conn)
         older = self._attached.get(conn)
@@ -535,8 +537,21 @@ class ReferenceBroker:
                     self._overtaken[conn] = None
                 older.conn = None
                 older.end("the connection was taken over")
-        elif older is None:
+        elif older is None and not self._is_awaited(conn):
             self._abandoned(conn, self.engine.connections().get(conn, False))
+        return session
+
+    def _not_let_in(self, conn: str) -> Session | None:
+        """The session whose ``open`` was refused; the connection stays with whom it has, if there is one."""
+        session = self._next_waiting(conn)
+        if conn not in self._attached and not self._is_awaited(conn):
+            reliable = self.engine.connections().get(conn)
+            if reliable is not None:
+                self._abandoned(conn, reliable)
+        return session
+
+    def _is_awaited(self, conn: str) -> bool:
+        return any(session is not None for session in self._waiting.get(conn, ()))
 
     def _next_waiting(self, conn: str) -> Session | None:
         waiting = self._waiting.get(conn)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from nodes.systems.reference.draws import REMEMBERED
+from nodes.systems.reference.draws import FLOW, MEMORY, REMEMBERED
 from stormproof.contracts.draw import Draw, Drawing, Never
 
 DRAWING = Drawing(
@@ -13,6 +13,8 @@ DRAWING = Drawing(
         Draw("idle_timeout", (1.0, 2.0), 0.4),
         Draw("page", (24, 400), 0.5),
         *REMEMBERED,
+        *FLOW,
+        *MEMORY,
         Draw("database_timeout", (0.5, 2.0), 0.4, {"mode": "shared"}),
     ),
     nodes=(2,),

@@ -25,7 +25,15 @@ from nodes.systems.fiorano.modes import MODES as COMPARED
 from nodes.systems.fiorano.modes import TRIAL
 from nodes.systems.fiorano.states import STATES, disk_writes, grant, role_change, state_transfer
 from nodes.systems.reference.surface import of_surface
-from nodes.systems.reference.system import BUG, REMEMBERED, Events, ReferenceSystem
+from nodes.systems.reference.system import (
+    BUG,
+    FLOW,
+    LIMITS,
+    MEMORY,
+    REMEMBERED,
+    Events,
+    ReferenceSystem,
+)
 from stormproof.contracts.cluster import Cluster, Deployment
 from stormproof.contracts.demands import Demands
 from stormproof.contracts.option import Option
@@ -113,6 +121,9 @@ FIORANO = Fiorano(
                STORES),
         Option("idle_timeout", 5.0, "seconds after which a detached reliable connection is closed"),
         *REMEMBERED,
+        *FLOW,
+        *MEMORY,
+        *LIMITS,
         BUG,
     ),
 )  # fmt: skip

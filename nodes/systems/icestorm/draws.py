@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from nodes.systems.reference.draws import FLOW
 from stormproof.contracts.draw import Draw, Drawing
 
 DRAWING = Drawing(
     draws=(
+        *FLOW,
         Draw("election_timeout", (0.3, 0.5, 2.0), 0.5),
         Draw("master_timeout", (0.3, 0.5, 2.0), 0.5),
         Draw("response_timeout", (0.2, 1.0), 0.4),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from nodes.systems.reference.draws import REMEMBERED
+from nodes.systems.reference.draws import FLOW, MEMORY, REMEMBERED
 from stormproof.contracts.draw import Draw, Drawing, Never
 
 DRAWING = Drawing(
@@ -12,6 +12,8 @@ DRAWING = Drawing(
         Draw("detection_timeout", (0.3, 0.5, 0.5, 2.0), 0.7),
         Draw("idle_timeout", (1.0, 2.0), 0.4),
         *REMEMBERED,
+        *FLOW,
+        *MEMORY,
         Draw("log_keep", (5, 5, 20, 100), 0.5),
         Draw("transfer_chunk", (24, 1000), 0.4),
         Draw("transfer", ("held-back",), 0.3),

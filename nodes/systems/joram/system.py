@@ -15,7 +15,16 @@ from nodes.systems.joram.keeps import KEEPS
 from nodes.systems.joram.states import STATES
 from nodes.systems.reference.log_events import Line
 from nodes.systems.reference.surface import of_surface
-from nodes.systems.reference.system import BUG, MESSAGING, REMEMBERED, Events, ReferenceSystem
+from nodes.systems.reference.system import (
+    BUG,
+    FLOW,
+    LIMITS,
+    MEMORY,
+    MESSAGING,
+    REMEMBERED,
+    Events,
+    ReferenceSystem,
+)
 from nodes.systems.standalone.system import STANDALONE
 from stormproof.contracts.option import Option
 from stormproof.contracts.system import GroupChange, RoleChange, StateTransfer
@@ -100,6 +109,9 @@ JORAM = Joram(
         Option("log_keep", 10_000, "entries kept for replicas that come back; one further behind gets the whole state"),
         Option("idle_timeout", 5.0, "seconds after which a detached reliable connection is closed"),
         *REMEMBERED,
+        *FLOW,
+        *MEMORY,
+        *LIMITS,
         BUG,
     ),
 )  # fmt: skip

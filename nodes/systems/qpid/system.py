@@ -35,7 +35,7 @@ from nodes.systems.qpid.modes import MODES, TRIAL
 from nodes.systems.qpid.programs import STORE, disaster_nodes, program_roles
 from nodes.systems.qpid.states import STATES, role_change, state_transfer
 from nodes.systems.reference.surface import of_surface
-from nodes.systems.reference.system import BUG, Events, ReferenceSystem
+from nodes.systems.reference.system import BUG, FLOW, MEMORY, Events, ReferenceSystem
 from stormproof.contracts.cluster import Cluster, Deployment
 from stormproof.contracts.demands import Demands
 from stormproof.contracts.option import Option
@@ -158,6 +158,8 @@ QPID = Qpid(
         Option("clients_find", WAYS[0], "how clients find the primary: by a list of all brokers, at the virtual "
                "address, or every other one there", WAYS),
         Option("as_documented", "", "limitations that are left as the document leaves them, joined by commas"),
+        *FLOW,
+        *MEMORY,
         BUG,
     ),
 )  # fmt: skip

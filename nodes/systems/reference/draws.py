@@ -6,3 +6,11 @@ from stormproof.contracts.draw import Draw
 
 REMEMBERED = (Draw("max_closed", (10, 20), 0.4), Draw("max_outcomes", (40,), 0.4))
 """So little that a run has more."""
+FLOW = (
+    Draw("max_under_way", (2,), 0.2),
+    Draw("max_bytes_under_way", (5_000,), 0.2),
+    Draw("max_outstanding", (1, 3), 0.2),
+)
+"""So little that clients wait for each other."""
+MEMORY = (Draw("message_cache", (0, 300), 0.3),)
+"""So little that messages are read from the disk again."""

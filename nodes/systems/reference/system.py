@@ -50,6 +50,27 @@ REMEMBERED = (
     Option("max_outcomes", 1_000, "branches of which it is remembered how they ended"),
 )
 """Options of designs whose engine has clients with reliable connections and branches."""
+FLOW = (
+    Option("max_under_way", 128, "commands under way of all clients of a node; beyond, each has an equal share"),
+    Option("max_bytes_under_way", 4 << 20, "bytes of large work under way of all clients of a node, which takes turns"),
+    Option("max_outstanding", 256, "commands under way of one client; beyond, the node reads no more of it"),
+)
+"""Options of all designs: when a node lets its clients wait."""
+MEMORY = (
+    Option("message_cache", 64 << 20, "bytes of waiting messages that are kept in memory as well as on disk"),
+    Option("max_window", 12 << 20, "bytes of a connection's messages that are not acknowledged; then it gets no more"),
+)
+"""Options of designs that leave messages to the engine."""
+LIMITS = (
+    Option("max_backlog", 10_000, "messages that a transient subscription holds; beyond, its connection is closed"),
+    Option("max_connection_backlog", 10_000, "messages that all transient subscriptions of a connection hold"),
+    Option("max_prefetch", 2_000, "the largest window"),
+    Option("max_fanout", 2_000, "messages that one command brings into being; beyond, it is refused"),
+    Option("max_transactions", 100, "open transactions of a connection"),
+    Option("max_subscriptions", 1_000, "subscriptions of a connection"),
+    Option("max_transaction_items", 10_000, "frames of a transaction"),
+)
+"""Options of designs with topics and branches: what a client may have."""
 
 
 @dataclass(frozen=True)

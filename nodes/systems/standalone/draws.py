@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from nodes.systems.reference.draws import REMEMBERED
+from nodes.systems.reference.draws import FLOW, MEMORY, REMEMBERED
 from stormproof.contracts.draw import Draw, Drawing, Never
 
 DRAWING = Drawing(
-    draws=(Draw("idle_timeout", (1.0, 2.0), 0.4), *REMEMBERED),
+    draws=(Draw("idle_timeout", (1.0, 2.0), 0.4), *REMEMBERED, *FLOW, *MEMORY),
     timeouts=("idle_timeout",),
     never=(
         Never("one broker has no link to another", faults=("partition",)),

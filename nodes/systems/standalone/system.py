@@ -6,7 +6,16 @@ from nodes.systems.reference.audits import STORE_HOLDS
 from nodes.systems.reference.deadlines import CONNECTIONS, DEADLINES
 from nodes.systems.reference.log_events import Line
 from nodes.systems.reference.surface import of_surface
-from nodes.systems.reference.system import BUG, MESSAGING, REMEMBERED, Events, ReferenceSystem
+from nodes.systems.reference.system import (
+    BUG,
+    FLOW,
+    LIMITS,
+    MEMORY,
+    MESSAGING,
+    REMEMBERED,
+    Events,
+    ReferenceSystem,
+)
 from nodes.systems.standalone.draws import DRAWING
 from nodes.systems.standalone.guarantees import GUARANTEES
 from stormproof.contracts.option import Option
@@ -31,6 +40,9 @@ STANDALONE = ReferenceSystem(
     options=(
         Option("idle_timeout", 5.0, "seconds after which a detached reliable connection is closed"),
         *REMEMBERED,
+        *FLOW,
+        *MEMORY,
+        *LIMITS,
         BUG,
     ),
 )

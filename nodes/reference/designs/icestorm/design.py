@@ -228,7 +228,7 @@ class IceStorm:
 
     def _open(self, command: Command) -> None:
         if command.args.get("resume"):
-            self._broker.release([Closed(command.conn, "unknown")])
+            self._broker.release([Closed(command.conn, "unknown", opening=True)])
             return
         client = self._clients[command.conn] = _Client(command.conn, self._broker.runtime.now())
         client.task = self._broker.runtime.spawn(self._serve(client), f"client {command.conn}")

@@ -230,7 +230,7 @@ class Primary:
             return came
         receipt = command.args.get("receipt")
         if command.kind == "open":
-            return [Closed(command.conn, reason)]
+            return [Closed(command.conn, reason, opening=True)]
         closing = self._engine.apply(Command("close", command.conn, 0, {"reason": "error"}))
         return [Refused(command.conn, receipt, reason), *(each for each in closing if not isinstance(each, Closed))]
 

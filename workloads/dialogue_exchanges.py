@@ -1,0 +1,176 @@
+"""What dialogues say of exchanges, queues and bindings: the objects of a broker as qpid's."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections import deque
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+
+from nodes.reference.engine.topics import EXCHANGE_PREFIX, MANAGEMENT
+from workloads.broker_model import BrokerModel
+from workloads.connection import ConnectionBroken, Rejected
+from workloads.mismatch import Mismatch
+from workloads.surface import Surface
+
+_KINDS = ("direct", "fanout", "topic")
+_KEYS = ("x", "x.y", "x.y.z")
+_BINDING_KEYS = (*_KEYS, "x.*", "x.>", "*.y", "x", "x.y")
+
+
+class Speaker(Protocol):
+    """What a part of a dialogue needs of its client."""
+
+    mine: str
+    rng: random.Random
+    model: BrokerModel
+    surface: Surface
+    said: deque[str]
+
+    async def request(self, command: str, headers: dict[str, str], body: bytes = b"") -> Any:
+        """Send a command, and await its receipt."""
+
+    async def say(self, command: str, headers: dict[str, str], body: bytes = b"") -> Mapping[str, str]:
+        """Send a command that makes sense, and await its receipt."""
+        ...
+
+    async def send_to(self, destination: str) -> None:
+        """Send a message there."""
+
+    def queue(self) -> str:
+        """The name of one of its queues."""
+        ...
+
+    def content(self) -> tuple[dict[str, str], bytes]:
+        """Headers and body of the next message."""
+        ...
+
+
+class Exchanges:
+    """The objects that one client has for itself."""
+
+    def __init__(self, client: Speaker) -> None:
+        self._client = client
+        self._levels = 0
+
+    async def _ask(self, request: str, body: Mapping[str, str], wrong: str | None) -> Mapping[str, str]:
+        """A request about objects; ``wrong`` is how the answer's error begins, None: it is carried out."""
+        headers = {"destination": MANAGEMENT, "x-request": request, "content-type": "application/json"}
+        self._client.said.append(f"{request} {dict(body)}")
+        try:
+            answer: Mapping[str, str] = await self._client.request("SEND", headers, json.dumps(body).encode())
+        except Rejected as error:
+            raise Mismatch(f"{request} was refused ({error})") from None
+        said = answer.get("x-error", "")
+        if said == "unknown":
+            raise ConnectionBroken("nobody knows what became of it")
+        if bool(said) != (wrong is not None) or not said.startswith(wrong or ""):
+            raise Mismatch(f"{request} was answered by {said or 'yes'}, not {wrong or 'yes'}")
+        return answer
+
+    async def _send_some(self, queue: str, numbers: Sequence[int]) -> None:
+        for _ in range(self._client.rng.choice(numbers)):
+            await self._client.send_to(f"/queue/{queue}")
+
+    async def configure(self) -> None:
+        """Make or end a queue, an exchange, or a binding."""
+        model, rng = self._client.model, self._client.rng
+        exchange, queue = f"{self._client.mine}-{rng.choice('fgh')}", self._client.queue()
+        if model.exchanges and rng.random() < 0.6:
+            exchange = rng.choice(sorted(model.exchanges))
+        there, has_queue = exchange in model.exchanges, queue in model.queues
+        match rng.choice(("exchange", "exchange", "bind", "bind", "bind", "unbind", "queue", "queue", "queue", "queue",
+                          "queue", "list", "level")):
+            case "exchange" if there and rng.random() < 0.5:
+                await self._ask("delete-exchange", {"exchange": exchange}, None)
+                model.delete_exchange(exchange)
+                if rng.random() < 0.5:  # the next of its name has nothing of it
+                    await self._make_exchange(exchange, rng.choice((0.0, 0.5)))
+                    await self.send()
+            case "exchange" if there:
+                kind = rng.choice(_KINDS)
+                await self._ask("create-exchange", {"exchange": exchange, "type": kind},
+                                _exists(exchange, model.exchanges[exchange] == kind))
+            case "exchange":
+                await self._make_exchange(exchange, 0.5)
+                await self.send()
+            case "bind" if there and has_queue:
+                key = rng.choice(_BINDING_KEYS)
+                known = (exchange, queue, key) in model.bindings
+                await self._ask("bind", {"exchange": exchange, "queue": queue, "key": key},
+                                "binding-exists" if known else None)
+                model.bindings.add((exchange, queue, key))
+            case "unbind" if model.bindings:
+                exchange, queue, key = rng.choice(sorted(model.bindings))
+                await self._ask("unbind", {"exchange": exchange, "queue": queue, "key": key}, None)
+                model.bindings.remove((exchange, queue, key))
+            case "queue" if not has_queue:
+                await self._ask("create-queue", {"queue": queue}, None)
+                model.queue(queue)
+                await self._send_some(queue, (0, 2, 4))
+            case "queue" if not model.queues[queue].subscriptions and not self._meant_for(queue):
+                await self._ask("delete-queue", {"queue": queue}, None)
+                model.delete_queue(queue)
+                await self._send_some(queue, (0, 2, 4, 8))  # the next of its name has nothing of it
+            case "list":
+                await self._list()
+            case "level":
+                await self._make_unreplicated()
+            case _:
+                pass
+        self._client.surface.use("qpid-objects")
+
+    async def _make_exchange(self, exchange: str, share: float) -> None:
+        """A new exchange, with a ``share`` of the queues bound to it."""
+        kind = self._client.rng.choice(_KINDS)
+        await self._ask("create-exchange", {"exchange": exchange, "type": kind}, None)
+        self._client.model.exchanges[exchange] = kind
+        for queue in sorted(self._client.model.queues):
+            if self._client.rng.random() < share:
+                key = self._client.rng.choice(_BINDING_KEYS)
+                await self._ask("bind", {"exchange": exchange, "queue": queue, "key": key}, None)
+                self._client.model.bindings.add((exchange, queue, key))
+
+    async def _make_unreplicated(self) -> None:
+        """A queue of which other brokers are to have nothing, or its name alone; nobody counts on what is in it."""
+        self._levels += 1
+        queue = f"level-{self._client.mine}-{self._levels}"
+        level = self._client.rng.choice(("none", "none", "configuration"))
+        await self._ask("create-queue", {"queue": queue, "qpid.replicate": level}, None)
+        await self._client.say("SEND", {"destination": f"/queue/{queue}"}, b"for whoever is here")
+        self._client.surface.use("qpid-replicate")
+
+    def _meant_for(self, queue: str) -> bool:
+        """Whether a transaction will send to it."""
+        return any(item.destination == f"/queue/{queue}" for each in self._client.model.transactions.values()
+                   for item in each.items)  # fmt: skip
+
+    async def _list(self) -> None:
+        """What exists of its own is what is listed."""
+        for kind, known in (("exchange", set(self._client.model.exchanges)), ("queue", set(self._client.model.queues))):
+            found: set[str] = set()
+            after = ""
+            while True:
+                answer = await self._ask("list", {"kind": kind, **({"after": after} if after else {})}, None)
+                found |= {name for _, name, _ in json.loads(answer["x-answer"])}
+                if not (after := answer.get("x-more", "")):
+                    break
+                self._client.surface.use("qpid-pages")
+            mine = {name for name in found if name.startswith((f"{self._client.mine}-", f"{self._client.mine}."))}
+            if mine != known:
+                raise Mismatch(f"other {kind}s are listed than there are")
+
+    async def send(self) -> None:
+        """Send a message by an exchange, if there is one."""
+        if not self._client.model.exchanges:
+            return
+        exchange = self._client.rng.choice(sorted(self._client.model.exchanges))
+        destination = f"{EXCHANGE_PREFIX}{exchange}/{self._client.rng.choice(_KEYS)}"
+        headers, body = self._client.content()
+        await self._client.say("SEND", {"destination": destination, **headers}, body)
+        self._client.model.send(destination, headers, body)
+        self._client.surface.use(f"qpid-{self._client.model.exchanges[exchange]}")
+
+def _exists(exchange: str, alike: bool) -> str:
+    return "exchange-exists" if alike else f"exchange {exchange} exists with other arguments"

@@ -1,0 +1,156 @@
+"""Commands that a broker can't carry out now: it refuses each, does nothing of it, and ends the connection."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from nodes.reference.engine.limits import Limits
+from nodes.reference.engine.topics import EXCHANGE_PREFIX
+from workloads.broker_model import COMMITTED, BrokerModel, Message, Subscription, Transaction
+
+BEYOND = "beyond a limit"
+"""How what is wrong begins where it is one of ``Limits``."""
+_IN_USE = "SUBSCRIBE to what is in use"
+
+
+@dataclass(frozen=True)
+class Senseless:
+    """A command, and what is wrong with it (``why``).
+
+    ``always``: whatever the client has; ``gap``: its number leaves one out; ``settled``: what has to be acknowledged
+    first, by which id.
+    """
+
+    why: str
+    command: str
+    headers: Mapping[str, str]
+    always: bool = False
+    gap: bool = False
+    settled: tuple[str, Subscription, Message] | None = None
+
+    @property
+    def items(self) -> tuple[str, ...]:
+        """What of the surface it is."""
+        special = {_IN_USE: ("durable-in-use",), BEYOND: ("beyond-limits",)}.get(self.why.partition(":")[0], ())
+        return ("refused-commands", *special, *(("number-left-out",) if self.gap else ()))
+
+
+@dataclass(frozen=True)
+class About:
+    """Whose commands: ``mine`` begins the names of all that is the client's; ``ended`` are the ends of branches that
+    the broker remembers; ``branches``: it has topics and branches, else exchanges; ``reliable``: frames are numbered.
+    """
+
+    mine: str
+    model: BrokerModel
+    limits: Limits
+    ended: Mapping[str, str]
+    topics: tuple[str, ...]
+    branches: bool
+    reliable: bool
+
+    @property
+    def queue(self) -> str:
+        """A queue."""
+        return f"/queue/{self.mine}.a"
+
+    @property
+    def free(self) -> str:
+        """A queue from which nobody takes."""
+        return f"/queue/{self.mine}.free"
+
+
+def senseless(about: About) -> list[Senseless]:
+    """All that can't be carried out now."""
+    found = [*_always(about), *_of_subscriptions(about), *_of_transactions(about), *_beyond_limits(about)]
+    if about.branches:
+        found += _of_branches(about)
+    if about.reliable:
+        found.append(Senseless("a frame whose number leaves one out", "SEND", {"destination": about.queue}, gap=True))
+    return found
+
+
+def _always(about: About) -> Iterator[Senseless]:
+    none = {"transaction": "never begun"}
+    commands: list[tuple[str, str, dict[str, str]]] = [
+        ("ACK of nothing", "ACK", {"id": "999999999-1"}),
+        ("NACK of nothing", "NACK", {"id": "none"}),
+        ("COMMIT of what was not begun", "COMMIT", none),
+        ("ABORT of what was not begun", "ABORT", none),
+        ("SEND in what was not begun", "SEND", {"destination": about.queue, **none}),
+        ("SEND to no name", "SEND", {"destination": "/queue/"}),
+        ("SEND to nowhere", "SEND", {}),
+        ("SUBSCRIBE with an unknown ack", "SUBSCRIBE", {"id": "9", "destination": about.queue, "ack": "sometimes"}),
+        ("SUBSCRIBE with no window", "SUBSCRIBE", {"id": "9", "destination": about.free, "x-prefetch": "0"}),
+        ("UNSUBSCRIBE of nothing", "UNSUBSCRIBE", {"id": "never"}),
+        ("BEGIN without a name", "BEGIN", {}),
+    ]
+    if about.branches:
+        commands.append(("COMMIT of an unknown XID", "COMMIT", {"x-xid": f"{about.mine}.never"}))
+        commands.append(("UNSUBSCRIBE of no durable one", "UNSUBSCRIBE", {"x-durable": f"{about.mine}-never"}))
+    else:
+        commands.append(("SEND to no exchange", "SEND", {"destination": f"{EXCHANGE_PREFIX}{about.mine}-none/k"}))
+    for why, command, headers in commands:
+        yield Senseless(why, command, headers, always=True)
+
+
+def _of_subscriptions(about: About) -> Iterator[Senseless]:
+    for name, each in about.model.subscriptions.items():
+        yield Senseless("SUBSCRIBE again", "SUBSCRIBE", {"id": name, "destination": about.free})
+        if each.durable:
+            durable = {"destination": f"/topic/{each.box.pattern}", "x-durable": each.durable}
+            yield Senseless(_IN_USE, "SUBSCRIBE", {"id": "9", **durable})
+
+
+def _of_transactions(about: About) -> Iterator[Senseless]:
+    for name, each in about.model.transactions.items():
+        this = {"transaction": name}
+        yield Senseless("BEGIN again", "BEGIN", this)
+        for end in ("COMMIT", "PREPARE") if each.xid else ("COMMIT",):
+            for item in each.items:
+                if item.subscription is None or item.message is None:
+                    continue
+                ident = next((key for key, held in item.subscription.held.items() if held is item.message), None)
+                if ident is not None:
+                    yield Senseless(f"{end} of what was acknowledged meanwhile", end, this,
+                                    settled=(ident, item.subscription, item.message))
+
+
+def _of_branches(about: About) -> Iterator[Senseless]:
+    model = about.model
+    for xid, outcome in about.ended.items():
+        other = "ABORT" if outcome == COMMITTED else "COMMIT"
+        yield Senseless(f"{other} of what was {outcome}", other, {"x-xid": xid})
+        yield Senseless("BEGIN with an XID that has ended", "BEGIN", {"transaction": "9", "x-xid": xid})
+    for xid in model.prepared:
+        yield Senseless("BEGIN with an XID that is prepared", "BEGIN", {"transaction": "9", "x-xid": xid})
+    for each in model.transactions.values():
+        if each.xid:
+            yield Senseless("COMMIT of what is not prepared", "COMMIT", {"x-xid": each.xid})
+            yield Senseless("BEGIN with an XID that has begun", "BEGIN", {"transaction": "9", "x-xid": each.xid})
+        else:
+            yield Senseless("PREPARE of no branch", "PREPARE", {"transaction": each.name})
+
+
+def _beyond_limits(about: About) -> Iterator[Senseless]:
+    model, limits = about.model, about.limits
+    if len(model.transactions) >= limits.max_transactions:
+        yield Senseless(f"{BEYOND}: BEGIN", "BEGIN", {"transaction": "9"})
+    if len(model.subscriptions) >= limits.max_subscriptions:
+        yield Senseless(f"{BEYOND}: SUBSCRIBE", "SUBSCRIBE", {"id": "9", "destination": about.free})
+    for name, each in model.transactions.items():
+        this = {"transaction": name}
+        if len(each.items) >= limits.max_transaction_items:
+            yield Senseless(f"{BEYOND}: SEND in a transaction", "SEND", {"destination": about.queue, **this})
+        if not may_end(about.model, about.limits, each):
+            for end in ("COMMIT", "PREPARE") if each.xid else ("COMMIT",):
+                yield Senseless(f"{BEYOND}: {end}", end, this)
+    for topic in about.topics if about.branches else ():
+        if model.fanout([topic]) > limits.max_fanout:
+            yield Senseless(f"{BEYOND}: SEND to a topic", "SEND", {"destination": topic})
+
+
+def may_end(model: BrokerModel, limits: Limits, transaction: Transaction) -> bool:
+    """Whether a transaction brings no more messages into being than one command may."""
+    return model.fanout(item.destination for item in transaction.items if item.kind == "SEND") <= limits.max_fanout
