@@ -1,5 +1,6 @@
 """Crashes that only a person mends: of all nodes at once, or of the one that serves. Healing starts what has ended, and
-is then what an operator does by the system's own manual (``Cluster.recover``).
+is then what an operator does by the system's own manual (``Cluster.recover``). Beside them, where a system can, the end
+of all in order: whatever of it could not come to rest is killed then.
 
 Evidence: every program of the targets has ended; after the heal the machine is in another boot, or other processes run,
 somebody serves, and the ledger tells what was done by hand.
@@ -13,19 +14,26 @@ from collections.abc import Mapping
 from typing import Any, ClassVar
 
 from nemesis.facts import PRIMARY, await_state
-from nemesis.families import kind_option
+from nemesis.families import kind_option, wanted_kinds
 from nemesis.machine import Power
 from nemesis.process import plan_nodes, told
 from stormproof.contracts.backend import DEAD, KILL, POWER, RUNNING, ProcessState
-from stormproof.contracts.cluster import Cluster
+from stormproof.contracts.cluster import POLL, Cluster
 from stormproof.contracts.fault import ENDS_PROCESS, ClusterFacts, Evidence, Fault, FaultPlan, Infeasible
+from stormproof.contracts.system import System
+from stormproof.errors import UsageError
 from stormproof.history.undo import POWER as UNDO_POWER
 from stormproof.history.undo import START
+from stormproof.test import Test
 from stormproof.timeout_scale import timeout_scale
 
 KINDS = ("power", "kill", PRIMARY)
+SHUTDOWN = "shutdown"
 _RECOVERY_SECONDS = 15.0
 """For an operator to have the system serve again: other faults, which may keep it from that, wait for their heal."""
+
+_STARTED_SECONDS = 5.0
+"""For what ended while the system was recovered to run again."""
 
 States = dict[str, dict[str, ProcessState]]
 """Machine -> program -> how it is."""
@@ -36,11 +44,19 @@ class Crash(Fault):
 
     name = "crash"
     conflict_group = "process"
-    kind_undo: ClassVar[Mapping[str, str]] = {"power": UNDO_POWER, "kill": START, PRIMARY: START}
-    kind_needs: ClassVar[Mapping[str, tuple[str, ...]]] = {"power": (POWER,), "kill": (KILL,), PRIMARY: (KILL,)}
+    kind_undo: ClassVar[Mapping[str, str]] = {"power": UNDO_POWER, "kill": START, PRIMARY: START, SHUTDOWN: START}
+    kind_needs: ClassVar[Mapping[str, tuple[str, ...]]] = {"power": (POWER,), "kill": (KILL,), PRIMARY: (KILL,),
+                                                          SHUTDOWN: (KILL,)}  # fmt: skip
     effects = frozenset({ENDS_PROCESS})
     kinds = KINDS
-    options = (kind_option("crash", KINDS),)
+    aimed_kinds = (SHUTDOWN,)
+    options = (kind_option("crash", (*KINDS, *aimed_kinds)),)
+
+    def check(self, test: Test, system: System) -> None:
+        """Not all systems can come to rest in order."""
+        if SHUTDOWN in wanted_kinds(test, self) and not system.shuts_down(test):
+            raise UsageError(f"--nemesis {self.name}: {system.name} has no orderly end; leave {self.name}:{SHUTDOWN} "
+                             "out")
 
     def plan(self, kind: str, facts: ClusterFacts, rng: random.Random) -> FaultPlan:
         """All nodes, whatever ``max_down`` says, or the master, if one more may go down."""
@@ -56,8 +72,9 @@ class Crash(Fault):
         if plan.kind == "power":
             evidence = await Power().inject(cluster, plan)
         else:
+            said = {SHUTDOWN: await cluster.shut_down(recovery_seconds(cluster))} if plan.kind == SHUTDOWN else {}
             await asyncio.gather(*(_end(cluster, node) for node in plan.targets))
-            evidence = Evidence()
+            evidence = Evidence(said)
         after = await _states(cluster, plan)
         ran = [(node, name) for node in before for name, state in before[node].items() if state.state == RUNNING]
         confirmed = bool(ran) and all(state.state == DEAD for found in after.values() for state in found.values())
@@ -74,7 +91,7 @@ class Crash(Fault):
         began = loop.time()
         repair = await cluster.recover(recovery_seconds(cluster))
         seconds = round(loop.time() - began, 3)
-        after = await _states(cluster, plan)
+        after = await _running(cluster, plan)
         serves = await cluster.primary()
         killed = {(node, name): state for node, programs in injected.found.get("before", {}).items()
                   for name, state in programs.items()}  # fmt: skip
@@ -102,6 +119,18 @@ async def _start(cluster: Cluster, node: str) -> None:
 
 async def _states(cluster: Cluster, plan: FaultPlan) -> States:
     return {node: await _of(cluster, node) for node in plan.targets}
+
+
+async def _running(cluster: Cluster, plan: FaultPlan) -> States:
+    """How they are once all run: some may have been started anew to recover the system."""
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + _STARTED_SECONDS * timeout_scale(cluster.backend)
+    while True:
+        found = await _states(cluster, plan)
+        alive = all(state.state == RUNNING for programs in found.values() for state in programs.values())
+        if alive or loop.time() >= deadline:
+            return found
+        await asyncio.sleep(POLL)
 
 
 async def _of(cluster: Cluster, node: str) -> dict[str, ProcessState]:

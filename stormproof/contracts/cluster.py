@@ -187,6 +187,11 @@ class Cluster(ABC):
                 return ""
             await asyncio.sleep(POLL)
 
+    async def shut_down(self, timeout: float) -> str:
+        """What an operator does to end the whole system in order, for at most ``timeout`` seconds, where it can come to
+        rest (``System.shuts_down``); its programs run on. Returns what came of it."""
+        raise NotImplementedError
+
     async def attend(self, note: Callable[[str], None]) -> None:
         """What an operator on call does while load and faults go on; until it is cancelled, or nothing is left to do.
         ``note`` is told of each deed, as ``repair`` tells."""

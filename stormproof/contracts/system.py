@@ -292,6 +292,10 @@ class System(ABC):
         (``Cluster.remove_member``)."""
         return False
 
+    def shuts_down(self, test: Test) -> bool:
+        """Whether all nodes of such a test can come to rest together, in order (``Cluster.shut_down``)."""
+        return False
+
     def parse_line(self, line: str) -> LogLine:
         """What a line of a node's log says, and when; lines without a time take that of the one before."""
         return parse_stamped(line)

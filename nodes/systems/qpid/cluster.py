@@ -20,15 +20,16 @@ from nodes.reference.server.process import BrokerProcess
 from nodes.reference.server.runtime import LoopRuntime
 from nodes.stomp import ProtocolError
 from nodes.systems.qpid.addresses import BOTH, BROKERS, VIRTUAL, LaunchedAddresses, address_of
+from nodes.systems.qpid.copying import COPIES, copy_store, source_of_copy
 from nodes.systems.qpid.programs import MANAGER, STORE, LaunchedPrograms, disaster_nodes, program_roles
-from nodes.systems.qpid.stores import best_store
+from nodes.systems.qpid.stores import Found, best_store
 from nodes.systems.reference.cluster import CLIENT_PORT, LINK_PORT, ReferenceCluster
 from nodes.systems.reference.code import module_command
 from nodes.systems.reference.layout import Group
 from stormproof.contracts.backend import Launcher, Shells
 from stormproof.contracts.cluster import MAIN, POLL, Deployment, NodeStatus
 from stormproof.contracts.topology import endpoint
-from stormproof.errors import UsageError
+from stormproof.errors import BackendError, UsageError
 
 MANAGER_PORT = 61616
 """Where managers hear each other."""
@@ -40,6 +41,7 @@ PATIENCE = 5.0
 """Seconds for which a person waits whether a manager finds a primary."""
 LOOK = 0.5
 """Seconds between two looks of a person on call."""
+_TROUBLE = (OSError, TimeoutError, EOFError, ProtocolError, ValueError)
 _STOP_SECONDS = 8.0
 """For a manager to end its broker, and itself."""
 
@@ -163,6 +165,17 @@ class QpidCluster(ReferenceCluster):
         await self._look_after(timeout, lambda statuses: any(status.serving for status in statuses))
         return await self.repair()
 
+    async def shut_down(self, timeout: float) -> str:
+        """``qpid-ha``'s orderly shutdown, asked of the primary [Clean shutdown]."""
+        node = await self.primary()
+        if node is None:
+            return "nobody is primary"
+        try:
+            answer = await self._admins[node].design({"op": "shutdown"}, timeout)
+        except _TROUBLE as error:
+            return f"{node} does not answer: {error or type(error).__name__}"
+        return f"clean: {', '.join(answer['clean'])}" if answer.get("ok") else f"{node} says {answer.get('error')}"
+
     async def _look_after(self, timeout: float, over: Callable[[Sequence[NodeStatus]], bool]) -> bool:
         """Wait until something is so; False when ``timeout`` passes.
 
@@ -263,15 +276,37 @@ class QpidCluster(ReferenceCluster):
             chosen = next(iter(found)) if fresh else latest
             done = f"promoted {chosen}"
             request = {"op": "promote", "bootstrap": fresh, "force": not (fresh or eligible)}
+        if request["op"] == "accept-store" and self.managed and self.test.options["person"] == COPIES:
+            self._note_by_hand(await self._copy(found, chosen))
+            return
         try:
             answer = await self.ask(chosen, **request)
-        except (OSError, TimeoutError, EOFError, ProtocolError, ValueError) as error:
+        except _TROUBLE as error:
             answer = {"error": str(error) or type(error).__name__}
         if not answer.get("ok"):
             done = f"tried in vain: {chosen} says {answer.get('error')}"
         elif fresh:
             return  # no repair: every first start is like that
         self._note_by_hand(done)
+
+    async def _copy(self, found: Found, chosen: str) -> str:
+        """Copy one broker's store to all others; what came of it."""
+        try:
+            source = source_of_copy(found, chosen)
+            targets = [node for node in found if node != source]
+            await copy_store(self._asked, source, targets, lambda size: self._guesses.randbytes(size).hex())
+        except (UsageError, BackendError) as error:
+            return f"tried in vain to copy the store of {chosen}: {error}"
+        return f"copied the store of {source} to all"
+
+    async def _asked(self, node: str, /, **request: Any) -> Mapping[str, Any]:
+        try:
+            answer = await self.ask(node, **request)
+        except _TROUBLE as error:
+            raise BackendError(f"{node} does not answer: {error or type(error).__name__}") from None
+        if not answer.get("ok"):
+            raise UsageError(f"{node}: {answer.get('error', 'refused')}")
+        return answer
 
     def _manager_launcher(self, machine: str, config: ManagerConfig) -> Callable[[LoopRuntime], ManagerProcess]:
         broker = partial(BrokerProcess, parse_config(self._config(machine)))

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import Awaitable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 from nodes.systems.qpid.stores import Found, best_store
 from stormproof.errors import UsageError
+
+COPIES = "copies"
+PERSONS = ("accepts", COPIES)
+"""What a person does with the best store: lets its broker be primary, or copies it to all others."""
 
 
 class Ask(Protocol):
@@ -39,13 +43,14 @@ def source_of_copy(found: Found, chosen: str = "") -> str:
     return source
 
 
-async def copy_store(ask: Ask, source: str, targets: Sequence[str]) -> int:
-    """Copy one broker's store to the others; how many bytes it has.
+async def copy_store(ask: Ask, source: str, targets: Sequence[str],
+                     token: Callable[[int], str] = secrets.token_hex) -> int:
+    """Copy one broker's store to the others; how many bytes it has. ``token`` makes a new name of so many bytes.
 
     Raises:
         UsageError, BackendError: one broker refused, or did not answer; the copy can be begun again.
     """
-    copy, number, size = secrets.token_hex(8), 0, 0
+    copy, number, size = token(8), 0, 0
     while True:
         read = await ask(source, op="read-store", copy=copy, piece=number)
         data = str(read["data"])
@@ -55,7 +60,7 @@ async def copy_store(ask: Ask, source: str, targets: Sequence[str]) -> int:
         if not data:
             break
     # The source is last: as long as one store is not clean, nobody starts from the others.
-    uuid = secrets.token_hex(16)
+    uuid = token(16)
     stamp = {"op": "stamp-store", "copy": copy, "piece": number, "uuid": uuid, "generation": read["generation"]}
     await asyncio.gather(*(ask(node, **stamp) for node in targets))
     await ask(source, **stamp)

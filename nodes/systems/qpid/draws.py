@@ -16,6 +16,8 @@ DRAWING = Drawing(
         Draw("catchup_chunk", (100, 2000), 0.4),
         Draw("sequence_bits", (4, 8), 0.2),
         Draw("broker_network", ("own",), 0.4),
+        Draw("crash_kind", ("shutdown",), 0.4),
+        Draw("person", ("copies",), 0.5),
     ),
     nodes=(3, 3, 3, 4, 5),
     timeouts=("detection_timeout", "manager_lease", "catchup_timeout"),

@@ -24,6 +24,7 @@ from nodes.reference.designs.qpid.options import (
 from nodes.systems.qpid.addresses import AUTO, BROKERS, LIST, NAME, NETWORKS, OWN, WAYS
 from nodes.systems.qpid.admin import COMMANDS
 from nodes.systems.qpid.bounds import BOUNDS, WORK
+from nodes.systems.qpid.copying import PERSONS
 from nodes.systems.qpid.deadlines import QPID_DEADLINES
 from nodes.systems.qpid.draws import DRAWING
 from nodes.systems.qpid.exploration import ABSTRACTION
@@ -71,6 +72,10 @@ class Qpid(ReferenceSystem):
                              "off there only")
         if test.options["standby"] == COLD and test.options["manager"] != BUILTIN:
             raise UsageError(f"--set standby={COLD}: only managers of ours start another broker; use manager={BUILTIN}")
+
+    def shuts_down(self, test: Test) -> bool:
+        """Where there are backups, which have everything before all come to rest."""
+        return bool(test.options["standby"] != COLD)
 
     def only_real(self, options: Mapping[str, Any]) -> str:
         """A manager that is not ours."""
@@ -158,6 +163,8 @@ QPID = Qpid(
         Option("clients_find", WAYS[0], "how clients find the primary: by a list of all brokers, at the virtual "
                "address, or every other one there", WAYS),
         Option("as_documented", "", "limitations that are left as the document leaves them, joined by commas"),
+        Option("person", PERSONS[0], "what a person does with the best store after the loss of all brokers: accepts "
+               "it, or copies it to all others", PERSONS),
         *FLOW,
         *MEMORY,
         BUG,
