@@ -10,13 +10,32 @@ from __future__ import annotations
 
 from bisect import insort
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
+from typing import Any
 
-from nodes.reference.engine.limits import Limits
-
-_DEFAULTS = Limits()
 INDIVIDUAL, CLIENT = "client-individual", "client"
 COMMITTED, ABORTED = "committed", "aborted"
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What a client may have, by the names of the broker's options (docs/stomp.md)."""
+
+    max_backlog: int = 10_000
+    max_connection_backlog: int = 10_000
+    max_prefetch: int = 2_000
+    max_fanout: int = 2_000
+    max_transactions: int = 100
+    max_subscriptions: int = 1_000
+    max_transaction_items: int = 10_000
+
+    @classmethod
+    def of(cls, options: Mapping[str, Any]) -> Limits:
+        """As a test's options have them."""
+        return cls(**{each.name: int(options[each.name]) for each in fields(cls) if each.name in options})
+
+
+_DEFAULTS = Limits()
 
 
 @dataclass(eq=False)

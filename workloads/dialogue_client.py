@@ -16,7 +16,6 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 
-from nodes.reference.engine.limits import Limits
 from nodes.stomp import Frame
 from nodes.timeouts import within
 from stormproof.operation import INFO, INVOKE, Op
@@ -28,6 +27,7 @@ from workloads.broker_model import (
     Box,
     BrokerModel,
     Item,
+    Limits,
     Message,
     Subscription,
     Transaction,
@@ -82,7 +82,7 @@ class DialogueClient(StompClient):
         self.mine = mine
         self.surface = surface
         self.rng = rng
-        self._limits = Limits.from_options(self._options)
+        self._limits = Limits.of(self._options)
         self.model = BrokerModel(self._limits)
         self._numbers = 0
         self.said: deque[str] = deque(maxlen=_REMEMBERED)

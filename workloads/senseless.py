@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from nodes.reference.engine.limits import Limits
 from nodes.reference.engine.topics import EXCHANGE_PREFIX
-from workloads.broker_model import COMMITTED, BrokerModel, Message, Subscription, Transaction
+from workloads.broker_model import COMMITTED, BrokerModel, Limits, Message, Subscription, Transaction
 
 BEYOND = "beyond a limit"
 """How what is wrong begins where it is one of ``Limits``."""

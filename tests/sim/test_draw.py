@@ -16,6 +16,7 @@ from harness.sim.campaign import ALL, repeating, run_seed
 from harness.sim.command import drawn_cases
 from harness.sim.draw import LEAST_SECONDS, LONG, LONGEST, SHORTEST, DrawnCase, Given, _settings
 from harness.sim.mutants import drawn_case_of
+from nemesis.catalog import FAULTS
 from nemesis.schedule import LENGTHS, lengths_of
 from nodes.systems.catalog import SYSTEMS
 from stormproof.contracts.bounds import bounds_of
@@ -61,13 +62,16 @@ def test_some_faults_outlast_the_time_to_serve(system: str) -> None:
 
 
 def test_what_is_drawn_is_declared() -> None:
+    of_systems: set[str] = set()
+    of_faults = {option.name for name in FAULTS.names() for option in FAULTS.load(name).options}
     for system in DESIGNS:
         tested = SYSTEMS.load(system)
         known = {option.name for option in tested.options}
-        assert {draw.name for draw in tested.drawing.draws} <= known
+        assert {draw.name for draw in tested.drawing.draws} <= known | of_faults
         assert set(tested.drawing.timeouts) <= known
+        of_systems |= known
     declared = {option.name for entry in WORKLOADS for option in WORKLOADS.load(entry.name).options}
-    assert {draw.name for entry in WORKLOADS for draw in WORKLOADS.load(entry.name).draws} <= declared
+    assert {draw.name for entry in WORKLOADS for draw in WORKLOADS.load(entry.name).draws} <= declared | of_systems
 
 
 def test_what_is_given_stays() -> None:
