@@ -57,6 +57,7 @@ _SITUATED = 0.75
 """Share of senseless commands about what the client has now that come before all others."""
 _LARGE = 140
 """Thousands of bytes: a few such bodies are more than a network takes from a broker whose client reads nothing."""
+_BURSTS = (1, 3, 6)
 _TOO_MUCH = re.compile("subscriptions? .*holds? more than")
 """What a broker says of a connection whose transient subscriptions hold too much."""
 
@@ -217,9 +218,10 @@ class DialogueClient(StompClient):
     def _window(self, asked: int) -> int:
         return min(asked, self._limits.max_prefetch)
 
-    async def _take_from(self, box: Box) -> None:
-        """SUBSCRIBE to a queue, or to topics by the name of a durable subscription."""
+    async def _take_from(self, box: Box, least: int = 1) -> None:
+        """SUBSCRIBE to a queue, or to topics by the name of a durable subscription, with a window of ``least``."""
         name, ack, window = self._taking()
+        window = max(window, least)
         asked = {"id": name, "ack": ack, "x-prefetch": str(window)}
         if box.pattern:
             await self.say("SUBSCRIBE", {"destination": f"/topic/{box.pattern}", "x-durable": box.name, **asked})
@@ -474,16 +476,16 @@ class DialogueClient(StompClient):
 
     async def _be_slow(self) -> None:
         """Read nothing for a while: what is sent waits in the network, and beyond that in the broker."""
-        box = self.model.queue(self.queue())
-        for _ in range(self.rng.choice((0, 0, 2, 4))):
+        box = self.model.queue(f"{self.mine}.slow")
+        for _ in range(self.rng.choice(_BURSTS) - len(box.ready)):
             self._numbers += 1
             body = b"%d\n" % self._numbers + self.rng.randbytes(1000) * _LARGE
             await self.say("SEND", {"destination": f"/queue/{box.name}", "content-type": "text/plain"}, body)
             self.model.send(f"/queue/{box.name}", {"content-type": "text/plain"}, body)
-        self._connection.rest(self.rng.uniform(0.1, 0.5))
+        self._connection.rest(self.rng.choice((0.2, 0.5, 3.0)))
         self.said.append("reading nothing")
         if not box.subscriptions and self._may_subscribe():
-            await self._take_from(box)
+            await self._take_from(box, max(_BURSTS))
         self.surface.use("slow-reader")
 
     async def _overflowed(self) -> None:

@@ -18,6 +18,7 @@ from nodes.reference.designs.joram.outbox import Outbox
 from nodes.reference.designs.qpid.browsing import Browsing
 from nodes.reference.designs.qpid.primary import Primary
 from nodes.reference.server.networks import Networks
+from nodes.reference.server.output_buffer import OutputBuffer
 from nodes.reference.server.sessions import Session
 from nodes.systems.catalog import SYSTEMS
 from stormproof.contracts.deadline import Deadline, Pending
@@ -151,6 +152,11 @@ def lost_wake_up(patch: Patch) -> None:
     patch.setattr(Session, "_wait", late)
 
 
+def patience_without_end(patch: Patch) -> None:
+    """Nobody gives a client up that reads nothing."""
+    patch.setattr(OutputBuffer, "_give_up", lambda self, reason: None)
+
+
 def connection_lost(patch: Patch) -> None:
     """Clients lose their connections, as to others that take them over, and are not told."""
     greet = Session._greet
@@ -211,6 +217,8 @@ LATE: dict[str, tuple[str, str, str, dict[str, str], Callable[[Patch], None]]] =
     "silent-client": ("standalone", "queue", "kill", {"client_heartbeat": "0.1"}, deaf_to_silence),
     "cut-early": ("standalone", "queue", "kill", {}, missed_beats_add_up),
     "held-up": ("standalone", "queue", "kill", {}, lost_wake_up),
+    "unread": ("standalone", "dialogue", "none", {"output_timeout": "0.2", "client_heartbeat": "3"},
+               patience_without_end),
     "left-over": ("standalone", "queue", "kill", {}, connection_lost),
     "untold": ("joram", "queue", "kill", {"propagation": "asynchronous"}, told_too_late),
     "forwarding": ("joram", "clustered", "kill", {}, never_forwarded),

@@ -45,6 +45,8 @@ class OutputBuffer:
         self._written = 0
         self._watching = True
         self.last_write = self._loop.time()
+        self._seen: tuple[int, float] | None = None
+        """What the client was last seen to have taken of what waits, and since when it has taken no more."""
         # `drain` then waits until the buffer is empty, not just shorter.
         self._transport.set_write_buffer_limits(high=0)
 
@@ -98,6 +100,15 @@ class OutputBuffer:
     def waiting(self) -> int:
         """Bytes, about, that the kernel has not taken yet."""
         return self._unmade + self._transport.get_write_buffer_size()
+
+    def refused_since(self, now: float) -> float | None:
+        """Since when, at least, the client has taken nothing though something waits for it; None: it takes it."""
+        taken = self._written - self._unwritten()
+        if not self.waiting():
+            self._seen = None
+        elif self._seen is None or self._seen[0] != taken:
+            self._seen = taken, now
+        return self._seen[1] if self._seen is not None else None
 
     def unconfirmed(self) -> int:
         """Bytes written that the client's system has not confirmed yet, as far as ours can tell."""

@@ -40,6 +40,7 @@ HEART_BEAT_MS = 100
 
 _MISSED_BEATS = 3
 HEART_BEAT, SILENT_CLIENT, HELD_UP, LEFT_OVER = "heart-beat", "silent-client", "held-up", "left-over"
+UNREAD = "unread"
 """What is overdue on a session, as deadlines call it."""
 _IDLE_PARTS = 4
 _CHUNK = 1 << 16
@@ -280,11 +281,13 @@ class Session:
 
     def overdue(self, now: float) -> tuple[str, float] | None:
         """What should have happened on this session by now, if anything, and since when it is waited for: the client
-        was sent no heart-beat, or is silent and was not ended, or may send more and is not listened to, or has lost its
-        connection to another."""
+        was sent no heart-beat, or is silent and was not ended, or reads nothing, or may send more and is not listened
+        to, or has lost its connection to another."""
         if self.ended or self._leaving:
             return None
         read = self._last_read
+        if (refused := self._output.refused_since(now)) is not None:
+            return UNREAD, refused
         if self._waits:
             return None if self._must_wait() else (HELD_UP, read)
         greeting = self._greeting

@@ -52,6 +52,13 @@ DEADLINES = (
         what="a client whose connection another one has is not ended",
     ),
     Deadline(
+        "unread",
+        {"output_timeout": 2},
+        1,
+        "docs/stomp.md: output_timeout, time in which a client must take some of the output that waits for it",
+        what="a client that takes nothing of what waits for it is not ended",
+    ),
+    Deadline(
         "held-up",
         {},
         0.5,

@@ -10,6 +10,7 @@ FLOW = (
     Draw("max_under_way", (2,), 0.2),
     Draw("max_bytes_under_way", (5_000,), 0.2),
     Draw("max_outstanding", (1, 3), 0.2),
+    Draw("output_timeout", (0.5, 1.0), 0.3),
 )
 """So little that clients wait for each other."""
 MEMORY = (Draw("message_cache", (0, 300), 0.3),)

@@ -53,6 +53,7 @@ REMEMBERED = (
 FLOW = (
     Option("max_under_way", 128, "commands under way of all clients of a node; beyond, each has an equal share"),
     Option("max_bytes_under_way", 4 << 20, "bytes of large work under way of all clients of a node, which takes turns"),
+    Option("output_timeout", 20.0, "seconds in which a client must take some of the output that waits for it"),
     Option("max_outstanding", 256, "commands under way of one client; beyond, the node reads no more of it"),
 )
 """Options of all designs: when a node lets its clients wait."""
