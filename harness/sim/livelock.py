@@ -12,7 +12,7 @@ from typing import Any
 from harness.sim.errors import SimulationError
 from stormproof.text import size
 
-CHUNK_BITS = 8
+CHUNK_BITS = 10
 """Work is counted in callbacks; so many bytes (as a power of two) that are sent count as one more."""
 PORTION = 20_000
 """Work between two looks at the time."""
