@@ -28,7 +28,7 @@ _BY_MODEL = frozenset({
     "abort-of-acks", "abort-of-nacks", "refused-commands", "durable-deleted", "xa-abort-prepared", "xa-commit-again",
     "xa-one-phase", "qpid-direct", "qpid-fanout", "qpid-topic", "headers-repeated", "durable-changed", "durable-in-use",
     "several-subscriptions", "number-left-out", "closed-for-idleness",
-    "taken-over", "slow-reader", "transient-overflow", "beyond-limits",
+    "taken-over", "slow-reader", "ack-auto-plain", "transient-overflow", "beyond-limits",
 })
 """What is used, and judged, by dialogues as well."""
 _QUEUES = ("queue", "consume-last", "clustered", "store-and-forward", "transaction")

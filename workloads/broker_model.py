@@ -158,6 +158,8 @@ class BrokerModel:
         self.queues: dict[str, Box] = {}
         self.durables: dict[str, Box] = {}
         self.transients: list[Box] = []
+        self.apart: set[str] = set()
+        """Queues that are there and of which the model says nothing."""
         self.others: dict[str, Box] = {}
         """Login -> what waits for its durable subscription."""
         self.subscriptions: dict[str, Subscription] = {}

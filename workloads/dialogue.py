@@ -39,6 +39,7 @@ class DialogueWorkload(Workload):
     options = (
         Option("talkers", 4, "threads that talk with brokers", load=True),
         Option("visitors", False, "other logins, whose rights and passcodes change, have a part in dialogues"),
+        Option("reliable", True, "clients number their frames, reconnect and re-emit; false: one TCP connection each"),
         Option("op_timeout", 3.0, "seconds after which a command's outcome is unknown"),
         Option("open_timeout", 2.0, "seconds a new client tries to connect before its operation fails"),
         Option("poll", 0.25, "seconds a take waits for a message"),

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from nodes.stomp import Frame
 from nodes.timeouts import within
 from stormproof.operation import INFO, INVOKE, Op
+from workloads.automatic import Automatic
 from workloads.broker_model import (
     ABORTED,
     CLIENT,
@@ -96,13 +97,14 @@ class DialogueClient(StompClient):
                                 float(self._options["op_timeout"]), self._recover, Mismatch)
         self._counts = not cluster.exchanges
         """Whether the number of redeliveries survives a change of primary."""
-        objects = Exchanges(self)
+        objects, self._automatic = Exchanges(self), Automatic(self)
         # Brokers with exchanges have neither topics nor branches.
         self._steps: list[tuple[int, Callable[[], Awaitable[None]]]] = [
             (8, self._send), (4, self._subscribe), (9, self._settle_some), (2, self._unsubscribe),
             (3, self._begin), (7, self._add_to_transaction), (4, self._end_transaction), (1, self._part),
             (1, self._be_refused), (1, self._be_slow),
-            *([(1, self._be_taken_over)] if self._settings.reliable else []), *([(5, self._visit)] if visits else []),
+            (1, self._be_taken_over) if self._settings.reliable else (2, self._take_automatically),
+            *([(5, self._visit)] if visits else []),
             *([(8, objects.configure), (6, objects.send)] if cluster.exchanges else
               [(3, self._publish), (3, self._subscribe_to_topics), (3, self._begin_branch), (5, self._prepare),
                (4, self._end_prepared), (1, self._recover)]),
@@ -200,6 +202,11 @@ class DialogueClient(StompClient):
         if self.model.fanout([topic]) <= self._limits.max_fanout:
             await self.send_to(topic)
 
+    def subscription(self) -> tuple[str, int]:
+        """Name and window of the next subscription."""
+        name, _, window = self._taking()
+        return name, window
+
     def _taking(self) -> tuple[str, str, int]:
         self._numbers += 1
         return f"s{self._numbers}", self.rng.choice((INDIVIDUAL, CLIENT)), self.rng.choice((1, 1, 2, 3, 8))
@@ -265,7 +272,7 @@ class DialogueClient(StompClient):
         messages = self.connection.messages
         for _ in range(len(messages)):
             if messages[0].headers.get("subscription") == subscription.name:
-                self._compare(messages.popleft())
+                self.compare(messages.popleft())
             else:
                 messages.rotate(-1)
         subscription.due.clear()
@@ -276,9 +283,10 @@ class DialogueClient(StompClient):
         """Compare what has come with what was due."""
         messages = self.connection.messages
         while messages:
-            self._compare(messages.popleft())
+            self.compare(messages.popleft())
 
-    def _compare(self, frame: Frame) -> None:
+    def compare(self, frame: Frame) -> None:
+        """Compare a message with what is due."""
         name = frame.headers.get("subscription", "")
         redeliveries = frame.headers.get("x-redeliveries", "0")
         self.said.append(f"MESSAGE {frame.headers.get('message-id')} of {name}, redeliveries {redeliveries}, "
@@ -309,7 +317,7 @@ class DialogueClient(StompClient):
         if not self._held() and self.model.owed():
             message = await self.poll()
             if message is not None:
-                self._compare(message)
+                self.compare(message)
 
     async def _settle_some(self) -> None:
         """ACK, or NACK, a message that has come; wait a little for one if none has."""
@@ -462,6 +470,10 @@ class DialogueClient(StompClient):
             return
         raise Mismatch(f"{why} was confirmed")
 
+    async def _take_automatically(self) -> None:
+        if self._may_subscribe():
+            await self._automatic.take()
+
     async def _be_taken_over(self) -> None:
         """Somebody takes up the connection as well, and it has to be taken back."""
         twin = self._connection.twin()
@@ -542,7 +554,7 @@ class DialogueClient(StompClient):
         await self._take_all()
         message = await self.poll()
         if message is not None:
-            self._compare(message)
+            self.compare(message)
         if self._counts:
             await self._end_what_others_left()
 
@@ -573,7 +585,7 @@ class DialogueClient(StompClient):
         while not self._held():
             message = await self.poll()
             if message is not None:
-                self._compare(message)
+                self.compare(message)
             elif loop.time() >= until:
                 await self.say("BEGIN", {"transaction": "is it there"})  # a broker that answers, and does not deliver
                 raise Mismatch("a message that was due did not come")

@@ -148,7 +148,8 @@ class Exchanges:
 
     async def _list(self) -> None:
         """What exists of its own is what is listed."""
-        for kind, known in (("exchange", set(self._client.model.exchanges)), ("queue", set(self._client.model.queues))):
+        model = self._client.model
+        for kind, known in (("exchange", set(model.exchanges)), ("queue", {*model.queues, *model.apart})):
             found: set[str] = set()
             after = ""
             while True:

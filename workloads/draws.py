@@ -108,6 +108,7 @@ DIALOGUE: tuple[Draw, ...] = (
     *_CLIENTS,
     Draw("talkers", (1, 8), 0.4),
     Draw("visitors", (True,), 0.6),
+    Draw("reliable", (False,), 0.1),
     Draw("max_backlog", (1, 2, 4), 0.3),
     Draw("max_connection_backlog", (3,), 0.1),
     Draw("max_prefetch", (1, 2), 0.2),

@@ -129,6 +129,17 @@ def settings(text: str) -> dict[str, str]:
     (Case("joram", "lock", "rolling,packets,points", None, 28.0, 17.0, settings(
         "transfer=held-back client_order=primary-first round_pause=0.3 client_heartbeat=0.1 op_timeout=1.0 "
         "points_kind=partial,power min_ok=3 fault_lengths=0.6,3 fault_gap=0.1")), 11000141),
+    # A store was being replaced by a copy, of which memory has nothing.
+    (Case("qpid", "transaction", "partition,kill", 3, 22.0, 17.0, settings(
+        "max_under_way=2 max_bytes_under_way=5000 output_timeout=0.5 detection_timeout=0.5 manager_lease=0.5 "
+        "catchup_timeout=1.0 eviction_timeout=2.0 broker_network=own person=copies client_order=primary-first "
+        "surface=True crash_share=0.2 movers=4 partition_kind=master clients=outside min_ok=3 "
+        "fault_lengths=0.95,1.1,2.2 fault_gap=0.3")), 41000093),
+    # Of three brokers two had come to rest in order, and nobody could be promoted.
+    (Case("qpid", "register", "crash,reboot", None, 22.0, 17.0, settings(
+        "max_under_way=2 max_outstanding=3 catchup_timeout=0.3 eviction_timeout=2.0 catchup_chunk=2000 "
+        "sequence_bits=4 broker_network=own crash_kind=shutdown same_replica=0.0 client_heartbeat=3.0 surface=True "
+        "keys=1 min_ok=3 fault_lengths=0.18,1.2,4 fault_gap=0.1")), 41000105),
 ], ids=lambda each: each.workload if isinstance(each, Case) else str(each))  # fmt: skip
 def test_it_is_not_invalid(case: Case, seed: int, tmp_path: Path) -> None:
     result = run_seed(case, seed, tmp_path, tmp_path, NONE)

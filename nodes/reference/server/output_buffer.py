@@ -190,6 +190,7 @@ class OutputBuffer:
                 continue
             except ConnectionError:
                 break
+            self.last_write = self._loop.time()  # the client is sent what has waited
             if self._watching:
                 self._write_pieces()
             if self.waiting() == 0:

@@ -14,7 +14,7 @@ from nodes.reference.designs.qpid.manager.config import ManagerConfig, parse_man
 from nodes.reference.designs.qpid.manager.programs import BROKER
 from nodes.reference.designs.qpid.options import BUILTIN, BY_HAND, COLD, LM6A, read_limitations
 from nodes.reference.designs.qpid.states import PRIMARY, READY
-from nodes.reference.designs.qpid.store_status import first_start
+from nodes.reference.designs.qpid.store_status import CLEAN, first_start
 from nodes.reference.manager import ManagerProcess
 from nodes.reference.server.process import BrokerProcess
 from nodes.reference.server.runtime import LoopRuntime
@@ -267,13 +267,19 @@ class QpidCluster(ReferenceCluster):
             chosen = self._guesses.choice(sorted(found))
             done = f"accepted the store of {chosen}, picked at random"
         request: dict[str, Any] = {"op": "accept-store"}
-        if found[chosen]["eligible"]:  # managers pass over it, for what the last primary went on without
+        latest = max(int(each["generation"]) for each in found.values())
+        clean = [node for node in sorted(found)
+                 if found[node]["store"]["state"] == CLEAN and int(found[node]["generation"]) == latest]
+        if clean and not self.by_hand:  # not all came to rest in order; who did has all that was confirmed
+            chosen = clean[0]
+            done, request = f"vouched for the clean store of {chosen}", {"op": "promote", "force": True}
+        elif found[chosen]["eligible"]:  # managers pass over it, for what the last primary went on without
             done, request = f"vouched for the data of {chosen}", {"op": "promote", "force": True}
         fresh = self.by_hand and first_start(each["store"] for each in found.values())
         if self.by_hand:
             eligible = [node for node in found if found[node]["eligible"]]
-            latest = max(eligible, key=lambda node: int(found[node]["generation"]), default=chosen)
-            chosen = next(iter(found)) if fresh else latest
+            newest = max(eligible, key=lambda node: int(found[node]["generation"]), default=chosen)
+            chosen = next(iter(found)) if fresh else newest
             done = f"promoted {chosen}"
             request = {"op": "promote", "bootstrap": fresh, "force": not (fresh or eligible)}
         if request["op"] == "accept-store" and self.managed and self.test.options["person"] == COPIES:

@@ -179,7 +179,7 @@ class Qpid:
 
     def unlike_store(self) -> str:
         """In what memory and store differ."""
-        return self._roles.unlike_store() or self._broker.unlike_store()
+        return self._roles.unlike_store()
 
     @property
     def configuration(self) -> Configuration:

@@ -89,6 +89,8 @@ class Roles:
         """How often this broker has become ready."""
         self._heard: dict[str, Hello] = {}
         self._held_until = -math.inf
+        self._replaced = False
+        """Whether a copy has begun to write to the store, of which memory has nothing."""
 
     def _as_backup(self, discard: bool) -> Backup:
         return Backup(self._broker, self._engine, self._options, self.store, self.configuration, self.generations,
@@ -114,8 +116,10 @@ class Roles:
             self.store.write(state=EMPTY, generation=0, uuid="")
 
     def unlike_store(self) -> str:
-        """In what memory and store differ of what is not the engine's."""
-        return self.configuration.unlike_store() or self.generations.unlike_store()
+        """In what memory and store differ, which should hold the same."""
+        if self._replaced:
+            return ""
+        return (self.configuration.unlike_store() or self.generations.unlike_store() or self._broker.unlike_store())
 
     def replicated(self) -> tuple[Hashable, Image] | None:
         """How far this broker is, and what then is to be the same at backups: queues whose messages are replicated."""
@@ -182,6 +186,9 @@ class Roles:
         if self.state != CONNECTING or not self.backup.discard:
             raise ConfigError(f"{self.name} is {self.state}: only a broker that was started from a dirty store, and "
                               "has found no primary, can have it accepted")
+        if self._replaced:
+            raise ConfigError(f"{self.name} was written to by a copy that was broken off: begin the copy again, or "
+                              "erase its store")
         self.backup = self._as_backup(discard=False)
         self.was_ready = self.forced = True
         self.close_connections()
@@ -193,6 +200,7 @@ class Roles:
         if self.state != CONNECTING:
             raise ConfigError(f"{self.name} is {self.state}: only the store of a broker that is connecting is erased")
         self._empty_store()
+        self._replaced = False
         self.was_ready = self.forced = False
         self.backup = self._as_backup(discard=False)
         self._runtime.log("store erased")
@@ -231,6 +239,7 @@ class Roles:
             self.configuration.clear()
             self.generations.clear()
             self.store.write(state=DIRTY, role=BACKUP_STORE, generation=0, uuid="")
+        self._replaced = True
         self.was_ready = self.forced = False
         self.backup = self._as_backup(discard=True)
 
