@@ -135,6 +135,10 @@ def settings(text: str) -> dict[str, str]:
         "catchup_timeout=1.0 eviction_timeout=2.0 broker_network=own person=copies client_order=primary-first "
         "surface=True crash_share=0.2 movers=4 partition_kind=master clients=outside min_ok=3 "
         "fault_lengths=0.95,1.1,2.2 fault_gap=0.3")), 41000093),
+    # A server that had been granted the lock stood still before it knew, until another had it.
+    (Case("fiorano", "lock", "points,shared-db,gateway", None, 28.0, 17.0, settings(
+        "mode=shared lease=0.5 heartbeat=1.0 idle_timeout=2.0 connect=home client_heartbeat=3.0 "
+        "min_ok=3 fault_lengths=0.3,1.05,1.3 fault_gap=1.0")), 42000015),
     # Of three brokers two had come to rest in order, and nobody could be promoted.
     (Case("qpid", "register", "crash,reboot", None, 22.0, 17.0, settings(
         "max_under_way=2 max_outstanding=3 catchup_timeout=0.3 eviction_timeout=2.0 catchup_chunk=2000 "

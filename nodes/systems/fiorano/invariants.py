@@ -50,11 +50,14 @@ class EpochsGrow(Watcher):
 
     def __init__(self) -> None:
         self._holders: dict[int, str] = {}
+        self._known: dict[str, int] = {}
 
     def look(self, node: str, program: Fiorano, now: Observed, before: Observed | None) -> str:
-        """Each new epoch is the highest that there was."""
-        if not now.lock or (before is not None and before.lock == now.lock):
+        """Each new epoch is the highest that there was. Whoever stood still until its lease was over, before it knew
+        that it had one, never held it."""
+        if not now.lock or self._known.get(node) == now.lock or not program.holds_lock():
             return ""
+        self._known[node] = now.lock
         highest = max(self._holders, default=0)
         other = self._holders.setdefault(now.lock, node)
         if other != node:

@@ -13,5 +13,5 @@ FLOW = (
     Draw("output_timeout", (0.5, 1.0), 0.3),
 )
 """So little that clients wait for each other."""
-MEMORY = (Draw("message_cache", (0, 300), 0.3),)
+MEMORY = (Draw("message_cache", (1, 300), 0.3),)
 """So little that messages are read from the disk again."""
