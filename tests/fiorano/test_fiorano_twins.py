@@ -34,9 +34,8 @@ def twin(trial: Trial, mode: str) -> dict[str, str]:
 def test_histories_catch_what_a_mode_leaves_out(tmp_path: Path, mode: str) -> None:
     (on,) = cases_of("fiorano", MODES[mode])
     results = (run_seed(on, seed, tmp_path, tmp_path) for seed in range(1, SEEDS + 1))
-    caught = next((result for result in results if result.verdict == "invalid"), None)
-    assert caught is not None, f"{SEEDS} seeds did not catch {mode}"
-    assert set(caught.broken) & CAUGHT_BY[mode], caught.sentence
+    caught = next((result for result in results if set(result.broken) & CAUGHT_BY[mode]), None)
+    assert caught is not None, f"{SEEDS} seeds did not catch {mode} by {CAUGHT_BY[mode]}"
     left_out = MODES[mode].keys() - {"mode"}
     off = replace(on, settings={name: value for name, value in on.settings.items() if name not in left_out})
     assert twin(AIMED[mode], mode).items() <= off.settings.items()

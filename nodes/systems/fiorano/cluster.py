@@ -2,24 +2,27 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import shlex
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
 from nodes.reference.designs.fiorano.configuration import SHARED_MODE, Options
 from nodes.reference.designs.fiorano.gateway.config import parse_gateway_config
 from nodes.reference.designs.fiorano.gateway.lockfile import decoded
-from nodes.reference.designs.fiorano.states import ACTIVE, PASSIVE
+from nodes.reference.designs.fiorano.states import ACTIVE, PASSIVE, WAITING
 from nodes.reference.gateway import GatewayProcess
 from nodes.reference.storage.config import POSTGRES, parse_storage_config
 from nodes.reference.storage.process import StorageProcess
+from nodes.stomp import ProtocolError
 from nodes.systems.fiorano.programs import SimulatedLockFile
 from nodes.systems.reference.cluster import LINK_PORT, ReferenceCluster
 from nodes.systems.reference.code import install_code, module_command
+from nodes.systems.reference.layout import Group
 from stormproof.contracts.backend import Launch, Launcher, Shells
-from stormproof.contracts.cluster import Lock, NodeStatus
+from stormproof.contracts.cluster import POLL, Deployment, Lock, NodeStatus
 from stormproof.contracts.system import GATEWAY, SHARED_DATABASE
 from stormproof.contracts.topology import endpoint
 from stormproof.errors import BackendError
@@ -33,8 +36,23 @@ DATABASE = SHARED_DATABASE
 DATABASE_PORT = 61619
 
 
+PATIENCE, LEASES = 5.0, 10
+"""Seconds, and so many leases more, for which a person sees both servers wait before one of them is told to go on."""
+LOOK = 0.5
+"""Seconds between two looks of a person on call."""
+
+
 class FioranoCluster(ReferenceCluster):
-    """A primary, a secondary, and the machines that both need."""
+    """A primary, a secondary, and the machines that both need.
+
+    Where neither server may use its repository, a person decides, after the document's own last resort.
+    """
+
+    def __init__(self, groups: tuple[Group, ...], deployment: Deployment) -> None:
+        super().__init__(groups, deployment)
+        self._wait_since: float | None = None
+        """Since when both have been seen waiting for each other."""
+        self._done_by_hand: list[str] = []
 
     async def install(self) -> None:
         """Upload code and configurations to all machines."""
@@ -79,6 +97,55 @@ class FioranoCluster(ReferenceCluster):
     def healthy(self, statuses: Sequence[NodeStatus]) -> bool:
         """Whether one server is active and the other one its standby."""
         return sorted(status.role for status in statuses if status.reachable) == [ACTIVE, PASSIVE]
+
+    async def await_healthy(self, timeout: float) -> bool:
+        """Wait until the pair is healthy, with a person at hand; False when ``timeout`` passes."""
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + timeout
+        while True:
+            statuses = await self.statuses()
+            if self.healthy(statuses):
+                return True
+            if loop.time() >= deadline:
+                return False
+            if done := await self._seen(statuses):
+                if self.helped_since is None:
+                    self.helped_since = loop.time()
+                self._done_by_hand.append(done)
+            await asyncio.sleep(POLL)
+
+    async def attend(self, note: Callable[[str], None]) -> None:
+        """A person on call does while faults go on what is done after the last heal, too."""
+        while True:
+            await asyncio.sleep(LOOK)
+            if done := await self._seen(await self.statuses()):
+                note(done)
+
+    async def repair(self) -> str:
+        """What a person did while the pair became healthy."""
+        done, self._done_by_hand = "; ".join(self._done_by_hand), []
+        self.helped_since = None
+        return done
+
+    async def _seen(self, statuses: Sequence[NodeStatus]) -> str:
+        """What a person does who sees this, in words; empty: nothing, until both have waited for long, in touch."""
+        found = {status.node: status.detail or {} for status in statuses if status.reachable}
+        now = asyncio.get_running_loop().time()
+        if len(found) < len(self.node_names) or not all(
+                each.get("state") == WAITING and each.get("channel") for each in found.values()):
+            self._wait_since = None
+            return ""
+        self._wait_since = now if self._wait_since is None else self._wait_since
+        if now - self._wait_since < PATIENCE + LEASES * float(self.test.options["lease"]):
+            return ""
+        self._wait_since = None
+        best = max(sorted(found), key=lambda node: (found[node]["whole"], *found[node]["repository"]))
+        try:
+            answer = await self._admins[best].design({"op": "accept"}, self._status_timeout)
+        except (OSError, TimeoutError, EOFError, ProtocolError, ValueError) as error:
+            answer = {"error": str(error) or type(error).__name__}
+        done = f"accepted the repository of {best}"
+        return done if answer.get("ok") else f"tried in vain: {best} says {answer.get('error')}"
 
     def private_networks(self) -> tuple[str, ...]:
         """The HA channel's."""
