@@ -192,12 +192,15 @@ class BrokerModel:
         """How many messages come into being, as a broker counts them, when one is sent to each of these."""
         return sum(len(self.targets(each)) if each.startswith("/topic/") else 1 for each in destinations)
 
+    def held(self, box: Box) -> int:
+        """How many messages are a subscription's: what waits, what is not acknowledged, and what prepared branches
+        have of it."""
+        taken = sum(other is box for each in self.prepared.values() for other, _ in each.taken)
+        return len(box.ready) + sum(len(each.unacknowledged) for each in box.subscriptions) + taken
+
     def overflows(self) -> bool:
-        """Whether transient subscriptions hold more than they may, for which the connection ends: what waits, what is
-        not acknowledged, and what a prepared branch has."""
-        taken = [box for each in self.prepared.values() for box, _ in each.taken]
-        held = [len(box.ready) + sum(len(each.unacknowledged) for each in box.subscriptions)
-                + sum(other is box for other in taken) for box in self.transients]  # fmt: skip
+        """Whether transient subscriptions hold more than they may, for which the connection ends."""
+        held = [self.held(box) for box in self.transients]
         return max(held, default=0) > self._limits.max_backlog or sum(held) > self._limits.max_connection_backlog
 
     # Commands. Each is carried out whole; what then can be delivered is.

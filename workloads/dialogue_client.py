@@ -32,6 +32,7 @@ from workloads.broker_model import (
     Message,
     Subscription,
     Transaction,
+    selects,
 )
 from workloads.client import StompClient, StompCluster
 from workloads.connection import REPEATED, ConnectionBroken, Rejected
@@ -53,12 +54,14 @@ _IN_ORDER = ("ACK", "NACK", "SUBSCRIBE", "UNSUBSCRIBE", "COMMIT", "ABORT")
 _CONSUMERS = (1, 1, 2, 3)
 """Subscriptions that a queue has at most, as drawn each time."""
 _MANY, _JUST_NOW = 1000, 1.0
-"""Ends of branches that are enough for all clients of a run; seconds in which few come to an end."""
+"""What no client of a run comes to, of ends of branches, messages or others; seconds in which few branches end."""
 _SITUATED = 0.75
 """Share of senseless commands about what the client has now that come before all others."""
 _LARGE = 140
 """Thousands of bytes: a few such bodies are more than a network takes from a broker whose client reads nothing."""
 _BURSTS = (1, 3, 6)
+_FILLED = 5
+"""Messages that are enough to fill a subscription, where it may hold more."""
 _TOO_MUCH = re.compile("subscriptions? .*holds? more than")
 """What a broker says of a connection whose transient subscriptions hold too much."""
 
@@ -98,6 +101,9 @@ class DialogueClient(StompClient):
         self._counts = not cluster.exchanges
         """Whether the number of redeliveries survives a change of primary."""
         objects, self._automatic = Exchanges(self), Automatic(self)
+        # Where few messages are many, topics matter more.
+        limits = self._limits
+        topics = 6 if min(limits.max_backlog, limits.max_connection_backlog, limits.max_fanout) < _MANY else 3
         # Brokers with exchanges have neither topics nor branches.
         self._steps: list[tuple[int, Callable[[], Awaitable[None]]]] = [
             (8, self._send), (4, self._subscribe), (9, self._settle_some), (2, self._unsubscribe),
@@ -106,7 +112,8 @@ class DialogueClient(StompClient):
             (1, self._be_taken_over) if self._settings.reliable else (2, self._take_automatically),
             *([(5, self._visit)] if visits else []),
             *([(8, objects.configure), (6, objects.send)] if cluster.exchanges else
-              [(3, self._publish), (3, self._subscribe_to_topics), (3, self._begin_branch), (5, self._prepare),
+              [(3, self._publish), (topics, self._subscribe_to_topics), (topics - 3, self._fill),
+               (3, self._begin_branch), (5, self._prepare),
                (4, self._end_prepared), (1, self._recover)]),
         ]  # fmt: skip
 
@@ -201,6 +208,21 @@ class DialogueClient(StompClient):
         topic = self._topic()
         if self.model.fanout([topic]) <= self._limits.max_fanout:
             await self.send_to(topic)
+
+    async def _fill(self) -> None:
+        """Publish until a transient subscription holds as much as it may, or one message more."""
+        if not self.model.transients:
+            return
+        box = self.rng.choice(self.model.transients)
+        topics = [f"/topic/{self.mine}.{topic}" for topic in _TOPICS if selects(box.pattern, f"{self.mine}.{topic}")]
+        if not topics or self.model.fanout(topics[:1]) > self._limits.max_fanout:
+            return
+        most = min(self._limits.max_backlog, self._limits.max_connection_backlog, _FILLED)
+        for _ in range(most - self.model.held(box) + self.rng.choice((0, 1))):
+            await self.send_to(topics[0])
+            if self.model.overflows():
+                return
+        self._look()
 
     def subscription(self) -> tuple[str, int]:
         """Name and window of the next subscription."""
