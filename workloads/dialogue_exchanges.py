@@ -173,5 +173,6 @@ class Exchanges:
         self._client.model.send(destination, headers, body)
         self._client.surface.use(f"qpid-{self._client.model.exchanges[exchange]}")
 
+
 def _exists(exchange: str, alike: bool) -> str:
     return "exchange-exists" if alike else f"exchange {exchange} exists with other arguments"

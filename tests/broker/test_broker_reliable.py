@@ -88,6 +88,18 @@ async def test_a_wrong_command_closes_the_connection_for_good(shared_broker: Bro
     assert (await status(shared_broker.port))["depths"]["wrong"] == 1
 
 
+async def test_what_comes_behind_a_wrong_command_has_no_effect(shared_broker: BrokerProcess) -> None:
+    client = await RawClient.connect(shared_broker.port, x_reliable="true")
+    client.send("SEND", {"receipt": "first", "x-seq": "1"})
+    client.send("SEND", {"receipt": "second", "x-seq": "2"})
+    client.writer.write(b"NO COMMAND\nat all\n\n\0" * 50)
+    error = await client.refused()
+    assert (error.headers["receipt-id"], error.headers["x-closed"]) == ("first", "error")
+    broken = await RawClient.connect(shared_broker.port, x_reliable="true")
+    broken.writer.write(b"SEND\nno colon\n\n\0")
+    assert (await broken.refused()).headers["x-closed"] == "error"
+
+
 async def test_received_settles_an_automatic_subscription(shared_broker: BrokerProcess) -> None:
     client = await RawClient.connect(shared_broker.port, x_reliable="true")
     await client.confirmed("SEND", {"destination": "/queue/auto", "x-seq": "1"}, b"x")
@@ -228,7 +240,10 @@ async def test_another_login_cannot_end_a_connection_that_it_asks_for(start_brok
     other = await RawClient.dial(broker.port)
     other.hello(x_reliable="true", x_connection_id=identity, x_received="0", login="eve", passcode="p")
     assert (await other.refused()).headers["x-closed"] == "unknown"
-    await asyncio.sleep(1.5)
+    for _ in range(100):
+        if (await status(broker.port))["connections"] == 1:  # the one that made the principal
+            break
+        await asyncio.sleep(0.1)
     late = await RawClient.dial(broker.port)
     late.hello(x_reliable="true", x_connection_id=identity, x_received="0")
     assert (await late.refused()).headers["x-closed"] == "idle"

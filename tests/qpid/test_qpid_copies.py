@@ -115,6 +115,10 @@ def test_a_copy_that_is_broken_off_can_be_begun_again(tmp_path: Path, after: int
         with pytest.raises(UsageError, match="takes part in another copy"):
             await copy_store(Asking(group), "n2", ["n1", "n3"])
         await asyncio.sleep(HOLD + 1)
+        if after == 9:
+            await group.kill("n1")
+            await group.start("n1")
+            await group.until("n1", "connecting")
         if 5 <= after <= 9:
             half = await group.ask("n1", "accept-store")
             assert not half["ok"] and "a copy that was broken off" in half["error"]

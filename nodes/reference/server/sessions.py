@@ -39,8 +39,7 @@ HEART_BEAT_MS = 100
 """Shortest interval of heart-beats offered and asked for, so that the client's wish decides."""
 
 _MISSED_BEATS = 3
-HEART_BEAT, SILENT_CLIENT, HELD_UP, LEFT_OVER = "heart-beat", "silent-client", "held-up", "left-over"
-UNREAD = "unread"
+HEART_BEAT, SILENT_CLIENT, HELD_UP, LEFT_OVER, UNREAD = "heart-beat", "silent-client", "held-up", "left-over", "unread"
 """What is overdue on a session, as deadlines call it."""
 _IDLE_PARTS = 4
 _CHUNK = 1 << 16
@@ -187,6 +186,8 @@ class Session:
 
     async def _take(self, data: bytes) -> None:
         self._last_read = self._loop.time()
+        if self._leaving:
+            return
         try:
             while items := self._parser.feed(data):
                 data = b""
@@ -208,7 +209,9 @@ class Session:
 
     def _refuse(self, reason: str, headers: Mapping[str, str]) -> None:
         """What came stands for no command. That ends a reliable connection for good: its client, whom nobody told so,
-        would say it again wherever it goes on."""
+        would say it again wherever it goes on. What comes behind a last command has no effect."""
+        if self._leaving:
+            return
         if self.ended or not self._open or self.conn is None or not self.reliable:
             self.end(reason, headers)
             return
@@ -281,13 +284,15 @@ class Session:
 
     def overdue(self, now: float) -> tuple[str, float] | None:
         """What should have happened on this session by now, if anything, and since when it is waited for: the client
-        was sent no heart-beat, or is silent and was not ended, or reads nothing, or may send more and is not listened
-        to, or has lost its connection to another."""
+        was sent no heart-beat, or is silent and was not ended, or may send more and is not listened to, or has lost its
+        connection to another, or reads nothing."""
         if self.ended or self._leaving:
             return None
+        refused = self._output.refused_since(now)
+        return self._late(now) or ((UNREAD, refused) if refused is not None else None)
+
+    def _late(self, now: float) -> tuple[str, float] | None:
         read = self._last_read
-        if (refused := self._output.refused_since(now)) is not None:
-            return UNREAD, refused
         if self._waits:
             return None if self._must_wait() else (HELD_UP, read)
         greeting = self._greeting

@@ -52,10 +52,17 @@ class EpochsGrow(Watcher):
         self._holders: dict[int, str] = {}
         self._known: dict[str, int] = {}
 
+    def ended(self, node: str) -> None:
+        """It holds nothing any more."""
+        self._known.pop(node, None)
+
     def look(self, node: str, program: Fiorano, now: Observed, before: Observed | None) -> str:
         """Each new epoch is the highest that there was. Whoever stood still until its lease was over, before it knew
         that it had one, never held it."""
-        if not now.lock or self._known.get(node) == now.lock or not program.holds_lock():
+        if not now.lock:
+            self._known.pop(node, None)
+            return ""
+        if self._known.get(node) == now.lock or not program.holds_lock():
             return ""
         self._known[node] = now.lock
         highest = max(self._holders, default=0)

@@ -117,7 +117,7 @@ class Roles:
 
     def unlike_store(self) -> str:
         """In what memory and store differ, which should hold the same."""
-        if self._replaced:
+        if self._replaced and self.backup.discard:
             return ""
         return (self.configuration.unlike_store() or self.generations.unlike_store() or self._broker.unlike_store())
 
@@ -186,7 +186,8 @@ class Roles:
         if self.state != CONNECTING or not self.backup.discard:
             raise ConfigError(f"{self.name} is {self.state}: only a broker that was started from a dirty store, and "
                               "has found no primary, can have it accepted")
-        if self._replaced:
+        found = self.store.now
+        if (found.state, found.role, found.generation) == (DIRTY, BACKUP_STORE, 0):  # as ``begin_replacing`` leaves it
             raise ConfigError(f"{self.name} was written to by a copy that was broken off: begin the copy again, or "
                               "erase its store")
         self.backup = self._as_backup(discard=False)
@@ -290,6 +291,7 @@ class Roles:
         generation = max([self.generation, *(hello.generation for hello in self._heard.values())]) + 1
         with self._broker.transaction():
             self.store.write(state=DIRTY, role=PRIMARY_STORE, generation=generation)
+        self._replaced = False
         self._runtime.point(PROMOTED)
         self.serves_at, self.forced = None, False
         self.backup.forget()
