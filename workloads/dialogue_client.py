@@ -474,7 +474,7 @@ class DialogueClient(StompClient):
                       tuple(f"/topic/{self.mine}.{topic}" for topic in _TOPICS), self._counts, self._settings.reliable)
         found = senseless(about)
         # First the kind: of some there are many. What can't be said at any time comes before what can.
-        situated = [each for each in found if not each.always and self.rng.random() < _SITUATED]
+        situated = [each for each in found if not each.always] if self.rng.random() < _SITUATED else []
         why = self.rng.choice(sorted({each.why for each in situated or found}))
         one = self.rng.choice([each for each in found if each.why == why])
         if one.settled is not None:

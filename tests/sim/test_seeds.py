@@ -139,6 +139,9 @@ def settings(text: str) -> dict[str, str]:
     (Case("fiorano", "lock", "points,shared-db,gateway", None, 28.0, 17.0, settings(
         "mode=shared lease=0.5 heartbeat=1.0 idle_timeout=2.0 connect=home client_heartbeat=3.0 "
         "min_ok=3 fault_lengths=0.3,1.05,1.3 fault_gap=1.0")), 42000015),
+    # A client had so much output that it was not listened to, and half of that was taken (43000212).
+    (Case("standalone", "dialogue", "none", None, 14.0, 17.0, settings(
+        "max_under_way=1 client_heartbeat=3.0 op_timeout=6.0 talkers=8 min_ok=3")), 3),
     # Of three brokers two had come to rest in order, and nobody could be promoted.
     (Case("qpid", "register", "crash,reboot", None, 22.0, 17.0, settings(
         "max_under_way=2 max_outstanding=3 catchup_timeout=0.3 eviction_timeout=2.0 catchup_chunk=2000 "
