@@ -2,8 +2,8 @@
 is then what an operator does by the system's own manual (``Cluster.recover``). Beside them, where a system can, the end
 of all in order: whatever of it could not come to rest is killed then.
 
-Evidence: every program of the targets has ended; after the heal the machine is in another boot, or other processes run,
-somebody serves, and the ledger tells what was done by hand.
+Evidence: every program of the targets has ended, and nodes had come to rest where that was asked for; after the heal
+the machine is in another boot, or other processes run, somebody serves, and the ledger tells what was done by hand.
 """
 
 from __future__ import annotations
@@ -78,6 +78,8 @@ class Crash(Fault):
         after = await _states(cluster, plan)
         ran = [(node, name) for node in before for name, state in before[node].items() if state.state == RUNNING]
         confirmed = bool(ran) and all(state.state == DEAD for found in after.values() for state in found.values())
+        if plan.kind == SHUTDOWN:  # without it, that was a kill
+            confirmed = confirmed and bool(evidence.found[SHUTDOWN].get("clean"))
         return Evidence({**evidence.found, "before": _told(before), "after": _told(after)}, confirmed)
 
     async def heal(self, cluster: Cluster, plan: FaultPlan, injected: Evidence) -> Evidence:

@@ -187,9 +187,10 @@ class Cluster(ABC):
                 return ""
             await asyncio.sleep(POLL)
 
-    async def shut_down(self, timeout: float) -> str:
+    async def shut_down(self, timeout: float) -> Mapping[str, Any]:
         """What an operator does to end the whole system in order, for at most ``timeout`` seconds, where it can come to
-        rest (``System.shuts_down``); its programs run on. Returns what came of it."""
+        rest (``System.shuts_down``); its programs run on. Returns which nodes are at rest
+        (``clean``), or the ``error``."""
         raise NotImplementedError
 
     async def attend(self, note: Callable[[str], None]) -> None:

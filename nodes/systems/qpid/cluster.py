@@ -165,18 +165,16 @@ class QpidCluster(ReferenceCluster):
         await self._look_after(timeout, lambda statuses: any(status.serving for status in statuses))
         return await self.repair()
 
-    async def shut_down(self, timeout: float) -> str:
+    async def shut_down(self, timeout: float) -> Mapping[str, Any]:
         """``qpid-ha``'s orderly shutdown, asked of the primary [Clean shutdown]."""
         node = await self.primary()
         if node is None:
-            return "nobody is primary"
+            return {"error": "nobody is primary"}
         try:
             answer = await self._admins[node].design({"op": "shutdown"}, timeout)
         except _TROUBLE as error:
-            return f"{node} does not answer: {error or type(error).__name__}"
-        if not answer.get("ok"):
-            return f"{node} says {answer.get('error')}"
-        return f"clean: {', '.join(answer.get('clean', []))}"
+            return {"error": f"{node} does not answer: {error or type(error).__name__}"}
+        return {each: answer[each] for each in ("clean", "error") if each in answer}
 
     async def _look_after(self, timeout: float, over: Callable[[Sequence[NodeStatus]], bool]) -> bool:
         """Wait until something is so; False when ``timeout`` passes.
