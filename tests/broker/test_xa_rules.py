@@ -290,3 +290,20 @@ def test_nothing_is_stored_of_the_delivery_of_a_message_that_a_branch_has_taken(
     bench.prepare()
     taken = bench.database.execute("SELECT subscription, out_seq FROM deliveries WHERE branch != 0").fetchall()
     assert taken == [(0, 0)]
+
+
+def test_what_an_aborted_branch_gives_back_comes_in_one_order_whoever_was_started_again_meanwhile() -> None:
+    """Replicas number what they send: two that differ would send the client of one numbers that the other has used."""
+    came = []
+    for restart in (True, False):
+        bench = XaBench()
+        bench.send("third", "d", "other")
+        got = [*bench.subscribe("other", queue="other"), *bench.subscribe("in", queue="in")]
+        bench.do("begin", tx="t", xid="x1")
+        for delivery in got:
+            confirmed(bench.do("ack", id=delivery.ack_id, tx="t"))
+        assert bench.prepare() == []
+        if restart:
+            bench.restart()
+        came.append([(each.out_seq, each.body) for each in deliveries(bench.do("abort", xid="x1"))])
+    assert len(came[0]) == 3 and came[0] == came[1]

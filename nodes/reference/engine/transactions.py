@@ -159,7 +159,8 @@ class Transactions:
     def _end_prepared(self, branch: Transaction, outcome: str) -> None:
         items = branch.items
         self._end(branch, outcome)
-        for message in list(branch.taken.values()):
+        # In the order in which a broker that was started again has them: which queue is served first goes by it.
+        for message in sorted(branch.taken.values(), key=lambda each: each.id):
             if outcome == COMMITTED or ABORTED_BRANCH_CONSUMES in self._bugs:
                 self._destinations.consume(message)
             else:

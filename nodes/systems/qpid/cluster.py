@@ -22,6 +22,7 @@ from nodes.stomp import ProtocolError
 from nodes.systems.qpid.addresses import BOTH, BROKERS, VIRTUAL, LaunchedAddresses, address_of
 from nodes.systems.qpid.copying import COPIES, copy_store, source_of_copy
 from nodes.systems.qpid.programs import MANAGER, STORE, LaunchedPrograms, disaster_nodes, program_roles
+from nodes.systems.qpid.pushed import Pushed
 from nodes.systems.qpid.stores import Found, best_store
 from nodes.systems.reference.cluster import CLIENT_PORT, LINK_PORT, ReferenceCluster
 from nodes.systems.reference.code import module_command
@@ -59,6 +60,7 @@ class QpidCluster(ReferenceCluster):
         self._guesses = self.test.rng("which store is the best")
         self._persons = 0
         """Who looks after it where faults wait for that."""
+        self._addresses = Pushed(self)
 
     @property
     def managed(self) -> bool:
@@ -188,6 +190,7 @@ class QpidCluster(ReferenceCluster):
         try:
             while True:
                 statuses = await self.statuses()
+                await self._addresses.tell(statuses)
                 if over(statuses):
                     return True
                 now = loop.time()
@@ -211,6 +214,7 @@ class QpidCluster(ReferenceCluster):
         while True:
             await asyncio.sleep(LOOK)
             statuses = await self.statuses()
+            await self._addresses.tell(statuses)
             now = loop.time()
             patience = None if self._persons else self._patience(statuses, on_call=True)
             if patience is None:
@@ -220,6 +224,20 @@ class QpidCluster(ReferenceCluster):
                 waits_since = now
                 if done := await self.repair():
                     note(done)
+
+    async def members(self) -> tuple[str, ...]:
+        """The brokers of the primary's broker URL; empty when nobody serves."""
+        primary = await self.primary()
+        status = await self.status(primary) if primary else None
+        return tuple((status.detail or {}).get("brokers", ())) if status else ()
+
+    async def add_member(self, node: str) -> str | None:
+        """Tell all brokers that one belongs to them again; None where the primary knows, otherwise why not."""
+        return await self._addresses.change(node, gone=False)
+
+    async def remove_member(self, node: str) -> str | None:
+        """Tell all others that a broker is gone for good; None where the primary knows, otherwise why not."""
+        return await self._addresses.change(node, gone=True)
 
     async def ask(self, node: str, **request: Any) -> Mapping[str, Any]:
         """A broker's answer to an administrator's request, once it has told its status; raises as ``design`` does."""
@@ -260,7 +278,7 @@ class QpidCluster(ReferenceCluster):
     async def _act_as_person(self, statuses: Sequence[NodeStatus]) -> None:
         # Who is missing is no node that only a person promotes, or else all members are there: nobody needs that.
         found = {status.node: status.detail or {} for status in statuses
-                 if status.reachable and status.node in self._members}  # fmt: skip
+                 if status.reachable and status.node in self._members and status.node not in self._addresses.gone}
         chosen = best_store(found) or max(found, key=lambda node: int(found[node]["generation"]))
         done = f"accepted the store of {chosen} as the best"
         if LM6A in self._documented:  # nothing tells which store is the best

@@ -18,6 +18,7 @@ DRAWING = Drawing(
         Draw("broker_network", ("own",), 0.4),
         Draw("crash_kind", ("shutdown",), 0.4),
         Draw("person", ("copies",), 0.5),
+        Draw("membership_kind", ("remove",), 1.0),
     ),
     nodes=(3, 3, 3, 4, 5),
     timeouts=("detection_timeout", "manager_lease", "catchup_timeout"),

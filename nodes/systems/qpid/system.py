@@ -77,6 +77,10 @@ class Qpid(ReferenceSystem):
         """Where there are backups, which have everything before all come to rest."""
         return bool(test.options["standby"] != COLD)
 
+    def gives_up_replicas(self, test: Test) -> bool:
+        """Where there are backups: whoever is named in no broker URL any more is none."""
+        return self.shuts_down(test)
+
     def only_real(self, options: Mapping[str, Any]) -> str:
         """A manager that is not ours."""
         manager = options["manager"]

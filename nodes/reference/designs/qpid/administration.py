@@ -15,9 +15,10 @@ from nodes.reference.designs.qpid.manager.note import is_list_of_names
 from nodes.reference.designs.qpid.messages import Shutdown
 from nodes.reference.designs.qpid.options import LC2B, Options
 from nodes.reference.designs.qpid.permission import ManagerPermission
-from nodes.reference.designs.qpid.roles import Roles, Urls
+from nodes.reference.designs.qpid.roles import Roles
 from nodes.reference.designs.qpid.states import CATCHUP, CONNECTING, READY, STOPPED
 from nodes.reference.designs.qpid.store_status import CLEAN, EMPTY
+from nodes.reference.designs.qpid.urls import Urls
 from nodes.reference.replication.links import Links
 
 _POLL = 0.05
@@ -178,16 +179,13 @@ class Administration:
         for name, (host, _) in addresses.items():
             if host == self._options.virtual_address:
                 raise ConfigError(f"addresses: {name} is at the virtual address {host}; brokers need real addresses")
-        self._urls.brokers = addresses
+        self._urls.push(addresses)
         own_rank = self._urls.rank(self._name)
         for place, (name, address) in enumerate(addresses.items()):
             if name != self._name:
                 self._links.add(name, address, dial=place > own_rank)
                 self._links.move(name, address)
-        others = self._urls.others(self._name)
-        self._links.retain(others)
-        if self._roles.primary is not None:
-            self._roles.primary.peers = tuple(others)
+        self._links.retain(self._urls.others(self._name))
         return {}
 
     def _set_client_url(self, request: Request) -> dict[str, Any]:

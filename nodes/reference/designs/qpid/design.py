@@ -22,9 +22,10 @@ from nodes.reference.designs.qpid.messages import (
 )
 from nodes.reference.designs.qpid.options import BUILTIN, COLD, Options
 from nodes.reference.designs.qpid.permission import ManagerPermission
-from nodes.reference.designs.qpid.roles import NOT_PRIMARY, Roles, Urls
+from nodes.reference.designs.qpid.roles import NOT_PRIMARY, Roles
 from nodes.reference.designs.qpid.states import CATCHUP, CONNECTING, READY, STOPPED
 from nodes.reference.designs.qpid.store_status import MAX_UUID
+from nodes.reference.designs.qpid.urls import Urls
 from nodes.reference.engine.engine import StoreEngine
 from nodes.reference.replication.links import LinkError, Links
 from nodes.reference.wire import WireError
@@ -67,7 +68,7 @@ class Qpid:
         self._bugs = switched_on(config.options)
         # A cold standby does not run: whoever runs is alone.
         peers = {self._name: config.peers[self._name]} if options.standby == COLD else dict(config.peers)
-        self._urls = Urls(peers, dict(config.client_addresses))
+        self._urls = Urls(peers, config.client_addresses)
         self._links = Links(self._runtime, self, self._name, peers, options.cluster, silence=options.silence,
                             retry=options.beat / 2, secret=options.secret)
         self._permission: ManagerPermission | None = None

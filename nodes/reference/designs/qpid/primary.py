@@ -36,6 +36,7 @@ from nodes.reference.designs.qpid.messages import (
 from nodes.reference.designs.qpid.options import LC2A, LC2C, LM4, LM5, MESSAGES, NONE, Options
 from nodes.reference.designs.qpid.positions import Generations, marked
 from nodes.reference.designs.qpid.states import CATCHUP
+from nodes.reference.designs.qpid.urls import Urls
 from nodes.reference.engine.destinations import CommandError
 from nodes.reference.engine.engine import StoreEngine
 from nodes.reference.engine.model import PLAIN, QUEUE_PREFIX
@@ -68,11 +69,11 @@ class Permission(Protocol):
 class Primary:
     """The role of primary, from promotion on; ``generation`` is its number.
 
-    ``expected`` are the backups that completions wait for although they are not attached yet.
+    Completions wait for the backups of ``urls`` although they are not attached yet.
     """
 
     def __init__(self, broker: Broker, engine: StoreEngine, options: Options, configuration: Configuration,
-                 generations: Generations, generation: int, expected: Sequence[str],
+                 generations: Generations, generation: int, urls: Urls,
                  send: Callable[[str, Message], None], cut: Callable[[str, str], None],
                  permission: Permission | None) -> None:
         self._broker, self._engine, self._options = broker, engine, options
@@ -82,8 +83,9 @@ class Primary:
         self._browsing = Browsing(broker, engine, options, configuration, generations, generation, send, cut)
         self._bugs = switched_on(broker.config.options)
         self._documented = options.as_documented
-        self.peers = tuple(expected)
+        self._urls, self._name = urls, broker.config.node
         deadline = broker.runtime.now() + options.catchup_timeout
+        expected = urls.others(self._name)
         if not options.disaster_counted:
             expected = [name for name in expected if name not in options.disaster]
         self.expected = dict.fromkeys(expected, deadline)
@@ -142,14 +144,16 @@ class Primary:
 
     @property
     def excluded(self) -> list[str]:
-        """The configured backups that may lack what is confirmed now, as far as this primary heeds it."""
+        """The backups that may lack what is confirmed now, as far as this primary heeds it, those that the broker URL
+        names no more among them."""
         if EXCLUSION_NOT_NOTED in self._bugs:
             return []
         counting = self._browsing.ready()
         if LM5 in self._documented:
             counting.update(self.expected)
         # Whoever is for disaster recovery is promoted by a person, who has been told what that may lack.
-        return sorted(name for name in self.peers if name not in counting and name not in self._options.disaster)
+        return sorted(name for name in self._urls.ever_named(self._name)
+                      if name not in counting and name not in self._options.disaster)
 
     @property
     def _awaits_backups(self) -> bool:
@@ -362,7 +366,7 @@ class Primary:
                 found["expected-though-there"] = there
         if self._waiting:
             found["completion"] = [self._waiting[0][0]]
-        if away := [name for name in self.peers if name not in self.browsers]:
+        if away := [name for name in self._urls.others(self._name) if name not in self.browsers]:
             found["away"] = away
         slow = [(each.name, each.until) for each in self.browsers.values() if each.counts and each.state == CATCHUP]
         if slow:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Hashable, Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from nodes.reference.api import Broker, Command, ConfigError, Image
@@ -19,6 +18,7 @@ from nodes.reference.designs.qpid.positions import Generations
 from nodes.reference.designs.qpid.primary import Primary
 from nodes.reference.designs.qpid.states import CATCHUP, CONNECTING, PRIMARY, READY, STOPPED
 from nodes.reference.designs.qpid.store_status import BACKUP_STORE, CLEAN, DIRTY, EMPTY, PRIMARY_STORE, StoreStatus
+from nodes.reference.designs.qpid.urls import Urls
 from nodes.reference.engine.engine import StoreEngine
 from nodes.reference.points import ATTACHING, CAUGHT_UP, COPIED, PRIMARY_LOST, PROMOTED, STEPPED_DOWN
 from nodes.reference.replication.links import LinkError
@@ -31,22 +31,6 @@ _MAX_REASON = 300
 
 class Refused(Exception):
     """The primary refuses this backup, which ends itself."""
-
-
-@dataclass
-class Urls:
-    """The broker URL (name -> address of its links) and the client URL (name -> ``host:port``); both may change."""
-
-    brokers: dict[str, tuple[str, int]]
-    clients: dict[str, str]
-
-    def others(self, name: str) -> list[str]:
-        """All brokers but that one."""
-        return [each for each in self.brokers if each != name]
-
-    def rank(self, name: str) -> int:
-        """A broker's place in the broker URL."""
-        return list(self.brokers).index(name) if name in self.brokers else len(self.brokers)
 
 
 class Roles:
@@ -297,7 +281,7 @@ class Roles:
         self.backup.forget()
         self.primary = Primary(
             self._broker, self._engine, self._options, self.configuration, self.generations, generation,
-            self._urls.others(self.name), self.send, self._cut, self._permission or self._eviction(ended),
+            self._urls, self.send, self._cut, self._permission or self._eviction(ended),
         )
         for name in ended:
             self.primary.expected.pop(name, None)

@@ -1,0 +1,32 @@
+"""Where the brokers are, for each other and for clients [Broker discovery]."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+
+class Urls:
+    """The broker URL (name -> address of its links) and the client URL (name -> ``host:port``); both may change."""
+
+    def __init__(self, brokers: Mapping[str, tuple[str, int]], clients: Mapping[str, str]) -> None:
+        self.clients = dict(clients)
+        self._named: dict[str, None] = {}
+        self.brokers: dict[str, tuple[str, int]] = {}
+        self.push(brokers)
+
+    def push(self, brokers: Mapping[str, tuple[str, int]]) -> None:
+        """The broker URL is this one from now on."""
+        self.brokers = dict(brokers)
+        self._named |= dict.fromkeys(brokers)
+
+    def others(self, name: str) -> list[str]:
+        """All brokers but that one."""
+        return [each for each in self.brokers if each != name]
+
+    def ever_named(self, name: str) -> list[str]:
+        """All others that the broker URL named at any time: who is left out of it now may still be promoted."""
+        return [each for each in self._named if each != name]
+
+    def rank(self, name: str) -> int:
+        """A broker's place in the broker URL."""
+        return list(self.brokers).index(name) if name in self.brokers else len(self.brokers)

@@ -1,0 +1,84 @@
+"""The broker URL and the client URL, as an administrator pushes them while brokers run [Failback]."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Protocol
+
+from nodes.stomp import ProtocolError
+from nodes.systems.reference.cluster import CLIENT_PORT, LINK_PORT
+from stormproof.contracts.backend import Backend
+from stormproof.contracts.cluster import NodeStatus
+
+_TROUBLE = (OSError, TimeoutError, EOFError, ProtocolError, ValueError)
+
+
+class _Cluster(Protocol):
+    """What an administrator needs of a cluster."""
+
+    backend: Backend
+
+    @property
+    def node_names(self) -> Sequence[str]: ...
+
+    def link_address(self, node: str) -> str: ...
+
+    async def primary(self) -> str | None: ...
+
+    async def statuses(self) -> list[NodeStatus]: ...
+
+    async def ask(self, node: str, **request: Any) -> Mapping[str, Any]: ...
+
+
+class Pushed:
+    """Who belongs to the brokers, as their administrator wants it; every broker is told, also who was away when it was
+    changed, and who has read its configuration again since."""
+
+    def __init__(self, cluster: _Cluster) -> None:
+        self._cluster = cluster
+        self.gone: set[str] = set()
+        """The brokers that are to be told of no more."""
+        self._changed = False
+
+    async def change(self, node: str, *, gone: bool) -> str | None:
+        """A broker is gone for good, or back; None where the primary has been told, otherwise why not."""
+        primary = await self._cluster.primary()
+        if gone and primary in (None, node):
+            return f"{node} is primary" if primary else "nobody serves"
+        self._changed = True
+        (self.gone.add if gone else self.gone.discard)(node)
+        statuses = await self._cluster.statuses()
+        refusals = await self.tell(statuses)
+        if primary in {status.node for status in statuses if status.reachable}:
+            refusal = refusals.get(str(primary))
+        else:
+            refusal = f"{primary} does not answer" if primary else "nobody serves"
+        if refusal and gone:
+            self.gone.discard(node)
+        return refusal
+
+    async def tell(self, statuses: Iterable[NodeStatus]) -> Mapping[str, str]:
+        """Tell whoever is there and knows other addresses; broker -> why it was told in vain."""
+        if not self._changed:
+            return {}
+        there = [name for name in self._cluster.node_names if name not in self.gone]
+        brokers = {name: [self._cluster.link_address(name), LINK_PORT] for name in there}
+        clients = {name: [self._cluster.backend.address(name), CLIENT_PORT] for name in there}
+        refusals: dict[str, str] = {}
+        for status in statuses:
+            if status.node in self.gone or not status.reachable:
+                continue  # who is gone is not told: what it takes for its cluster is as old as it is
+            known = status.detail or {}
+            try:
+                if list(known.get("brokers", {}).items()) != list(brokers.items()):
+                    _check(await self._cluster.ask(status.node, op="set-broker-url", addresses=brokers))
+                if known.get("clients") != {name: f"{host}:{port}" for name, (host, port) in clients.items()}:
+                    _check(await self._cluster.ask(status.node, op="set-client-url", addresses=clients))
+            except _TROUBLE as error:
+                refusals[status.node] = str(error) or type(error).__name__
+        return refusals
+
+
+def _check(answer: Mapping[str, Any]) -> None:
+    if not answer.get("ok"):
+        raise ValueError(answer.get("error", "refused"))
