@@ -147,6 +147,11 @@ def settings(text: str) -> dict[str, str]:
         "max_under_way=2 max_outstanding=3 catchup_timeout=0.3 eviction_timeout=2.0 catchup_chunk=2000 "
         "sequence_bits=4 broker_network=own crash_kind=shutdown same_replica=0.0 client_heartbeat=3.0 surface=True "
         "keys=1 min_ok=3 fault_lengths=0.18,1.2,4 fault_gap=0.1")), 41000105),
+    # A broker that the broker URL named no more was promoted: nobody had noted that the primary went on without it.
+    (Case("qpid", "register", "membership,kill", 3, 22.0, 17.0, settings(
+        "max_bytes_under_way=5000 catchup_timeout=0.3 eviction_timeout=3.0 catchup_chunk=2000 broker_network=own "
+        "membership_kind=remove client_order=primary-first round_pause=0.3 client_heartbeat=3.0 op_timeout=6.0 "
+        "surface=True min_ok=3 fault_lengths=0.6,0.66,1.3 fault_gap=0.1")), 106),
 ], ids=lambda each: each.workload if isinstance(each, Case) else str(each))  # fmt: skip
 def test_it_is_not_invalid(case: Case, seed: int, tmp_path: Path) -> None:
     result = run_seed(case, seed, tmp_path, tmp_path, NONE)
