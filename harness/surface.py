@@ -28,7 +28,7 @@ _BY_MODEL = frozenset({
     "abort-of-acks", "abort-of-nacks", "refused-commands", "durable-deleted", "xa-abort-prepared", "xa-commit-again",
     "xa-one-phase", "qpid-direct", "qpid-fanout", "qpid-topic", "headers-repeated", "durable-changed", "durable-in-use",
     "several-subscriptions", "number-left-out", "closed-for-idleness",
-    "taken-over", "slow-reader", "ack-auto-plain", "transient-overflow", "beyond-limits",
+    "taken-over", "slow-reader", "qpid-pages", "ack-auto-plain", "transient-overflow", "beyond-limits",
 })
 """What is used, and judged, by dialogues as well."""
 _QUEUES = ("queue", "consume-last", "clustered", "store-and-forward", "transaction")
@@ -191,7 +191,8 @@ ITEMS: tuple[Item, ...] = tuple(_with_dialogues(item) for item in (
          ("icestorm",), ("topic-dialogue",), (DIALOGUE,)),
     Item("icestorm-retries", "subscribers with a retryCount that fail, and are removed when it is used up",
          "designs/icestorm.md", ("icestorm",), ("topic-dialogue",), (DIALOGUE,)),
-    _nobody("icestorm-pages", "lists that come in pages", "designs/icestorm.md", ("icestorm",)),
+    Item("icestorm-pages", "lists that come in pages", "designs/icestorm.md", ("icestorm",), ("topic-dialogue",),
+         (DIALOGUE,)),
     _by("security", "fiorano-rights", "principals, rights and administered objects", "grant revoke create destroy look",
         ("metadata",), ("fiorano", "standalone"), "designs/fiorano-security.md"),
     Item("other-logins", "rights and passcodes of a login that change while it sends, takes, prepares, recovers",

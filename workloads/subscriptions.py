@@ -147,6 +147,8 @@ class ManagedConnection:
             reliable=False, heartbeat=float(options["client_heartbeat"]),
         )  # fmt: skip
         self._connection = self._new_connection()
+        self.pages = 0
+        """How often a list went on."""
 
     async def close(self) -> None:
         """Disconnect."""
@@ -168,15 +170,31 @@ class ManagedConnection:
         headers = {"destination": self.destination, "x-request": request, "content-type": "application/json"}
         return await self._connection.request("SEND", headers, json.dumps(body).encode(), self._op_timeout)
 
+    async def _ask_all(self, request: str, body: Mapping[str, Any]) -> Mapping[str, str]:
+        """A question, and whatever else it takes until all pages of a long list are there; each name is in it, or not,
+        as it was when its page was made."""
+        answer = await self._ask(request, body)
+        if "x-more" not in answer:
+            return answer
+        rows = json.loads(answer["x-answer"])
+        while after := answer.get("x-more"):
+            self.pages += 1
+            answer = await self._ask(request, {**body, "after": after})
+            if "x-answer" not in answer:
+                return answer
+            rows += json.loads(answer["x-answer"])
+        return {**answer, "x-answer": json.dumps(rows)}
+
     async def _carry_out(self, op: Op, request: str, body: Mapping[str, Any],
                          outcome: Callable[[Mapping[str, str]], Op]) -> Op:
-        """An operation by a request; ``outcome`` reads its answer."""
+        """An operation by a request; ``outcome`` reads its answer, which of a long list has all pages."""
         try:
             await self._reconnect()
         except ConnectionBroken as error:
             return op.fail(f"no connection: {error}")
         try:
-            done = outcome(await self._ask(request, body))
+            ask = self._ask_all if op.f == LOOK else self._ask
+            done = outcome(await ask(request, body))
         except NotSent as error:
             done = op.fail(f"not sent: {error}")
         except TimeoutError:

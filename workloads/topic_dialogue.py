@@ -50,6 +50,8 @@ _NOBODY = "127.0.0.1:9"
 """Where a subscriber would listen: nothing is published here."""
 RETRIES = "icestorm-retries"
 """Item of the surface: how often a subscriber was tried until it was removed."""
+PAGES = "icestorm-pages"
+"""Item of the surface: how often a list went on."""
 _RETRIES = 3
 """Further attempts after a failed delivery that a subscriber has, before it is removed."""
 _PATIENCE = 10.0
@@ -135,7 +137,7 @@ class TopicDialogueClient(ManagedConnection):
 
     async def _request(self, request: str, body: Mapping[str, Any], wrong: str | None) -> Any:
         """What the answer says; ``wrong`` is the error that it must have."""
-        answer = await self._ask(request, body)
+        answer = await self._ask_all(request, body)
         said = answer.get("x-error")
         if said == "unknown":
             raise ConnectionBroken("nobody knows what became of it")
@@ -281,15 +283,11 @@ class TopicDialogueClient(ManagedConnection):
                 await self._ask("destroy", {"topic": name})
 
     async def _listed(self) -> list[str]:
-        found: list[str] = []
-        after = ""
-        while True:
-            answer = await self._ask("list", {"after": after} if after else {})
-            if "x-error" in answer:
-                raise ConnectionBroken("it could not be listed")
-            found += json.loads(answer["x-answer"])
-            if not (after := answer.get("x-more", "")):
-                return found
+        answer = await self._ask_all("list", {})
+        if "x-error" in answer:
+            raise ConnectionBroken("it could not be listed")
+        found: list[str] = json.loads(answer["x-answer"])
+        return found
 
 
 class TopicDialogueWorkload(Workload):
@@ -334,7 +332,8 @@ class TopicDialogueWorkload(Workload):
         """How often topics, subscribers and links were changed or asked for, and subscribers used up their attempts."""
         retried = sum(client.used.get(RETRIES, 0) for client in self._made)
         asked = sum(count for client in self._made for count in client.used.values())
-        return {"topic-dialogue": asked - retried, RETRIES: retried}
+        pages = sum(client.pages for client in self._made)
+        return {"topic-dialogue": asked - retried, RETRIES: retried, PAGES: pages}
 
     def client(self, cluster: Cluster, thread: int, host: str) -> Client:
         """A client for one process of a thread; it tries the replica beside its host first."""

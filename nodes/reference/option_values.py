@@ -9,6 +9,8 @@ from typing import Any
 from nodes.reference.api import ConfigError
 
 MOST_SECONDS = 3600.0
+MAX_PAGE = 16_000
+"""Bytes, about, of a list that are told at once: a header has room for them."""
 Options = Mapping[str, Any]
 
 

@@ -46,9 +46,9 @@ def test_an_item_needs_its_settings() -> None:
 
 
 def test_a_campaign_says_what_it_has_not_judged() -> None:
-    tally = Tally(["qpid"], ["configuration"])
-    names = [item.name for item in items_of(["qpid"], ["configuration"])]
-    assert "qpid-objects" in names and "qpid-pages" in names and "nack" not in names
+    tally = Tally(["qpid"], ["configuration", "dialogue"])
+    names = [item.name for item in items_of(["qpid"], ["configuration", "dialogue"])]
+    assert "qpid-objects" in names and "qpid-pages" in names and "window-of-one" in names and "xa" not in names
     case = Case("qpid", "configuration", "none", None, 1.0, 1.0)
     for judged in (False, True):
         used = {"qpid-objects": (4, judged)}

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from nodes.systems.reference.draws import FLOW
+from nodes.systems.reference.draws import FLOW, PAGES
 from stormproof.contracts.draw import Draw, Drawing
 
 DRAWING = Drawing(
     draws=(
         *FLOW,
+        PAGES,
         Draw("election_timeout", (0.3, 0.5, 2.0), 0.5),
         Draw("master_timeout", (0.3, 0.5, 2.0), 0.5),
         Draw("response_timeout", (0.2, 1.0), 0.4),

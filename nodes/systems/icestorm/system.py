@@ -13,7 +13,7 @@ from nodes.systems.icestorm.invariants import INVARIANTS
 from nodes.systems.icestorm.keeps import KEEPS
 from nodes.systems.icestorm.states import STATES
 from nodes.systems.reference.log_events import Line
-from nodes.systems.reference.system import BUG, FLOW, Events, ReferenceSystem
+from nodes.systems.reference.system import ANSWER_PAGE, BUG, FLOW, Events, ReferenceSystem
 from stormproof.contracts.option import Option
 from stormproof.contracts.system import GroupChange, RoleChange, StateTransfer
 
@@ -76,6 +76,7 @@ ICESTORM = ReferenceSystem(
         Option("publisher_endpoints", "all", "what getPublisher answers: a proxy with the endpoints of all replicas, "
                "or with that of the replica that was asked, as getNonReplicatedPublisher does", ("all", "one")),
         Option("acm_timeout", 0.0, "seconds after which idle connections are closed; 0: never"),
+        ANSWER_PAGE,
         *FLOW,
         BUG,
     ),

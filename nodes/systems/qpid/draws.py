@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from nodes.systems.reference.draws import FLOW, MEMORY
+from nodes.systems.reference.draws import FLOW, MEMORY, PAGES
 from stormproof.contracts.draw import Draw, Drawing, Never
 
 DRAWING = Drawing(
     draws=(
         *FLOW,
         *MEMORY,
+        PAGES,
         Draw("detection_timeout", (0.5, 0.5, 2.0), 0.6),
         Draw("manager_lease", (0.5, 2.0), 0.5),
         Draw("catchup_timeout", (0.3, 1.0, 2.0), 0.6),

@@ -36,7 +36,7 @@ from nodes.systems.qpid.modes import MODES, TRIAL
 from nodes.systems.qpid.programs import STORE, disaster_nodes, program_roles
 from nodes.systems.qpid.states import STATES, role_change, state_transfer
 from nodes.systems.reference.surface import of_surface
-from nodes.systems.reference.system import BUG, FLOW, MEMORY, Events, ReferenceSystem
+from nodes.systems.reference.system import ANSWER_PAGE, BUG, FLOW, MEMORY, Events, ReferenceSystem
 from stormproof.contracts.cluster import Cluster, Deployment
 from stormproof.contracts.demands import Demands
 from stormproof.contracts.option import Option
@@ -169,6 +169,7 @@ QPID = Qpid(
         Option("as_documented", "", "limitations that are left as the document leaves them, joined by commas"),
         Option("person", PERSONS[0], "what a person does with the best store after the loss of all brokers: accepts "
                "it, or copies it to all others", PERSONS),
+        ANSWER_PAGE,
         *FLOW,
         *MEMORY,
         BUG,

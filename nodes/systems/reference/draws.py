@@ -15,3 +15,5 @@ FLOW = (
 """So little that clients wait for each other."""
 MEMORY = (Draw("message_cache", (1, 300), 0.3),)
 """So little that messages are read from the disk again."""
+PAGES = Draw("answer_page", (60, 400), 0.3)
+"""So little that lists come in several."""

@@ -62,6 +62,7 @@ MEMORY = (
     Option("max_window", 12 << 20, "bytes of a connection's messages that are not acknowledged; then it gets no more"),
 )
 """Options of designs that leave messages to the engine."""
+ANSWER_PAGE = Option("answer_page", 16_000, "bytes, about, of a list that clients are told at once")
 LIMITS = (
     Option("max_backlog", 10_000, "messages that a transient subscription holds; beyond, its connection is closed"),
     Option("max_connection_backlog", 10_000, "messages that all transient subscriptions of a connection hold"),

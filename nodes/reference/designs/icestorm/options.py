@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from nodes.reference.api import Config, ConfigError
-from nodes.reference.option_values import choice, seconds
+from nodes.reference.option_values import MAX_PAGE, choice, seconds, whole
 
 STAMPS = ("counter", "wall-clock")
 CONFIRMED, LOCAL = READS = ("confirmed", "local")
@@ -28,7 +28,8 @@ class Options:
     between attempts to deliver to a subscriber that failed; ``offline_events``: what becomes meanwhile of the events
     that wait for it.
     ``publisher_endpoints``: whether a publisher's proxy names all replicas, or the one that it was asked of.
-    ``acm_timeout``: idle client connections are closed after it (0: never).
+    ``acm_timeout``: idle client connections are closed after it (0: never). ``answer_page``: bytes, about, of each page
+    of a long list.
     """
 
     election_timeout: float = 1.0
@@ -42,6 +43,7 @@ class Options:
     offline_events: str = KEPT
     publisher_endpoints: str = ALL
     acm_timeout: float = 0.0
+    answer_page: int = MAX_PAGE
     cluster: str = "icestorm"
 
     @classmethod
@@ -68,5 +70,6 @@ class Options:
             offline_events=choice(options, "offline_events", OFFLINE_EVENTS),
             publisher_endpoints=choice(options, "publisher_endpoints", PUBLISHER_ENDPOINTS),
             acm_timeout=seconds(options, "acm_timeout", cls.acm_timeout, least=0.0),
+            answer_page=whole(options, "answer_page", cls.answer_page, 1, MAX_PAGE),
             cluster=str(options.get("cluster", cls.cluster)),
         )

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 from nodes.reference.api import Config
 from nodes.reference.designs.icestorm.options import ONE
 from nodes.reference.designs.icestorm.topics import MAX_NAME, ORDERED, UNORDERED, Change, CommandError, Database
+from nodes.reference.option_values import MAX_PAGE
 
 _NAME = re.compile(r"\S+")
 _ENDPOINT = re.compile(r"[A-Za-z0-9_.\-]+:[0-9]{1,5}|\[[0-9a-fA-F:]+\]:[0-9]{1,5}")
@@ -23,8 +24,6 @@ _QUESTIONS = ("list", "retrieve", "subscribers", "links", "publisher", "non-repl
 _MAX_NUMBER = 1 << 31
 _MAX_ENDPOINT = 260
 _MAX_PORT = 65_535
-_PAGE = 16_000
-"""Bytes of an answer's header; the rest comes when it is asked for (``after``)."""
 
 
 class Request(NamedTuple):
@@ -131,15 +130,16 @@ def is_answer_to(request: Request, value: Any) -> bool:
     return all(isinstance(each, str) and each.isprintable() for each in answer)
 
 
-def answer_headers(request: Request, answer: Any) -> dict[str, str]:
-    """The receipt's headers: ``x-answer``, and ``x-more`` when a long list goes on after the name that it gives."""
+def answer_headers(request: Request, answer: Any, page: int = MAX_PAGE) -> dict[str, str]:
+    """The receipt's headers: ``x-answer``, and ``x-more`` when a long list goes on after the name that it gives, and
+    about ``page`` bytes."""
     headers = {}
     if request.kind in ("list", "subscribers", "links"):
         size = count = 0
         for row in answer:
             # Each byte that needs an escape becomes two.
             size += 2 * len(json.dumps(row))
-            if size > _PAGE and count:
+            if size > page and count:
                 last = answer[count - 1]
                 headers["x-more"] = last if isinstance(last, str) else last[0]
                 break

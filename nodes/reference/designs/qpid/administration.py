@@ -76,7 +76,7 @@ class Administration:
         said = {key: value for key, value in request.items() if key in ("kind", "name", "after")}
         if not all(isinstance(value, str) for value in said.values()):
             raise ConfigError("kind, name, after: are texts")
-        answer = listing(self._roles.configuration, said)
+        answer = listing(self._roles.configuration, said, self._options.answer_page)
         return {"objects": json.loads(answer["x-answer"]), "more": answer.get("x-more", "")}
 
     # Promotion and shutdown.

@@ -39,8 +39,6 @@ MAX_OBJECTS = 8_000
 _MAX_ARGUMENTS = 16
 _MAX_ARGUMENT_TEXT = 500
 """Characters of an object's arguments, with their names."""
-_PAGE = 16_000
-"""Characters of a list that are told at once: a header has room for them."""
 Change = tuple[bool, str, str, dict[str, str]]
 """(whether it creates, kind, name, arguments)."""
 
@@ -144,9 +142,9 @@ def _named(said: Mapping[str, str], what: str) -> str:
     return name
 
 
-def listing(configuration: Configuration, said: Mapping[str, str]) -> dict[str, str]:
+def listing(configuration: Configuration, said: Mapping[str, str], page: int) -> dict[str, str]:
     """All objects, or those of a ``kind`` or of a ``name``, in order: headers of the answer. Where a long list goes on,
-    ``x-more`` is what the next request has to say as ``after``."""
+    after about ``page`` bytes, ``x-more`` is what the next request has to say as ``after``."""
     found: list[str] = []
     size, last = 0, ""
     for (kind, name), arguments in sorted(configuration.items()):
@@ -155,7 +153,7 @@ def listing(configuration: Configuration, said: Mapping[str, str]) -> dict[str, 
             continue
         one = json.dumps([kind, name, dict(arguments)])
         size += len(one)
-        if found and size > _PAGE:
+        if found and size > page:
             return {"x-answer": f"[{', '.join(found)}]", "x-more": last}
         found.append(one)
         last = place

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from nodes.reference.api import Config, ConfigError
-from nodes.reference.option_values import choice, movable_address, seconds, whole
+from nodes.reference.option_values import MAX_PAGE, choice, movable_address, seconds, whole
 
 NONE, CONFIGURATION, MESSAGES = "none", "configuration", "messages"
 LEVELS = (MESSAGES, CONFIGURATION, NONE)
@@ -55,7 +55,7 @@ class Options:
     that are left as they are in the document. ``virtual_address``: the host that moves with the primary; empty: none.
     ``catchup_chunk``: bytes, about, of messages in one group of those that a backup lacks. ``catchup_backlog``: bytes
     of what happens meanwhile that a primary holds for it.
-    ``standby``: one of ``STANDBYS``.
+    ``standby``: one of ``STANDBYS``. ``answer_page``: bytes, about, of each page of a long list.
     """
 
     replicate: str = MESSAGES
@@ -76,6 +76,7 @@ class Options:
     disaster: tuple[str, ...] = ()
     disaster_counted: bool = True
     standby: str = HOT
+    answer_page: int = MAX_PAGE
     cluster: str = "qpid"
     secret: str = ""
 
@@ -124,6 +125,7 @@ class Options:
             as_documented=read_limitations(options.get("as_documented", "")),
             virtual_address=_virtual(config, options.get("virtual_address", cls.virtual_address)),
             standby=standby,
+            answer_page=whole(options, "answer_page", cls.answer_page, 1, MAX_PAGE),
             disaster=_disaster(config),
             disaster_counted=choice(options, "dr_counted", COUNTED) == YES,
             cluster=str(options.get("cluster", cls.cluster)),

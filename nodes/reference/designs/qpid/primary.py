@@ -244,7 +244,7 @@ class Primary:
         try:
             request, said = read_request(command.args["headers"], command.args["body"])
             if request == LIST:
-                headers = listing(self._configuration, said)
+                headers = listing(self._configuration, said, self._options.answer_page)
             else:
                 for change in changes_of(request, said, self._configuration):
                     self._change(*change)
