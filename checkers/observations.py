@@ -13,6 +13,8 @@ from stormproof.text import amount
 
 OBSERVE = "observe"
 """The function of such rows."""
+_NEAR = 100
+"""Rows of a history within which what a client saw follows on the operation that it broke off."""
 SURFACE = "surface"
 """The setting with which consumers look."""
 
@@ -47,7 +49,7 @@ def each_observed(run: Run, beginning: str, good: str, bad: tuple[str, str]) -> 
     rows = observed(run, beginning)
     if not rows:
         return CheckOutcome(VALID, 0, good)
-    return CheckOutcome(INVALID, len(rows), amount(len(rows), *bad), tuple(_anomalies(run, rows[:MAX_EXAMPLES])),
+    return CheckOutcome(INVALID, len(rows), amount(len(rows), *bad), tuple(_anomalies(run, rows[:MAX_EXAMPLES], beginning)),
                         _kinds(run, rows))  # fmt: skip
 
 
@@ -63,10 +65,20 @@ def _kind(run: Run, row: int) -> str:
     return str(run.history.error.at(row)).partition(": ")[2].replace(",", "").replace(" ", "-")
 
 
-def _anomalies(run: Run, rows: Iterable[int]) -> Iterable[Anomaly]:
+def _anomalies(run: Run, rows: Iterable[int], beginning: str) -> Iterable[Anomaly]:
     h = run.history
     for row in rows:
         value = int(h.value[row])
         name = "/".join(map(str, decode_pair(value))) if value >= 0 else None
         detail = {"delivered_by": h.node.at(row), "faults": run.faults_at(row)}
-        yield Anomaly(_kind(run, row), run.rows_of(row), int(h.key[row]), name, detail)
+        ops = (*_ended_by_it(run, row, beginning), *run.rows_of(row))
+        yield Anomaly(_kind(run, row), ops, int(h.key[row]), name, detail)
+
+
+def _ended_by_it(run: Run, row: int, beginning: str) -> tuple[int, ...]:
+    """The rows of the operation that its client broke off because of what it saw, if it did: that says more."""
+    h = run.history
+    for before in range(row - 1, max(-1, row - _NEAR), -1):
+        if h.process[before] == h.process[row] and h.f.at(before) != OBSERVE:
+            return tuple(run.rows_of(before)) if str(h.error.at(before)).startswith(beginning) else ()
+    return ()

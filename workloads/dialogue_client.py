@@ -127,10 +127,13 @@ class DialogueClient(StompClient):
                     await self._step()
         except Mismatch as error:
             self._note(op, str(error))
-            return op.info(f"{NOT_AS_MODELLED}: {error}; after {' | '.join(self.said)}")
+            return op.info(f"{NOT_AS_MODELLED}: {error}; after (the last first) {self._said_before()}")
         except TimeoutError:
-            return op.info(f"no receipt in time after {' | '.join(self.said)}")
+            return op.info(f"no receipt in time after (the last first) {self._said_before()}")
         return op.ok()
+
+    def _said_before(self) -> str:
+        return " | ".join(reversed(self.said))
 
     async def _open_again(self) -> None:
         """Go on after a connection that we have ended, or that its broker says it has closed for idleness; one that has
