@@ -49,8 +49,8 @@ def each_observed(run: Run, beginning: str, good: str, bad: tuple[str, str]) -> 
     rows = observed(run, beginning)
     if not rows:
         return CheckOutcome(VALID, 0, good)
-    return CheckOutcome(INVALID, len(rows), amount(len(rows), *bad), tuple(_anomalies(run, rows[:MAX_EXAMPLES], beginning)),
-                        _kinds(run, rows))  # fmt: skip
+    examples = tuple(_anomalies(run, rows[:MAX_EXAMPLES], beginning))
+    return CheckOutcome(INVALID, len(rows), amount(len(rows), *bad), examples, _kinds(run, rows))
 
 
 def _kinds(run: Run, rows: Iterable[int]) -> dict[str, int]:
