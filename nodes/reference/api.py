@@ -405,6 +405,10 @@ class Broker(Protocol):
         """In what this node's memory and its store differ."""
         ...
 
+    def miscounted(self) -> str:
+        """What is counted otherwise than it is there, or beyond a limit."""
+        ...
+
     def pending(self) -> Pending:
         """What clients wait for here, or somebody has to do about them."""
         ...

@@ -29,6 +29,7 @@ from nodes.reference.designs.qpid.roles import Roles
 from nodes.reference.designs.qpid.states import PRIMARY, READY
 from nodes.reference.designs.qpid.store_status import CLEAN, PRIMARY_STORE, StoreStatus
 from nodes.reference.engine.engine import StoreEngine
+from nodes.reference.engine.model import Message, Subscription
 from nodes.reference.engine.replica import QueueReplicas
 from nodes.systems.catalog import SYSTEMS
 from nodes.systems.joram.invariants import CommittedIsDurable
@@ -232,6 +233,18 @@ def other_messages(patch: pytest.MonkeyPatch) -> None:
         self, name, sequence, headers, body + b"!"))
 
 
+def held_for_ever(patch: pytest.MonkeyPatch) -> None:
+    """What is acknowledged still counts as in flight."""
+    release = Subscription.release
+
+    def without_bytes(self: Subscription, message: Message) -> None:
+        held = self.context.held
+        release(self, message)
+        self.context.held = held
+
+    patch.setattr(Subscription, "release", without_bytes)
+
+
 def same_ballots(patch: pytest.MonkeyPatch) -> None:
     """Whoever gets votes takes them for those of the first ballot, in which others coordinate, too."""
     count = Coordinator._count_votes
@@ -284,6 +297,7 @@ BREAKS: dict[str, tuple[Case, Break]] = {
     "primary-is-dirty": (QPID, clean_primary),
     "generations-grow": (QPID, forgotten_generation),
     "store-holds-all": (replace(TOPIC, settings={**TOPIC.settings, "bug": "shared-stays"}), nothing),
+    "counts-add-up": (TOPIC, held_for_ever),
     "same-state": (JORAM, counts_on),
     "levels-kept": (replace(QPID, workload="dialogue", settings={"bug": "level-by-default-only"}), nothing),
     "promises-on-disk": (bug("promise-unwritten"), nothing),

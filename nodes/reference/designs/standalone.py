@@ -51,6 +51,10 @@ class Standalone:
         """What clients wait for."""
         return {} if self._broker.stopping else self._broker.pending()
 
+    def miscounted(self) -> str:
+        """What is counted otherwise than it is there."""
+        return self._broker.miscounted()
+
     def unlike_store(self) -> str:
         """In what memory and store differ."""
         return self._broker.unlike_store()

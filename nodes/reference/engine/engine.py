@@ -35,6 +35,7 @@ from nodes.reference.engine.security import CONSUME, DENIED, PRODUCE, Security
 from nodes.reference.engine.server_queues import PROXY_PREFIX, ServerQueues
 from nodes.reference.engine.state import State
 from nodes.reference.engine.store import Changes, Records, no_progress
+from nodes.reference.engine.sums import miscounted
 from nodes.reference.engine.tap import Enqueued, QueueTap
 from nodes.reference.engine.threads import PREFIX, is_collocated, thread_of
 from nodes.reference.engine.topics import TOPIC_PREFIX
@@ -245,6 +246,10 @@ class StoreEngine:
     def unlike_store(self) -> str:
         """In what memory and store differ, in words, when nothing is to be written; both should hold the same."""
         return unlike_store(self._state, self._database)
+
+    def miscounted(self) -> str:
+        """What is counted otherwise than it is there, or beyond a limit, in words."""
+        return miscounted(self._state, self._limits)
 
     def image(self) -> Image:
         """What memory holds, to be compared with that of another replica that has applied the same commands."""

@@ -136,6 +136,11 @@ class State:
         return self._cached > 2 * self._cache
 
     @property
+    def cached(self) -> int:
+        """Bytes, about, of the contents that are kept in memory."""
+        return self._cached
+
+    @property
     def unsaved(self) -> bool:
         """Whether something is still to be written."""
         return any(table.changed or table.removed

@@ -327,6 +327,17 @@ class ReferenceBroker:
         """In what this node's memory and its store differ, which should hold the same."""
         return "" if self._store_failed else self.engine.unlike_store()
 
+    def miscounted(self) -> str:
+        """What is counted otherwise than it is there: by the engine, or of what all sessions hold together."""
+        sums = {
+            "bytes that sessions hold": (self.budget.total, sum(each.held for each in self._sessions)),
+            "weight of commands under way": (self.turns.weight, sum(each.weight for each in self._sessions)),
+            "sessions with commands under way": (self.turns.busy, sum(each.busy for each in self._sessions)),
+        }
+        wrong = [f"{what}: {counted} are counted, and there are {there}"
+                 for what, (counted, there) in sums.items() if counted != there]
+        return self.engine.miscounted() or next(iter(wrong), "")
+
     # What sessions need.
 
     def submit(self, command: Command) -> None:

@@ -225,6 +225,16 @@ class Session:
         if held != self.held:
             self._host.budget.note(self, held)
 
+    @property
+    def busy(self) -> bool:
+        """Whether it has commands under way."""
+        return bool(self._outstanding)
+
+    @property
+    def weight(self) -> int:
+        """That of its commands under way."""
+        return self._outstanding_weight
+
     def _let_go(self) -> None:
         """Hold nothing any more, and keep nobody waiting."""
         self._parser.clear()

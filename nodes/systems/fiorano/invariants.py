@@ -13,7 +13,7 @@ from nodes.reference.designs.fiorano.gateway.service import GATEWAY, Gateway, Ga
 from nodes.reference.designs.fiorano.repository import COUNTER
 from nodes.reference.designs.fiorano.states import ACTIVE, SERVING
 from nodes.reference.designs.fiorano.transitions import REPLICATED, SHARED
-from nodes.systems.reference.audits import STORE_HOLDS, same_state
+from nodes.systems.reference.audits import COUNTS_ADD_UP, STORE_HOLDS, same_state
 from stormproof.contracts.invariant import BROKER, Invariant, Watcher
 
 _LOCKED = {"lock": (True,), "fencing": (True,)}
@@ -208,5 +208,6 @@ INVARIANTS = (
     Invariant("repository-stamps-grow", "the stamp of a whole repository, and the epochs asked for, only grow",
               "the document: Repository Timestamps", StampsGrow, unless=("disk",), where=_REPLICATED),
     STORE_HOLDS,
+    COUNTS_ADD_UP,
     same_state("with repositories of the same stamp", _REPLICATED),
 )  # fmt: skip

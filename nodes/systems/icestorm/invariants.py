@@ -17,7 +17,7 @@ from nodes.reference.designs.icestorm.decisions import Stamp, majority, round_of
 from nodes.reference.designs.icestorm.design import IceStorm, Observed
 from nodes.reference.designs.icestorm.election import INACTIVE, NORMAL, REORGANIZATION
 from nodes.reference.designs.icestorm.topics import Subscriber
-from nodes.systems.reference.audits import STORE_HOLDS
+from nodes.systems.reference.audits import COUNTS_ADD_UP, STORE_HOLDS
 from stormproof.contracts.invariant import Invariant, Watcher
 
 _COUNTER = {"stamp": ("counter",)}
@@ -221,4 +221,5 @@ INVARIANTS = (
               "the document: The most recent database state ... is transferred to all replicas", ConfirmedStays,
               unless=("disk",), where=_COUNTER),
     STORE_HOLDS,
+    COUNTS_ADD_UP,
 )  # fmt: skip

@@ -13,7 +13,7 @@ from nodes.reference.designs.joram.decisions import round_of
 from nodes.reference.designs.joram.design import Joram, Observed
 from nodes.reference.designs.joram.leader import BATCH_COMMANDS
 from nodes.reference.replication.quorum import majority
-from nodes.systems.reference.audits import STORE_HOLDS, same_state
+from nodes.systems.reference.audits import COUNTS_ADD_UP, STORE_HOLDS, same_state
 from stormproof.contracts.invariant import Invariant, Watcher
 
 _PRIMARY = {"partitions": ("primary-partition",)}
@@ -435,5 +435,6 @@ INVARIANTS = (
               "Ongaro's dissertation, 4.1: the configuration is in the log", GroupsMatch, unless=("disk",),
               where=_SAFE),
     STORE_HOLDS,
+    COUNTS_ADD_UP,
     same_state("that have applied the same entries", _SAFE),
 )  # fmt: skip

@@ -12,7 +12,7 @@ from nodes.reference.designs.qpid.manager.manager import MANAGER, Manager, Manag
 from nodes.reference.designs.qpid.options import BUILTIN, NONE, SYNC
 from nodes.reference.designs.qpid.states import CATCHUP, CONNECTING, PRIMARY, READY, STOPPED
 from nodes.reference.designs.qpid.store_status import DIRTY
-from nodes.systems.reference.audits import STORE_HOLDS, same_state
+from nodes.systems.reference.audits import COUNTS_ADD_UP, STORE_HOLDS, same_state
 from stormproof.contracts.invariant import Invariant, Watcher
 
 _MANAGED = {"manager": (BUILTIN,)}
@@ -283,5 +283,6 @@ INVARIANTS = (
     Invariant("catch-up-window-used", "what a backup lacks is held back only while its window is full",
               "browsing.py: eight groups may be under way while a backup catches up", WindowUsed, where=_MANAGED),
     STORE_HOLDS,
+    COUNTS_ADD_UP,
     same_state("of the same generation and group", {**_MANAGED, "as_documented": ("",), "standby": ("hot",)}),
 )  # fmt: skip

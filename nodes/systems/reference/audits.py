@@ -25,6 +25,14 @@ class Stores(Protocol):
         ...
 
 
+class Counts(Protocol):
+    """A program that counts what it holds as it goes along."""
+
+    def miscounted(self) -> str:
+        """What is counted otherwise than it is there."""
+        ...
+
+
 class Replicates(Protocol):
     """A program of which others are replicas; ``step`` is the number of the last one that it has done."""
 
@@ -44,6 +52,16 @@ class StoreHolds(Watcher):
     def inspect(self, node: str, program: Stores) -> str:
         """Compare memory and store."""
         return program.unlike_store()
+
+
+class CountsAddUp(Watcher):
+    """Nothing of its own: a node is looked at as it is."""
+
+    period = 4.0
+
+    def inspect(self, node: str, program: Counts) -> str:
+        """Count again."""
+        return program.miscounted()
 
 
 class SameState(Watcher):
@@ -73,6 +91,10 @@ class SameState(Watcher):
 
 STORE_HOLDS = Invariant("store-holds-all", "what a node has in memory is what its store holds", _AS_THE_ENGINE,
                         StoreHolds, unless=("disk",))
+
+COUNTS_ADD_UP = Invariant("counts-add-up", "what a node has counted as it went along is what is there, within limits",
+                          "docs/stomp.md, Limits; budget.py, state.py: sums of what sessions and connections hold",
+                          CountsAddUp)
 
 
 def same_state(what: str, where: Mapping[str, tuple[Any, ...]]) -> Invariant:

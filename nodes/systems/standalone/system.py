@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from nodes.systems.reference.audits import STORE_HOLDS
+from nodes.systems.reference.audits import COUNTS_ADD_UP, STORE_HOLDS
 from nodes.systems.reference.deadlines import CONNECTIONS, DEADLINES
 from nodes.systems.reference.log_events import Line
 from nodes.systems.reference.surface import of_surface
@@ -36,7 +36,7 @@ STANDALONE = ReferenceSystem(
     events=Events(role=role_change),
     drawing=DRAWING,
     deadlines=(*DEADLINES, *CONNECTIONS),
-    invariants=(STORE_HOLDS,),
+    invariants=(STORE_HOLDS, COUNTS_ADD_UP),
     options=(
         Option("idle_timeout", 5.0, "seconds after which a detached reliable connection is closed"),
         *REMEMBERED,

@@ -150,6 +150,10 @@ class Fiorano:
             found["state"] = [server.state]
         return found
 
+    def miscounted(self) -> str:
+        """What is counted otherwise than it is there."""
+        return self._broker.miscounted() if self._server.serves else ""
+
     def unlike_store(self) -> str:
         """In what memory and store differ, where this server serves; elsewhere the store alone is written."""
         return self._broker.unlike_store() if self._server.serves else ""

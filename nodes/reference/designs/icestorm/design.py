@@ -201,6 +201,10 @@ class IceStorm:
             found["request"] = busy
         return found
 
+    def miscounted(self) -> str:
+        """What is counted otherwise than it is there."""
+        return self._broker.miscounted()
+
     def unlike_store(self) -> str:
         """In what memory and store differ."""
         return self._database.unlike_store() or self._delivery.unlike_store()

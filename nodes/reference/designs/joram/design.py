@@ -272,6 +272,10 @@ class Joram:
         """How many entries are kept for replicas that come back."""
         return self._options.log_keep
 
+    def miscounted(self) -> str:
+        """What is counted otherwise than it is there."""
+        return self._broker.miscounted()
+
     def unlike_store(self) -> str:
         """In what memory and store differ."""
         return self._replica.log.unlike_store() or self._broker.unlike_store()

@@ -178,6 +178,10 @@ class Qpid:
             found |= roles.primary.pending()
         return found
 
+    def miscounted(self) -> str:
+        """What is counted otherwise than it is there."""
+        return self._broker.miscounted()
+
     def unlike_store(self) -> str:
         """In what memory and store differ."""
         return self._roles.unlike_store()

@@ -1,0 +1,81 @@
+"""Whether what an engine counts as it goes along is what is there, and no more than its limits allow."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+
+from nodes.reference.engine.limits import Limits
+from nodes.reference.engine.model import PULLED, TRANSIENT, Context, Queue, content_bytes
+from nodes.reference.engine.state import State
+
+
+def miscounted(state: State, limits: Limits) -> str:
+    """What is counted wrongly, or beyond a limit, in words; empty if nothing is."""
+    return next(_wrong(state, limits), "")
+
+
+def _wrong(state: State, limits: Limits) -> Iterator[str]:
+    yield from _of_messages(state, limits)
+    for queue in state.all_queues():
+        yield from _of_queue(queue)
+    for context in state.contexts.values():
+        yield from _of_connection(context, limits)
+    transactions = [each for context in state.contexts.values() for each in context.transactions.values()]
+    transactions += state.prepared.values()
+    for transaction in transactions:
+        yield from _most("items of a transaction", len(transaction.items), limits.max_transaction_items)
+        yield from _most("bytes of a transaction", transaction.size, limits.max_transaction_bytes)
+    yield from _same("bytes of open transactions", state.deferred, sum(each.size for each in transactions))
+    reserved = sum(len(each.items) for each in state.prepared.values())
+    yield from _same("sends of prepared branches", state.reserved, reserved)
+    yield from _most("prepared branches", len(state.prepared), limits.max_prepared)
+    yield from _most("ends of connections that are remembered", len(state.closed), limits.max_closed)
+    yield from _most("ends of branches that are remembered", len(state.outcomes), limits.max_outcomes)
+
+
+def _of_messages(state: State, limits: Limits) -> Iterator[str]:
+    shared = {each.shared.id: each.shared for each in state.messages.values() if each.shared is not None}
+    cached = sum(content_bytes(each.size, each.content) for each in state.messages.values())
+    cached += sum(content_bytes(each.size, each.content) for each in shared.values())
+    yield from _same("bytes of contents", state.cached, cached)
+    copies = Counter(each.shared.id for each in state.messages.values() if each.shared is not None)
+    for each in shared.values():
+        yield from _same(f"copies of the topics' message {each.id}", each.copies, copies[each.id])
+    depths = Counter(each.queue.id for each in state.messages.values())
+    for queue in state.all_queues():
+        yield from _same(f"messages of queue {queue.id} ({queue.name})", queue.depth, depths[queue.id])
+    yield from _most("messages", len(state.messages) + state.reserved, limits.max_messages)
+
+
+def _of_queue(queue: Queue) -> Iterator[str]:
+    with_room = sorted(each.id for each in queue.subscriptions.values() if each.has_room)
+    if queue.with_room != with_room:
+        yield f"queue {queue.id} ({queue.name}): {queue.with_room} are subscriptions with room, and {with_room} have it"
+
+
+def _of_connection(context: Context, limits: Limits) -> Iterator[str]:
+    name = f"of connection {context.conn}"
+    delivered = [each for subscription in context.subscriptions.values() for each in subscription.unacked.values()]
+    yield from _same(f"messages in flight {name}", len(context.inflight), len(delivered))
+    yield from _same(f"bytes in flight {name}", context.held, sum(each.size for each in delivered))
+    transient = [each.queue for each in context.subscriptions.values() if each.queue.kind == TRANSIENT]
+    yield from _same(f"messages for topics' subscribers {name}", context.backlog, sum(each.depth for each in transient))
+    yield from _most(f"subscriptions {name}", len(context.subscriptions), limits.max_subscriptions)
+    yield from _most(f"transactions {name}", len(context.transactions), limits.max_transactions)
+    for each in context.subscriptions.values():
+        yield from _same(f"bytes in flight of subscription {each.name} {name}", each.held,
+                         sum(message.size for message in each.unacked.values()))
+        if each.ack != PULLED:
+            yield from _most(f"window of subscription {each.name} {name}", each.prefetch, limits.max_prefetch)
+            yield from _most(f"messages in flight of subscription {each.name} {name}", len(each.unacked), each.prefetch)
+
+
+def _same(what: str, counted: int, there: int) -> Iterator[str]:
+    if counted != there:
+        yield f"{what}: {counted} are counted, and there are {there}"
+
+
+def _most(what: str, there: int, most: int) -> Iterator[str]:
+    if there > most:
+        yield f"{what}: there are {there}, and may be {most}"
