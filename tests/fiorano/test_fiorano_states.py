@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections import deque
 from collections.abc import Iterable
 from pathlib import Path
@@ -9,7 +10,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pair_model import Model, Pair, Rules, Violation, normal, without_faults
+from pair_model import Model, Pair, Rules, Same, Violation, without_faults
 
 from nodes.reference.designs.fiorano.gateway.grants import ALONE, ANY, MARGIN, Grants, Record, Take
 from nodes.reference.designs.fiorano.repository import COUNTER, WALL_CLOCK, Stamp, is_newer
@@ -203,8 +204,8 @@ def explored(rules: Rules, *left: int) -> dict[Pair, tuple[str, Pair] | None]:
     Raises:
         Violation: a guarantee is broken; the text tells the way there.
     """
-    model = Model(rules)
-    start = normal(Pair(left=left))
+    model, same = Model(rules), Same()
+    start = same.pair(Pair(left=left))
     found: dict[Pair, tuple[str, Pair] | None] = {start: None}
     waiting = deque([start])
     while waiting:
@@ -212,9 +213,9 @@ def explored(rules: Rules, *left: int) -> dict[Pair, tuple[str, Pair] | None]:
         try:
             model.check(pair)
             for label, following in model.steps(pair):
-                following = normal(following)
+                following = same.pair(following)
                 if following not in found:
-                    found[following] = (label, pair)
+                    found[following] = (sys.intern(label), pair)
                     waiting.append(following)
         except Violation as violation:
             raise Violation(f"{violation}: {'; '.join(way(found, pair))}") from None
@@ -231,13 +232,13 @@ def way(found: dict[Pair, tuple[str, Pair] | None], pair: Pair) -> list[str]:
 
 def demand_recovery(rules: Rules, pairs: Iterable[Pair]) -> None:
     """From each of these, what happens without faults ends with one ACTIVE and one PASSIVE server."""
-    model = Model(rules)
+    model, same = Model(rules), Same()
     good: dict[Pair, list[Pair]] = {}
-    waiting = list({normal(without_faults(pair)) for pair in pairs})
+    waiting = list({same.pair(without_faults(pair)) for pair in pairs})
     while waiting:
         pair = waiting.pop()
         if pair not in good:
-            good[pair] = [normal(following) for _, following in model.good_steps(pair)]
+            good[pair] = [same.pair(following) for _, following in model.good_steps(pair)]
             waiting += good[pair]
     healthy = {pair for pair in good if sorted(side.state for side in pair.sides) == [ACTIVE, PASSIVE]}
     before: dict[Pair, list[Pair]] = {}
