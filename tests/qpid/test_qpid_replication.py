@@ -30,6 +30,7 @@ from nodes.reference.designs.qpid.options import Options
 from nodes.reference.designs.qpid.positions import Generations
 from nodes.reference.designs.qpid.primary import Primary
 from nodes.reference.designs.qpid.store_status import StoreStatus
+from nodes.reference.designs.qpid.urls import Urls
 from nodes.reference.engine.engine import StoreEngine
 from nodes.reference.engine.limits import Limits
 from nodes.reference.replication.links import LinkError
@@ -94,7 +95,7 @@ class Node:
         broker: Any = self
         with self.transaction():
             self.store.write(state="dirty", role="primary", generation=generation)
-        self.primary = Primary(broker, self.engine, self.options, self.configuration, self.generations, generation, (),
+        self.primary = Primary(broker, self.engine, self.options, self.configuration, self.generations, generation, Urls({}, {}),
                                lambda peer, message: self.sent[peer].append(message), lambda peer, reason: None, None)
         self.primary.start()
         self.primary.submit(Command("open", CONN, 0, {"reliable": False, "login": "x"}))
