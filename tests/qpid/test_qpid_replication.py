@@ -95,8 +95,9 @@ class Node:
         broker: Any = self
         with self.transaction():
             self.store.write(state="dirty", role="primary", generation=generation)
-        self.primary = Primary(broker, self.engine, self.options, self.configuration, self.generations, generation, Urls({}, {}),
-                               lambda peer, message: self.sent[peer].append(message), lambda peer, reason: None, None)
+        self.primary = Primary(broker, self.engine, self.options, self.configuration, self.generations, generation,
+                               Urls({}, {}), lambda peer, message: self.sent[peer].append(message),
+                               lambda peer, reason: None, None)
         self.primary.start()
         self.primary.submit(Command("open", CONN, 0, {"reliable": False, "login": "x"}))
 
