@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -17,11 +18,13 @@ from nodes.reference.designs.fiorano.lock import GatewayLock
 from nodes.reference.designs.fiorano.repository import Repository
 from nodes.reference.designs.fiorano.states import PASSIVE, PASSIVE_TRANSITION
 from nodes.reference.designs.fiorano.transitions import Transition, next_step
+from nodes.reference.designs.icestorm.delivery import Outbox
 from nodes.reference.designs.icestorm.election import Election
 from nodes.reference.designs.joram.design import Observed
 from nodes.reference.designs.joram.leader import Leader
 from nodes.reference.designs.joram.log import Log, Member
 from nodes.reference.designs.joram.replica import Replica
+from nodes.reference.designs.qpid.browsing import Browsing
 from nodes.reference.designs.qpid.manager.coordinator import COORDINATING, Coordinator
 from nodes.reference.designs.qpid.manager.record import Record, Store
 from nodes.reference.designs.qpid.permission import ManagerPermission
@@ -31,9 +34,10 @@ from nodes.reference.designs.qpid.store_status import CLEAN, PRIMARY_STORE, Stor
 from nodes.reference.engine.engine import StoreEngine
 from nodes.reference.engine.model import Message, Subscription
 from nodes.reference.engine.replica import QueueReplicas
+from nodes.reference.replication.replicator import Replicator
 from nodes.systems.catalog import SYSTEMS
 from nodes.systems.joram.invariants import CommittedIsDurable
-from nodes.systems.reference.audits import SameState, StoreHolds
+from nodes.systems.reference.audits import COUNTS_ADD_UP, CountsAddUp, SameState, StoreHolds
 from stormproof.contracts.invariant import INVARIANTS, Invariant, Watcher
 from stormproof.run_folder import read_run
 
@@ -345,6 +349,40 @@ def test_an_invariant_that_is_broken_ends_the_run(name: str, tmp_path: Path, mon
     assert name in found.sentence and told["wrong"] in found.sentence
     assert told["node"] in told["states"] and told["source"] and told["rule"]
     assert all(told["events"].values()), "the last lines of each node's log"
+
+
+def one_more(attribute: str, function: Callable[..., Any]) -> Callable[..., Any]:
+    """What counts one byte too many each time."""
+    def counting(self: Any, *args: Any, **named: Any) -> Any:
+        found = function(self, *args, **named)
+        mine = args[0] if attribute == "held_bytes" else self
+        setattr(mine, attribute, getattr(mine, attribute) + 1)
+        return found
+
+    return counting
+
+
+@pytest.mark.requirement("H17", part=True)
+@pytest.mark.parametrize(("case", "owner", "function", "attribute", "told"), [
+    (JORAM, Log, "append", "_cached", "bytes of entries"),
+    (JORAM, Replicator, "_send", "_unacked", "bytes under way to n"),
+    (replace(ICESTORM, workload="events"), Outbox, "add", "_bytes", "bytes that wait for "),
+    (replace(QPID, nemesis="kill", rate=200.0, settings={"min_ok": "5", "catchup_chunk": "1"}), Browsing, "_hold",
+     "held_bytes", "bytes that wait for backup n"),
+], ids=str)
+def test_each_sum_of_a_broker_is_counted_again(case: Case, owner: type, function: str, attribute: str, told: str,
+                                               tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    system = SYSTEMS.load(case.system)
+    monkeypatch.setattr(system, "invariants", (COUNTS_ADD_UP,))
+    monkeypatch.setattr(CountsAddUp, "period", 0.01)
+    monkeypatch.setattr(owner, function, one_more(attribute, getattr(owner, function)))
+    found = []
+    for seed in SEEDS:
+        found.append(run_and_judge(case, seed, tmp_path / str(seed), tmp_path, ALL)[0].sentence)
+        if told in found[-1]:
+            break
+    else:
+        raise AssertionError(found)
 
 
 def test_a_backup_that_keeps_one_message_too_many_is_found(tmp_path: Path) -> None:

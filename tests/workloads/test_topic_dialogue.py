@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from harness.sim.campaign import NONE, Case, run_and_judge
-from nodes.reference.designs.icestorm.delivery import _Outbox
+from nodes.reference.designs.icestorm.delivery import Outbox
 
 TOPICS = Case("icestorm", "topic-dialogue", "kill", 3, 14.0, 30.0, {"min_ok": "5"})
 LOGINS = Case("standalone", "dialogue", "kill", None, 14.0, 60.0, {"fault_gap": "2", "visitors": "true"})
@@ -51,10 +51,10 @@ def test_an_edited_broker_is_seen(case: Case, bug: str, tmp_path: Path) -> None:
 def test_attempts_that_are_counted_otherwise_are_seen(
         counted: Callable[[int, int], int], told: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A subscriber of three retries is removed when four attempts in a row have failed."""
-    def count(outbox: _Outbox, now: int) -> None:
+    def count(outbox: Outbox, now: int) -> None:
         vars(outbox)["attempts"] = counted(vars(outbox).get("attempts", 0), now)
 
-    monkeypatch.setattr(_Outbox, "_attempts", property(lambda self: vars(self)["attempts"], count), raising=False)
+    monkeypatch.setattr(Outbox, "_attempts", property(lambda self: vars(self)["attempts"], count), raising=False)
     result, verdict = run_and_judge(TOPICS, 1, tmp_path, tmp_path, NONE)
     assert "dialogue" in result.broken and verdict is not None
     found = [str(each) for check in verdict.checks for each in check.outcome.anomalies]

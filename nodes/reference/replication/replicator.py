@@ -132,6 +132,13 @@ class Replicator:
         """The peer has received so many chunks of the state."""
         self._acked_chunks = max(self._acked_chunks, count)
 
+    def miscounted(self) -> str:
+        """Whether the bytes that the peer has not acknowledged are counted otherwise than they are there."""
+        there = sum(size for _, size in self._in_flight)
+        if self._unacked == there:
+            return ""
+        return f"bytes under way to {self._peer}: {self._unacked} are counted, and there are {there}"
+
     def _send(self, start: int, stamp: float, empty: bool = False) -> None:
         replica = self._replica
         if empty:

@@ -332,6 +332,7 @@ class ReferenceBroker:
         sums = {
             "bytes that sessions hold": (self.budget.total, sum(each.held for each in self._sessions)),
             "weight of commands under way": (self.turns.weight, sum(each.weight for each in self._sessions)),
+            "sessions whose output is counted wrongly": (0, sum(each.miscounted for each in self._sessions)),
             "sessions with commands under way": (self.turns.busy, sum(each.busy for each in self._sessions)),
         }
         wrong = [f"{what}: {counted} are counted, and there are {there}"

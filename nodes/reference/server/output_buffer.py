@@ -101,6 +101,10 @@ class OutputBuffer:
         """Bytes, about, that the kernel has not taken yet."""
         return self._unmade + self._transport.get_write_buffer_size()
 
+    def miscounted(self) -> bool:
+        """Whether the bytes that are not made yet are counted wrongly."""
+        return self._unmade != sum(size for size, _ in self._frames)
+
     def refused_since(self, now: float) -> float | None:
         """Since when, at least, the client has taken nothing though something waits for it; None: it takes it."""
         taken = self._written - self._unwritten()

@@ -226,6 +226,11 @@ class Session:
             self._host.budget.note(self, held)
 
     @property
+    def miscounted(self) -> bool:
+        """Whether it counts what waits to go out otherwise than it is there."""
+        return self._output.miscounted()
+
+    @property
     def busy(self) -> bool:
         """Whether it has commands under way."""
         return bool(self._outstanding)

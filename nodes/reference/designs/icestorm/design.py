@@ -203,7 +203,7 @@ class IceStorm:
 
     def miscounted(self) -> str:
         """What is counted otherwise than it is there."""
-        return self._broker.miscounted()
+        return self._delivery.miscounted() or self._broker.miscounted()
 
     def unlike_store(self) -> str:
         """In what memory and store differ."""

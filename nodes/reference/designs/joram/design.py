@@ -274,7 +274,9 @@ class Joram:
 
     def miscounted(self) -> str:
         """What is counted otherwise than it is there."""
-        return self._broker.miscounted()
+        leader = self._leader
+        return (self._replica.log.miscounted() or (leader.miscounted() if leader is not None else "")
+                or self._broker.miscounted())
 
     def unlike_store(self) -> str:
         """In what memory and store differ."""

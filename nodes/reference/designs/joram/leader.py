@@ -448,6 +448,10 @@ class Leader:
             self._held_back = True
             self._replica.runtime.log("lease expired", epoch=round_of(self.epoch), waiting=len(self._outbox))
 
+    def miscounted(self) -> str:
+        """What is counted otherwise than it is there."""
+        return next(filter(None, (each.miscounted() for each in self._replicators.values())), "")
+
     def compact(self) -> None:
         """Drop what of the log need not be kept any more, before it is written."""
         options, log = self._replica.options, self._replica.log

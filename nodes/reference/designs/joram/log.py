@@ -228,6 +228,11 @@ class Log:
         strangers = [index for index in self._entries if not self.base < index <= self.last]
         return f"log: entries {strangers[:3]} of {self.base + 1}..{self.last} are in memory" if strangers else ""
 
+    def miscounted(self) -> str:
+        """What of the entries in memory is counted otherwise than it is there."""
+        there = sum(map(len, self._entries.values()))
+        return "" if self._cached == there else f"bytes of entries: {self._cached} are counted, and there are {there}"
+
     def epoch_at(self, index: int) -> int | None:
         """Epoch of the entry at an index; None when there is none, or it was dropped."""
         if index == self.base:

@@ -177,6 +177,14 @@ class Browsing:
         asked = browser.until - self._options.catchup_timeout
         return browser.live and browser.number >= 0 and self._broker.runtime.now() >= asked + self._options.beat
 
+    def miscounted(self) -> str:
+        """Of which backup the bytes that wait for it are counted wrongly."""
+        for each in self.browsers.values():
+            there = sum(size_of(events) for _, events in each.held)
+            if each.held_bytes != there:
+                return f"bytes that wait for backup {each.name}: {each.held_bytes} are counted, and there are {there}"
+        return ""
+
     def _hold(self, browser: Browser, events: list[Event], size: int) -> None:
         browser.held.append((self.number, events))
         browser.held_bytes += size

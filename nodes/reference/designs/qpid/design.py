@@ -180,7 +180,8 @@ class Qpid:
 
     def miscounted(self) -> str:
         """What is counted otherwise than it is there."""
-        return self._broker.miscounted()
+        primary = self._roles.primary
+        return (primary.miscounted() if primary is not None else "") or self._broker.miscounted()
 
     def unlike_store(self) -> str:
         """In what memory and store differ."""

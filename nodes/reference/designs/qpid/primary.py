@@ -353,6 +353,10 @@ class Primary:
         """The last group that backups were told of."""
         return self._browsing.number
 
+    def miscounted(self) -> str:
+        """What is counted otherwise than it is there."""
+        return self._browsing.miscounted()
+
     def held_back(self) -> str:
         """A backup that is sent nothing of what it lacks though its window has room, if there is one."""
         return self._browsing.held_back()
