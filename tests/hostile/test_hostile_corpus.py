@@ -13,6 +13,7 @@ import pytest
 from hostile_corpus import ANYTHING, ENTRIES, Entry, put
 from hostile_readers import LENIENT, READERS, REFUSED, STREAMS, Outcome, outcome_of
 
+from nodes.systems.reference.log_events import event_of
 from stormproof.errors import EXIT_UNKNOWN
 from stormproof.history.bounds import VARIABLE
 
@@ -82,3 +83,10 @@ def test_streams_are_refused_or_waited_for(reader: str, tmp_path: Path) -> None:
     found = all_met(reader, tmp_path, ANYTHING)
     assert all(each.status in (None, REFUSED) for each in found.values()), found
     assert sum(each.status == REFUSED for each in found.values()) >= 5, found
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("text", ["x g=1 " + "repl" * 200_000, "x " + 'a="\\" ' * 100_000], ids=["a word", "open quotes"])
+def test_a_long_line_of_a_log_does_not_take_the_square_of_its_length(text: str) -> None:
+    """The first was found by the fuzzer of reports."""
+    assert event_of(text).event == "x"

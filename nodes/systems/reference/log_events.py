@@ -17,7 +17,9 @@ from stormproof.node_logs import STAMPED
 
 _TEXT = re.compile(r"(?:[A-Z]+ )?(\S.*)")
 _FIRST_FIELD = re.compile(r" (?=\w+=)")
-_FIELD = re.compile(r'(\w+)=("(?:[^"\\]|\\.)*"|\S*)')
+_FIELD = re.compile(r'(?<!\w)(\w+)=("(?:[^"\\]|\\.)*"|\S*)')
+_LONGEST = 8 << 10
+"""Characters of an event that are read: a broker may log anything, and quotes that are not closed cost their square."""
 
 BOOT = "started"
 """What every broker logs when it is up."""
@@ -76,7 +78,7 @@ def event_of(text: str) -> Line:
 
 
 def _event(text: str) -> tuple[str, dict[str, str]]:
-    event, *rest = _FIRST_FIELD.split(text, maxsplit=1)
+    event, *rest = _FIRST_FIELD.split(text[:_LONGEST], maxsplit=1)
     return event, dict(_fields(rest[0])) if rest else {}
 
 
