@@ -86,7 +86,8 @@ def test_streams_are_refused_or_waited_for(reader: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.timeout(60)
-@pytest.mark.parametrize("text", ["x g=1 " + "repl" * 200_000, "x " + 'a="\\" ' * 100_000], ids=["a word", "open quotes"])
+@pytest.mark.parametrize("text", ["x g=1 " + "repl" * 200_000, "x " + 'a="\\" ' * 100_000],
+                         ids=["a word", "open quotes"])
 def test_a_long_line_of_a_log_does_not_take_the_square_of_its_length(text: str) -> None:
     """The first was found by the fuzzer of reports."""
     assert event_of(text).event == "x"
