@@ -208,7 +208,7 @@ class Run:
             print_of.code if print_of else "", print_of.words if print_of else "",
             datetime.now(UTC).isoformat(timespec="seconds"), figures_of(figures or {}), guarantees or {},
             surface or {},
-        ))  # fmt: skip
+        ), self._since())  # fmt: skip
         place = f"{len(self._night.results)} of {self._total}"
         wanted = " (as expected)" if verdict == INVALID == cell.expected else ""
         self._tell(f"{place}: {verdict}{wanted}: {cell.name}, seed {seed}: {sentence}")

@@ -337,7 +337,7 @@ def goes_through(folder: Path, store: Path, ends: Sequence[str], words: Sequence
 @pytest.mark.requirement("H22")
 def test_a_night_goes_on_after_ctrl_c_a_kill_and_a_full_disk(small_disk: Path, tmp_path: Path) -> None:
     plan_of(tmp_path, PLAN.replace("1-2", "1-4").replace("fresh:3", "1-2,4"))
-    goes_through(tmp_path, small_disk / "runs", ["ctrl-c", "kill", "disk"], ["--jobs", "1"])
+    goes_through(tmp_path, small_disk / "runs", ["kill", "ctrl-c", "disk"], ["--jobs", "1"])
 
 
 @pytest.mark.soak
