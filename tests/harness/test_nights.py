@@ -258,8 +258,9 @@ def ended(process: subprocess.Popen[str], seconds: float = 170) -> tuple[int, st
 
 
 def results_in(store: Path) -> int:
-    """How many runs of a store's nights are on disk."""
-    return sum(path.read_bytes().count(b'{"result": ') for path in store.glob("nights/*/results.jsonl"))
+    """How many runs of a store's nights are on disk, whole: a full disk cuts the last line off."""
+    lines = [line for path in store.glob("nights/*/results.jsonl") for line in path.read_bytes().splitlines()]
+    return sum(line.startswith(b'{"result": ') and line.endswith(b"}") for line in lines)
 
 
 def wait_for(process: subprocess.Popen[str], store: Path, count: int) -> None:
