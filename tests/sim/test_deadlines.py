@@ -14,6 +14,7 @@ from nodes.reference.bugs import BUGS
 from nodes.reference.designs.fiorano.server import Server
 from nodes.reference.designs.fiorano.states import ACTIVE
 from nodes.reference.designs.icestorm.design import IDLE, IceStorm
+from nodes.reference.designs.joram.election import Election
 from nodes.reference.designs.joram.outbox import Outbox
 from nodes.reference.designs.qpid.browsing import Browsing
 from nodes.reference.designs.qpid.primary import Primary
@@ -173,6 +174,11 @@ def told_too_late(patch: Patch) -> None:
     patch.setattr(Outbox, "commit", lambda self, index: None)
 
 
+def never_adopted(patch: Patch) -> None:
+    """A candidate does not notice that it has the most complete log."""
+    patch.setattr(Election, "adopted", lambda self, source: None)
+
+
 def never_forwarded(patch: Patch) -> None:
     """Nothing is sent to another server."""
     patch.setattr(Networks, "_pump", lambda self, server, connection: None)
@@ -221,6 +227,7 @@ LATE: dict[str, tuple[str, str, str, dict[str, str], Callable[[Patch], None]]] =
                patience_without_end),
     "left-over": ("standalone", "queue", "kill", {}, connection_lost),
     "untold": ("joram", "queue", "kill", {"propagation": "asynchronous"}, told_too_late),
+    "adopted": ("joram", "queue", "kill,partition", {"ack": "majority", "detection_timeout": "0.5"}, never_adopted),
     "forwarding": ("joram", "clustered", "kill", {}, never_forwarded),
     "ended-busy": ("icestorm", "topic-dialogue", "kill", {"acm_timeout": "5"}, busy_as_idle),
     "expected-though-there": ("qpid", "queue", "kill", {"catchup_timeout": "2"}, still_expected),

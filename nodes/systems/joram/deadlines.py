@@ -89,6 +89,15 @@ JORAM_DEADLINES = (
         calm=True,
     ),
     Deadline(
+        "adopted",
+        {},
+        0.05,
+        "election.py: whoever has the most complete log leads, or gives up",
+        _ODD,
+        _PRIMARY,
+        "a candidate that has the most complete log by now does not lead",
+    ),
+    Deadline(
         "unapplied",
         {},
         0.5,

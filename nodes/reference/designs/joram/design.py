@@ -225,6 +225,8 @@ class Joram:
             found["master"] = [""]
             if (turn := self._election.turn()) is not None:
                 found[f"turn-{turn[0]}"] = [turn[1]]
+        if self._election.has_adopted():
+            found["adopted"] = [replica.log.last]
         if replica.log.applied < replica.committed:
             found["unapplied"] = [replica.log.applied]
         if unspoken := links.unspoken():

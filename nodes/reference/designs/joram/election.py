@@ -248,6 +248,11 @@ class Election:
             return
         self._finish_if_complete()
 
+    def has_adopted(self) -> bool:
+        """Whether a candidate has all of the most complete log by now, and has done nothing about it yet."""
+        complete = self._target is not None and self._replica.log.position().last >= self._target
+        return self.phase == ADOPTING and complete
+
     def _finish_if_complete(self) -> None:
         replica, log = self._replica, self._replica.log
         if self._target is None or log.position().last < self._target:
