@@ -6,8 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 Value = tuple[int, int]
-REMEMBERED = 900
-"""A broker remembers how the last 1,000 branches ended; some may have begun before the one that is asked about."""
+REMEMBERED = 1_000
+"""Of so many branches a broker remembers how they ended, where nothing else is said."""
+_BEFORE = 20
+"""Branches, at least, that may have begun before the one that is asked about, and ended after it."""
 
 
 def xid_of(value: Value) -> str:
@@ -18,12 +20,13 @@ def xid_of(value: Value) -> str:
 @dataclass
 class Decisions:
     """By XID what was decided, and which decisions to commit the broker has not confirmed yet (and how many branches
-    had begun by then).
+    had begun by then). The broker remembers how the last ``remembered`` ended.
 
     Nobody touches a branch while the client that began it is at work on it. Whatever was not decided to be committed is
     aborted (presumed abort).
     """
 
+    remembered: int = REMEMBERED
     _values: dict[str, Value] = field(default_factory=dict)
     _active: set[str] = field(default_factory=set)
     _committed: set[str] = field(default_factory=set)
@@ -51,7 +54,8 @@ class Decisions:
 
     def maybe_forgotten(self, xid: str) -> bool:
         """Whether the broker may have committed the branch and forgotten that it did."""
-        return len(self._values) - self._unsettled.get(xid, len(self._values)) >= REMEMBERED
+        since = len(self._values) - self._unsettled.get(xid, len(self._values))
+        return since >= self.remembered - max(_BEFORE, self.remembered // 10)
 
     def value(self, xid: str) -> Value:
         """The value of the transaction."""

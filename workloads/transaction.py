@@ -40,7 +40,7 @@ from stormproof.generator import (
 from stormproof.operation import FAIL, INVOKE, Op
 from stormproof.test import Test
 from workloads.client import CLIENT_HEARTBEAT, CONNECTING
-from workloads.decisions import Decisions
+from workloads.decisions import REMEMBERED, Decisions
 from workloads.draws import TRANSACTION as DRAWS
 from workloads.queue import Drain
 from workloads.queue_client import queue_name
@@ -185,6 +185,7 @@ class TransactionWorkload(SurfacedWorkload):
 
     def client(self, cluster: Cluster, thread: int, host: str) -> Client:
         """A client for one process of a thread; it tries the replica beside its host first."""
+        self._decisions.remembered = int(cluster.test.options.get("max_outcomes", REMEMBERED))
         return TransactionClient(cluster, host, thread, self._decisions, self.surface_of(cluster.test))
 
     def main(self, test: Test) -> Generator:

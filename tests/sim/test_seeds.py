@@ -147,6 +147,11 @@ def settings(text: str) -> dict[str, str]:
         "max_under_way=2 max_outstanding=3 catchup_timeout=0.3 eviction_timeout=2.0 catchup_chunk=2000 "
         "sequence_bits=4 broker_network=own crash_kind=shutdown same_replica=0.0 client_heartbeat=3.0 surface=True "
         "keys=1 min_ok=3 fault_lengths=0.18,1.2,4 fault_gap=0.1")), 41000105),
+    # A client asked again for a commit that the broker had carried out, and 40 others since.
+    (Case("joram", "transaction", "clock,pause,points", 4, 28.0, 40.0, settings(
+        "max_outcomes=40 detection_timeout=2.0 idle_timeout=5.0 max_under_way=2 max_bytes_under_way=5000 "
+        "message_cache=1 transactions=xa movers=4 parts=2 client_heartbeat=0.1 impatient=True "
+        "points_kind=partial,power surface=True min_ok=3 fault_lengths=1.2,4.75,6 fault_gap=0.1")), 82000010),
     # A broker that the broker URL named no more was promoted: nobody had noted that the primary went on without it.
     (Case("qpid", "register", "membership,kill", 3, 22.0, 17.0, settings(
         "max_bytes_under_way=5000 catchup_timeout=0.3 eviction_timeout=3.0 catchup_chunk=2000 broker_network=own "

@@ -205,3 +205,14 @@ def test_transactions_are_atomic_and_exactly_once_under_faults(transactions: str
     simulate_run(run_dir)
     found = check_run(run_dir)
     assert found.verdict == "valid", found.sentence
+
+
+def test_a_decision_may_be_forgotten_where_a_broker_remembers_few_ends() -> None:
+    log = Decisions(remembered=40)
+    log.commit(log.begin((1, 0)))
+    for number in range(1, 20):
+        log.begin((1, number))
+    assert not log.maybe_forgotten("1.0")
+    log.begin((1, 20))
+    assert log.maybe_forgotten("1.0"), "as many again may have begun before"
+    assert not Decisions().maybe_forgotten("1.0")
