@@ -54,7 +54,8 @@ class Membership(Fault):
         try:
             spares = system.spare_nodes(test)
         except UsageError as error:
-            raise UsageError(f"--nemesis {self.name}: {error}") from None
+            hint = f"; use --nemesis {self.name}:{REMOVE}" if system.gives_up_replicas(test) else ""
+            raise UsageError(f"--nemesis {self.name}: {error}{hint}") from None
         if not spares:
             raise UsageError(f"--nemesis {self.name} adds spare nodes: keep some with --set spares=1 and more --nodes")
 
