@@ -11,8 +11,6 @@ KEEPS = (
     *(Keep(name, "views and groups of the entries that are kept", more=100) for name in ("Log._views", "Log._groups")),
     *(Keep(name, "who belongs to the group, with addresses, here and as others say", more=30)
       for name in ("Log._encoded", "Replica._told", "Replica._memberships", "Replica.places", "Replica.group")),
-    Keep("Replica._commands", "what peers have sent and was replaced before it was applied, until that is too much",
-         more=60),
     *ENGINE,
     *REMEMBERED,
 )  # fmt: skip

@@ -274,8 +274,8 @@ class IceStorm:
     async def _carry_out(self, command: Command) -> Mapping[str, str]:
         if command.kind == "request":
             request = read_request(command.args["headers"], command.args["body"])
-            request = request._replace(replica=self._broker.config.node)
-            return answer_headers(request, await self._request(request), self._options.answer_page)
+            request = request._replace(replica=self._broker.config.node, page=self._options.answer_page)
+            return answer_headers(request, await self._request(request))
         destination = str(command.args.get("destination", ""))
         if command.kind != "send" or command.args.get("tx") is not None:
             raise _Wrong(f"{command.kind.upper()}: this design takes SEND only, to topics and to {TOPIC_MANAGER}")

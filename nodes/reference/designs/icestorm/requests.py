@@ -21,6 +21,7 @@ _NAME = re.compile(r"\S+")
 _ENDPOINT = re.compile(r"[A-Za-z0-9_.\-]+:[0-9]{1,5}|\[[0-9a-fA-F:]+\]:[0-9]{1,5}")
 _CHANGES = ("create", "destroy", "subscribe", "unsubscribe", "remove", "link", "unlink")
 _QUESTIONS = ("list", "retrieve", "subscribers", "links", "publisher", "non-replicated-publisher")
+_LISTS = ("list", "subscribers", "links")
 _MAX_NUMBER = 1 << 31
 _MAX_ENDPOINT = 260
 _MAX_PORT = 65_535
@@ -29,7 +30,8 @@ _MAX_PORT = 65_535
 class Request(NamedTuple):
     """A request; ``subject`` is a subscriber or a linked topic, ``number`` a retry count or a cost.
 
-    ``since`` tells which subscription of a subscriber is to be removed; ``after`` is the last name that has been told.
+    ``since`` tells which subscription of a subscriber is to be removed; ``after`` is the last name that has been told;
+    ``page``: bytes, about, of a list that are told at once.
     """
 
     kind: str
@@ -41,6 +43,7 @@ class Request(NamedTuple):
     replica: str = ""
     since: str = ""
     after: str = ""
+    page: int = MAX_PAGE
 
     @property
     def changes(self) -> bool:
@@ -130,26 +133,37 @@ def is_answer_to(request: Request, value: Any) -> bool:
     return all(isinstance(each, str) and each.isprintable() for each in answer)
 
 
-def answer_headers(request: Request, answer: Any, page: int = MAX_PAGE) -> dict[str, str]:
-    """The receipt's headers: ``x-answer``, and ``x-more`` when a long list goes on after the name that it gives, and
-    about ``page`` bytes."""
+def answer_headers(request: Request, answer: Any) -> dict[str, str]:
+    """The receipt's headers: ``x-answer``, and ``x-more`` when a long list goes on after the name that it gives."""
     headers = {}
-    if request.kind in ("list", "subscribers", "links"):
-        size = count = 0
-        for row in answer:
-            # Each byte that needs an escape becomes two.
-            size += 2 * len(json.dumps(row))
-            if size > page and count:
-                last = answer[count - 1]
-                headers["x-more"] = last if isinstance(last, str) else last[0]
-                break
-            count += 1
+    if request.kind in _LISTS:
+        count = _fitting(answer, request.page)
+        if count < len(answer):
+            last = answer[count - 1]
+            headers["x-more"] = last if isinstance(last, str) else last[0]
         answer = answer[:count]
     return {"x-answer": json.dumps(answer, separators=(",", ":")), **headers}
 
 
+def _fitting(rows: list[Any], page: int) -> int:
+    """How many of these rows are told at once: one at least, if there is any."""
+    size = 0
+    for count, row in enumerate(rows):
+        # Each byte that needs an escape becomes two.
+        size += 2 * len(json.dumps(row))
+        if size > page and count:
+            return count
+    return len(rows)
+
+
 def answer_question(database: Database, config: Config, request: Request) -> Any:
-    """What a request that changes nothing asks for; raises CommandError ``no-such-topic``."""
+    """What a request that changes nothing asks for; of a list as much as is told at once, and one row more, if there is
+    one. Raises CommandError ``no-such-topic``."""
+    answer = _whole_answer(database, config, request)
+    return answer[: _fitting(answer, request.page) + 1] if request.kind in _LISTS else answer
+
+
+def _whole_answer(database: Database, config: Config, request: Request) -> Any:
     if request.kind == "list":
         return [name for name in sorted(database.topics) if name > request.after]
     topic = database.topics.get(request.topic)

@@ -231,6 +231,8 @@ class Replica:
                 if command is None or kept is not entry:  # what was here first may have been removed
                     command = decode_command(entry)
                 yield log.applied, command, self.broker.engine.apply(command)
+        if log.applied == log.last:
+            self._commands.clear()  # of those that were replaced before they were applied
 
     def progress(self) -> Callable[[], None]:
         """For work that keeps the event loop from running: called now and then, it lets the peers hear this node.
