@@ -40,14 +40,10 @@ def pytest_xdist_auto_num_workers() -> int:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """Tests are given to processes one by one, the tests of a group all to the same."""
-    from xdist.scheduler import LoadScopeScheduling
+    """As ``suite_groups`` says."""
+    from suite_groups import Groups
 
-    class Groups(LoadScopeScheduling):  # --dist loadgroup groups nothing with pytest 9.2 (pytest-xdist's issue 1386)
-        def _split_scope(self, nodeid: str) -> str:
-            return next((group for start, group in TOGETHER.items() if nodeid.startswith(start)), nodeid)
-
-    return Groups(config, log)
+    return Groups(config, log, TOGETHER)
 
 
 def pytest_configure(config: pytest.Config) -> None:
