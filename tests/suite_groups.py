@@ -8,6 +8,9 @@ from typing import Any
 from xdist.scheduler import LoadScopeScheduling
 from xdist.workermanage import WorkerController
 
+_LEAST = 2
+"""Tests that wait in a process, at least."""
+
 
 class Groups(LoadScopeScheduling):
     """Tests are given to processes one by one, the tests of a group all to the same.
@@ -22,6 +25,15 @@ class Groups(LoadScopeScheduling):
 
     def _split_scope(self, nodeid: str) -> str:
         return next((group for start, group in self._together.items() if nodeid.startswith(start)), nodeid)
+
+    def _reschedule(self, node: WorkerController) -> None:
+        """Give a process more, until two tests wait in it: it runs none before it knows the next one. Who was started
+        in place of another gets nothing before it has told what tests it knows."""
+        if node not in self.registered_collections:
+            return
+        super()._reschedule(node)
+        while self.workqueue and not node.shutting_down and self._pending_of(self.assigned_work[node]) < _LEAST:
+            self._assign_work_unit(node)
 
     def remove_node(self, node: WorkerController) -> str | None:
         """What a process that died has not run is given to others; which test it died of.

@@ -84,7 +84,6 @@ def test_each_sum_is_counted_again(break_it: Callable[[State], None], told: str)
     ("max_transaction_items", 1, "items of a transaction"),
     ("max_transaction_bytes", 5, "bytes of a transaction"),
     ("max_prepared", 1, "prepared branches"),
-    ("max_messages", 6, "messages"),
     ("max_prefetch", 2, "window of subscription s of connection c"),
 ])
 def test_a_limit_that_is_kept_is_not_told_and_one_that_is_not_is(limit: str, most: int, told: str) -> None:

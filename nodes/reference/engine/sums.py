@@ -45,7 +45,6 @@ def _of_messages(state: State, limits: Limits) -> Iterator[str]:
     depths = Counter(each.queue.id for each in state.messages.values())
     for queue in state.all_queues():
         yield from _same(f"messages of queue {queue.id} ({queue.name})", queue.depth, depths[queue.id])
-    yield from _most("messages", len(state.messages) + state.reserved, limits.max_messages)
 
 
 def _of_queue(queue: Queue) -> Iterator[str]:

@@ -24,7 +24,7 @@ from nodes.reference.api import Runtime
 from nodes.reference.points import HEARD, LINKED
 from nodes.timeouts import within
 
-PROTOCOL = "stormproof-link/5"
+PROTOCOL = "stormproof-link/6"
 MAX_FRAME = 64 << 20
 MAX_UNSENT = 128 << 20
 MAX_HELLO = 4096

@@ -337,7 +337,7 @@ class ReferenceBroker:
         }
         wrong = [f"{what}: {counted} are counted, and there are {there}"
                  for what, (counted, there) in sums.items() if counted != there]
-        return self.engine.miscounted() or next(iter(wrong), "")
+        return "" if self._store_failed else self.engine.miscounted() or next(iter(wrong), "")
 
     # What sessions need.
 

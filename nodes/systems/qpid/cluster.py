@@ -263,7 +263,8 @@ class QpidCluster(ReferenceCluster):
         """
         found = [status.detail or {} for status in statuses]
         if on_call and self.by_hand:
-            there = [status.detail or {} for status in statuses if status.reachable and status.node in self._members]
+            there = [status.detail or {} for status in statuses if status.reachable and status.node in self._members
+                     and status.node not in self._addresses.gone]
             served = any(each["state"] == PRIMARY and each["backups"] for each in there)
             if not served and any(each["eligible"] for each in there):
                 return PATIENCE
@@ -278,7 +279,11 @@ class QpidCluster(ReferenceCluster):
     async def _act_as_person(self, statuses: Sequence[NodeStatus]) -> None:
         # Who is missing is no node that only a person promotes, or else all members are there: nobody needs that.
         found = {status.node: status.detail or {} for status in statuses
-                 if status.reachable and status.node in self._members and status.node not in self._addresses.gone}
+                 if status.reachable and status.node in self._members}  # fmt: skip
+        latest = max((int(each["generation"]) for each in found.values()), default=0)
+        known = {node: each for node, each in found.items() if node not in self._addresses.gone}
+        if any(int(each["generation"]) == latest for each in known.values()):
+            found = known  # else who is to be gone has been primary since, and has what was confirmed then
         chosen = best_store(found) or max(found, key=lambda node: int(found[node]["generation"]))
         done = f"accepted the store of {chosen} as the best"
         if LM6A in self._documented:  # nothing tells which store is the best

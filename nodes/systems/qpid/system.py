@@ -78,8 +78,9 @@ class Qpid(ReferenceSystem):
         return bool(test.options["standby"] != COLD)
 
     def gives_up_replicas(self, test: Test) -> bool:
-        """Where there are backups: whoever is named in no broker URL any more is none."""
-        return self.shuts_down(test)
+        """Where there are backups, and managers of ours or a person promote: others promote, or leave alive, whom the
+        broker URL names no more."""
+        return self.shuts_down(test) and test.options["manager"] in (BUILTIN, BY_HAND)
 
     def only_real(self, options: Mapping[str, Any]) -> str:
         """A manager that is not ours."""

@@ -267,4 +267,5 @@ class Replica:
             self.broker.engine.load(rows, self.progress())
             self.log.reset(at, view, group)
             self.log.write()
+        self._commands.clear()
         self.committed = at.idx
