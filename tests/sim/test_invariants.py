@@ -369,7 +369,7 @@ def one_more(attribute: str, function: Callable[..., Any]) -> Callable[..., Any]
     (replace(ICESTORM, workload="events"), Outbox, "add", "_bytes", "bytes that wait for "),
     (replace(QPID, nemesis="kill", rate=200.0, settings={"min_ok": "5", "catchup_chunk": "1"}), Browsing, "_hold",
      "held_bytes", "bytes that wait for backup n"),
-], ids=str)
+], ids=["log", "replicator", "outbox", "browser"])
 def test_each_sum_of_a_broker_is_counted_again(case: Case, owner: type, function: str, attribute: str, told: str,
                                                tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     system = SYSTEMS.load(case.system)
