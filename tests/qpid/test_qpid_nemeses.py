@@ -52,6 +52,28 @@ def test_a_manager_is_killed_paused_and_cut_from_its_broker(tmp_path: Path, targ
     assert repairs(run) == [], "no person had to help"
 
 
+@pytest.mark.requirement("Q5", part=True)
+def test_a_backup_is_left_out_of_the_broker_url_and_named_again(tmp_path: Path) -> None:
+    """The primary goes on without it, and it catches up; who was left out had to be told nothing."""
+    run = simulated(tmp_path, "membership", 30, membership_kind="remove", fault_duration="3", fault_gap="2")
+    assert verdict(run).startswith("valid"), verdict(run)
+    assert faults(run) and all(fault.kind == "remove" and fault.confirmed for fault in faults(run))
+    for fault in faults(run):
+        (node,) = fault.targets
+        assert node not in fault.inject_evidence["after the removal"] and node in fault.heal_evidence["after"]
+        log = (run / "logs" / f"{node}.log").read_text()
+        assert "link down" in log and log.count("catchup") > 1, "it had lost its primary, and caught up again"
+    assert repairs(run) == [], "no person had to help"
+
+
+@pytest.mark.parametrize(("settings", "told"), [
+    ({"standby": "cold"}, "gives no replica up"), ({"membership_kind": "add"}, "use --nemesis membership:remove"),
+])  # fmt: skip
+def test_what_can_not_be_removed_or_added_is_refused(settings: dict[str, str], told: str, tmp_path: Path) -> None:
+    with pytest.raises(StormproofError, match=told):
+        simulated(tmp_path, "membership", 10, **{"membership_kind": "remove", **settings})
+
+
 @pytest.mark.requirement("Q4", part=True)
 @pytest.mark.requirement("Q12", part=True)
 def test_without_a_quorum_of_managers_all_brokers_end(tmp_path: Path) -> None:
