@@ -28,7 +28,7 @@ _BY_MODEL = frozenset({
     "abort-of-acks", "abort-of-nacks", "refused-commands", "durable-deleted", "xa-abort-prepared", "xa-commit-again",
     "xa-one-phase", "qpid-direct", "qpid-fanout", "qpid-topic", "headers-repeated", "durable-changed", "durable-in-use",
     "several-subscriptions", "number-left-out", "closed-for-idleness",
-    "taken-over", "slow-reader", "qpid-pages", "ack-auto-plain", "transient-overflow", "beyond-limits",
+    "taken-over", "slow-reader", "qpid-pages", "ack-auto-plain", "transient-overflow", "beyond-limits", "malformed",
 })
 """What is used, and judged, by dialogues as well."""
 _QUEUES = ("queue", "consume-last", "clustered", "store-and-forward", "transaction")
@@ -122,6 +122,7 @@ ITEMS: tuple[Item, ...] = tuple(_with_dialogues(item) for item in (
     _queue("several-subscriptions", "two subscriptions of one connection to a queue", "lost", "duplicated",
            "subscription", topics=False),
     _queue("refused-commands", "a command that is refused ends its connection, and has no effect", "refusal"),
+    _nobody("malformed", "bytes that are no frame: unknown commands, lines, escapes, lengths"),
     _nobody("number-left-out", "a frame of a reliable connection whose number leaves one out", systems=RELIABLE),
     _nobody("closed-for-idleness", "a reliable connection of which nothing is heard for `idle_timeout`",
             systems=RELIABLE),
@@ -129,7 +130,7 @@ ITEMS: tuple[Item, ...] = tuple(_with_dialogues(item) for item in (
     _nobody("slow-reader", "a client that reads nothing for a while, with bodies of 140 KB waiting for it"),
     _nobody("transient-overflow", "a transient subscription that holds more messages than it may", systems=RELIABLE),
     _nobody("beyond-limits", "commands beyond `max_transactions`, `max_subscriptions`, `max_transaction_items`, "
-            "`max_fanout`", systems=RELIABLE),
+            "`max_transaction_bytes`, `max_fanout`, `max_headers`, `max_body`", systems=RELIABLE),
     _by("topic", "publish", "SEND to a topic", "publish", _TOPIC, RELIABLE),
     _by("topic", "durable", "a durable subscription: SUBSCRIBE with x-durable, UNSUBSCRIBE, again", "attach detach",
         ("topic-lost", "topic-order"), RELIABLE),

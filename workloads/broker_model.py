@@ -15,6 +15,8 @@ from typing import Any
 
 INDIVIDUAL, CLIENT = "client-individual", "client"
 COMMITTED, ABORTED = "committed", "aborted"
+_HEADERS = 100
+"""Bytes, at most, of headers that a frame has besides those that its sender thought of."""
 
 
 @dataclass(frozen=True)
@@ -28,6 +30,9 @@ class Limits:
     max_transactions: int = 100
     max_subscriptions: int = 1_000
     max_transaction_items: int = 10_000
+    max_transaction_bytes: int = 16 << 20
+    max_headers: int = 128
+    max_body: int = 4 << 20
 
     @classmethod
     def of(cls, options: Mapping[str, Any]) -> Limits:
@@ -117,6 +122,11 @@ class Item:
     body: bytes = b""
     subscription: Subscription | None = None
     message: Message | None = None
+
+    @property
+    def size(self) -> int:
+        """As many bytes of a transaction as it holds at most."""
+        return _HEADERS + len(self.body) + sum(len(name) + len(text) for name, text in self.headers.items())
 
 
 @dataclass(eq=False)

@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Self
 
@@ -22,6 +22,7 @@ from nodes.stomp import Frame, Parser, ProtocolError, encode
 from nodes.timeouts import within
 
 Address = tuple[str, int]
+Garble = Callable[[bytes], bytes]
 
 _READ_SIZE = 64 * 1024
 _SILENCE_FACTOR = 3
@@ -76,7 +77,7 @@ class _Pending:
     """A frame that waits for its receipt, or to be safe; ``seq`` is given when it is first written.
 
     ``done``: its receipt has come. ``told``: the application believes that it is confirmed. ``gap``: numbers that are
-    left out before its own.
+    left out before its own. ``garble``: what becomes of its bytes.
     """
 
     frame: Frame
@@ -85,6 +86,7 @@ class _Pending:
     done: bool = False
     told: bool = False
     gap: int = 0
+    garble: Garble | None = None
 
 
 @dataclass
@@ -157,12 +159,14 @@ class StompConnection:
             raise ConnectionBroken(str(self._broken))
 
     async def request(
-        self, command: str, headers: Mapping[str, str], body: bytes, timeout: float | None, *, gap: int = 0
+        self, command: str, headers: Mapping[str, str], body: bytes, timeout: float | None, *, gap: int = 0,
+        garble: Garble | None = None,
     ) -> Mapping[str, str]:
         """Send a frame and wait for its receipt, across reconnections; returns the receipt's headers.
 
         ``timeout`` None waits until the connection is over; ``gap`` is how many numbers are left out before that of
-        this frame, for which the broker is to close the connection.
+        this frame, for which the broker is to close the connection. So it is to for what ``garble`` makes of its bytes:
+        then there may be no answer, but the connection's end.
 
         Raises:
             NotSent: it never reached a socket within ``timeout``.
@@ -173,7 +177,7 @@ class StompConnection:
         if self.over:
             raise NotSent(str(self._broken))
         pending = self._enqueue(command, headers, body)
-        pending.gap = gap
+        pending.gap, pending.garble = gap, garble
         self._write_pending(pending)
         try:
             async with within(timeout):
@@ -286,6 +290,11 @@ class StompConnection:
     def broken(self) -> Exception | None:
         """Why it failed last, or is over."""
         return self._broken
+
+    @property
+    def refused(self) -> bool:
+        """Whether the broker ended it for what we said: closed it for good, if it is a reliable one."""
+        return isinstance(self._broken, _Wrong if self.settings.reliable else _Refused)
 
     @property
     def closed_for_idleness(self) -> float | None:
@@ -413,7 +422,7 @@ class StompConnection:
             self._safe(self._state.final)
         if headers["x-closed"] == "idle":
             return _Idle(f"{reason} for idleness: high availability is broken", asyncio.get_running_loop().time())
-        return ConnectionBroken(reason)
+        return (_Wrong if headers["x-closed"] == "error" else ConnectionBroken)(reason)
 
     def _replicas(self, text: str) -> None:
         """Take over the server's list of replicas (J17), keeping our place in it."""
@@ -504,7 +513,8 @@ class StompConnection:
             headers["x-seq"] = str(pending.seq)
             if self._state.received:
                 headers["x-received"] = str(self._state.received)
-        self._writer.write(_twice(encode(Frame(pending.frame.command, headers, pending.frame.body)), headers))
+        data = _twice(encode(Frame(pending.frame.command, headers, pending.frame.body)), headers)
+        self._writer.write(data if pending.garble is None else pending.garble(data))
 
     def _drop_socket(self) -> None:
         self._connected = False
@@ -561,6 +571,10 @@ class _Idle(ConnectionBroken):
     def __init__(self, reason: str, learnt: float) -> None:
         super().__init__(reason)
         self.learnt = learnt
+
+
+class _Wrong(ConnectionBroken):
+    """The broker has closed it for a wrong command."""
 
 
 class _Refused(Exception):

@@ -57,6 +57,8 @@ _MANY, _JUST_NOW = 1000, 1.0
 """What no client of a run comes to, of ends of branches, messages or others; seconds in which few branches end."""
 _SITUATED = 0.75
 """Share of senseless commands about what the client has now that come before all others."""
+_BESIDES = 12
+"""Headers, at most, that a frame has besides those of its content."""
 _LARGE = 140
 """Thousands of bytes: a few such bodies are more than a network takes from a broker whose client reads nothing."""
 _BURSTS = (1, 3, 6)
@@ -183,14 +185,20 @@ class DialogueClient(StompClient):
         return answer
 
     def content(self) -> tuple[dict[str, str], bytes]:
-        self._numbers += 1
-        content = self.surface.content((self._numbers, self.rng.randrange(1 << 20)))
-        headers = {"content-type": "text/plain", **content.headers}
+        limits = self._limits
+        while True:
+            self._numbers += 1
+            content = self.surface.content((self._numbers, self.rng.randrange(1 << 20)))
+            headers, body = {"content-type": "text/plain", **content.headers}, content.body
+            if len(body) <= limits.max_body and len(headers) + _BESIDES <= limits.max_headers:
+                break
+        if limits.max_body < _LARGE * 1000 and self.rng.random() < 0.1:
+            body += b"." * (limits.max_body - len(body))
         if self.rng.random() < 0.2:
             headers[REPEATED] = "first"
             self.surface.use("headers-repeated")
         self.surface.use(*content.items)
-        return headers, content.body
+        return headers, body
 
     def queue(self) -> str:
         return f"{self.mine}.{self.rng.choice('abc')}"
@@ -392,8 +400,12 @@ class DialogueClient(StompClient):
             return
         destination = f"/queue/{self.queue()}" if self.rng.random() < 0.7 or not self._counts else self._topic()
         headers, body = self.content()
+        item = Item("SEND", destination, headers, body)
+        others = sum(each.size for one in self.model.transactions.values() for each in one.items)
+        if others + item.size > self._limits.max_transaction_bytes:
+            return
         await self.say("SEND", {"destination": destination, **within, **headers}, body)
-        transaction.items.append(Item("SEND", destination, headers, body))
+        transaction.items.append(item)
 
     async def _end_transaction(self) -> None:
         if not self.model.transactions:
@@ -487,9 +499,11 @@ class DialogueClient(StompClient):
         await self._be_safe()
         self.said.append(f"{one.command} {dict(one.headers)}, which makes no sense ({why})")
         try:
-            await self._connection.request(one.command, one.headers, b"", float(self._options["op_timeout"]),
-                                           gap=int(one.gap))
-        except Rejected:
+            await self._connection.request(one.command, one.headers, one.body, float(self._options["op_timeout"]),
+                                           gap=int(one.gap), garble=one.garble)
+        except (Rejected, ConnectionBroken) as end:
+            if not isinstance(end, Rejected) and not self._connection.refused:
+                raise
             self.surface.use(*one.items)
             await self._come_back()
             return
@@ -513,6 +527,8 @@ class DialogueClient(StompClient):
 
     async def _be_slow(self) -> None:
         """Read nothing for a while: what is sent waits in the network, and beyond that in the broker."""
+        if self._limits.max_body < (_LARGE + 1) * 1000:
+            return
         box = self.model.queue(f"{self.mine}.slow")
         for _ in range(self.rng.choice(_BURSTS) - len(box.ready)):
             self._numbers += 1

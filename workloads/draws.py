@@ -116,6 +116,9 @@ DIALOGUE: tuple[Draw, ...] = (
     Draw("max_transactions", (1, 2), 0.25),
     Draw("max_subscriptions", (2, 4), 0.25),
     Draw("max_transaction_items", (2, 3), 0.25),
+    Draw("max_transaction_bytes", (2_000,), 0.2),
+    Draw("max_headers", (40,), 0.2),
+    Draw("max_body", (3_000,), 0.2),
 )
 OFFLINE_SEND: tuple[Draw, ...] = (
     *_CLIENTS,

@@ -7,18 +7,31 @@ from dataclasses import dataclass
 
 from nodes.reference.engine.topics import EXCHANGE_PREFIX
 from workloads.broker_model import COMMITTED, BrokerModel, Limits, Message, Subscription, Transaction
+from workloads.connection import Garble
 
 BEYOND = "beyond a limit"
 """How what is wrong begins where it is one of ``Limits``."""
 _IN_USE = "SUBSCRIBE to what is in use"
+_MUCH, _MANY = 1 << 16, 100
+"""Limits of as many bytes, or headers, are not gone beyond."""
+_GARBLES: tuple[tuple[str, Garble], ...] = (
+    ("an unknown command", lambda frame: frame.replace(b"SEND\n", b"SHOUT\n", 1)),
+    ("a header line without a colon", lambda frame: frame.replace(b"SEND\n", b"SEND\nx-none\n", 1)),
+    ("a header without a name", lambda frame: frame.replace(b"SEND\n", b"SEND\n:nameless\n", 1)),
+    ("an undefined escape", lambda frame: frame.replace(b"SEND\n", b"SEND\nx-tab:\\t\n", 1)),
+    ("a header that is not UTF-8", lambda frame: frame.replace(b"SEND\n", b"SEND\nx-latin:\xe9\n", 1)),
+    ("NUL in a header", lambda frame: frame.replace(b"SEND\n", b"SEND\nx-nul:\0\n", 1)),
+    ("a length that is no number", lambda frame: frame.replace(b"content-length:", b"content-length:x", 1)),
+    ("a body longer than it says", lambda frame: frame.replace(b"never", b"never again", 1)),
+)
 
 
 @dataclass(frozen=True)
 class Senseless:
     """A command, and what is wrong with it (``why``).
 
-    ``always``: whatever the client has; ``gap``: its number leaves one out; ``settled``: what has to be acknowledged
-    first, by which id.
+    ``always``: whatever the client has; ``gap``: its number leaves one out; ``garble``: what becomes of its bytes;
+    ``settled``: what has to be acknowledged first, by which id.
     """
 
     why: str
@@ -26,13 +39,16 @@ class Senseless:
     headers: Mapping[str, str]
     always: bool = False
     gap: bool = False
+    body: bytes = b""
+    garble: Garble | None = None
     settled: tuple[str, Subscription, Message] | None = None
 
     @property
     def items(self) -> tuple[str, ...]:
         """What of the surface it is."""
         special = {_IN_USE: ("durable-in-use",), BEYOND: ("beyond-limits",)}.get(self.why.partition(":")[0], ())
-        return ("refused-commands", *special, *(("number-left-out",) if self.gap else ()))
+        malformed = ("malformed",) if self.garble is not None else ()
+        return ("refused-commands", *special, *malformed, *(("number-left-out",) if self.gap else ()))
 
 
 @dataclass(frozen=True)
@@ -62,7 +78,8 @@ class About:
 
 def senseless(about: About) -> list[Senseless]:
     """All that can't be carried out now."""
-    found = [*_always(about), *_of_subscriptions(about), *_of_transactions(about), *_beyond_limits(about)]
+    found = [*_always(about), *_malformed(about), *_of_subscriptions(about), *_of_transactions(about),
+             *_beyond_limits(about)]
     if about.branches:
         found += _of_branches(about)
     if about.reliable:
@@ -92,6 +109,13 @@ def _always(about: About) -> Iterator[Senseless]:
         commands.append(("SEND to no exchange", "SEND", {"destination": f"{EXCHANGE_PREFIX}{about.mine}-none/k"}))
     for why, command, headers in commands:
         yield Senseless(why, command, headers, always=True)
+
+
+def _malformed(about: About) -> Iterator[Senseless]:
+    """Bytes that are no frame of STOMP 1.2."""
+    for why, garble in _GARBLES:
+        yield Senseless(f"a frame with {why}", "SEND", {"destination": about.queue}, always=True, body=b"never",
+                        garble=garble)
 
 
 def _of_subscriptions(about: About) -> Iterator[Senseless]:
@@ -142,9 +166,17 @@ def _beyond_limits(about: About) -> Iterator[Senseless]:
         this = {"transaction": name}
         if len(each.items) >= limits.max_transaction_items:
             yield Senseless(f"{BEYOND}: SEND in a transaction", "SEND", {"destination": about.queue, **this})
+        if limits.max_transaction_bytes < min(_MUCH, limits.max_body):
+            yield Senseless(f"{BEYOND}: bytes of a transaction", "SEND", {"destination": about.queue, **this},
+                            body=bytes(limits.max_transaction_bytes + 1))
         if not may_end(about.model, about.limits, each):
             for end in ("COMMIT", "PREPARE") if each.xid else ("COMMIT",):
                 yield Senseless(f"{BEYOND}: {end}", end, this)
+    if limits.max_body < _MUCH:
+        yield Senseless(f"{BEYOND}: a body", "SEND", {"destination": about.queue}, body=bytes(limits.max_body + 1))
+    if limits.max_headers < _MANY:
+        many = {f"x-{place}": "" for place in range(limits.max_headers)}
+        yield Senseless(f"{BEYOND}: headers", "SEND", {"destination": about.queue, **many})
     for topic in about.topics if about.branches else ():
         if model.fanout([topic]) > limits.max_fanout:
             yield Senseless(f"{BEYOND}: SEND to a topic", "SEND", {"destination": topic})

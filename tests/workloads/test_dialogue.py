@@ -6,11 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from harness.sim.campaign import NONE, Case, run_and_judge
+from harness.sim.campaign import ALL, NONE, Case, run_and_judge
+from nodes import stomp
 from nodes.reference import mutations
 from nodes.reference.engine.topics import matches
+from stormproof.history.seal import read_history
 from workloads.broker_model import CLIENT, COMMITTED, INDIVIDUAL, BrokerModel, Item, selects
 
+parse_head = stomp._parse_head
 CASE = Case("standalone", "dialogue", "kill", None, 14.0, 40.0, {"fault_gap": "2"})
 
 
@@ -35,6 +38,25 @@ def test_an_edited_broker_is_seen_to_answer_otherwise(bug: str, tmp_path: Path) 
     results = (run_and_judge(case, seed, tmp_path, tmp_path, NONE)[0] for seed in range(1, 6))
     found = next((result for result in results if result.verdict == "invalid"), None)
     assert found is not None and found.broken == ("dialogue",)
+
+
+@pytest.mark.requirement("H17", part=True)
+@pytest.mark.parametrize(("name", "loose", "what"), [
+    ("_content_length", lambda parser, headers: int(headers.get("content-length", 0)), "a body was confirmed"),
+    ("_parse_head", lambda block, most: parse_head(block, 1000), "headers was confirmed"),
+    ("unescape", lambda text: text.replace("\\n", "\n"), "an undefined escape was confirmed"),
+])
+def test_a_broker_that_takes_what_is_no_frame_is_seen(name: str, loose: object, what: str, tmp_path: Path,
+                                                      monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before the edit no run of these is invalid."""
+    settings = {"max_body": "3000", "max_headers": "40"}
+    case = Case("standalone", "dialogue", "none", None, 14.0, 80.0, settings)
+    assert run_and_judge(case, 1, tmp_path, tmp_path, NONE)[0].verdict == "valid"
+    monkeypatch.setattr(stomp.Parser if name == "_content_length" else stomp, name, loose)
+    results = (run_and_judge(case, seed, tmp_path, tmp_path, ALL)[0] for seed in range(1, 9))
+    found = next((result for result in results if result.verdict == "invalid"), None)
+    assert found is not None and found.run_dir is not None
+    assert any(what in error for error in read_history(found.run_dir)["error"].to_pylist() if error)
 
 
 @pytest.mark.parametrize(("pattern", "topic"), [

@@ -71,6 +71,9 @@ LIMITS = (
     Option("max_transactions", 100, "open transactions of a connection"),
     Option("max_subscriptions", 1_000, "subscriptions of a connection"),
     Option("max_transaction_items", 10_000, "frames of a transaction"),
+    Option("max_transaction_bytes", 16 << 20, "bytes of a transaction, and of all open ones of a connection"),
+    Option("max_headers", 128, "headers of a frame"),
+    Option("max_body", 4 << 20, "bytes of a frame's body"),
 )
 """Options of designs with topics and branches: what a client may have."""
 
