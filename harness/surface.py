@@ -28,7 +28,8 @@ _BY_MODEL = frozenset({
     "abort-of-acks", "abort-of-nacks", "refused-commands", "durable-deleted", "xa-abort-prepared", "xa-commit-again",
     "xa-one-phase", "qpid-direct", "qpid-fanout", "qpid-topic", "headers-repeated", "durable-changed", "durable-in-use",
     "several-subscriptions", "number-left-out", "closed-for-idleness",
-    "taken-over", "slow-reader", "qpid-pages", "ack-auto-plain", "transient-overflow", "beyond-limits", "malformed",
+    "taken-over", "slow-reader", "qpid-pages", "ack-auto-plain", "transient-overflow", "beyond-limits",
+    "malformed", "other-connections", "headers-forged",
 })
 """What is used, and judged, by dialogues as well."""
 _QUEUES = ("queue", "consume-last", "clustered", "store-and-forward", "transaction")
@@ -101,6 +102,7 @@ ITEMS: tuple[Item, ...] = tuple(_with_dialogues(item) for item in (
     _queue("headers-escaped", "headers with colons, ends of lines, backslashes, blanks, or no text", "content"),
     _queue("headers-many", "more than 80 headers", "content"),
     _nobody("headers-repeated", "a header that is repeated: the first counts"),
+    _nobody("headers-forged", "a SEND with headers that only the broker may set on MESSAGE"),
     _queue("send-in-transaction", "BEGIN, SEND, COMMIT", *_TAKEN, topics=False),
     _queue("abort-of-sends", "BEGIN, SEND, ABORT: what was sent never comes", "phantom", topics=False),
     _queue("ack-client-individual", "SUBSCRIBE with ack:client-individual", "duplicated", "lost",
@@ -123,6 +125,7 @@ ITEMS: tuple[Item, ...] = tuple(_with_dialogues(item) for item in (
            "subscription", topics=False),
     _queue("refused-commands", "a command that is refused ends its connection, and has no effect", "refusal"),
     _nobody("malformed", "bytes that are no frame: unknown commands, lines, escapes, lengths"),
+    _nobody("other-connections", "what another connection of the same login may, and may not, do"),
     _nobody("number-left-out", "a frame of a reliable connection whose number leaves one out", systems=RELIABLE),
     _nobody("closed-for-idleness", "a reliable connection of which nothing is heard for `idle_timeout`",
             systems=RELIABLE),

@@ -35,6 +35,7 @@ from workloads.broker_model import (
     selects,
 )
 from workloads.client import StompClient, StompCluster
+from workloads.companion import Companion
 from workloads.connection import REPEATED, ConnectionBroken, Rejected
 from workloads.dialogue_exchanges import Exchanges
 from workloads.mismatch import Mismatch
@@ -57,7 +58,9 @@ _MANY, _JUST_NOW = 1000, 1.0
 """What no client of a run comes to, of ends of branches, messages or others; seconds in which few branches end."""
 _SITUATED = 0.75
 """Share of senseless commands about what the client has now that come before all others."""
-_BESIDES = 12
+_FORGED = {"ack": "1", "subscription": "s0", "message-id": "m0", "redelivered": "true", "x-redeliveries": "7"}
+"""Headers that only a broker may set: it takes no notice."""
+_BESIDES = 17
 """Headers, at most, that a frame has besides those of its content."""
 _LARGE = 140
 """Thousands of bytes: a few such bodies are more than a network takes from a broker whose client reads nothing."""
@@ -103,6 +106,9 @@ class DialogueClient(StompClient):
         self._counts = not cluster.exchanges
         """Whether the number of redeliveries survives a change of primary."""
         objects, self._automatic = Exchanges(self), Automatic(self)
+        self._companion = Companion(self, self._settings, lambda: list(self._addresses),
+                                    float(self._options["op_timeout"]), self._limits.max_prefetch,
+                                    counts=self._counts, branches=not cluster.exchanges)
         # Where few messages are many, topics matter more.
         limits = self._limits
         topics = 6 if min(limits.max_backlog, limits.max_connection_backlog, limits.max_fanout) < _MANY else 3
@@ -110,7 +116,7 @@ class DialogueClient(StompClient):
         self._steps: list[tuple[int, Callable[[], Awaitable[None]]]] = [
             (8, self._send), (4, self._subscribe), (9, self._settle_some), (2, self._unsubscribe),
             (3, self._begin), (7, self._add_to_transaction), (4, self._end_transaction), (1, self._part),
-            (1, self._be_refused), (1, self._be_slow),
+            (1, self._be_refused), (1, self._be_slow), (2, self._have_company),
             (1, self._be_taken_over) if self._settings.reliable else (2, self._take_automatically),
             *([(5, self._visit)] if visits else []),
             *([(8, objects.configure), (6, objects.send)] if cluster.exchanges else
@@ -177,6 +183,9 @@ class DialogueClient(StompClient):
     async def say(self, command: str, headers: dict[str, str], body: bytes = b"") -> Mapping[str, str]:
         """Send a command that makes sense, and await its receipt."""
         self.said.append(f"{command} {' '.join(f'{name}={text}' for name, text in headers.items())[:120]}")
+        if command == "SEND" and self.rng.random() < 0.05:
+            headers = _FORGED | headers
+            self.surface.use("headers-forged")
         try:
             answer: Mapping[str, str] = await self.request(command, headers, body)
         except Rejected as error:
@@ -453,7 +462,7 @@ class DialogueClient(StompClient):
     async def _end_branch(self, xid: str, outcome: str) -> None:
         await self.say("COMMIT" if outcome == COMMITTED else "ABORT", {"x-xid": xid})
         self.model.end(xid, outcome)
-        self._ended[xid] = asyncio.get_running_loop().time()
+        self.ended(xid)
         self.surface.use("xa" if outcome == COMMITTED else "xa-abort-prepared")
 
     async def _recover(self) -> None:
@@ -562,6 +571,19 @@ class DialogueClient(StompClient):
         what = await self._visitor.visit()
         self.said[-1] = f"visit: {what}"
         self.surface.use(*([] if what == NOBODY else ["other-logins"]))
+
+    async def _have_company(self) -> None:
+        """Another connection of this login does something."""
+        await self._be_safe()
+        self._look()
+        self.said.append("company")
+        what = await self._companion.visit()
+        self.said[-1] = f"company: {what}"
+        self.surface.use(*([] if what == NOBODY else ["other-connections"]))
+
+    def ended(self, xid: str) -> None:
+        """A branch's end was confirmed just now."""
+        self._ended[xid] = asyncio.get_running_loop().time()
 
     async def close(self) -> None:
         """Disconnect, the other login, too."""
