@@ -108,6 +108,7 @@ DIALOGUE: tuple[Draw, ...] = (
     *_CLIENTS,
     Draw("talkers", (1, 8), 0.4),
     Draw("visitors", (True,), 0.6),
+    Draw("answer_page", (60, 400), 0.5, {"visitors": True}),
     Draw("reliable", (False,), 0.1),
     Draw("max_backlog", (1, 2, 4), 0.35),
     Draw("max_connection_backlog", (3, 5), 0.3),

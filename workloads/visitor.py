@@ -78,7 +78,7 @@ class Visitor:
             return await self._create()
         steps = (self._grant, self._grant, self._grant, self._revoke, self._change_passcode, self._log_in, self._send,
                  self._send, self._subscribe, self._take_topics, self._take_topics, self._transaction,
-                 self._transaction, self._branch, self._branch, self._delete)
+                 self._transaction, self._branch, self._branch, self._delete, self._list, self._subscribe_wider)
         return await self._rng.choice(steps)()
 
     # What the administrator does.
@@ -144,11 +144,52 @@ class Visitor:
 
     async def _revoke(self) -> str:
         right = self._rng.choice([*sorted(self._grants), (CONSUME, self._destination())])
-        await self.close()
         held = right in self._grants
+        connection = await self._consuming() if right == self._topics and held and self._rng.random() < 0.7 else None
+        if connection is None:
+            await self.close()
         await self._secure("revoke", None if held else "not-granted", right=right[0], destination=right[1])
         self._grants.discard(right)
+        if connection is not None:
+            await self._has_ended(connection, "a connection goes on that consumes without the right")
         return "revoke"
+
+    async def _consuming(self) -> StompConnection | None:
+        """A connection with a subscription to topics, to which nothing is due."""
+        connection = await self._connected()
+        if connection is None or self._model.box_of(self.login, self._topics[1].removeprefix("/topic/")).ready:
+            return None
+        self._numbers += 1
+        about = {"id": str(self._numbers), "destination": self._topics[1], "x-durable": f"{self._mine}-d"}
+        await self._say("SUBSCRIBE", {**about, "ack": "client-individual"}, b"", allowed=True)
+        return connection
+
+    async def _has_ended(self, connection: StompConnection, wrong: str) -> None:
+        """It may do nothing any more."""
+        try:
+            await connection.request("BEGIN", {"transaction": "after all"}, b"", self._op_timeout)
+        except (Rejected, NotSent, ConnectionBroken, TimeoutError):
+            await self.close()
+        else:
+            raise self._wrong(wrong)
+
+    async def _list(self) -> str:
+        """Its rights, and itself, as far as there are any: each once, in order, in as many pages as it takes."""
+        assert self._administrator is not None
+        found: list[list[str]] = []
+        after: dict[str, str] = {}
+        while True:
+            headers = {"destination": SECURITY, "x-request": "list", "content-type": "application/json"}
+            answer = await self._administrator.request("SEND", headers, json.dumps(after).encode(), self._op_timeout)
+            found += json.loads(answer["x-answer"])
+            if "x-more" not in answer:
+                break
+            after = {"after": answer["x-more"]}
+        grants = [["grant", f"{self.login} {right} {destination}"] for right, destination in self._grants]
+        mine = [each for each in found if each[1].split(" ")[0] == self.login]
+        if mine != sorted([*grants, ["principal", self.login]]):
+            raise self._wrong("other rights are listed than there are")
+        return "list"
 
     async def _change_passcode(self) -> str:
         passcode = self._new_passcode()
@@ -166,12 +207,7 @@ class Visitor:
         self._passcode, self._former = "", ""
         self._grants.clear()
         if connection is not None:
-            try:
-                await connection.request("BEGIN", {"transaction": "after all"}, b"", self._op_timeout)
-            except (Rejected, NotSent, ConnectionBroken, TimeoutError):
-                pass
-            else:
-                raise self._wrong("a connection goes on whose principal is gone")
+            await self._has_ended(connection, "a connection goes on whose principal is gone")
         await self.close()
         return "principal deleted"
 
@@ -253,6 +289,25 @@ class Visitor:
         about = {"id": str(self._numbers), "destination": destination, "ack": "client-individual"}
         await self._say("SUBSCRIBE", about, b"", allowed=False)
         return "SUBSCRIBE without its right"
+
+    async def _subscribe_wider(self) -> str:
+        """A right to topics of one level is none to those below."""
+        if await self._connected() is None:
+            return NOBODY
+        level = f"/topic/{self._mine}-w"
+        right = (CONSUME, f"{level}.*")
+        if right not in self._grants:
+            await self._secure("grant", right=right[0], destination=right[1])
+            self._grants.add(right)
+        self._numbers += 1
+        about = {"id": str(self._numbers), "ack": "client-individual"}
+        if self._rng.random() < 0.3:
+            await self._say("SUBSCRIBE", {**about, "destination": f"{level}.a"}, b"", allowed=True)
+            await self._say("UNSUBSCRIBE", {"id": about["id"]}, b"", allowed=True)
+            return "SUBSCRIBE by a pattern"
+        wider = self._rng.choice((f"{level}.>", f"{level}.a.b", level))
+        await self._say("SUBSCRIBE", {**about, "destination": wider}, b"", allowed=False)
+        return "SUBSCRIBE to more than its right"
 
     async def _take_topics(self) -> str:
         """All that waits for a durable subscription which the dialogue has as well: it is another.

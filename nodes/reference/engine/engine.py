@@ -71,7 +71,8 @@ class StoreEngine:
             refused=self._too_slow)
         self._last_values = LastValues(self._state, bugs)
         secured = config is not None and bool(config.options.get("security"))
-        self.security = Security(database, secured, config.login if config is not None else "", self._state.new_id)
+        administrator = config.login if config is not None else ""
+        self.security = Security(database, secured, administrator, self._state.new_id, self._limits.answer_page)
         self._answer: dict[str, str] = {}
         self._reduced: str | None = None
         transactions = self._transactions = Transactions(self._state, self._limits, self._destinations, bugs)

@@ -32,6 +32,7 @@ class Limits:
     max_open_bytes: int = 128 << 20
     max_closed: int = 1_000
     max_outcomes: int = 1_000
+    answer_page: int = 16_000
     max_fanout: int = 2_000
     max_fanout_bytes: int = 32 << 20
     max_window: int = 12 << 20
@@ -70,5 +71,7 @@ class Limits:
             if not right or value <= 0:
                 kind = "a whole number" if whole else "a number"
                 raise ConfigError(f"options.{setting.name}: {value!r} is not {kind} above zero")
+            if setting.name == "answer_page" and value > cls.answer_page:
+                raise ConfigError(f"options.answer_page: a header has room for {cls.answer_page}, not for {value}")
             changes[setting.name] = value
         return cls(**changes)

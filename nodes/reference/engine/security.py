@@ -36,8 +36,6 @@ SALT_BYTES, HASH_BYTES, MOST_COST = 16, 32, 1 << 14
 MAX_ROWS = 10_000
 """Principals, grants and objects together."""
 _MAX_OBJECT_TEXT = 2_000
-_PAGE = 16_000
-"""Characters of a list that are told at once: a header has room for them."""
 _LOGIN = re.compile(r"[^\s:/,\x00-\x1f]{1,64}")
 _OBJECT = re.compile(r"[^\s\x00-\x1f]{1,200}")
 
@@ -89,11 +87,15 @@ def covers(granted: str, asked: str) -> bool:
 
 
 class Security:
-    """The rules that hold now. Without ``enabled`` there are none, and everybody who is let in may do everything."""
+    """The rules that hold now. Without ``enabled`` there are none, and everybody who is let in may do everything.
+
+    Of a list about ``page`` characters are told at once: a header has to have room for them.
+    """
 
     def __init__(self, database: sqlite3.Connection, enabled: bool, administrator: str,
-                 new_id: Callable[[], int]) -> None:
+                 new_id: Callable[[], int], page: int) -> None:
         self.enabled = enabled
+        self._page = page
         self._database, self._administrator, self._new_id = database, administrator, new_id
         self._rows: dict[tuple[str, str], _Row] = {}
         self._principals: dict[str, Principal] = {}
@@ -229,7 +231,7 @@ class Security:
                 continue
             one = json.dumps([kind, name])
             size += len(one)
-            if found and size > _PAGE:
+            if found and size > self._page:
                 return Outcome({"x-answer": f"[{', '.join(found)}]", "x-more": last})
             found.append(one)
             last = place

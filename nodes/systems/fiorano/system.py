@@ -26,6 +26,7 @@ from nodes.systems.fiorano.modes import TRIAL
 from nodes.systems.fiorano.states import STATES, disk_writes, grant, role_change, state_transfer
 from nodes.systems.reference.surface import of_surface
 from nodes.systems.reference.system import (
+    ANSWER_PAGE,
     BUG,
     FLOW,
     LIMITS,
@@ -124,6 +125,7 @@ FIORANO = Fiorano(
         *FLOW,
         *MEMORY,
         *LIMITS,
+        ANSWER_PAGE,
         BUG,
     ),
 )  # fmt: skip

@@ -16,6 +16,7 @@ from nodes.systems.joram.states import STATES
 from nodes.systems.reference.log_events import Line
 from nodes.systems.reference.surface import of_surface
 from nodes.systems.reference.system import (
+    ANSWER_PAGE,
     BUG,
     FLOW,
     LIMITS,
@@ -112,6 +113,7 @@ JORAM = Joram(
         *FLOW,
         *MEMORY,
         *LIMITS,
+        ANSWER_PAGE,
         BUG,
     ),
 )  # fmt: skip

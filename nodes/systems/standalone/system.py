@@ -7,6 +7,7 @@ from nodes.systems.reference.deadlines import CONNECTIONS, DEADLINES
 from nodes.systems.reference.log_events import Line
 from nodes.systems.reference.surface import of_surface
 from nodes.systems.reference.system import (
+    ANSWER_PAGE,
     BUG,
     FLOW,
     LIMITS,
@@ -43,6 +44,7 @@ STANDALONE = ReferenceSystem(
         *FLOW,
         *MEMORY,
         *LIMITS,
+        ANSWER_PAGE,
         BUG,
     ),
 )
