@@ -149,6 +149,10 @@ _OBJECT: Kind = ("an object", _is_object)
 _TEXTS: Kind = ("a list of names", _is_texts)
 _DIGEST: Kind = ("a SHA-256", lambda value: isinstance(value, str) and _SHA256.fullmatch(value) is not None)
 
+def _are_keeps(value: object) -> bool:
+    return isinstance(value, dict) and all(_is_whole(each) or _is_text(each) for each in value.values())
+
+
 def _are_numbers(value: object) -> bool:
     return isinstance(value, dict) and all(_is_number(each) for each in value.values())
 
@@ -174,7 +178,7 @@ _RUN: Mapping[str, Kind] = {
     "bounds": ("bounds by name, each with seconds, formula and source", _are_bounds),
     "role_changes": ("changes of role", _are_role_changes),
     "rest": ("what each node held at rest", _are_counts),
-    "keeps": ("numbers by name", _are_numbers),
+    "keeps": ("numbers, or other names, by name", _are_keeps),
     "clock_zero": ("a text or null", _or_null(_is_text)),
     "faults_planned": ("a number of faults", lambda value: _is_whole(value) and value >= 0),
     **dict.fromkeys((*DIGESTS, LEDGER_DIGEST), _DIGEST),

@@ -620,6 +620,17 @@ class DialogueClient(StompClient):
             self.compare(message)
         if self._counts:
             await self._end_what_others_left()
+        if self._settings.reliable:
+            await self._leave_for_good()
+
+    async def _leave_for_good(self) -> None:
+        """DISCONNECT, which is confirmed over a connection that outlives a failure."""
+        await self._be_safe()
+        try:
+            await self.request("DISCONNECT", {})
+        except (ConnectionBroken, TimeoutError) as error:
+            raise Mismatch(f"DISCONNECT was not confirmed ({error})") from None
+        await self._come_back()
 
     async def _take_all(self) -> None:
         """Take all that comes, until nothing does."""

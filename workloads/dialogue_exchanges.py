@@ -150,16 +150,19 @@ class Exchanges:
         """What exists of its own is what is listed."""
         model = self._client.model
         for kind, known in (("exchange", set(model.exchanges)), ("queue", {*model.queues, *model.apart})):
-            found: set[str] = set()
+            found: list[str] = []
             after = ""
             while True:
                 answer = await self._ask("list", {"kind": kind, **({"after": after} if after else {})}, None)
-                found |= {name for _, name, _ in json.loads(answer["x-answer"])}
-                if not (after := answer.get("x-more", "")):
+                found += [name for _, name, _ in json.loads(answer["x-answer"])]
+                before, after = after, answer.get("x-more", "")
+                if not after:
                     break
+                if after == before:
+                    raise Mismatch("a list does not go on")
                 self._client.surface.use("qpid-pages")
-            mine = {name for name in found if name.startswith((f"{self._client.mine}-", f"{self._client.mine}."))}
-            if mine != known:
+            mine = [name for name in found if name.startswith((f"{self._client.mine}-", f"{self._client.mine}."))]
+            if sorted(mine) != sorted(known):
                 raise Mismatch(f"other {kind}s are listed than there are")
 
     async def send(self) -> None:

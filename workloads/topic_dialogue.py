@@ -103,6 +103,7 @@ class TopicDialogueClient(ManagedConnection):
                 if self._options.get("offline_events", "kept") == "kept":  # else one that fails has lost its event
                     await self._retried()
                 await self._end_what_others_left()
+                await self._part()
             else:
                 for _ in range(self._rng.randint(1, _MOST_STEPS)):
                     await self._step()
@@ -281,6 +282,14 @@ class TopicDialogueClient(ManagedConnection):
         for name in await self._listed():
             if name.startswith(f"{self._mine.partition('-')[0]}-"):
                 await self._ask("destroy", {"topic": name})
+
+    async def _part(self) -> None:
+        """DISCONNECT, when no fault is in force: it is confirmed."""
+        try:
+            await self._connection.request("DISCONNECT", {}, b"", self._op_timeout)
+        except (ConnectionBroken, TimeoutError) as error:
+            raise Mismatch(f"DISCONNECT was not confirmed ({error})") from None
+        await self._connection.abort()
 
     async def _listed(self) -> list[str]:
         answer = await self._ask_all("list", {})

@@ -184,6 +184,8 @@ class Visitor:
             found += json.loads(answer["x-answer"])
             if "x-more" not in answer:
                 break
+            if answer["x-more"] <= after.get("after", ""):
+                raise self._wrong("a list does not go on")
             after = {"after": answer["x-more"]}
         grants = [["grant", f"{self.login} {right} {destination}"] for right, destination in self._grants]
         mine = [each for each in found if each[1].split(" ")[0] == self.login]

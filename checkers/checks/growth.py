@@ -37,7 +37,8 @@ def check(run: Run) -> CheckOutcome:
     found: list[Anomaly] = []
     few = max(FEW, len(rest), len(run.info.get("rest_before") or {}))
     for node, holdings in sorted(rest.items()):
-        limits = {name: [limit for start, limit in keeps.items() if name.startswith(start)] for name in holdings}
+        limits = {name: [holdings.get(limit, 0) + few if isinstance(limit, str) else limit
+                         for start, limit in keeps.items() if name.startswith(start)] for name in holdings}
         left = max((count for name, count in holdings.items() if LEFT in limits[name]), default=0)
         for name, count in sorted(holdings.items()):
             levels = NESTED ** name.count("[]")

@@ -236,12 +236,14 @@ class SimBackend(Backend):
             self._observer.calm_since = _Calm(disturbed, lambda: self._loop.now)
 
     def holdings(self, node: str) -> Mapping[str, int]:
-        """What the programs of a node that run hold: name of a container or table -> how many things."""
+        """What the programs of a node that run hold: name of a container or table, or of what tasks run -> how many
+        things, or tasks."""
         place = self._node(node)
         found: dict[str, int] = {}
         for name, runtime in place.runtimes.items():
             if place.state(name).state == RUNNING:
-                for what, count in holdings(runtime.exposed).items():
+                tasks = {f"task {what}": count for what, count in place.processes[name].tasks().items()}
+                for what, count in (holdings(runtime.exposed) | tasks).items():
                     found[what] = found.get(what, 0) + count
         return found
 

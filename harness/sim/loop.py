@@ -166,6 +166,16 @@ class Process:
             self._tidy_at = 2 * len(self._tasks) + 64
 
 
+    def tasks(self) -> dict[str, int]:
+        """How many of its tasks are not done, by the name of the function that they run."""
+        found: dict[str, int] = {}
+        for task in self._tasks:
+            if not task.done():
+                name = getattr(task.get_coro(), "__qualname__", "")
+                found[name] = found.get(name, 0) + 1
+        return found
+
+
 class Resource:
     """Something that the operating system takes back when its owner ends."""
 

@@ -429,7 +429,28 @@ _WORK = (
              (".designs.joram.design:_tick", "but=self._informed()", "but=()")),
 )
 
+_FOUND_BY_OTHERS = (
+    _one("in-use-by-login", "standalone", "a durable subscription that another connection of the login uses may be deleted",
+         ".engine.destinations:_delete_durable", "consumer.context is not context",
+         "consumer.context.login != context.login"),
+    _one("wide-pattern-covered", "fiorano", "a right to topics of one level counts for all levels below",
+         ".engine.security:covers", " and (not topic.endswith(\">\") or pattern.endswith(\">\"))", ""),
+    _one("revoked-consumer-stays", "fiorano", "who has lost the right to consume goes on to",
+         ".engine.security:_revoke", 'Outcome(reduced=_named(said, "login", _LOGIN))', "Outcome(reduced=login)"),
+    _one("security-page-overlaps", "fiorano", "each page of a list begins with the last entry of the one before",
+         ".engine.security:_list", "if place <= said", "if place < said"),
+    _one("goodbye-unanswered", "icestorm", "DISCONNECT is never confirmed",
+         ".designs.icestorm.design:submit", ' and command.args.get("receipt") is None:', ":"),
+    _one("waits-for-all-replicas", "icestorm", "an election waits for who was not invited, too",
+         ".designs.icestorm.election:accepted", "if all(name in self.up for name in self._issued):",
+         "if len(self.up) == len(self.replicas) - 1:"),
+    _one("dead-link-kept", "icestorm", "the link of a peer that does not answer is kept",
+         ".designs.icestorm.peers:ask", '            self._links.cut(peer, reason=f"no answer to {question}")\n', ""),
+    _one("deliveries-go-on", "icestorm", "whoever delivered to a subscriber that has left goes on to wait",
+         ".designs.icestorm.delivery:stop", "        self._task.cancel()\n", ""),
+)
+
 MUTATIONS: Mapping[str, Mutation] = {
-    each.name: each for each in (*_SURFACE, *_SCHEDULE, *_TIME, *_GROWTH, *_WORK)
+    each.name: each for each in (*_SURFACE, *_SCHEDULE, *_TIME, *_GROWTH, *_WORK, *_FOUND_BY_OTHERS)
 }
 """All of them, by name."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -33,10 +34,11 @@ def run_of(info: dict[str, Any], operations: int = 0) -> Run:
     ({"A.c": 23}, 100, "valid"), ({"A.c": 24}, 100, "invalid"),
     ({"Log._entries": 300}, 1000, "valid"), ({"Log._entries": 301}, 1000, "invalid"), ({"Log._x[]": 1200}, 9, "valid"),
     ({}, 0, "valid"), ({"Message.x": 9999}, 100, "valid"), ({"A.b": 153, "Message.x": 50}, 100, "valid"),
-    ({"A.b": 154, "Message.x": 50}, 100, "invalid"),
+    ({"A.b": 154, "Message.x": 50}, 100, "invalid"), ({"task f": 12, "Made.": 9}, 100, "valid"),
+    ({"task f": 13, "Made.": 9}, 100, "invalid"), ({"task f": 4}, 100, "invalid"),
 ])  # fmt: skip
 def test_what_grows_with_what_is_done_is_a_leak(held: dict[str, int], operations: int, verdict: str) -> None:
-    keeps = {"Log._": 300, "Message.": LEFT}
+    keeps = {"Log._": 300, "Message.": LEFT, "Made.": 20, "task f": "Made."}
     before = {"n1": {"A.c": 20}, "n2": {"A.c": 9}}
     outcome = growth.check(run_of({"rest": {"n1": {}, "n2": held}, "rest_before": before, "keeps": keeps}, operations))
     assert outcome.verdict == verdict
@@ -49,6 +51,15 @@ def test_one_thing_for_each_machine_is_no_leak() -> None:
     for count, verdict in ((5, "valid"), (6, "invalid")):
         rest = {f"n{number}": {"A.b": count} for number in range(5)}
         assert growth.check(run_of({"rest": rest, "rest_before": {}, "keeps": {}}, 9)).verdict == verdict
+
+
+@pytest.mark.requirement("H17", part=True)
+def test_tasks_that_go_on_for_ever_are_a_leak(tmp_path: Path) -> None:
+    case = Case("icestorm", "topic-dialogue", "none", 3, 30.0, 60.0, {"min_ok": "5"})
+    result = run_seed(case, 1, tmp_path, tmp_path, ALL)
+    assert result.verdict == "valid", result.sentence
+    leaky = run_seed(replace(case, settings={**case.settings, "bug": "deliveries-go-on"}), 1, tmp_path, tmp_path, ALL)
+    assert leaky.broken == ("growth",) and "task Outbox._run" in leaky.sentence
 
 
 def test_what_may_be_kept_is_told_by_settings() -> None:

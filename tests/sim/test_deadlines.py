@@ -106,13 +106,16 @@ def test_names_are_told_apart_and_settings_are_there() -> None:
     ("merges-lowest-first", "merge", "kill", 1), ("turns-of-twenty", "turn-1", "kill", 1),
     ("hello-late", "greeting", "kill,partition", 12), ("ballots-rarely", "candidacy", "kill", 1),
     ("idle-timer-goes-on", "idle-client", "points", 3),
-    ("election-without-end", "election", "points,kill", 4),
+    ("election-without-end", "election", "points,kill", 4), ("waits-for-all-replicas", "answered", "kill", 2),
+    ("dead-link-kept", "silent-link", "partition", 1),
     pytest.param("heartbeats-late", "silent-master", "kill", 1, marks=pytest.mark.soak),
     pytest.param("expected-for-long", "expected", "kill", 3, marks=pytest.mark.soak),
 ])  # fmt: skip
 def test_a_broker_that_is_late_ends_the_run(bug: str, deadline: str, nemesis: str, seed: int, tmp_path: Path) -> None:
     workload = "subscriptions" if BUGS[bug].design == "icestorm" else "queue"
-    settings = {"bug": bug, "min_ok": "5"} | ({"election_timeout": "0.3"} if workload == "subscriptions" else {})
+    settings = {"bug": bug, "min_ok": "5"}
+    if workload == "subscriptions":
+        settings["election_timeout"] = "1" if deadline == "answered" else "0.3"
     case = Case(BUGS[bug].design, workload, nemesis, None, 22.0, 17.0, settings)
     found, *_ = run_and_judge(case, seed, tmp_path, tmp_path, ALL)
     assert found.broken == (INVARIANTS,) and BUGS[bug].edited, found.sentence

@@ -29,6 +29,9 @@ def test_an_unchanged_broker_answers_as_the_model_does(case: Case, item: str, le
 @pytest.mark.requirement("H17", part=True)
 @pytest.mark.parametrize(("case", "bug"), [
     (TOPICS, "unlink-one-way"), (TOPICS, "retries-ignored"), (LOGINS, "recover-tells-all"),
+    (TOPICS, "goodbye-unanswered"), (replace(LOGINS, system="fiorano"), "wide-pattern-covered"),
+    (replace(LOGINS, system="fiorano"), "revoked-consumer-stays"),
+    (replace(LOGINS, system="fiorano", settings={**LOGINS.settings, "answer_page": "60"}), "security-page-overlaps"),
     pytest.param(TOPICS, "destroyed-subscribers", marks=pytest.mark.soak),
     pytest.param(LOGINS, "commit-unchecked", marks=pytest.mark.soak),
     pytest.param(LOGINS, "principal-gone-stays", marks=pytest.mark.soak),

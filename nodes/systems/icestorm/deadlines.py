@@ -33,6 +33,20 @@ ICESTORM_DEADLINES = (
         what="a replica is in one election",
     ),
     Deadline(
+        "answered",
+        {"response_timeout": 1},
+        0.3,
+        "Garcia-Molina, procedure Merge: whoever has all answers goes on, and waits for those only that have none",
+        what="a coordinator whose invitations have all been accepted does not go on",
+    ),
+    Deadline(
+        "silent-link",
+        {},
+        0.02,
+        "docs/designs/icestorm.md: response_timeout bounds every contact, and the link of who does not answer is cut",
+        what="a link is kept on which a question was not answered in time",
+    ),
+    Deadline(
         "merge",
         {},
         0.2,

@@ -191,6 +191,8 @@ class IceStorm:
         found: dict[str, Collection[Hashable]] = {**self._broker.pending(), **election.pending()}
         if missing := self._peers.missing():
             found["link"] = missing
+        if silent := self._peers.silent():
+            found["silent-link"] = silent
         if election.state != NORMAL:
             found["group"] = [""]
         elif election.leads and (away := [name for name in self._peers.names if name not in election.up]):

@@ -140,7 +140,8 @@ class Election:
     def pending(self) -> Pending:
         """The election that is under way, or the merge that this coordinator is to begin."""
         if self.state in (ELECTION, REORGANIZATION):
-            return {"election": [(self.state, self.group)]}
+            answered = self.state == ELECTION and self.leads and all(name in self.up for name in self._issued)
+            return {"election": [(self.state, self.group)], **({"answered": [self.group]} if answered else {})}
         if self._merge_due is None or self._merge_due[0] != self.group:
             return {}
         return {"merge" if self.ident > self._highest else "later-merge": [self.group]}

@@ -93,6 +93,8 @@ class Peers:
         self._number = 0
         self._waiting: dict[str, dict[int, asyncio.Future[Any]]] = {name: {} for name in self.names}
         self._broken = dict.fromkeys(self.names, 0)
+        self._unanswered: dict[str, int] = {}
+        """Peers that did not answer in time, each with how many links to it had broken by then."""
         # Silence proves nothing here: a replica is asked, and has failed when it does not answer.
         self._links = links(broker.runtime, self, config.node, config.peers, options.cluster,
                             silence=2 * options.response_timeout, retry=options.response_timeout / 4,
@@ -110,6 +112,10 @@ class Peers:
         """The replicas to which there is a link, each with how many have broken before."""
         missing = self._links.missing()
         return {name: self._broken[name] for name in self.names if name not in missing}
+
+    def silent(self) -> list[str]:
+        """The replicas that did not answer in time on the link that there still is."""
+        return [name for name, broken in self.linked().items() if self._unanswered.get(name) == broken]
 
     async def stop(self) -> None:
         """Close all links."""
@@ -141,6 +147,7 @@ class Peers:
                 raise PeerFailed(f"{peer} does not answer {question} as a replica does", sent=True)
             return answer
         except TimeoutError:
+            self._unanswered[peer] = self._broken[peer]
             self._links.cut(peer, reason=f"no answer to {question}")
             raise PeerFailed(f"{peer} does not answer", sent=True) from None
         finally:
