@@ -430,7 +430,8 @@ _WORK = (
 )
 
 _FOUND_BY_OTHERS = (
-    _one("in-use-by-login", "standalone", "a durable subscription that another connection of the login uses may be deleted",
+    _one("in-use-by-login", "standalone",
+         "a durable subscription that another connection of the login uses may be deleted",
          ".engine.destinations:_delete_durable", "consumer.context is not context",
          "consumer.context.login != context.login"),
     _one("wide-pattern-covered", "fiorano", "a right to topics of one level counts for all levels below",

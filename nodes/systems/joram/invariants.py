@@ -388,6 +388,28 @@ class GroupsMatch(Watcher):
         return ""
 
 
+class TellsItsGroup(Watcher):
+    """Nothing of its own: what a replica goes by, and tells, is compared with its log."""
+
+    def look(self, node: str, program: Joram, now: Observed, before: Observed | None) -> str:
+        """Whenever the group has changed, or the replica begins to serve."""
+        if before is not None and (before.base, before.group_index, before.serving) == (
+                now.base, now.group_index, now.serving):
+            return ""
+        group = [member for member in program.log.group_at(now.last) if member[-1] is not True]
+        if not group:  # as configured: no entry has changed it
+            return ""
+        names = [member[0] for member in group]
+        if list(program.group) != names:
+            return f"it goes by a group of {','.join(program.group)}, and that of its log is {_names(group)}"
+        if (listed := list(program.status()["replicas"])) != names:
+            return f"its status lists the replicas {','.join(listed)}, and those of its log are {_names(group)}"
+        told = program.admission()
+        if told.accepted and list(told.replicas or ()) != [client for *_, client in group if client]:
+            return f"it tells clients of {','.join(told.replicas or ())}, and its group is {_names(group)}"
+        return ""
+
+
 def _names(members: list[list[Any]]) -> str:
     """Who belongs to a group, of those who have a place in it."""
     return ",".join(str(name) for name, *_, last in members if last is not True) or "nobody"
@@ -434,6 +456,9 @@ INVARIANTS = (
     Invariant("groups-match", "who belongs to the group at an entry that is committed is the same everywhere",
               "Ongaro's dissertation, 4.1: the configuration is in the log", GroupsMatch, unless=("disk",),
               where=_SAFE),
+    Invariant("tells-its-group", "a replica goes by the group of its log, and tells of it",
+              "Ongaro's dissertation, 4.1: the newest configuration in the log is used; docs/stomp.md: x-replicas",
+              TellsItsGroup, where=_PRIMARY),
     STORE_HOLDS,
     COUNTS_ADD_UP,
     same_state("that have applied the same entries", _SAFE),
