@@ -361,6 +361,8 @@ class GroupsOverlap(Watcher):
             return f"the group changed by {len(former ^ group)} replicas at once"
         if now.group_index == now.base:
             return ""  # where a log begins, the group is what it was before
+        if former is not None and len(group) < len(former) and not program.has_majority_of(group):
+            return f"the group becomes {', '.join(sorted(group))}, of which no majority is there"
         if now.group_index > before.group_index > max(now.committed, before.base):
             return f"the group changes with entry {now.group_index}, and entry {before.group_index}, by which it " \
                    "changed before, is not committed"

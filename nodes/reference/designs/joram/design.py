@@ -308,6 +308,11 @@ class Joram:
         """Who belongs to the group, as this node knows."""
         return self._replica.order
 
+    def has_majority_of(self, group: Collection[str]) -> bool:
+        """Whether those of a group that this master has in its view are a majority of it."""
+        view = self._leader.members if self._leader is not None else ()
+        return sum(name in group for name in view) >= majority(len(group))
+
     # What an election needs.
 
     def hears_master(self) -> bool:
