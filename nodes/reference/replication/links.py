@@ -311,6 +311,7 @@ class Links:
         self._complaints = Complaints(runtime, "link refused")
         self._links: dict[str, _Link] = {}
         self._heard: dict[str, float] = {}
+        self._times_heard: dict[str, int] = {}
         self._exempt_until: dict[str, float] = {}
         self._unspoken: dict[str, None] = {}
         """Peers to whom nothing was sent since their link came up."""
@@ -403,6 +404,14 @@ class Links:
         """The peers to whom there is a link, each with the time by this node's clock when it was heard last."""
         return [(peer, self._heard[peer]) for peer in self._links if peer in self._heard]
 
+    def _note_heard(self, peer: str) -> None:
+        self._heard[peer] = self._runtime.now()
+        self._times_heard[peer] = self._times_heard.get(peer, 0) + 1
+
+    def times_heard(self, peer: str) -> int:
+        """How often anything was heard of the peer."""
+        return self._times_heard.get(peer, 0)
+
     def silent_for(self, peer: str) -> float:
         """Seconds since anything was heard of the peer; infinite when nothing ever was."""
         return self._runtime.now() - self._heard.get(peer, float("-inf"))
@@ -491,7 +500,7 @@ class Links:
         self.cut(peer, reason="replaced by a new link")
         self._links[peer] = link
         self._unspoken[peer] = None
-        self._heard[peer] = self._runtime.now()
+        self._note_heard(peer)
         self._complaints.forget(peer)
         self._runtime.log("link up", peer=peer)
         self._runtime.point(LINKED)
@@ -516,7 +525,7 @@ class Links:
     def _take(self, peer: str, link: _Link, data: bytes) -> None:
         if self._links.get(peer) is link:
             self._runtime.point(HEARD)
-            self._heard[peer] = self._runtime.now()
+            self._note_heard(peer)
             frames = link.parser.feed(data)
             if frames:
                 self._events.frames(peer, frames)

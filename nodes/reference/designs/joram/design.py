@@ -91,6 +91,8 @@ class Joram:
         self._received: FollowerLog | None = None
         self._catch_up_feeds: dict[str, tuple[int, Replicator]] = {}
         self._reports: dict[str, Heartbeat] = {}
+        self._left: set[str] = set()
+        """Peers that have said that they stop, and have not come back."""
         self._spoken: dict[str, float] = {}
         """When a master whom this node follows was last told that it does."""
         self._ticker: asyncio.Task[None] | None = None
@@ -225,6 +227,13 @@ class Joram:
             found["master"] = [""]
             if (turn := self._election.turn()) is not None:
                 found[f"turn-{turn[0]}"] = [turn[1]]
+        if self._election.adopts and self._received is not None and self._received.source in links.missing():
+            found["adoption"] = [self._received.source]
+        found["believed"] = [(peer, links.times_heard(peer)) for peer in replica.alive() if peer != replica.name]
+        if leader is not None and (left := [peer for peer in leader.members if peer in self._left]):
+            staying = len(leader.members) - len(left)
+            if not self._options.primary or staying >= majority(len(replica.order)):
+                found["leaver"] = left
         if self._election.has_adopted():
             found["adopted"] = [replica.log.last]
         if replica.log.applied < replica.committed:
@@ -347,6 +356,7 @@ class Joram:
 
     def link_up(self, peer: str) -> None:
         """Introduce this node, and the group."""
+        self._left.discard(peer)
         self._send_heartbeat(peer)
         self._replica.introduce(peer)
 
@@ -483,6 +493,7 @@ class Joram:
 
     def _leave(self, peer: str, message: Leave) -> None:
         self._replica.runtime.log("peer leaves", peer=peer)
+        self._left.add(peer)
         self._replica.links.forget(peer)
         self._reports.pop(peer, None)
         if self._master == peer:

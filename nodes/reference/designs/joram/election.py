@@ -245,8 +245,15 @@ class Election:
             self._node.receive_from(FollowerLog(replica, source, self._epoch))
             last, applied = replica.log.position()
             replica.send(source, Fetch(self._epoch, last.epoch, last.idx, applied.epoch, applied.idx))
+            if source in replica.links.missing():  # it was lost when it had promised, and others had not
+                self.lost_link(source)
             return
         self._finish_if_complete()
+
+    @property
+    def adopts(self) -> bool:
+        """Whether a candidate waits for the most complete log."""
+        return self.phase == ADOPTING
 
     def has_adopted(self) -> bool:
         """Whether a candidate has all of the most complete log by now, and has done nothing about it yet."""
