@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Hashable, Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -107,7 +108,8 @@ def test_names_are_told_apart_and_settings_are_there() -> None:
     ("hello-late", "greeting", "kill,partition", 12), ("ballots-rarely", "candidacy", "kill", 1),
     ("idle-timer-goes-on", "idle-client", "points", 3),
     ("election-without-end", "election", "points,kill", 4), ("waits-for-all-replicas", "answered", "kill", 2),
-    ("dead-link-kept", "silent-link", "partition", 1),
+    ("dead-link-kept", "silent-link", "partition", 1), ("stood-still-adds-up", "believed", "power", 3),
+    ("leaver-is-awaited", "leaver", "rolling", 3), ("standby-names-itself", "misdirects", "kill", 1),
     pytest.param("heartbeats-late", "silent-master", "kill", 1, marks=pytest.mark.soak),
     pytest.param("expected-for-long", "expected", "kill", 3, marks=pytest.mark.soak),
 ])  # fmt: skip
@@ -122,6 +124,19 @@ def test_a_broker_that_is_late_ends_the_run(bug: str, deadline: str, nemesis: st
     assert found.run_dir is not None
     told = read_run(found.run_dir)["invariant_broken"]
     assert told["name"] == deadline and told["source"] and "for at most" in told["rule"]
+
+
+@pytest.mark.requirement("H17", part=True)
+def test_a_candidate_that_has_lost_its_source_is_late(tmp_path: Path) -> None:
+    settings = {"ack": "majority", "detection_timeout": "0.5", "idle_timeout": "2.0", "max_closed": "10",
+                "max_outcomes": "40", "max_under_way": "2", "max_outstanding": "1", "transfer_chunk": "1000",
+                "spares": "1", "impatient": "True", "surface": "True", "min_ok": "3", "fault_lengths": "1.1,1.2,2.6",
+                "fault_gap": "0.3"}  # fmt: skip
+    right = Case("joram", "consume-last", "packets,rolling", None, 22.0, 40.0, settings)
+    wrong = replace(right, settings={**settings, "bug": "adoption-outlives-source"})
+    assert run_and_judge(right, 8518, tmp_path, tmp_path, ALL)[0].verdict == "valid"
+    found, *_ = run_and_judge(wrong, 8518, tmp_path, tmp_path, ALL)
+    assert found.broken == (INVARIANTS,) and "adoption: " in found.sentence
 
 
 Patch = pytest.MonkeyPatch

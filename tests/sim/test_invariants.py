@@ -323,6 +323,8 @@ BREAKS: dict[str, tuple[Case, Break]] = {
     "copies-match": (QPID, other_messages),
     "one-coordinator-a-ballot": (QPID, same_ballots),
     "records-grow": (replace(QPID, nemesis="kill", settings={"min_ok": "5"}), forgotten_record),
+    "tells-its-group": (replace(JORAM, nodes=5, nemesis="membership", settings={
+        **QUICK, "spares": "1", "bug": "clients-told-configured"}), nothing),
     "groups-overlap": (replace(JORAM, nodes=5, nemesis="membership", settings={**QUICK, "spares": "1"}), exchanged),
 }
 

@@ -309,6 +309,9 @@ class ReferenceBroker:
             if late := session.overdue(now):
                 overdue.setdefault(late[0], []).append((session.conn, session.asked, late[1]))
         found |= overdue
+        admission = self.design.admission()
+        if admission.master and admission.master == self.config.client_addresses.get(self.config.node):
+            found["misdirects"] = [admission.master]
         if ready := self.engine.deliverable():
             found["delivery"] = ready
         if early := self.engine.settled_early():
