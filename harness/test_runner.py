@@ -32,7 +32,7 @@ from harness.kept import KeptNodes
 from harness.leaders import watch_leaders
 from harness.settings import SETTLE_TIMEOUT
 from harness.standstill import watch_for_standstills
-from harness.work import work_done
+from harness.work import since, work_done
 from nemesis.compose import NemesisClient
 from nemesis.families import supported_families
 from nemesis.membership import Membership
@@ -288,11 +288,18 @@ class TestRunner:
         if not isinstance(self.backend, Holding):
             return
         longest = max((float(self.test.options[name]) for name in self.system.drawing.timeouts), default=0.0)
-        await asyncio.sleep(REST + max(2 * longest, self.cluster.linger))
+        await asyncio.sleep(max(2 * longest, self.cluster.linger))
+        counts = self.backend if isinstance(self.backend, CountsFrames) else None
+        sent, written = (counts.sent(), counts.written()) if counts is not None else ({}, {})
+        await asyncio.sleep(REST)
         outside = await self._outside()
         found: dict[str, Any] = {"rest": {node: held for node, held in self._holdings().items() if node not in outside}}
-        if isinstance(self.backend, CountsFrames):
-            found["work"] = work_done(self.backend.sent(), self.topology.machines, self.clock() / SECOND)
+        if counts is not None:
+            machines, now = self.topology.machines, counts.written()
+            found["work"] = work_done(counts.sent(), machines, self.clock() / SECOND)
+            found["work"]["rest"] = {
+                "machines": work_done(since(counts.sent(), sent), machines, REST)["machines"], "seconds": REST,
+                "writes": {machine: now[machine] - written.get(machine, 0) for machine in machines if machine in now}}
         update_run(self.run_dir, **found)
 
     async def _outside(self) -> set[str]:

@@ -9,7 +9,18 @@ from stormproof.contracts.backend import Link
 from stormproof.contracts.topology import machine_of
 
 
-def work_done(sent: Mapping[Link, tuple[int, int]], machines: Collection[str], seconds: float) -> dict[str, Any]:
+Sent = Mapping[Link, tuple[int, int]]
+"""Frames and bytes on each link."""
+
+
+def since(now: Sent, before: Sent) -> Sent:
+    """What was sent meanwhile."""
+    none = (0, 0)
+    return {link: (frames - before.get(link, none)[0], size - before.get(link, none)[1])
+            for link, (frames, size) in now.items()}  # fmt: skip
+
+
+def work_done(sent: Sent, machines: Collection[str], seconds: float) -> dict[str, Any]:
     """What a run's ``run.json`` says of it after so many seconds: frames and bytes that each machine sent to others
     (``machines``), that machines sent to clients (``answers``), and that clients sent to machines (``requests``)."""
     between = {machine: [0, 0] for machine in machines}

@@ -13,6 +13,9 @@ FEW = 3
 """Things that a container or a table may hold at rest beyond what it held before the load, though nobody has declared
 it, or one for each machine, if those are more. A program has many small tables; one that has more in it has kept
 something of what it did, were it only of each time that a peer was away."""
+TASK, FEW_TASKS = "task ", 1
+"""How names of what tasks run begin, and how many more than before the load may run the same: a node has few, and most
+of them as long as it lives."""
 NESTED = 4
 """So many times more may be in the containers of a container, at each level."""
 FOR_EACH = 3
@@ -42,7 +45,8 @@ def check(run: Run) -> CheckOutcome:
         left = max((count for name, count in holdings.items() if LEFT in limits[name]), default=0)
         for name, count in sorted(holdings.items()):
             levels = NESTED ** name.count("[]")
-            most = max([few * levels + before.get(name, 0), *(limit * levels for limit in limits[name])])
+            more = FEW_TASKS if name.startswith(TASK) else few * levels
+            most = max([more + before.get(name, 0), *(limit * levels for limit in limits[name])])
             most += FOR_EACH * left
             if LEFT not in limits[name] and count > most:
                 found.append(Anomaly("leak", (), detail={"node": node, "what": name, "holds": count, "most": most,

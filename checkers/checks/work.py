@@ -13,11 +13,18 @@ from stormproof.contracts.check import INVALID, UNKNOWN, VALID, Anomaly, CheckOu
 
 _PLACES = {FRAMES: 0, BYTES: 1}
 """Where the counts of ``work`` in run.json have them."""
+_SLACK = 1.2
+"""So many times what is said in each second may be said at rest: by whom it was said depends on who is what."""
+_FEW_FRAMES, _FEW_WRITES = 10, 20
+"""Frames of each machine, and writes to its disk, that a late time-out may lead to: a transaction is some writes."""
 
 
 def check(run: Run) -> CheckOutcome:
     """Violated when all machines together sent each other more frames or bytes than the system's bounds of work say,
     given what clients sent, how long the run took and how many faults there were.
+
+    Nor may they say more to each other than that without clients, when all is at rest, and then they write next to
+    nothing to their disks.
 
     Unknown where no bound is claimed, or nobody counted.
     """
@@ -28,7 +35,7 @@ def check(run: Run) -> CheckOutcome:
         return CheckOutcome(UNKNOWN, 0, "nobody counted what the nodes sent")
     sent = {name: sum(int(counts[place]) for counts in work["machines"].values()) for name, place in _PLACES.items()}
     figures = _figures(run, sent)
-    found = list(_beyond(claimed, work, sent, len(run.faults)))
+    found = [*_beyond(claimed, work, sent, len(run.faults)), *_at_rest(claimed, work.get("rest"))]
     if found:
         return CheckOutcome(INVALID, len(found), str(found[0].detail["reason"]), tuple(found), figures)
     text = f"what machines sent each other ({_counted(sent[FRAMES], FRAMES)}) was in proportion"
@@ -53,6 +60,27 @@ def _beyond(claimed: Mapping[str, Mapping[str, Any]], work: Mapping[str, Any], s
                       "by": {machine: counts[_PLACES[name]] for machine, counts in work["machines"].items()},
                       **bound}  # fmt: skip
             yield Anomaly("too-much-work", (), detail=detail)
+
+
+def _at_rest(claimed: Mapping[str, Mapping[str, Any]], rest: Mapping[str, Any] | None) -> Iterator[Anomaly]:
+    """What goes on though nobody asks for anything."""
+    if rest is None:  # written before anybody looked
+        return
+    machines, seconds = len(rest["machines"]), float(rest["seconds"])
+    if FRAMES in claimed:
+        bound = claimed[FRAMES]
+        by = {machine: counts[_PLACES[FRAMES]] for machine, counts in rest["machines"].items()}
+        most = machines * ((machines - 1) * float(bound["second"]) * seconds * _SLACK + _FEW_FRAMES)
+        if sum(by.values()) > most:
+            reason = (f"at rest {machines} machines sent each other {_counted(sum(by.values()), FRAMES)} in "
+                      f"{seconds:g} s, where at most {most:,.0f} are needed ({bound['formula']})")
+            yield Anomaly("too-much-work", (), detail={"reason": reason, "bound": FRAMES, "sent": sum(by.values()),
+                                                       "most": round(most), "by": by})
+    for machine, writes in sorted(rest["writes"].items()):
+        if writes > _FEW_WRITES:
+            reason = f"at rest {machine} wrote {writes} times to its disk in {seconds:g} s, and nobody asked for that"
+            yield Anomaly("too-much-work", (), detail={"reason": reason, "bound": "writes", "sent": writes,
+                                                       "most": _FEW_WRITES, "by": rest["writes"]})
 
 
 def _figures(run: Run, sent: Mapping[str, int]) -> dict[str, Any]:

@@ -251,6 +251,10 @@ class SimBackend(Backend):
         """Frames and bytes that programs have sent so far, on each link."""
         return {link: (each.frames, each.bytes) for link, each in sorted(self._net().sent.items())}
 
+    def written(self) -> Mapping[str, int]:
+        """How often programs have written to each machine's disk so far."""
+        return {name: node.disk.writes for name, node in self._nodes.items()}
+
     def address(self, name: str) -> str:
         """IP address of a simulated node or client host."""
         try:

@@ -115,6 +115,8 @@ class Disk:
         self.fault: DiskFault | None = None
         self.shown = 0
         """How often the present fault has shown."""
+        self.writes = 0
+        """How often anything was written so far."""
         self.stall: Callable[[str, float], None] = lambda program, seconds: None
         """Told which program has to wait for the disk, and how many seconds."""
         self._rng = rng
@@ -225,6 +227,7 @@ class Disk:
 
     def writing(self, count: int) -> None:
         """A write of so many bytes is asked for; raises apsw.Error when the disk refuses."""
+        self.writes += 1
         kind = self.fault.kind if self.fault is not None else ""
         if kind == "write-error":
             self.shown += 1

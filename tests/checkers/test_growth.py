@@ -36,6 +36,7 @@ def run_of(info: dict[str, Any], operations: int = 0) -> Run:
     ({}, 0, "valid"), ({"Message.x": 9999}, 100, "valid"), ({"A.b": 153, "Message.x": 50}, 100, "valid"),
     ({"A.b": 154, "Message.x": 50}, 100, "invalid"), ({"task f": 12, "Made.": 9}, 100, "valid"),
     ({"task f": 13, "Made.": 9}, 100, "invalid"), ({"task f": 4}, 100, "invalid"),
+    ({"task g": 1}, 100, "valid"), ({"task g": 2}, 100, "invalid"),
 ])  # fmt: skip
 def test_what_grows_with_what_is_done_is_a_leak(held: dict[str, int], operations: int, verdict: str) -> None:
     keeps = {"Log._": 300, "Message.": LEFT, "Made.": 20, "task f": "Made."}

@@ -43,6 +43,21 @@ def test_the_bound_is_in_proportion(frames: int, faults: int, verdict: str) -> N
         assert outcome.summary.startswith(said)
 
 
+@pytest.mark.parametrize(("frames", "writes", "reason"), [
+    (73, 20, ""), (74, 20, "at rest 3 machines sent each other 74 frames in 2 s, where at most 73 are needed"),
+    (0, 21, "at rest n2 wrote 21 times to its disk in 2 s"),
+])  # fmt: skip
+def test_at_rest_little_goes_on(frames: int, writes: int, reason: str) -> None:
+    """Six pairs say six frames a second, and a fifth more: 86.4 in 2 s; here the second is shorter, and ten are for
+    each machine."""
+    bound = WorkBound("frames", 2.0, {"beat": 1.5}, 10.0, "ours").to_json(OPTIONS)
+    rest = {"seconds": 2.0, "machines": {"n1": [frames, 0], "n2": [0, 0], "n3": [0, 0]}, "writes": {"n1": 0, "n2": writes}}
+    counted = {"seconds": 10.0, "machines": {"n1": [0, 0], "n2": [0, 0], "n3": [0, 0]}, "answers": [1, 1],
+               "requests": [100, 1000], "rest": rest}  # fmt: skip
+    outcome = judged(0, work=counted, work_bounds={"frames": bound})
+    assert outcome.verdict == ("invalid" if reason else "valid") and reason in outcome.summary
+
+
 def test_bytes_are_judged_by_themselves() -> None:
     both = {"frames": BOUND.to_json(OPTIONS), "bytes": WorkBound("bytes", 1.0, {}, 0.0, "ours").to_json({})}
     assert judged(820, size=2000, work_bounds=both).verdict == "valid"
