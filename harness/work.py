@@ -8,7 +8,6 @@ from typing import Any
 from stormproof.contracts.backend import Link
 from stormproof.contracts.topology import machine_of
 
-
 Sent = Mapping[Link, tuple[int, int]]
 """Frames and bytes on each link."""
 

@@ -51,7 +51,8 @@ def test_at_rest_little_goes_on(frames: int, writes: int, reason: str) -> None:
     """Six pairs say six frames a second, and a fifth more: 86.4 in 2 s; here the second is shorter, and ten are for
     each machine."""
     bound = WorkBound("frames", 2.0, {"beat": 1.5}, 10.0, "ours").to_json(OPTIONS)
-    rest = {"seconds": 2.0, "machines": {"n1": [frames, 0], "n2": [0, 0], "n3": [0, 0]}, "writes": {"n1": 0, "n2": writes}}
+    rest = {"seconds": 2.0, "machines": {"n1": [frames, 0], "n2": [0, 0], "n3": [0, 0]},
+            "writes": {"n1": 0, "n2": writes}}  # fmt: skip
     counted = {"seconds": 10.0, "machines": {"n1": [0, 0], "n2": [0, 0], "n3": [0, 0]}, "answers": [1, 1],
                "requests": [100, 1000], "rest": rest}  # fmt: skip
     outcome = judged(0, work=counted, work_bounds={"frames": bound})
