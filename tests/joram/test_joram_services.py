@@ -167,6 +167,15 @@ def test_nobody_is_let_in_before_the_deployment_is_replicated():
     assert host.commands[-1].args["phase"] == FAILED
 
 
+@pytest.mark.requirement("J10")
+def test_a_server_without_replicas_begins_anew_when_it_is_started_again():
+    """All replicas have been stopped and started again then."""
+    host = Submitted()
+    services = Services(host, "n1", [["stormproof.Destinations", "/queue/a"]], lambda: None, alone=True)
+    services.promoted(Deployment(BEGUN, "n1"))
+    assert host.commands[-1].args["phase"] == BEGUN
+
+
 def test_an_unknown_service_is_refused():
     with pytest.raises(ConfigError, match="there is no 'Nobody'"):
         Services(Submitted(), "n1", [["Nobody"]], lambda: None)

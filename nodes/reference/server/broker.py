@@ -93,7 +93,8 @@ class ReferenceBroker:
         self._threads: list[asyncio.Task[None]] = []
         self.networks = Networks(self, lambda: self.engine.server_queues,
                                  seconds(config.options, "network_timeout", _NETWORK_TIMEOUT))
-        self.services = Services(self, config.node, config.services, self._open_doors, service_classes)
+        self.services = Services(self, config.node, config.services, self._open_doors, service_classes,
+                                 alone=not config.peers)
         self._known_phase = self.engine.server_queues.deployment.phase
         self._failed = False
         self._store_failed = False

@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import cast
 
 from nodes.reference.api import Command, ConfigError
-from nodes.reference.engine.server_queues import BEGUN, DONE, FAILED, NEW, Deployment
+from nodes.reference.engine.server_queues import BEGUN, DONE, FAILED, Deployment
 from nodes.reference.server.reaction import REACTION, Reaction
 from nodes.reference.server.service import Host, Service
 
@@ -126,15 +126,17 @@ def factory_of(name: str, factories: Mapping[str, ServiceFactory]) -> ServiceFac
 
 
 class Services:
-    """The services of one node; ``ready`` once all are started. ``opened`` is called each time that they are.
+    """The services of one node; ``ready`` once all are started. ``opened`` is called each time that they are. ``alone``:
+    the node has no replicas, so that they all have been started again when it has.
 
     Raises:
         ConfigError: a service has no such class, or wrong arguments.
     """
 
     def __init__(self, host: Host, node: str, wanted: Sequence[Sequence[str]], opened: Callable[[], None],
-                 factories: Mapping[str, ServiceFactory] = SERVICES) -> None:
+                 factories: Mapping[str, ServiceFactory] = SERVICES, *, alone: bool = False) -> None:
         self.ready = False
+        self._alone = alone
         self._host, self._node, self._opened = host, node, opened
         self._services: list[tuple[str, Service]] = []
         for place, (name, *arguments) in enumerate(wanted or DEFAULT_SERVICES):
@@ -147,9 +149,9 @@ class Services:
         if deployment.phase == DONE:
             self._start(first_time=False)
             self._open()
-        elif deployment.phase == BEGUN:
+        elif deployment.phase == BEGUN and not self._alone:
             self._decide(FAILED, f"{deployment.note} failed while it initialised the services for the first time")
-        elif deployment.phase in (NEW, FAILED):
+        else:
             self._decide(BEGUN, self._node)
 
     def decided(self, phase: int) -> None:
