@@ -126,8 +126,9 @@ def factory_of(name: str, factories: Mapping[str, ServiceFactory]) -> ServiceFac
 
 
 class Services:
-    """The services of one node; ``ready`` once all are started. ``opened`` is called each time that they are. ``alone``:
-    the node has no replicas, so that they all have been started again when it has.
+    """The services of one node; ``ready`` once all are started. ``opened`` is called each time that they are.
+
+    ``alone``: the node has no replicas, so that all of them have been started again when it has.
 
     Raises:
         ConfigError: a service has no such class, or wrong arguments.
