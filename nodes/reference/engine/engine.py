@@ -250,7 +250,7 @@ class StoreEngine:
 
     def miscounted(self) -> str:
         """What is counted otherwise than it is there, or beyond a limit, in words."""
-        return miscounted(self._state, self._limits)
+        return miscounted(self._state, self._limits) or self._last_values.miscounted()
 
     def image(self) -> Image:
         """What memory holds, to be compared with that of another replica that has applied the same commands."""

@@ -72,6 +72,18 @@ class LastValues:
         newest = held[-1]
         return newest.sequence - self._counted_from.get(newest.queue.id, 0)
 
+    def miscounted(self) -> str:
+        """In what it knows other messages than a queue holds."""
+        for queue in self._state.all_queues():
+            known = self._known.get(queue.id)
+            if known is None:
+                continue
+            here = sum(map(len, known.values()))
+            if here != len(there := {message.id for message in queue.waiting()}) or any(
+                    message.id not in there for held in known.values() for message in held):
+                return f"values of {queue.name}: {here} are known, and {len(there)} are there, or others"
+        return ""
+
     def _of(self, queue: Queue) -> dict[str, list[Message]]:
         known = self._known.get(queue.id)
         if known is None:

@@ -121,6 +121,11 @@ class Marks:
         if not self._watchers:
             self._remove()
 
+    @property
+    def watched(self) -> int:
+        """How many ask."""
+        return len(self._watchers)
+
     def gather(self) -> None:
         """Tell every watcher what has changed since the last call."""
         changed = list(self._database.execute("SELECT tbl, id FROM temp.changed_rows ORDER BY tbl, id"))

@@ -168,6 +168,11 @@ class Services:
         elif phase == DONE:
             self._open()
 
+    @property
+    def left_running(self) -> int:
+        """How many count as started beyond those that there are."""
+        return max(0, len(self._started) - len(self._services))
+
     def demoted(self) -> None:
         """This replica serves no longer: stop what was started, the last first."""
         self.ready = False

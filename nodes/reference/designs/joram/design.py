@@ -286,6 +286,8 @@ class Joram:
     def miscounted(self) -> str:
         """What is counted otherwise than it is there."""
         leader = self._leader
+        if (watched := self._replica.marks.watched) > self.transfers:
+            return f"transfers that rows are marked for: {watched} are counted, and there are {self.transfers}"
         return (self._replica.log.miscounted() or (leader.miscounted() if leader is not None else "")
                 or self._broker.miscounted())
 
