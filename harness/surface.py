@@ -29,7 +29,7 @@ _BY_MODEL = frozenset({
     "xa-one-phase", "qpid-direct", "qpid-fanout", "qpid-topic", "headers-repeated", "durable-changed", "durable-in-use",
     "several-subscriptions", "number-left-out", "closed-for-idleness",
     "taken-over", "slow-reader", "qpid-pages", "ack-auto-plain", "transient-overflow", "beyond-limits",
-    "malformed", "other-connections", "headers-forged",
+    "no-receipt", "malformed", "other-connections", "headers-forged",
 })
 """What is used, and judged, by dialogues as well."""
 _QUEUES = ("queue", "consume-last", "clustered", "store-and-forward", "transaction")
@@ -125,6 +125,7 @@ ITEMS: tuple[Item, ...] = tuple(_with_dialogues(item) for item in (
            "subscription", topics=False),
     _queue("refused-commands", "a command that is refused ends its connection, and has no effect", "refusal"),
     _nobody("malformed", "bytes that are no frame: unknown commands, lines, escapes, lengths"),
+    _nobody("no-receipt", "commands that ask for no receipt"),
     _nobody("other-connections", "what another connection of the same login may, and may not, do"),
     _nobody("number-left-out", "a frame of a reliable connection whose number leaves one out", systems=RELIABLE),
     _nobody("closed-for-idleness", "a reliable connection of which nothing is heard for `idle_timeout`",

@@ -77,7 +77,8 @@ class _Pending:
     """A frame that waits for its receipt, or to be safe; ``seq`` is given when it is first written.
 
     ``done``: its receipt has come. ``told``: the application believes that it is confirmed. ``gap``: numbers that are
-    left out before its own. ``garble``: what becomes of its bytes.
+    left out before its own. ``garble``: what becomes of its bytes. ``quiet``: it asks for no receipt; that of a later
+    frame is its own as well.
     """
 
     frame: Frame
@@ -87,6 +88,7 @@ class _Pending:
     told: bool = False
     gap: int = 0
     garble: Garble | None = None
+    quiet: bool = False
 
 
 @dataclass
@@ -169,7 +171,7 @@ class StompConnection:
         then there may be no answer, but the connection's end.
 
         Raises:
-            NotSent: it never reached a socket within ``timeout``.
+            NotSent: it never reached a socket within ``timeout``; nor did what was told before, and it never will.
             Rejected: the broker answered it with an ERROR.
             TimeoutError: it reached a socket, and no receipt came.
             ConnectionBroken: the connection ended for good meanwhile.
@@ -184,18 +186,40 @@ class StompConnection:
                 answer = await pending.future
         except (TimeoutError, ConnectionBroken) as error:
             if pending.seq == 0:
-                del self._state.pending[pending.frame.headers["receipt"]]
+                unsent = [key for key, each in self._state.pending.items()
+                          if each is pending or (each.quiet and each.seq == 0)]
+                for key in unsent:
+                    del self._state.pending[key]
                 raise NotSent(str(error) or "no connection") from None
             # A frame that was sent stays in line: without it the numbers that follow would have a gap.
             raise
         return answer
 
-    def _enqueue(self, command: str, headers: Mapping[str, str], body: bytes) -> _Pending:
+    def tell(self, command: str, headers: Mapping[str, str], body: bytes) -> None:
+        """Send a frame without asking for a receipt: it has been carried out when a later one is confirmed, unless
+        receipts come early."""
+        self._write_pending(self._enqueue(command, headers, body, quiet=True))
+
+    @property
+    def early(self) -> bool:
+        """Whether receipts of messages come before these are safe."""
+        return self._state.early
+
+    def _enqueue(self, command: str, headers: Mapping[str, str], body: bytes, *, quiet: bool = False) -> _Pending:
         self._state.receipts += 1
         receipt = f"r{self._state.receipts}"
-        frame = Frame(command, {**headers, "receipt": receipt}, body)
-        pending = self._state.pending[receipt] = _Pending(frame, asyncio.get_running_loop().create_future())
+        frame = Frame(command, {**headers} if quiet else {**headers, "receipt": receipt}, body)
+        made = _Pending(frame, asyncio.get_running_loop().create_future(), quiet=quiet)
+        pending = self._state.pending[receipt] = made
         return pending
+
+    def _confirm_before(self, seq: int) -> None:
+        """What was sent before that, without asking for a receipt, is done as well."""
+        for pending in self._state.pending.values():
+            if pending.quiet and not pending.done and 0 < pending.seq < seq:
+                pending.done = pending.told = True
+                if not pending.future.done():
+                    pending.future.set_result({})
 
     async def settled(self) -> None:
         """Wait until everything that was confirmed is safe.
@@ -468,6 +492,7 @@ class StompConnection:
                 if not pending.future.done():
                     pending.future.set_result(frame.headers)
             elif pending:
+                self._confirm_before(pending.seq)
                 pending.done = True
                 if not pending.future.done():
                     pending.future.set_result(frame.headers)

@@ -65,6 +65,8 @@ _BESIDES = 17
 _LARGE = 140
 """Thousands of bytes: a few such bodies are more than a network takes from a broker whose client reads nothing."""
 _BURSTS = (1, 3, 6)
+_AT_ONCE = 6
+"""Commands that are said at once, at most."""
 _FILLED = 5
 """Messages that are enough to fill a subscription, where it may hold more."""
 _TOO_MUCH = re.compile("subscriptions? .*holds? more than")
@@ -116,7 +118,8 @@ class DialogueClient(StompClient):
         self._steps: list[tuple[int, Callable[[], Awaitable[None]]]] = [
             (8, self._send), (4, self._subscribe), (9, self._settle_some), (2, self._unsubscribe),
             (3, self._begin), (7, self._add_to_transaction), (4, self._end_transaction), (1, self._part),
-            (1, self._be_refused), (1, self._be_slow), (2, self._have_company),
+            (1, self._be_refused), (1, self._be_slow), (2, self._have_company), (2, self._send_many),
+            (2, self._settle_many),
             (1, self._be_taken_over) if self._settings.reliable else (2, self._take_automatically),
             *([(5, self._visit)] if visits else []),
             *([(8, objects.configure), (6, objects.send)] if cluster.exchanges else
@@ -217,6 +220,35 @@ class DialogueClient(StompClient):
 
     async def _send(self) -> None:
         await self.send_to(f"/queue/{self.queue()}")
+
+    async def _send_many(self) -> None:
+        """Messages of which the last alone asks for a receipt."""
+        sent = []
+        for _ in range(self.rng.randint(2, _AT_ONCE)):
+            destination = f"/queue/{self.queue()}"
+            sent.append((destination, *self.content()))
+        for destination, headers, body in sent[:-1]:
+            self._tell("SEND", {"destination": destination, **headers}, body)
+        destination, headers, body = sent[-1]
+        await self._say_at_last("SEND", {"destination": destination, **headers}, body)
+        for destination, headers, body in sent:
+            self.model.send(destination, headers, body)
+
+    def _tell(self, command: str, headers: dict[str, str], body: bytes = b"") -> None:
+        """Say something without asking for a receipt."""
+        self.said.append(f"{command} {' '.join(f'{name}={text}' for name, text in headers.items())[:120]}, no receipt")
+        self._connection.tell(command, headers, body)
+
+    async def _say_at_last(self, command: str, headers: dict[str, str], body: bytes = b"") -> None:
+        """Something whose receipt is for what was told before, too."""
+        try:
+            await self.say(command, headers, body)
+        except ConnectionBroken:
+            if self._settings.reliable and self._connection.refused:
+                raise Mismatch("a command without a receipt was refused") from None
+            raise
+        await self._be_safe()  # receipts of messages may come early
+        self.surface.use("no-receipt")
 
     async def send_to(self, destination: str) -> None:
         headers, body = self.content()
@@ -372,6 +404,20 @@ class DialogueClient(StompClient):
         await self.say(kind, {"id": one.ident})
         self.model.settle(kind, one.subscription, one.message)
         self.surface.use(*([f"{kind.lower()}-cumulative"] if several else []), *(["nack"] if kind == "NACK" else []))
+
+    async def _settle_many(self) -> None:
+        """ACK, or NACK, all that has come by subscriptions whose messages are acknowledged one by one; the last alone
+        asks for a receipt."""
+        await self._take()
+        held = [each for each in self._held() if each.subscription.ack == INDIVIDUAL][:_AT_ONCE]
+        if len(held) < 2:
+            return
+        kinds = ["NACK" if self.rng.random() < 0.25 else "ACK" for _ in held]
+        for kind, one in zip(kinds[:-1], held[:-1], strict=True):
+            self._tell(kind, {"id": one.ident})
+        await self._say_at_last(kinds[-1], {"id": held[-1].ident})
+        for kind, one in zip(kinds, held, strict=True):
+            self.model.settle(kind, one.subscription, one.message)
 
     # Transactions.
 

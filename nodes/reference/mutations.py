@@ -468,6 +468,8 @@ _FOUND_BY_OTHERS = (
          "if len(self.up) == len(self.replicas) - 1:"),
     _one("dead-link-kept", "icestorm", "the link of a peer that does not answer is kept",
          ".designs.icestorm.peers:ask", '            self._links.cut(peer, reason=f"no answer to {question}")\n', ""),
+    _one("refused-update-counts", "icestorm", "a replica that refuses a change counts as if it had it",
+         ".designs.icestorm.replication:change", "if not answers.get(name)])", "if name not in answers])"),
     _one("deliveries-go-on", "icestorm", "whoever delivered to a subscriber that has left goes on to wait",
          ".designs.icestorm.delivery:stop", "        self._task.cancel()\n", ""),
 )

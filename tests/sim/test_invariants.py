@@ -20,6 +20,7 @@ from nodes.reference.designs.fiorano.states import PASSIVE, PASSIVE_TRANSITION
 from nodes.reference.designs.fiorano.transitions import Transition, next_step
 from nodes.reference.designs.icestorm.delivery import Outbox
 from nodes.reference.designs.icestorm.election import Election
+from nodes.reference.designs.icestorm.replication import Replication
 from nodes.reference.designs.joram.design import Observed
 from nodes.reference.designs.joram.leader import Leader
 from nodes.reference.designs.joram.log import Log, Member
@@ -272,6 +273,11 @@ def forgotten_record(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Store, "__init__", init)
 
 
+def said_yes_only(patch: pytest.MonkeyPatch) -> None:
+    """Replicas say that they have made a change."""
+    patch.setattr(Replication, "told_to_update", lambda self, *about: True)
+
+
 BREAKS: dict[str, tuple[Case, Break]] = {
     "one-master-an-epoch": (JORAM, same_epochs),
     "leads-in-its-promise": (JORAM, promised_beyond),
@@ -289,6 +295,7 @@ BREAKS: dict[str, tuple[Case, Break]] = {
     "full-start": (bug("full-start-skipped"), nothing),
     "stamps-grow": (bug("stamp-lost-at-start"), nothing),
     "one-database-a-stamp": (bug("links-left-behind"), nothing),
+    "agreed-is-there": (ICESTORM, said_yes_only),
     "confirmed-stays": (bug("oldest-database-wins"), nothing),
     "one-holds-the-lock": (bug("lock-not-rechecked"), nothing),
     "lock-epochs-grow": (FIORANO, falling_grants),

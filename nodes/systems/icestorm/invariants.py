@@ -21,6 +21,7 @@ from nodes.systems.reference.audits import COUNTS_ADD_UP, STORE_HOLDS
 from stormproof.contracts.invariant import Invariant, Watcher
 
 _COUNTER = {"stamp": ("counter",)}
+_NOTHING = Stamp(0, 0)
 _SUBSCRIBER = attrgetter(*(each.name for each in fields(Subscriber)))
 
 
@@ -199,6 +200,32 @@ class ConfirmedStays(Watcher):
         return ""
 
 
+class AgreedIsThere(Watcher):
+    """How far the database of each replica came in each epoch, and which change was agreed upon last."""
+
+    def __init__(self) -> None:
+        self._reached: dict[str, dict[int, int]] = {}
+        self._agreed: dict[str, Stamp] = {}
+
+    def look(self, node: str, program: IceStorm, now: Observed, before: Observed | None) -> str:
+        """What a coordinator takes for agreed upon is on the disks of a majority."""
+        if before is None or before.stamp != now.stamp:
+            self._reached.setdefault(node, {})[now.stamp.epoch] = now.stamp.counter
+        stamp = program.agreed
+        if stamp == self._agreed.get(node, _NOTHING):
+            return ""
+        self._agreed[node] = stamp
+        having = [name for name, reached in self._reached.items() if reached.get(stamp.epoch, -1) >= stamp.counter]
+        if len(having) >= majority(program.replicas):
+            return ""
+        return (f"change {stamp.counter} of epoch {round_of(stamp.epoch)} is agreed upon, and on the disks of "
+                f"{', '.join(having)} only")
+
+    def ended(self, node: str) -> None:
+        """What it had agreed upon it knows no more; what is on its disk stays."""
+        self._agreed.pop(node, None)
+
+
 INVARIANTS = (
     Invariant("one-coordinator-an-epoch", "all members of a normal group have the same coordinator",
               "Garcia-Molina, Assertion 3", OneCoordinatorAnEpoch),
@@ -217,6 +244,10 @@ INVARIANTS = (
     Invariant("one-database-a-stamp", "databases of the same stamp hold the same",
               "the document: the most recent database state is transferred to all replicas", OneDatabaseAStamp,
               unless=("disk",), where=_COUNTER),
+    Invariant("agreed-is-there", "what is agreed upon is on the disks of a majority",
+              "the document: a replica that loses the majority during request processing leaves it indeterminate",
+              AgreedIsThere,
+              unless=("disk",)),
     Invariant("confirmed-stays", "what a majority had on disk is in the database of every later group",
               "the document: The most recent database state ... is transferred to all replicas", ConfirmedStays,
               unless=("disk",), where=_COUNTER),

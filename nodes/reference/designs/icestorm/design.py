@@ -212,6 +212,11 @@ class IceStorm:
         return self._database.unlike_store() or self._delivery.unlike_store()
 
     @property
+    def agreed(self) -> Stamp:
+        """The last change that this replica, as coordinator, has taken for agreed upon."""
+        return self._replication.agreed
+
+    @property
     def database(self) -> Database:
         """What is replicated."""
         return self._database

@@ -35,6 +35,8 @@ class Replication:
         self._peers = peers
         self._wall = wall
         self._turn = asyncio.Lock()
+        self.agreed = Stamp(0, 0)
+        """The last change that this replica, as coordinator, has taken for agreed upon."""
 
     async def change(self, change: Change) -> None:
         """Carry out a change as coordinator.
@@ -65,6 +67,7 @@ class Replication:
             election.drop([name for name in members if not answers.get(name)])
             if election.group != group or 1 + len(election.up) < election.needed:
                 raise Unknown
+            self.agreed = stamp
             self._runtime.point(AGREED)
 
     async def read(self, question: Callable[[], Any]) -> Any:
