@@ -249,7 +249,8 @@ class QpidCluster(ReferenceCluster):
         self.helped_since = None
         return done
 
-    def _note_by_hand(self, done: str) -> None:
+    def note_by_hand(self, done: str) -> None:
+        """A person has done something, which ``repair`` tells."""
         if self.helped_since is None:
             self.helped_since = asyncio.get_running_loop().time()
         self._done_by_hand.append(done)
@@ -307,7 +308,7 @@ class QpidCluster(ReferenceCluster):
             done = f"promoted {chosen}"
             request = {"op": "promote", "bootstrap": fresh, "force": not (fresh or eligible)}
         if request["op"] == "accept-store" and self.managed and self.test.options["person"] == COPIES:
-            self._note_by_hand(await self._copy(found, chosen))
+            self.note_by_hand(await self._copy(found, chosen))
             return
         try:
             answer = await self.ask(chosen, **request)
@@ -317,7 +318,7 @@ class QpidCluster(ReferenceCluster):
             done = f"tried in vain: {chosen} says {answer.get('error')}"
         elif fresh:
             return  # no repair: every first start is like that
-        self._note_by_hand(done)
+        self.note_by_hand(done)
 
     async def _copy(self, found: Found, chosen: str) -> str:
         """Copy one broker's store to all others; what came of it."""

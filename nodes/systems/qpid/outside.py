@@ -145,7 +145,7 @@ class OutsideCluster(QpidCluster):
             found = {place for place in places if (await self.backend.process(*place)).state == DEAD}
             for node, program in sorted(found & ended):
                 await self.start_program(node, program)
-                self._note_by_hand(f"started the {program} of {node} again")
+                self.note_by_hand(f"started the {program} of {node} again")
             ended = found
 
     async def stop(self) -> None:

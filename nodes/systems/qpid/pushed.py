@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
+from nodes.reference.designs.qpid.store_status import CLEAN
 from nodes.stomp import ProtocolError
 from nodes.systems.reference.cluster import CLIENT_PORT, LINK_PORT
 from stormproof.contracts.backend import Backend
@@ -29,6 +30,8 @@ class _Cluster(Protocol):
 
     async def ask(self, node: str, **request: Any) -> Mapping[str, Any]: ...
 
+    def note_by_hand(self, done: str) -> None: ...
+
 
 class Pushed:
     """Who belongs to the brokers, as their administrator wants it; every broker is told, also who was away when it was
@@ -46,8 +49,10 @@ class Pushed:
         if gone and primary in (None, node):
             return f"{node} is primary" if primary else "nobody serves"
         self._changed = True
-        (self.gone.add if gone else self.gone.discard)(node)
         statuses = await self._cluster.statuses()
+        if not gone and primary is not None:
+            await self._forget_shutdown(node, primary, {status.node: status.detail or {} for status in statuses})
+        (self.gone.add if gone else self.gone.discard)(node)
         refusals = await self.tell(statuses)
         if primary in {status.node for status in statuses if status.reachable}:
             refusal = refusals.get(str(primary))
@@ -56,6 +61,18 @@ class Pushed:
         if refusal and gone:
             self.gone.discard(node)
         return refusal
+
+    async def _forget_shutdown(self, node: str, primary: str, found: Mapping[str, Mapping[str, Any]]) -> None:
+        """Who was away while a person had the others start from copies has a clean store of an earlier shutdown, with
+        which the primary would refuse it: it begins from nothing."""
+        mine, theirs = (found.get(name, {}).get("store", {}) for name in (node, primary))
+        if mine.get("state") != CLEAN or theirs.get("uuid") in (None, mine.get("uuid")):
+            return
+        try:
+            _check(await self._cluster.ask(node, op="erase-store"))
+        except _TROUBLE:
+            return  # it is told then, and asked again once it has been refused
+        self._cluster.note_by_hand(f"erased the store of {node}")
 
     async def tell(self, statuses: Iterable[NodeStatus]) -> Mapping[str, str]:
         """Tell whoever is there and knows other addresses; broker -> why it was told in vain."""
