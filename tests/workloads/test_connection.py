@@ -252,6 +252,35 @@ async def test_what_never_reached_a_socket_certainly_did_not_happen(proxy: Proxy
     await connection.close()
 
 
+async def test_what_asks_for_no_receipt_is_re_emitted_until_a_later_one_comes(proxy: Proxy) -> None:
+    connection = await opened(proxy, settings=replace(SETTINGS, heartbeat=2.0))
+    where = {"destination": "/queue/q"}
+    proxy.deaf = True
+    for body in (b"1", b"2"):
+        connection.tell("SEND", where, body)
+    await asyncio.sleep(0.1)
+    proxy.deaf = False
+    proxy.cut()
+    await send(connection, b"3")
+    assert not connection._state.pending
+    assert await drain(connection, 3) == [b"1", b"2", b"3"]
+    await connection.close()
+
+
+async def test_what_was_told_before_something_that_was_never_sent_is_never_sent(proxy: Proxy) -> None:
+    connection = await opened(proxy)
+    proxy.refusing = True
+    proxy.cut()
+    await asyncio.sleep(0.1)
+    connection.tell("SEND", {"destination": "/queue/q"}, b"0")
+    with pytest.raises(NotSent):
+        await send(connection, b"1", timeout=0.5)
+    proxy.refusing = False
+    await send(connection, b"2")
+    assert await drain(connection, 1) == [b"2"]
+    await connection.close()
+
+
 async def test_what_was_sent_without_an_answer_is_unknown(proxy: Proxy) -> None:
     connection = await opened(proxy)
     proxy.deaf = True
