@@ -90,6 +90,8 @@ class TopicDialogueClient(ManagedConnection):
 
     async def invoke(self, op: Op) -> Op:
         """``talk``, or ``settle``: everything is looked at once more, and ended."""
+        if op.f == SETTLE:
+            await self._connection.abort()  # it may just be closed for having been idle until now
         try:
             await self._reconnect()
         except ConnectionBroken as error:

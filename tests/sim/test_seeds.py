@@ -157,6 +157,9 @@ def settings(text: str) -> dict[str, str]:
         "max_bytes_under_way=5000 catchup_timeout=0.3 eviction_timeout=3.0 catchup_chunk=2000 broker_network=own "
         "membership_kind=remove client_order=primary-first round_pause=0.3 client_heartbeat=3.0 op_timeout=6.0 "
         "surface=True min_ok=3 fault_lengths=0.6,0.66,1.3 fault_gap=0.1")), 106),
+    # A connection was closed for idleness while its client began to end what it had made.
+    (Case("icestorm", "topic-dialogue", "kill", None, 36.0, 17.0, settings(
+        "answer_page=60 acm_timeout=1.0 kill_kind=random min_ok=3 fault_lengths=2.2,4,13 fault_gap=2.0")), 95000860),
     # A broker that was away while stores were copied came back with one of an earlier shutdown, and nobody erased it.
     (Case("qpid", "lock", "quorum,membership,clock", 3, 28.0, 17.0, settings(
         "output_timeout=0.5 detection_timeout=0.5 eviction_timeout=2.0 person=copies membership_kind=remove min_ok=3 "
