@@ -409,6 +409,10 @@ class Broker(Protocol):
         """What is counted otherwise than it is there, or beyond a limit."""
         ...
 
+    def left_over(self) -> str:
+        """What is counted of the time when this node served."""
+        ...
+
     def pending(self) -> Pending:
         """What clients wait for here, or somebody has to do about them."""
         ...

@@ -339,14 +339,18 @@ class ReferenceBroker:
             "sessions whose output is counted wrongly": (0, sum(each.miscounted for each in self._sessions)),
             "sessions with commands under way": (self.turns.busy, sum(each.busy for each in self._sessions)),
         }
-        if not self._serving:  # clients are those of whoever serves
-            left = len(self._attached) + len(self._waiting) + len(self._idle) + len(self._overtaken)
-            sums["connections that clients had, or waited for, while this node served"] = (left, 0)
-        if self.services.left_running:
-            sums["services that were stopped"] = (self.services.left_running, 0)
         wrong = [f"{what}: {counted} are counted, and there are {there}"
                  for what, (counted, there) in sums.items() if counted != there]
-        return "" if self._store_failed else self.engine.miscounted() or next(iter(wrong), "")
+        return "" if self._store_failed else self.engine.miscounted() or next(iter(wrong), "") or self.left_over()
+
+    def left_over(self) -> str:
+        """What is counted of the time when this node served."""
+        left = 0 if self._serving else (
+            len(self._attached) + len(self._waiting) + len(self._idle) + len(self._overtaken))
+        if left:
+            return f"connections that clients had, or waited for, while this node served: {left} are counted"
+        running = self.services.left_running
+        return f"services that were stopped: {running} are counted" if running else ""
 
     # What sessions need.
 

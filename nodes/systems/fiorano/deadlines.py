@@ -71,6 +71,15 @@ FIORANO_DEADLINES = (
         calm=True,
     ),
     Deadline(
+        "answer",
+        {"lease": 1},
+        0.2,
+        "lock.py: a lease is asked for again while it lasts, so whoever is not answered within one connects again",
+        _ODD,
+        _LOCKED,
+        "the gateway's answer is awaited",
+    ),
+    Deadline(
         "taking",
         {"lease": 0.4},
         0.2,

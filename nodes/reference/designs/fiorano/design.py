@@ -152,7 +152,7 @@ class Fiorano:
 
     def miscounted(self) -> str:
         """What is counted otherwise than it is there."""
-        return self._broker.miscounted() if self._server.serves else ""
+        return self._broker.miscounted() if self._server.serves else self._broker.left_over()
 
     def unlike_store(self) -> str:
         """In what memory and store differ, where this server serves; elsewhere the store alone is written."""

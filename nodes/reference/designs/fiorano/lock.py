@@ -112,6 +112,8 @@ class GatewayLock:
         self._known = False
         self._number = 0
         self._outstanding = False
+        self._awaited: int | None = None
+        """The number of the request that is not answered yet."""
         self._newest = 0
         """The highest epoch that the gateway has told of."""
         self.epoch = 0
@@ -151,6 +153,8 @@ class GatewayLock:
             found["renewal"] = [self._until]
         elif self._wish is not None:
             found["taking"] = [self._number]
+        if self._awaited is not None:
+            found["answer"] = [self._awaited]
         return found
 
     def want(self, wish: Wish | None) -> None:
@@ -192,7 +196,7 @@ class GatewayLock:
                     self.connected = True
                     await self._talk(reader, writer)
                 finally:
-                    self._outstanding = self.connected = False
+                    self._outstanding, self._awaited, self.connected = False, None, False
                     writer.transport.abort()
             except LinkError as error:
                 self._complaints.tell(SERVICE, str(error))
@@ -215,9 +219,10 @@ class GatewayLock:
                     # From now on it may be granted to the other server, whenever the answer comes.
                     self._until = -math.inf
                 writer.write(encode_frame([asked, self._number, *arguments]))
+                self._awaited = self._number
                 async with within(lease):
                     answer = await _read(reader, parser)
-                self._outstanding = False
+                self._outstanding, self._awaited = False, None
                 self._take(request, sent, answer)
                 if self._request() not in (None, request):
                     continue  # what comes next need not wait
