@@ -12,6 +12,7 @@ import pytest
 from harness.sim.campaign import ALL, Case, run_and_judge
 from harness.sim.deadlines import Deadlines
 from nodes.reference.bugs import BUGS
+from nodes.reference.designs.fiorano import lock
 from nodes.reference.designs.fiorano.server import Server
 from nodes.reference.designs.fiorano.states import ACTIVE
 from nodes.reference.designs.icestorm.design import IDLE, IceStorm
@@ -23,6 +24,7 @@ from nodes.reference.server.networks import Networks
 from nodes.reference.server.output_buffer import OutputBuffer
 from nodes.reference.server.sessions import Session
 from nodes.systems.catalog import SYSTEMS
+from nodes.timeouts import within
 from stormproof.contracts.deadline import Deadline, Pending
 from stormproof.contracts.invariant import INVARIANTS
 from stormproof.run_folder import read_run
@@ -236,6 +238,14 @@ def undecided(patch: Patch) -> None:
     patch.setattr(Server, "decide", lambda self: None if self.state == ACTIVE and self.peer is None else decide(self))
 
 
+_LEASE = 1.0
+
+
+def waits_for_ever(patch: Patch) -> None:
+    """A server that the gateway does not answer waits on."""
+    patch.setattr(lock, "within", lambda seconds: within(None if seconds == _LEASE else seconds))
+
+
 LATE: dict[str, tuple[str, str, str, dict[str, str], Callable[[Patch], None]]] = {
     "heart-beat": ("standalone", "queue", "kill", {}, no_beats),
     "silent-client": ("standalone", "queue", "kill", {"client_heartbeat": "0.1"}, deaf_to_silence),
@@ -250,6 +260,7 @@ LATE: dict[str, tuple[str, str, str, dict[str, str], Callable[[Patch], None]]] =
     "ended-busy": ("icestorm", "topic-dialogue", "kill", {"acm_timeout": "5"}, busy_as_idle),
     "expected-though-there": ("qpid", "queue", "kill", {"catchup_timeout": "2"}, still_expected),
     "ready-uncounted": ("qpid", "queue", "kill", {}, ready_for_nothing),
+    "answer": ("fiorano", "queue", "gateway", {"gateway_kind": "cut", "lease": str(_LEASE)}, waits_for_ever),
     "undecided": ("fiorano", "queue", "kill", {"mode": "replicated"}, undecided),
 }
 
