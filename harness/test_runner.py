@@ -32,7 +32,7 @@ from harness.kept import KeptNodes
 from harness.leaders import watch_leaders
 from harness.settings import SETTLE_TIMEOUT
 from harness.standstill import watch_for_standstills
-from harness.work import since, work_done
+from harness.work import dialled_between, since, work_done
 from nemesis.compose import NemesisClient
 from nemesis.families import supported_families
 from nemesis.membership import Membership
@@ -290,15 +290,17 @@ class TestRunner:
         longest = max((float(self.test.options[name]) for name in self.system.drawing.timeouts), default=0.0)
         await asyncio.sleep(max(2 * longest, self.cluster.linger))
         counts = self.backend if isinstance(self.backend, CountsFrames) else None
-        sent, written = (counts.sent(), counts.written()) if counts is not None else ({}, {})
+        begun = (counts.sent(), counts.written(), counts.dialled()) if counts is not None else None
         await asyncio.sleep(REST)
         outside = await self._outside()
         found: dict[str, Any] = {"rest": {node: held for node, held in self._holdings().items() if node not in outside}}
-        if counts is not None:
+        if counts is not None and begun is not None:
+            sent, written, dialled = begun
             machines, now = self.topology.machines, counts.written()
             found["work"] = work_done(counts.sent(), machines, self.clock() / SECOND)
             found["work"]["rest"] = {
                 "machines": work_done(since(counts.sent(), sent), machines, REST)["machines"], "seconds": REST,
+                "dialled": dialled_between(counts.dialled(), dialled, machines),
                 "writes": {machine: now[machine] - written.get(machine, 0) for machine in machines if machine in now}}
         update_run(self.run_dir, **found)
 

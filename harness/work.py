@@ -19,6 +19,16 @@ def since(now: Sent, before: Sent) -> Sent:
             for link, (frames, size) in now.items()}  # fmt: skip
 
 
+def dialled_between(now: Mapping[Link, int], before: Mapping[Link, int], machines: Collection[str]) -> dict[str, int]:
+    """How often each machine has tried meanwhile to connect to another one."""
+    found = dict.fromkeys(machines, 0)
+    for (source, target), count in now.items():
+        one, other = machine_of(source), machine_of(target)
+        if one != other and one in found and other in found:
+            found[one] += count - before.get((source, target), 0)
+    return found
+
+
 def work_done(sent: Sent, machines: Collection[str], seconds: float) -> dict[str, Any]:
     """What a run's ``run.json`` says of it after so many seconds: frames and bytes that each machine sent to others
     (``machines``), that machines sent to clients (``answers``), and that clients sent to machines (``requests``)."""

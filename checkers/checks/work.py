@@ -14,9 +14,10 @@ from stormproof.contracts.check import INVALID, UNKNOWN, VALID, Anomaly, CheckOu
 _PLACES = {FRAMES: 0, BYTES: 1}
 """Where the counts of ``work`` in run.json have them."""
 _SLACK = 2.0
-"""So many times what is said in each second may be said at rest: between some machines more is said than between all."""
-_FEW_FRAMES, _FEW_WRITES = 10, 20
-"""Frames of each machine, and writes to its disk, that a late time-out may lead to: a transaction is some writes."""
+"""So many times what is said in each second may be said at rest: some machines say more to each other than others."""
+_FEW_FRAMES, _FEW_CONNECTIONS, _FEW_WRITES = 10, 3, 20
+"""Frames of each machine, its connections, and writes to its disk, that a late time-out may lead to: a transaction is
+some writes."""
 
 
 def check(run: Run) -> CheckOutcome:
@@ -26,10 +27,10 @@ def check(run: Run) -> CheckOutcome:
     Nor may they say more to each other than that without clients, when all is at rest, and then they write next to
     nothing to their disks.
 
-    Unknown where no bound is claimed, or nobody counted.
+    Unknown where nobody counted, or no bound is claimed and nobody looked at what is done at rest.
     """
-    claimed, work = run.info.get("work_bounds"), run.info.get("work")
-    if not claimed:
+    claimed, work = run.info.get("work_bounds") or {}, run.info.get("work")
+    if not claimed and not (isinstance(work, dict) and work.get("rest")):
         return CheckOutcome(UNKNOWN, 0, "the system claims no bound of it")
     if not isinstance(work, dict):
         return CheckOutcome(UNKNOWN, 0, "nobody counted what the nodes sent")
@@ -76,6 +77,11 @@ def _at_rest(claimed: Mapping[str, Mapping[str, Any]], rest: Mapping[str, Any] |
                       f"{seconds:g} s, where at most {most:,.0f} are needed ({bound['formula']})")
             yield Anomaly("too-much-work", (), detail={"reason": reason, "bound": FRAMES, "sent": sum(by.values()),
                                                        "most": round(most), "by": by})
+    for machine, dialled in sorted(rest.get("dialled", {}).items()):
+        if dialled > _FEW_CONNECTIONS:
+            reason = f"at rest {machine} tried {dialled} times in {seconds:g} s to connect to others, and all are there"
+            yield Anomaly("too-much-work", (), detail={"reason": reason, "bound": "connections", "sent": dialled,
+                                                       "most": _FEW_CONNECTIONS, "by": rest["dialled"]})
     for machine, writes in sorted(rest["writes"].items()):
         if writes > _FEW_WRITES:
             reason = f"at rest {machine} wrote {writes} times to its disk in {seconds:g} s, and nobody asked for that"

@@ -251,6 +251,10 @@ class SimBackend(Backend):
         """Frames and bytes that programs have sent so far, on each link."""
         return {link: (each.frames, each.bytes) for link, each in sorted(self._net().sent.items())}
 
+    def dialled(self) -> Mapping[Link, int]:
+        """How often programs have tried to connect so far, on each link."""
+        return dict(sorted(self._net().dialled.items()))
+
     def written(self) -> Mapping[str, int]:
         """How often programs have written to each machine's disk so far."""
         return {name: node.disk.writes for name, node in self._nodes.items()}

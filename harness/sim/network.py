@@ -137,6 +137,8 @@ class Network:
         self._dropped: dict[Link, int] = {}
         self.sent: dict[Link, Sent] = {}
         """What programs have sent so far on each link."""
+        self.dialled: dict[Link, int] = {}
+        """How often they have tried to connect so far on each link."""
         self._conditions: dict[Link, LinkConditions] = {}
         self._affected: dict[Link, int] = {}
         self._queues: dict[Link, deque[tuple[Pipe, bytes]]] = {}
@@ -305,6 +307,7 @@ class Network:
         source = self._place(local, owner, target)
         if source not in self._addresses:
             raise OSError(101, f"{source.partition('@')[0]} is not on the network of {target}")
+        self.dialled[source, target] = self.dialled.get((source, target), 0) + 1
         mine = (self._addresses[source], self._free_port())
         client = Endpoint(self, source, owner)
         answer: asyncio.Future[Endpoint] = self.loop.create_future()

@@ -261,6 +261,10 @@ class CountsFrames(Protocol):
         """Frames (what a program hands to its kernel at once) and bytes sent so far, on each link that was used."""
         ...
 
+    def dialled(self) -> Mapping[Link, int]:
+        """How often programs have tried to connect so far, on each link."""
+        ...
+
     def written(self) -> Mapping[str, int]:
         """How often the programs of each machine have written to its disk so far."""
         ...

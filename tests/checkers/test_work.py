@@ -43,15 +43,16 @@ def test_the_bound_is_in_proportion(frames: int, faults: int, verdict: str) -> N
         assert outcome.summary.startswith(said)
 
 
-@pytest.mark.parametrize(("frames", "writes", "reason"), [
-    (78, 20, ""), (79, 20, "at rest 3 machines sent each other 79 frames in 2 s, where at most 78 are needed"),
-    (0, 21, "at rest n2 wrote 21 times to its disk in 2 s"),
+@pytest.mark.parametrize(("frames", "writes", "dialled", "reason"), [
+    (78, 20, 3, ""), (0, 0, 4, "at rest n3 tried 4 times in 2 s to connect to others"),
+    (79, 20, 0, "at rest 3 machines sent each other 79 frames in 2 s, where at most 78 are needed"),
+    (0, 21, 0, "at rest n2 wrote 21 times to its disk in 2 s"),
 ])  # fmt: skip
-def test_at_rest_little_goes_on(frames: int, writes: int, reason: str) -> None:
+def test_at_rest_little_goes_on(frames: int, writes: int, dialled: int, reason: str) -> None:
     """Three machines say two frames a second to each of two others, twice as many at most, and ten more each."""
     bound = WorkBound("frames", 2.0, {"beat": 1.0}, 10.0, "ours").to_json(OPTIONS)
     rest = {"seconds": 2.0, "machines": {"n1": [frames, 0], "n2": [0, 0], "n3": [0, 0]},
-            "writes": {"n1": 0, "n2": writes}}  # fmt: skip
+            "writes": {"n1": 0, "n2": writes}, "dialled": {"n2": 1, "n3": dialled}}  # fmt: skip
     counted = {"seconds": 10.0, "machines": {"n1": [0, 0], "n2": [0, 0], "n3": [0, 0]}, "answers": [1, 1],
                "requests": [100, 1000], "rest": rest}  # fmt: skip
     outcome = judged(0, work=counted, work_bounds={"frames": bound})
