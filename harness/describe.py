@@ -83,7 +83,7 @@ def create_run(test: Test, why: str, store: Path, runs: Path | None = None) -> P
             bounds.pop(name, None)  # nobody may be beside the node that serves
     wanted += [check for check, names in JUDGED_BY_BOUNDS.items() if not bounds.keys().isdisjoint(names)]
     work_bounds = work_bounds_of(system.work, test) if backend.in_process else {}
-    wanted += ["growth", "work"] if backend.in_process and system.keeps else []
+    wanted += ["work", "growth"] if backend.in_process and system.keeps else []
     judged_by, statuses = guarantees_of(test, wanted)
     return Store(runs or store).create(
         test,
