@@ -160,6 +160,19 @@ def settings(text: str) -> dict[str, str]:
     # A connection was closed for idleness while its client began to end what it had made.
     (Case("icestorm", "topic-dialogue", "kill", None, 36.0, 17.0, settings(
         "answer_page=60 acm_timeout=1.0 kill_kind=random min_ok=3 fault_lengths=2.2,4,13 fault_gap=2.0")), 95000860),
+    # Who stood still when it was elected lacks what a later master committed, though others had written it before.
+    (Case("joram", "clustered", "clock,reboot,points,partition,pause", None, 40.0, 17.0, settings(
+        "max_closed=20 max_outcomes=40 log_keep=5 send_window=200 same_replica=0.0 impatient=True producers=10 "
+        "consumers=2 surface=True min_ok=3 fault_lengths=1.05,4,6 fault_gap=0.1")), 95001264),
+    # Whoever has a command under way is listened to again when that is done, however much others have by then.
+    (Case("icestorm", "subscriptions", "pause", 3, 36.0, 40.0, settings(
+        "max_under_way=2 max_bytes_under_way=5000 changers=2 min_ok=3 fault_lengths=0.53,1.3,2.2,13 fault_gap=2.0")),
+     95000986),
+    # In pages of one row each, all rows that are kept are as many frames after each fault.
+    (Case("fiorano", "consume-last", "points,reboot,packets,rolling", 2, 34.0, 40.0, settings(
+        "heartbeat=0.1 page=24 max_under_way=2 max_bytes_under_way=5000 output_timeout=1.0 message_cache=300 "
+        "same_replica=2.0 impatient=True client_heartbeat=1.0 surface=True producers=1 min_ok=3 fault_lengths=0.4,0.6 "
+        "fault_gap=1.0")), 95001194),
     # A broker that was away while stores were copied came back with one of an earlier shutdown, and nobody erased it.
     (Case("qpid", "lock", "quorum,membership,clock", 3, 28.0, 17.0, settings(
         "output_timeout=0.5 detection_timeout=0.5 eviction_timeout=2.0 person=copies membership_kind=remove min_ok=3 "

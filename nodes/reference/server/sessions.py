@@ -308,8 +308,8 @@ class Session:
 
     def _late(self, now: float) -> tuple[str, float] | None:
         read = self._last_read
-        if self._waits:  # who had too much output to be listened to is listened to again when all is taken
-            return None if self._must_wait() or self._output.waiting() else (HELD_UP, read)
+        if self._waits:  # who had too much output, or under way, is listened to again when all is taken, or one is done
+            return None if self._must_wait() or self._output.waiting() or self._outstanding else (HELD_UP, read)
         greeting = self._greeting
         if greeting is None or not self._open:
             return None

@@ -245,13 +245,14 @@ class LogsMatch(Watcher):
 
 
 class CommittedStays(Watcher):
-    """The epoch of each entry that was committed.
+    """The epoch of each entry that was committed, and that in which it was committed, which may be a later one.
 
     ``newest`` is the highest of them: by the matching of logs, who has that one has all.
     """
 
     def __init__(self) -> None:
         self._epochs: dict[int, int] = {}
+        self._committed_in: dict[int, int] = {}
         self.newest = 0
 
     def look(self, node: str, program: Joram, now: Observed, before: Observed | None) -> str:
@@ -262,7 +263,7 @@ class CommittedStays(Watcher):
         if now.leads and (before is None or before.leads != now.leads):
             # Whoever stood still when it was elected may begin when there is a newer master, which has committed more.
             newest = next((index for index in range(self.newest, 0, -1)
-                           if index in self._epochs and self._epochs[index] < now.leads), 0)  # fmt: skip
+                           if index in self._epochs and self._committed_in[index] < now.leads), 0)  # fmt: skip
             has = program.log.epoch_at(newest) if newest > now.base else self._epochs.get(newest)
             if newest and has != self._epochs.get(newest):
                 return f"it is master in epoch {round_of(now.leads)} without the committed entry {newest}"
@@ -276,6 +277,7 @@ class CommittedStays(Watcher):
             epoch = program.log.epoch_at(index)
             if epoch is None:
                 continue
+            self._committed_in.setdefault(index, now.leads or now.promised)
             other = self._epochs.setdefault(index, epoch)
             if other != epoch:
                 return (f"entry {index} is committed in epoch {round_of(epoch)}, and was before in epoch "
