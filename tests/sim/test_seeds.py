@@ -168,7 +168,7 @@ def settings(text: str) -> dict[str, str]:
     (Case("icestorm", "subscriptions", "pause", 3, 36.0, 40.0, settings(
         "max_under_way=2 max_bytes_under_way=5000 changers=2 min_ok=3 fault_lengths=0.53,1.3,2.2,13 fault_gap=2.0")),
      95000986),
-    # In pages of one row each, all rows that are kept are as many frames after each fault.
+    # A pair whose channel is reset again and again synchronises again and again.
     (Case("fiorano", "consume-last", "points,reboot,packets,rolling", 2, 34.0, 40.0, settings(
         "heartbeat=0.1 page=24 max_under_way=2 max_bytes_under_way=5000 output_timeout=1.0 message_cache=300 "
         "same_replica=2.0 impatient=True client_heartbeat=1.0 surface=True producers=1 min_ok=3 fault_lengths=0.4,0.6 "

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from nodes.reference.replication.transfer import CHUNK_BYTES
 from stormproof.contracts.bounds import (
     BYTES,
     FRAMES,
@@ -34,11 +33,7 @@ BOUNDS = (
 _PAIR = ("the active server tells its standby each change, or asks the shared database, and is answered; a sign of "
          "life in each heartbeat, the lock in each lease; what is fixed is for takeovers and synchronisation")
 
-_LARGE: Mapping[str, tuple[int, ...]] = {"page": (CHUNK_BYTES,)}
-"""Settings of a test in which a page has many rows: else each row that is kept may be one, each time."""
-
 WORK = (
-    WorkBound(FRAMES, 2.2, {"heartbeat": 1, "lease": 0.5}, 30, _PAIR, ("clock",), _LARGE),
-    WorkBound(FRAMES, 2.2, {"heartbeat": 1, "lease": 0.5}, 30, _PAIR, ("clock",), again=1),
-    WorkBound(BYTES, 5, {"heartbeat": 50}, 10_000, _PAIR, ("clock",)),
+    WorkBound(FRAMES, 2.2, {"heartbeat": 1, "lease": 0.5}, 30, _PAIR, ("clock", "packets")),
+    WorkBound(BYTES, 5, {"heartbeat": 50}, 10_000, _PAIR, ("clock", "packets")),
 )
