@@ -125,7 +125,8 @@ ITEMS: tuple[Item, ...] = tuple(_with_dialogues(item) for item in (
            "subscription", topics=False),
     _queue("refused-commands", "a command that is refused ends its connection, and has no effect", "refusal"),
     _nobody("malformed", "bytes that are no frame: unknown commands, lines, escapes, lengths"),
-    _nobody("no-receipt", "commands that ask for no receipt"),
+    _nobody("no-receipt", "commands that ask for no receipt: they are carried out, or over a reliable connection their "
+            "refusal is noticed"),
     _nobody("other-connections", "what another connection of the same login may, and may not, do"),
     _nobody("number-left-out", "a frame of a reliable connection whose number leaves one out", systems=RELIABLE),
     _nobody("closed-for-idleness", "a reliable connection of which nothing is heard for `idle_timeout`",

@@ -13,7 +13,7 @@ from typing import Protocol
 from nodes.stomp import Frame
 from nodes.timeouts import within
 from workloads.broker_model import ABORTED, COMMITTED, Box, BrokerModel
-from workloads.connection import ConnectionBroken, Rejected, Settings, StompConnection
+from workloads.connection import ConnectionBroken, NotSent, Rejected, Settings, StompConnection
 from workloads.mismatch import Mismatch
 from workloads.surface import difference_of
 from workloads.visitor import NOBODY
@@ -75,8 +75,23 @@ class Companion:
         if self._branches:
             steps += [self._end_branch, self._delete_durable]
         done = await self._host.rng.choice(steps)(connection)
-        await connection.request("DISCONNECT", {}, b"", self._op_timeout)
+        try:
+            await connection.request("DISCONNECT", {}, b"", self._op_timeout)
+        except Rejected as error:
+            raise Mismatch(f"DISCONNECT of another connection was refused ({error})") from None
         return done
+
+    async def is_heard(self) -> bool:
+        """Whether somebody serves."""
+        connection = StompConnection(self._addresses(), self._settings)
+        try:
+            await connection.open(_LOGIN_SECONDS)
+            await connection.request("BEGIN", {"transaction": "is somebody there"}, b"", self._op_timeout)
+        except (ConnectionBroken, NotSent, Rejected, TimeoutError):
+            return False
+        finally:
+            await connection.abort()
+        return True
 
     def _senseless(self) -> list[tuple[str, str, Mapping[str, str]]]:
         """What another connection can't do."""

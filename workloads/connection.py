@@ -173,7 +173,7 @@ class StompConnection:
         Raises:
             NotSent: it never reached a socket within ``timeout``; nor did what was told before, and it never will.
             Rejected: the broker answered it with an ERROR.
-            TimeoutError: it reached a socket, and no receipt came.
+            TimeoutError: it reached a socket, or what was told before it did, and no receipt came.
             ConnectionBroken: the connection ended for good meanwhile.
         """
         if self.over:
@@ -186,6 +186,8 @@ class StompConnection:
                 answer = await pending.future
         except (TimeoutError, ConnectionBroken) as error:
             if pending.seq == 0:
+                if any(each.quiet and each.seq and not each.done for each in self._state.pending.values()):
+                    raise TimeoutError from None  # what was told before it has been sent
                 unsent = [key for key, each in self._state.pending.items()
                           if each is pending or (each.quiet and each.seq == 0)]
                 for key in unsent:
@@ -199,11 +201,6 @@ class StompConnection:
         """Send a frame without asking for a receipt: it has been carried out when a later one is confirmed, unless
         receipts come early."""
         self._write_pending(self._enqueue(command, headers, body, quiet=True))
-
-    @property
-    def early(self) -> bool:
-        """Whether receipts of messages come before these are safe."""
-        return self._state.early
 
     def _enqueue(self, command: str, headers: Mapping[str, str], body: bytes, *, quiet: bool = False) -> _Pending:
         self._state.receipts += 1

@@ -36,7 +36,7 @@ from workloads.broker_model import (
 )
 from workloads.client import StompClient, StompCluster
 from workloads.companion import Companion
-from workloads.connection import REPEATED, ConnectionBroken, Rejected
+from workloads.connection import REPEATED, ConnectionBroken, NotSent, Rejected
 from workloads.dialogue_exchanges import Exchanges
 from workloads.mismatch import Mismatch
 from workloads.senseless import About, may_end, senseless
@@ -614,16 +614,45 @@ class DialogueClient(StompClient):
     async def _visit(self) -> None:
         """Another login does something; of what it sends the model knows then."""
         self.said.append("visit")
-        what = await self._visitor.visit()
+        what = await self._while_here(self._visitor.visit)
         self.said[-1] = f"visit: {what}"
         self.surface.use(*([] if what == NOBODY else ["other-logins"]))
+
+    async def _while_here(self, visit: Callable[[], Awaitable[str]]) -> str:
+        """What another connection does while this one is there: where it is not any more, the broker has given back
+        what this one had, and nobody knows when."""
+        if self._connection.over:
+            return NOBODY
+        try:
+            what = await visit()
+        except Mismatch:
+            await self._be_there()
+            raise
+        except NotSent as error:  # what was said before it is done
+            raise ConnectionBroken(str(error)) from None
+        if what != NOBODY:
+            await self._be_there()
+        return what
+
+    async def _be_there(self) -> None:
+        """Raises ConnectionBroken, or TimeoutError, where nobody listens to this connection any more."""
+        if self.model.overflows():
+            return  # then it ends, which is looked at next
+        try:
+            if self._counts:
+                await self.request("RECOVER", {})
+            else:  # that is known where there are branches only
+                await self.request("BEGIN", {"transaction": "here"})
+                await self.request("ABORT", {"transaction": "here"})
+        except (NotSent, Rejected) as error:
+            raise ConnectionBroken(str(error)) from None
 
     async def _have_company(self) -> None:
         """Another connection of this login does something."""
         await self._be_safe()
         self._look()
         self.said.append("company")
-        what = await self._companion.visit()
+        what = await self._while_here(self._companion.visit)
         self.said[-1] = f"company: {what}"
         self.surface.use(*([] if what == NOBODY else ["other-connections"]))
 
@@ -674,7 +703,11 @@ class DialogueClient(StompClient):
         await self._be_safe()
         try:
             await self.request("DISCONNECT", {})
+        except Rejected as error:
+            raise Mismatch(f"DISCONNECT was refused ({error})") from None
         except (ConnectionBroken, TimeoutError) as error:
+            if not await self._companion.is_heard():
+                raise
             raise Mismatch(f"DISCONNECT was not confirmed ({error})") from None
         await self._come_back()
 

@@ -289,7 +289,12 @@ class TopicDialogueClient(ManagedConnection):
         """DISCONNECT, when no fault is in force: it is confirmed."""
         try:
             await self._connection.request("DISCONNECT", {}, b"", self._op_timeout)
+        except Rejected as error:
+            raise Mismatch(f"DISCONNECT was refused ({error})") from None
         except (ConnectionBroken, TimeoutError) as error:
+            await self._connection.abort()
+            await self._reconnect()
+            await self._listed()  # somebody is there
             raise Mismatch(f"DISCONNECT was not confirmed ({error})") from None
         await self._connection.abort()
 

@@ -156,12 +156,13 @@ class Visitor:
 
     async def _consuming(self) -> StompConnection | None:
         """A connection with a subscription to topics, to which nothing is due."""
-        connection = await self._connected()
-        if connection is None or self._model.box_of(self.login, self._topics[1].removeprefix("/topic/")).ready:
+        connection, waiting = await self._connected(), self._model.others.get(self.login)
+        if connection is None or (waiting is not None and waiting.ready):
             return None
         self._numbers += 1
         about = {"id": str(self._numbers), "destination": self._topics[1], "x-durable": f"{self._mine}-d"}
         await self._say("SUBSCRIBE", {**about, "ack": "client-individual"}, b"", allowed=True)
+        self._model.box_of(self.login, self._topics[1].removeprefix("/topic/"))
         return connection
 
     async def _has_ended(self, connection: StompConnection, wrong: str) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from nodes.systems.fiorano.bounds import TAKEOVER
-from nodes.systems.reference.deadlines import CONNECTIONS, DEADLINES, GREETING
+from nodes.systems.reference.deadlines import CONNECTIONS, DEADLINES, GREETING, MISDIRECTS
 from stormproof.contracts.deadline import Deadline
 
 _ODD = ("disk", "clock")
@@ -102,6 +102,7 @@ FIORANO_DEADLINES = (
     ),
     Deadline("completion", TAKEOVER, 1, _TABLE, _ODD, _REPLICATED, "a command is not confirmed", calm=True),
     GREETING,
+    MISDIRECTS,
     *DEADLINES,
     *CONNECTIONS,
 )

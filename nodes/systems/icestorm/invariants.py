@@ -201,29 +201,23 @@ class ConfirmedStays(Watcher):
 
 
 class AgreedIsThere(Watcher):
-    """How far the database of each replica came in each epoch, and which change was agreed upon last."""
+    """How far the database of each replica came in each epoch."""
 
     def __init__(self) -> None:
         self._reached: dict[str, dict[int, int]] = {}
-        self._agreed: dict[str, Stamp] = {}
 
     def look(self, node: str, program: IceStorm, now: Observed, before: Observed | None) -> str:
         """What a coordinator takes for agreed upon is on the disks of a majority."""
         if before is None or before.stamp != now.stamp:
             self._reached.setdefault(node, {})[now.stamp.epoch] = now.stamp.counter
-        stamp = program.agreed
-        if stamp == self._agreed.get(node, _NOTHING):
+        stamp = now.agreed
+        if stamp == (before.agreed if before is not None else _NOTHING):
             return ""
-        self._agreed[node] = stamp
         having = [name for name, reached in self._reached.items() if reached.get(stamp.epoch, -1) >= stamp.counter]
         if len(having) >= majority(program.replicas):
             return ""
         return (f"change {stamp.counter} of epoch {round_of(stamp.epoch)} is agreed upon, and on the disks of "
                 f"{', '.join(having)} only")
-
-    def ended(self, node: str) -> None:
-        """What it had agreed upon it knows no more; what is on its disk stays."""
-        self._agreed.pop(node, None)
 
 
 INVARIANTS = (

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from nodes.systems.reference.deadlines import CONNECTIONS, DEADLINES, GREETING
+from nodes.systems.reference.deadlines import CONNECTIONS, DEADLINES, GREETING, MISDIRECTS
 from stormproof.contracts.deadline import Deadline
 
 _LINKS = "Links: of two peers one dials the other, in every half of a heartbeat's interval"
@@ -160,6 +160,7 @@ JORAM_DEADLINES = (
         calm=True,
     ),
     GREETING,
+    MISDIRECTS,
     *DEADLINES,
     *CONNECTIONS,
 )

@@ -215,6 +215,8 @@ class QpidCluster(ReferenceCluster):
             await asyncio.sleep(LOOK)
             statuses = await self.statuses()
             await self._addresses.tell(statuses)
+            if self._done_by_hand and not self._persons and (done := await self.repair()):
+                note(done)
             now = loop.time()
             patience = None if self._persons else self._patience(statuses, on_call=True)
             if patience is None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from nodes.systems.qpid.bounds import FAILOVER
-from nodes.systems.reference.deadlines import DEADLINES, GREETING
+from nodes.systems.reference.deadlines import DEADLINES, GREETING, MISDIRECTS
 from stormproof.contracts.deadline import Deadline
 
 _ODD = ("disk", "clock")
@@ -147,5 +147,6 @@ QPID_DEADLINES = (
         calm=True,
     ),
     GREETING,
+    MISDIRECTS,
     *DEADLINES,
 )

@@ -53,7 +53,8 @@ class _Client:
 
 class Observed(NamedTuple):
     """What invariants look at: the replica's part in the election (``members``: how many are in its group, this one
-    included, as its coordinator knows; 0 elsewhere) and its database's stamp and promise."""
+    included, as its coordinator knows; 0 elsewhere), its database's stamp and promise, and the last change that it has,
+    as coordinator, taken for agreed upon."""
 
     state: str
     coordinator: str
@@ -63,6 +64,7 @@ class Observed(NamedTuple):
     max_seen: int
     promised: int
     stamp: Stamp
+    agreed: Stamp
 
 
 class IceStorm:
@@ -181,7 +183,7 @@ class IceStorm:
         election, database = self._election, self._database
         members = 1 + len(election.up) if election.leads else 0
         return Observed(election.state, election.coordinator, election.group, election.epoch, members,
-                        election.max_seen, database.promised, database.stamp)  # fmt: skip
+                        election.max_seen, database.promised, database.stamp, self._replication.agreed)  # fmt: skip
 
     def pending(self) -> Pending:
         """What this replica has to do, or to hear, before long."""
@@ -210,11 +212,6 @@ class IceStorm:
     def unlike_store(self) -> str:
         """In what memory and store differ."""
         return self._database.unlike_store() or self._delivery.unlike_store()
-
-    @property
-    def agreed(self) -> Stamp:
-        """The last change that this replica, as coordinator, has taken for agreed upon."""
-        return self._replication.agreed
 
     @property
     def database(self) -> Database:

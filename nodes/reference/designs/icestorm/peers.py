@@ -136,6 +136,7 @@ class Peers:
         if not self._links.send(peer, encode_frame([_ASK, number, question, list(arguments)])):
             raise PeerFailed(f"no link to {peer}", sent=False)
         future = self._waiting[peer][number] = asyncio.get_running_loop().create_future()
+        broken = self._broken[peer]
         try:
             limit = self._timeout if timeout is None else timeout
             async with within(None if patient else limit):
@@ -147,7 +148,7 @@ class Peers:
                 raise PeerFailed(f"{peer} does not answer {question} as a replica does", sent=True)
             return answer
         except TimeoutError:
-            self._unanswered[peer] = self._broken[peer]
+            self._unanswered[peer] = broken
             self._links.cut(peer, reason=f"no answer to {question}")
             raise PeerFailed(f"{peer} does not answer", sent=True) from None
         finally:

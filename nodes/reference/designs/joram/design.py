@@ -286,8 +286,9 @@ class Joram:
     def miscounted(self) -> str:
         """What is counted otherwise than it is there."""
         leader = self._leader
-        if (watched := self._replica.marks.watched) > self.transfers:
-            return f"transfers that rows are marked for: {watched} are counted, and there are {self.transfers}"
+        feeds = sum(not feed.in_step for _, feed in self._catch_up_feeds.values())
+        if (watched := self._replica.marks.watched) > self.transfers + feeds:
+            return f"transfers that rows are marked for: {watched} are counted, and there are {self.transfers + feeds}"
         return (self._replica.log.miscounted() or (leader.miscounted() if leader is not None else "")
                 or self._broker.miscounted())
 
