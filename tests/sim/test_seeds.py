@@ -177,6 +177,11 @@ def settings(text: str) -> dict[str, str]:
     (Case("qpid", "lock", "quorum,membership,clock", 3, 28.0, 17.0, settings(
         "output_timeout=0.5 detection_timeout=0.5 eviction_timeout=2.0 person=copies membership_kind=remove min_ok=3 "
         "fault_lengths=0.65,2,5.25 fault_gap=0.3")), 95000746),
+    # So did one that was taken in again while nobody served.
+    (Case("qpid", "offline-send", "power,membership,points,crash", 3, 34.0, 17.0, settings(
+        "answer_page=400 detection_timeout=0.5 catchup_timeout=2.0 eviction_timeout=2.0 catchup_chunk=100 "
+        "crash_kind=shutdown person=copies membership_kind=remove op_timeout=6.0 window=4 points_kind=partial,power "
+        "min_ok=3 fault_lengths=0.3,0.6,2 fault_gap=2.0")), 95001374),
 ], ids=lambda each: each.workload if isinstance(each, Case) else str(each))  # fmt: skip
 def test_it_is_not_invalid(case: Case, seed: int, tmp_path: Path) -> None:
     result = run_seed(case, seed, tmp_path, tmp_path, NONE)

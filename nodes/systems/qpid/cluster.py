@@ -309,6 +309,8 @@ class QpidCluster(ReferenceCluster):
             chosen = next(iter(found)) if fresh else newest
             done = f"promoted {chosen}"
             request = {"op": "promote", "bootstrap": fresh, "force": not (fresh or eligible)}
+        if found[chosen]["store"]["state"] == CLEAN:
+            await self._erase_other_shutdowns(found, found[chosen]["store"]["uuid"])
         if request["op"] == "accept-store" and self.managed and self.test.options["person"] == COPIES:
             self.note_by_hand(await self._copy(found, chosen))
             return
@@ -321,6 +323,17 @@ class QpidCluster(ReferenceCluster):
         elif fresh:
             return  # no repair: every first start is like that
         self.note_by_hand(done)
+
+    async def _erase_other_shutdowns(self, found: Mapping[str, Mapping[str, Any]], uuid: str) -> None:
+        """Who is to be primary with a clean store will refuse those whose clean store is of another shutdown."""
+        for node in found:
+            store = found[node]["store"]
+            if store["state"] == CLEAN and store["uuid"] != uuid:
+                try:
+                    await self._asked(node, op="erase-store")
+                except (UsageError, BackendError):
+                    continue  # a next look sees it again, if it is not too late
+                self.note_by_hand(f"erased the store of {node}")
 
     async def _copy(self, found: Found, chosen: str) -> str:
         """Copy one broker's store to all others; what came of it."""
