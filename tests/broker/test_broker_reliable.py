@@ -247,3 +247,27 @@ async def test_another_login_cannot_end_a_connection_that_it_asks_for(start_brok
     late = await RawClient.dial(broker.port)
     late.hello(x_reliable="true", x_connection_id=identity, x_received="0")
     assert (await late.refused()).headers["x-closed"] == "idle"
+
+
+@pytest.mark.requirement("H17", part=True)
+async def test_what_is_left_of_the_time_when_it_served_is_told(
+        tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    broker = ReferenceBroker(config := Config("n1", "standalone", str(tmp_path), port=0),
+                             RealRuntime(config, io.StringIO()))
+    await broker.start()
+    monkeypatch.setattr(broker.design, "submit", lambda command: None)
+    client = cast(Session, Sitting())
+    broker.open(client, Greeting("guest", "guest", 0, 0, False, True, None, 0))
+    assert broker._waiting and not broker.left_over(), "it serves"
+    waiting = dict(broker._waiting)
+    broker.drop_clients("not master")
+    assert not broker.left_over()
+    broker._waiting.update(waiting)
+    assert broker.left_over().startswith("connections that clients had, or waited for") and broker.left_over() in (
+        broker.miscounted())  # fmt: skip
+    broker._waiting.clear()
+    services = broker.services
+    services._started += [service for _, service in services._services] * 2
+    assert broker.left_over() == f"services that were stopped: {len(services._services)} are counted"
+    services._started.clear()
+    await broker.stop()

@@ -178,3 +178,14 @@ def test_commands_are_plain_data() -> None:
     assert command_of(frame, "c", reliable=False) == Command(
         "put", "c", 0,
         {"destination": PLACE, "key": "a", "headers": {"x-key": "a"}, "body": b"one", "expected": 7})  # fmt: skip
+
+
+@pytest.mark.requirement("H17", part=True)
+def test_values_that_are_known_and_not_there_are_told() -> None:
+    bench = opened()
+    put(bench, "k", "1")
+    engine = bench.engine
+    assert not engine.miscounted()
+    (known,) = engine._last_values._known.values()
+    known["k"].clear()
+    assert engine.miscounted() == "values of last-value:v: 0 are known, and 1 are there, or others"
