@@ -177,6 +177,11 @@ def settings(text: str) -> dict[str, str]:
     (Case("qpid", "lock", "quorum,membership,clock", 3, 28.0, 17.0, settings(
         "output_timeout=0.5 detection_timeout=0.5 eviction_timeout=2.0 person=copies membership_kind=remove min_ok=3 "
         "fault_lengths=0.65,2,5.25 fault_gap=0.3")), 95000746),
+    # A manager that was told to end, and awaits its broker's end, need not stand.
+    (Case("qpid", "transaction", "reboot,partition,packets,stop,manager", None, 40.0, 17.0, settings(
+        "catchup_timeout=2.0 eviction_timeout=3.0 person=copies same_replica=0.0 surface=True movers=4 "
+        "partition_kind=link clients=outside packets_links=clients min_ok=3 fault_lengths=1.2,2.1,2.6 fault_gap=2.0")),
+     95001616),
     # So did one that was taken in again while nobody served.
     (Case("qpid", "offline-send", "power,membership,points,crash", 3, 34.0, 17.0, settings(
         "answer_page=400 detection_timeout=0.5 catchup_timeout=2.0 eviction_timeout=2.0 catchup_chunk=100 "

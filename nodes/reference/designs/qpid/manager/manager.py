@@ -72,6 +72,8 @@ class Manager:
         self._reports: dict[str, Report] = {}
         self._quorum = False
         self._ticked = runtime.now()
+        self._ending = False
+        """Whether it has been told to end, and sees its broker off."""
         runtime.expose("qpid/managers", f"{config.node}.manager", self)
 
     # What invariants look at.
@@ -89,6 +91,8 @@ class Manager:
 
     def pending(self) -> Pending:
         """What this manager has to do before long."""
+        if self._ending:
+            return {}
         found: dict[str, Collection[Hashable]] = dict(self.coordinator.pending())
         if missing := self._links.missing():
             found["manager-link"] = missing
@@ -114,6 +118,7 @@ class Manager:
                 self._tick()
                 await asyncio.sleep(self.options.heartbeat)
         finally:
+            self._ending = True
             for task in working:
                 task.cancel()
             await asyncio.wait(working)
