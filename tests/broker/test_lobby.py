@@ -127,3 +127,23 @@ async def test_thousands_of_strangers_leave_nothing(start_broker: Start) -> None
         for client in strangers:
             client.abort()
     assert under_attack.most_memory(broker) < 60 << 20
+
+
+async def test_who_waits_for_its_output_to_be_taken_and_is_lost_leaves_its_messages(tmp_path: Path) -> None:
+    """It sends no heart-beats, and nobody sends it any: that its connection has failed is all that can be noticed."""
+    broker = await started(tmp_path)
+    slow, other = await RawClient.connect(broker.port), await RawClient.connect(broker.port)
+    for _ in range(9):
+        await other.confirmed("SEND", {"destination": "/queue/q"}, bytes(1 << 20))
+    slow.send("SUBSCRIBE", {"id": "s", "destination": "/queue/q", "ack": "client-individual"})
+    await asyncio.sleep(0.3)  # it reads nothing, and what waits for it is more than it may have
+    for number in range(3):
+        slow.send("SEND", {"destination": f"/queue/other{number}"}, b"x")
+    await asyncio.sleep(0.2)
+    assert broker.status()["sessions"] == 2
+    slow.abort()
+    await until(lambda: broker.status()["sessions"] == 1)
+    other.send("SUBSCRIBE", {"id": "s", "destination": "/queue/q", "ack": "client-individual"})
+    assert (await other.expect("MESSAGE")).headers["redelivered"] == "true"
+    other.abort()
+    await broker.stop()

@@ -16,8 +16,9 @@ from nodes.reference.server.output_buffer import OutputBuffer
 
 
 @asynccontextmanager
-async def connected() -> AsyncIterator[tuple[OutputBuffer, socket.socket]]:
-    """The output of a connection, and its client."""
+async def connected() -> AsyncIterator[tuple[OutputBuffer, socket.socket, list[str]]]:
+    """The output of a connection, its client, and what is told of it."""
+    told: list[str] = []
     accepted: asyncio.Future[asyncio.StreamWriter] = asyncio.get_running_loop().create_future()
 
     async def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -25,15 +26,16 @@ async def connected() -> AsyncIterator[tuple[OutputBuffer, socket.socket]]:
 
     server = await asyncio.start_server(accept, "127.0.0.1", 0)
     with socket.create_connection(server.sockets[0].getsockname()) as client:
-        outlet = OutputBuffer(await accepted, Limits(), lambda: None, lambda reason: None)
-        yield outlet, client
+        outlet = OutputBuffer(await accepted, Limits(), lambda: told.append("emptied"), told.append,
+                              lambda: told.append("lost"))
+        yield outlet, client, told
     outlet.close()
     server.close()
 
 
 @pytest.mark.parametrize("last", [b"", b"ERROR\n\n\0"])
 async def test_a_client_that_reset_its_connection_harms_nobody(last: bytes) -> None:
-    async with connected() as (outlet, client):
+    async with connected() as (outlet, client, _):
         client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         client.close()
         time.sleep(0.05)  # the reset arrives, and the loop has no chance to notice it
@@ -41,9 +43,24 @@ async def test_a_client_that_reset_its_connection_harms_nobody(last: bytes) -> N
 
 
 async def test_what_is_not_made_yet_is_counted_again() -> None:
-    async with connected() as (outlet, _):
+    async with connected() as (outlet, *_):
         outlet.add(b"RECEIPT\n\n\0")
         outlet.add_later(100, lambda: b"MESSAGE\n\n\0")
         assert not outlet.miscounted()
         outlet._unmade -= 1
         assert outlet.miscounted()
+
+
+async def test_whoever_waits_until_its_output_is_taken_is_told_that_it_never_will_be() -> None:
+    async with connected() as (outlet, client, told):
+        for _ in range(12):
+            outlet.add(bytes(1 << 20))
+        outlet.flush()
+        await asyncio.sleep(0.05)
+        assert outlet.waiting() and not told
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        client.close()
+        async with asyncio.timeout(5):
+            while not told:
+                await asyncio.sleep(0.02)
+        assert told == ["lost"] and not outlet.waiting()

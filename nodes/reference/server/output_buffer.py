@@ -27,16 +27,18 @@ class OutputBuffer:
 
     A frame may be given as what makes it, with about its size: many that carry the same body then cost nothing before
     their turn comes. ``emptied`` is called when nothing waits here any more; ``stuck``, once, when more than
-    ``max_output`` bytes wait or the client has taken none of them for ``output_timeout`` seconds.
+    ``max_output`` bytes wait or the client has taken none of them for ``output_timeout`` seconds; ``lost`` when the
+    connection fails while some wait, which nobody will take.
     """
 
     def __init__(self, writer: asyncio.StreamWriter, limits: Limits, emptied: Callable[[], None],
-                 stuck: Callable[[str], None]) -> None:
+                 stuck: Callable[[str], None], lost: Callable[[], None]) -> None:
         self._writer = writer
         self._transport = writer.transport
         self._limits = limits
         self._emptied = emptied
         self._stuck = stuck
+        self._lost = lost
         self._loop = asyncio.get_running_loop()
         self._frames: deque[tuple[int, bytes | Callable[[], bytes]]] = deque()
         self._unmade = 0
@@ -180,7 +182,7 @@ class OutputBuffer:
         self._drop()
         self._transport.abort()
         # Whoever is told has this buffer: what is in a circle would stay until a collection finds it.
-        self._emptied, self._stuck = _tell_nobody, _tell_nobody
+        self._emptied, self._stuck, self._lost = _tell_nobody, _tell_nobody, _tell_nobody
 
     async def _drained(self) -> None:
         while self._watching:
@@ -200,7 +202,10 @@ class OutputBuffer:
             if self.waiting() == 0:
                 break
         self._drain = None
-        if self._watching and not self._transport.is_closing():
+        if self._transport.is_closing():
+            self._drop()
+            self._lost()
+        elif self._watching:
             self._emptied()
 
     def _give_up(self, reason: str) -> None:

@@ -139,7 +139,7 @@ class Session:
         transport: Any = writer.transport
         if hasattr(transport, "max_size"):
             transport.max_size = _RECEIVED
-        self._output = OutputBuffer(writer, host.limits, self._all_written, self._stuck)
+        self._output = OutputBuffer(writer, host.limits, self._all_written, self._stuck, self._lost)
         self._greeting: Greeting | None = None
         self._admission: Admission | None = None
         self._open = False
@@ -539,6 +539,10 @@ class Session:
 
     def _stuck(self, reason: str) -> None:
         self.end(f"client does not read: {reason}")
+
+    def _lost(self) -> None:
+        """Whoever has to wait until its output is taken would never see that its connection has ended."""
+        self._may_go_on.set()
 
     def _all_written(self) -> None:
         self._may_go_on.set()
