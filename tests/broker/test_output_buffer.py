@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 import pytest
+from broker_process import until
 
 from nodes.reference.engine.limits import Limits
 from nodes.reference.server.output_buffer import OutputBuffer
@@ -60,7 +61,5 @@ async def test_whoever_waits_until_its_output_is_taken_is_told_that_it_never_wil
         assert outlet.waiting() and not told
         client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         client.close()
-        async with asyncio.timeout(5):
-            while not told:
-                await asyncio.sleep(0.02)
+        await until(lambda: bool(told))
         assert told == ["lost"] and not outlet.waiting()
