@@ -108,7 +108,8 @@ class Coordinator:
         """What it has to do about there being no coordinator."""
         now = self._runtime.now()
         if self.phase in (ASKING, STANDING):
-            return {"ballot": [(self.phase, self._ballot)]}  # who may stand asks again, for promises
+            # Who may stand asks again, for promises; who gets no answers asks by the same ballot later.
+            return {"ballot": [(self.phase, self._ballot, self._deadline)]}
         if self.phase == COORDINATING or self._hears_coordinator(now) or (
                 len(self._others.alive()) < self._membership.needed):
             return {}
