@@ -182,7 +182,12 @@ def settings(text: str) -> dict[str, str]:
         "catchup_timeout=2.0 eviction_timeout=3.0 person=copies same_replica=0.0 surface=True movers=4 "
         "partition_kind=link clients=outside packets_links=clients min_ok=3 fault_lengths=1.2,2.1,2.6 fault_gap=2.0")),
      95001616),
-    # So did one that was taken in again while nobody served.
+    # Who gets no answers may ask for votes again by the same ballot.
+    (Case("qpid", "lock", "stop,points,manager,partition", 3, 34.0, 17.0, settings(
+        "max_under_way=2 detection_timeout=0.5 manager_lease=0.5 catchup_timeout=2.0 eviction_timeout=3.0 "
+        "person=copies client_order=primary-first impatient=True workers=8 partition_kind=majority-ring min_ok=3 "
+        "fault_lengths=0.47,2,2.6 fault_gap=0.3")), 96000054),
+    # A broker that was away while stores were copied was taken in again while nobody served.
     (Case("qpid", "offline-send", "power,membership,points,crash", 3, 34.0, 17.0, settings(
         "answer_page=400 detection_timeout=0.5 catchup_timeout=2.0 eviction_timeout=2.0 catchup_chunk=100 "
         "crash_kind=shutdown person=copies membership_kind=remove op_timeout=6.0 window=4 points_kind=partial,power "
