@@ -19,8 +19,21 @@ from nodes.systems.reference.system import (
 )
 from nodes.systems.standalone.draws import DRAWING
 from nodes.systems.standalone.guarantees import GUARANTEES
+from stormproof.contracts.deadline import Deadline
 from stormproof.contracts.option import Option
 from stormproof.contracts.system import RoleChange
+
+
+FORWARDING = Deadline(
+    "forwarding",
+    {},
+    11,
+    "HA Joram, 4.2.1: a message for another server is kept, and sent, until it is there; four times the broker's own "
+    "network_timeout, 2 s",
+    ("disk", "clock"),
+    what="a message for another server is not known to be there",
+    calm=True,
+)
 
 
 def role_change(line: Line) -> RoleChange | None:
@@ -36,7 +49,7 @@ STANDALONE = ReferenceSystem(
     guarantees=(*GUARANTEES, *of_surface(GUARANTEES)),
     events=Events(role=role_change),
     drawing=DRAWING,
-    deadlines=(*DEADLINES, *CONNECTIONS),
+    deadlines=(*DEADLINES, *CONNECTIONS, FORWARDING),
     invariants=(STORE_HOLDS, COUNTS_ADD_UP),
     options=(
         Option("idle_timeout", 5.0, "seconds after which a detached reliable connection is closed"),
