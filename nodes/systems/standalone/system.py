@@ -23,7 +23,6 @@ from stormproof.contracts.deadline import Deadline
 from stormproof.contracts.option import Option
 from stormproof.contracts.system import RoleChange
 
-
 FORWARDING = Deadline(
     "forwarding",
     {},
