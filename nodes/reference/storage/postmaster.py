@@ -31,7 +31,7 @@ _PLACES = ("/usr/lib/postgresql",)
 _CHILDREN_SECONDS = 20.0
 """How long processes of a server that was killed may take to end."""
 _SETTINGS = {"listen_addresses": "127.0.0.1", "unix_socket_directories": "", "shared_buffers": "32MB", "jit": "off",
-             "max_connections": "20", "logging_collector": "off", "log_line_prefix": ""}  # fmt: skip
+             "max_connections": "50", "logging_collector": "off", "log_line_prefix": ""}  # fmt: skip
 
 
 CAPABILITIES = ("CHOWN", "KILL", "SETGID", "SETUID")
