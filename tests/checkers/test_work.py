@@ -79,6 +79,15 @@ def test_each_fault_may_have_all_that_is_kept_sent_again() -> None:
     assert judged(0, size=6001, work_bounds=again, faults=2).verdict == "invalid"
 
 
+def test_without_a_bound_rest_alone_is_judged_and_that_is_said() -> None:
+    rest = {"seconds": 2.0, "machines": {"n1": [10**6, 0]}, "writes": {"n1": 20}, "dialled": {"n1": 0}}
+    counted = {"seconds": 10.0, "machines": {"n1": [10**6, 0]}, "answers": [1, 1], "requests": [1, 1], "rest": rest}
+    outcome = judged(0, work=counted, work_bounds={})
+    assert outcome.verdict == "valid" and "no bound is claimed" in outcome.summary
+    rest["writes"] = {"n1": 21}
+    assert judged(0, work=counted, work_bounds={}).verdict == "invalid"
+
+
 def test_without_a_bound_or_a_count_nothing_is_said() -> None:
     assert judged(10**6, work_bounds={}).verdict == "unknown"
     assert judged(10**6, work=None).verdict == "unknown"

@@ -164,10 +164,13 @@ def settings(text: str) -> dict[str, str]:
     (Case("joram", "clustered", "clock,reboot,points,partition,pause", None, 40.0, 17.0, settings(
         "max_closed=20 max_outcomes=40 log_keep=5 send_window=200 same_replica=0.0 impatient=True producers=10 "
         "consumers=2 surface=True min_ok=3 fault_lengths=1.05,4,6 fault_gap=0.1")), 95001264),
-    # Whoever has a command under way is listened to again when that is done, however much others have by then.
+    # Whoever has its share under way is listened to again when a command of it is done, whatever others have by then.
     (Case("icestorm", "subscriptions", "pause", 3, 36.0, 40.0, settings(
         "max_under_way=2 max_bytes_under_way=5000 changers=2 min_ok=3 fault_lengths=0.53,1.3,2.2,13 fault_gap=2.0")),
      95000986),
+    (Case("icestorm", "events", "points", None, 16.0, 40.0, settings(
+        "max_under_way=2 max_outstanding=3 response_timeout=1.0 client_heartbeat=3.0 surface=True work=0.05 "
+        "points_kind=partial,power min_ok=3 fault_lengths=1.05,1.3 fault_gap=0.1")), 95001948),
     # A pair whose channel is reset again and again synchronises again and again.
     (Case("fiorano", "consume-last", "points,reboot,packets,rolling", 2, 34.0, 40.0, settings(
         "heartbeat=0.1 page=24 max_under_way=2 max_bytes_under_way=5000 output_timeout=1.0 message_cache=300 "

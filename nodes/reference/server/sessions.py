@@ -154,7 +154,7 @@ class Session:
         self._worker = Worker()
         self._may_go_on = asyncio.Event()
         self._reading = True
-        self._waits = False
+        self._waits = self._for_share = False
         self._last_read = self._loop.time()
         self._to_acknowledge: dict[str, str] = {}
         self._timers: dict[str, asyncio.TimerHandle] = {}
@@ -292,6 +292,7 @@ class Session:
     async def _wait(self) -> None:
         self._reading, self._waits = False, True
         while self._must_wait():
+            self._for_share = self._has_share()
             self._may_go_on.clear()
             await self._may_go_on.wait()
         self._reading, self._waits = True, False
@@ -308,8 +309,10 @@ class Session:
 
     def _late(self, now: float) -> tuple[str, float] | None:
         read = self._last_read
-        if self._waits:  # who had too much output, or under way, is listened to again when all is taken, or one is done
-            return None if self._must_wait() or self._output.waiting() or self._outstanding else (HELD_UP, read)
+        if self._waits:
+            # Who had too much output goes on when all is taken, who had its share when a command is done.
+            waits = self._output.waiting() or (self._for_share and self._outstanding)
+            return None if self._must_wait() or waits else (HELD_UP, read)
         greeting = self._greeting
         if greeting is None or not self._open:
             return None

@@ -332,7 +332,7 @@ class QpidCluster(ReferenceCluster):
                 try:
                     await self._asked(node, op="erase-store")
                 except (UsageError, BackendError):
-                    continue  # a next look sees it again, if it is not too late
+                    continue  # nobody tries again: the primary goes on to refuse it
                 self.note_by_hand(f"erased the store of {node}")
 
     async def _copy(self, found: Found, chosen: str) -> str:

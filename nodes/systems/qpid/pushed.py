@@ -71,7 +71,7 @@ class Pushed:
         try:
             _check(await self._cluster.ask(node, op="erase-store"))
         except _TROUBLE:
-            return  # it is told then, and asked again once it has been refused
+            return  # nobody tries again: the primary goes on to refuse it
         self._cluster.note_by_hand(f"erased the store of {node}")
 
     async def tell(self, statuses: Iterable[NodeStatus]) -> Mapping[str, str]:
