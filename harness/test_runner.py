@@ -297,11 +297,12 @@ class TestRunner:
         if counts is not None and begun is not None:
             sent, written, dialled = begun
             machines, now = self.topology.machines, counts.written()
+            inside = [machine for machine in machines if machine not in outside]
             found["work"] = work_done(counts.sent(), machines, self.clock() / SECOND)
             found["work"]["rest"] = {
                 "machines": work_done(since(counts.sent(), sent), machines, REST)["machines"], "seconds": REST,
-                "dialled": dialled_between(counts.dialled(), dialled, machines),
-                "writes": {machine: now[machine] - written.get(machine, 0) for machine in machines if machine in now}}
+                "dialled": dialled_between(counts.dialled(), dialled, inside),
+                "writes": {machine: now[machine] - written.get(machine, 0) for machine in inside if machine in now}}
         update_run(self.run_dir, **found)
 
     async def _outside(self) -> set[str]:

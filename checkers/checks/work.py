@@ -40,7 +40,7 @@ def check(run: Run) -> CheckOutcome:
     if found:
         return CheckOutcome(INVALID, len(found), str(found[0].detail["reason"]), tuple(found), figures)
     if not claimed:
-        return CheckOutcome(VALID, 0, "at rest hardly anybody dialled or wrote; no bound is claimed besides", (), figures)
+        return CheckOutcome(VALID, 0, "at rest hardly anybody dialled or wrote; no bound is claimed", (), figures)
     text = f"what machines sent each other ({_counted(sent[FRAMES], FRAMES)}) was in proportion"
     return CheckOutcome(VALID, 0, text, (), figures)
 
