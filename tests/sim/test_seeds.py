@@ -176,6 +176,11 @@ def settings(text: str) -> dict[str, str]:
         "heartbeat=0.1 page=24 max_under_way=2 max_bytes_under_way=5000 output_timeout=1.0 message_cache=300 "
         "same_replica=2.0 impatient=True client_heartbeat=1.0 surface=True producers=1 min_ok=3 fault_lengths=0.4,0.6 "
         "fault_gap=1.0")), 95001194),
+    # A replica that was not taken in dials on, and nobody asks for anything.
+    (Case("joram", "lock", "points,membership,pause", 4, 28.0, 17.0, settings(
+        "ack=majority propagation=asynchronous detection_timeout=0.5 max_closed=20 max_outcomes=40 log_keep=5 "
+        "transfer=held-back spares=2 impatient=True client_heartbeat=1.0 op_timeout=1.0 poll=0.05 "
+        "membership_kind=add,remove pause_kind=master min_ok=3 fault_lengths=0.47,0.65 fault_gap=2.0")), 97000006),
     # A broker that was away while stores were copied came back with one of an earlier shutdown, and nobody erased it.
     (Case("qpid", "lock", "quorum,membership,clock", 3, 28.0, 17.0, settings(
         "output_timeout=0.5 detection_timeout=0.5 eviction_timeout=2.0 person=copies membership_kind=remove min_ok=3 "
