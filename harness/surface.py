@@ -28,7 +28,7 @@ _BY_MODEL = frozenset({
     "abort-of-acks", "abort-of-nacks", "refused-commands", "durable-deleted", "xa-abort-prepared", "xa-commit-again",
     "xa-one-phase", "qpid-direct", "qpid-fanout", "qpid-topic", "headers-repeated", "durable-changed", "durable-in-use",
     "several-subscriptions", "number-left-out", "closed-for-idleness",
-    "taken-over", "slow-reader", "qpid-pages", "ack-auto-plain", "transient-overflow", "beyond-limits",
+    "taken-over", "slow-reader", "qpid-pages", "ack-auto-plain", "transient-overflow", "beyond-limits", "full-broker",
     "no-receipt", "malformed", "other-connections", "headers-forged",
 })
 """What is used, and judged, by dialogues as well."""
@@ -136,6 +136,8 @@ ITEMS: tuple[Item, ...] = tuple(_with_dialogues(item) for item in (
     _nobody("transient-overflow", "a transient subscription that holds more messages than it may", systems=RELIABLE),
     _nobody("beyond-limits", "commands beyond `max_transactions`, `max_subscriptions`, `max_transaction_items`, "
             "`max_transaction_bytes`, `max_fanout`, `max_headers`, `max_body`", systems=RELIABLE),
+    _nobody("full-broker", "a broker with `max_messages`, `max_queues` or `max_prepared`, whosever these are",
+            systems=RELIABLE),
     _by("topic", "publish", "SEND to a topic", "publish", _TOPIC, RELIABLE),
     _by("topic", "durable", "a durable subscription: SUBSCRIBE with x-durable, UNSUBSCRIBE, again", "attach detach",
         ("topic-lost", "topic-order"), RELIABLE),

@@ -33,6 +33,9 @@ class Limits:
     max_transaction_bytes: int = 16 << 20
     max_headers: int = 128
     max_body: int = 4 << 20
+    max_messages: int = 1_000_000
+    max_queues: int = 10_000
+    max_prepared: int = 400
 
     @classmethod
     def of(cls, options: Mapping[str, Any]) -> Limits:
@@ -207,6 +210,11 @@ class BrokerModel:
         have of it."""
         taken = sum(other is box for each in self.prepared.values() for other, _ in each.taken)
         return len(box.ready) + sum(len(each.unacknowledged) for each in box.subscriptions) + taken
+
+    def messages(self) -> int:
+        """How many messages a broker has of this client at least."""
+        boxes = [*self.queues.values(), *self.durables.values(), *self.transients, *self.others.values()]
+        return sum(map(self.held, boxes))
 
     def overflows(self) -> bool:
         """Whether transient subscriptions hold more than they may, for which the connection ends."""

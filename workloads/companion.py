@@ -12,9 +12,10 @@ from typing import Protocol
 
 from nodes.stomp import Frame
 from nodes.timeouts import within
-from workloads.broker_model import ABORTED, COMMITTED, Box, BrokerModel
+from workloads.broker_model import ABORTED, COMMITTED, Box, BrokerModel, Limits
 from workloads.connection import ConnectionBroken, NotSent, Rejected, Settings, StompConnection
 from workloads.mismatch import Mismatch
+from workloads.room import Full, Room
 from workloads.surface import difference_of
 from workloads.visitor import NOBODY
 
@@ -34,14 +35,15 @@ class Host(Protocol):
 
 
 class Companion:
-    """``most``: the largest window; ``counts``: redeliveries are counted for good; ``branches``: the broker has topics
+    """``limits`` are a client's; ``counts``: redeliveries are counted for good; ``branches``: the broker has topics
     and branches."""
 
     def __init__(self, host: Host, settings: Settings, addresses: Callable[[], list[tuple[str, int]]],
-                 op_timeout: float, most: int, *, counts: bool, branches: bool) -> None:
+                 op_timeout: float, limits: Limits, *, counts: bool, branches: bool) -> None:
         self._host, self._settings, self._addresses = host, settings, addresses
-        self._op_timeout, self._most = op_timeout, most
+        self._op_timeout, self._most = op_timeout, limits.max_prefetch
         self._counts, self._branches = counts, branches
+        self._room = Room(limits)
         self._numbers = 0
 
     async def visit(self) -> str:
@@ -74,7 +76,10 @@ class Companion:
         steps = [self._send, self._take]
         if self._branches:
             steps += [self._end_branch, self._delete_durable]
-        done = await self._host.rng.choice(steps)(connection)
+        try:
+            done = await self._host.rng.choice(steps)(connection)
+        except Full:
+            return "nothing, as the broker is full"
         try:
             await connection.request("DISCONNECT", {}, b"", self._op_timeout)
         except Rejected as error:
@@ -116,6 +121,8 @@ class Companion:
         try:
             await connection.request(command, headers, body, self._op_timeout)
         except Rejected as error:
+            if self._room.lacks(command, headers, str(error)):
+                raise Full(str(error)) from None
             raise Mismatch(f"{command} of another connection was refused ({error})") from None
         async with within(self._op_timeout):
             await connection.settled()

@@ -39,6 +39,7 @@ from workloads.companion import Companion
 from workloads.connection import REPEATED, ConnectionBroken, NotSent, Rejected
 from workloads.dialogue_exchanges import Exchanges
 from workloads.mismatch import Mismatch
+from workloads.room import Full, Room, takes_room
 from workloads.senseless import About, may_end, senseless
 from workloads.surface import Surface, difference_of
 from workloads.visitor import NOBODY, Visitor
@@ -95,6 +96,7 @@ class DialogueClient(StompClient):
         self.surface = surface
         self.rng = rng
         self._limits = Limits.of(self._options)
+        self._room = Room(self._limits)
         self.model = BrokerModel(self._limits)
         self._numbers = 0
         self.said: deque[str] = deque(maxlen=_REMEMBERED)
@@ -109,7 +111,7 @@ class DialogueClient(StompClient):
         """Whether the number of redeliveries survives a change of primary."""
         objects, self._automatic = Exchanges(self), Automatic(self)
         self._companion = Companion(self, self._settings, lambda: list(self._addresses),
-                                    float(self._options["op_timeout"]), self._limits.max_prefetch,
+                                    float(self._options["op_timeout"]), self._limits,
                                     counts=self._counts, branches=not cluster.exchanges)
         # Where few messages are many, topics matter more.
         limits = self._limits
@@ -118,10 +120,12 @@ class DialogueClient(StompClient):
         self._steps: list[tuple[int, Callable[[], Awaitable[None]]]] = [
             (8, self._send), (4, self._subscribe), (9, self._settle_some), (2, self._unsubscribe),
             (3, self._begin), (7, self._add_to_transaction), (4, self._end_transaction), (1, self._part),
-            (1, self._be_refused), (1, self._be_slow), (2, self._have_company), (2, self._send_many),
-            (2, self._settle_many),
-            (1, self._be_taken_over) if self._settings.reliable else (2, self._take_automatically),
-            *([(5, self._visit)] if visits else []),
+            (1, self._be_refused), (1, self._be_slow), (2, self._have_company),
+            # Of what is told without a receipt, or taken automatically, nobody would know what became of it.
+            *([] if self._room.small else [(2, self._send_many)]), (2, self._settle_many),
+            *([(1, self._be_taken_over)] if self._settings.reliable else
+              [] if self._room.small else [(2, self._take_automatically)]),
+            *([(5, self._visit)] if visits and not self._room.small else []),
             *([(8, objects.configure), (6, objects.send)] if cluster.exchanges else
               [(3, self._publish), (topics, self._subscribe_to_topics), (topics - 3, self._fill),
                (3, self._begin_branch), (5, self._prepare),
@@ -170,7 +174,12 @@ class DialogueClient(StompClient):
         ((_, step),) = self.rng.choices(self._steps, weights)
         before = self._due()
         self._answered_in_order = False
-        await step()
+        try:
+            await step()
+        except Full as full:
+            self.said.append(str(full))
+            self.surface.use("full-broker")
+            await self._come_back()
         self._look()
         if self._answered_in_order and before & self._due():
             raise Mismatch("a message that was due did not come before the answer to what was said later")
@@ -189,10 +198,17 @@ class DialogueClient(StompClient):
         if command == "SEND" and self.rng.random() < 0.05:
             headers = _FORGED | headers
             self.surface.use("headers-forged")
+        if self._room.small and takes_room(command, headers):
+            await self._be_safe()
+        full = self._room.taken(self.model, command, headers)
         try:
             answer: Mapping[str, str] = await self.request(command, headers, body)
         except Rejected as error:
+            if self._room.lacks(command, headers, str(error)):
+                raise Full(str(error)) from None
             raise Mismatch(f"{command} was refused ({error})") from None
+        if full:
+            raise Mismatch(f"{command} was confirmed by a broker that is full")
         self._answered_in_order |= command in _IN_ORDER and not self._options.get("as_documented")
         return answer
 
@@ -682,13 +698,22 @@ class DialogueClient(StompClient):
         for xid in list(model.prepared):
             await self._end_branch(xid, ABORTED if self.rng.random() < 0.5 else COMMITTED)
             await self._overflowed()
-        for box in list(model.waiting()):
+        boxes = list(model.waiting())
+        while boxes:
+            box = boxes.pop(0)
             if not self._may_subscribe():
                 await self._take_all()
                 for one in list(model.subscriptions.values()):
                     await self._end_subscription(one, delete=False)
-            if not box.subscriptions:
+            if box.subscriptions:
+                continue
+            try:
                 await self._take_from(box)
+            except Full as full:
+                if box.ready:
+                    raise Mismatch(f"SUBSCRIBE to what is there was refused ({full})") from None
+                await self._come_back()  # it may never have come into being; the others are free again
+                boxes = [each for each in model.waiting() if each in boxes or each.ready]
         await self._take_all()
         message = await self.poll()
         if message is not None:

@@ -120,6 +120,9 @@ DIALOGUE: tuple[Draw, ...] = (
     Draw("max_transaction_bytes", (2_000,), 0.2),
     Draw("max_headers", (40,), 0.2),
     Draw("max_body", (3_000,), 0.2),
+    Draw("max_messages", (40, 100), 0.2),
+    Draw("max_queues", (48, 96), 0.2),
+    Draw("max_prepared", (2, 4), 0.25),
 )
 OFFLINE_SEND: tuple[Draw, ...] = (
     *_CLIENTS,

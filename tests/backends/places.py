@@ -196,7 +196,8 @@ def make_place(name: str, below: str = "") -> Iterator[Place]:
             fcntl.flock(lock, fcntl.LOCK_EX)
             place = Place(backend, run, tmp, run_dir, python, env, become, lock, user, tmpdir)
             yield place
-        assert place.leftovers() == []
+        left = place.leftovers()
+        assert left == [], left
     finally:
         shutil.rmtree(tmp)
 

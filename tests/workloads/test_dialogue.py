@@ -10,6 +10,7 @@ import pytest
 from harness.sim.campaign import ALL, NONE, Case, run_and_judge
 from nodes import stomp
 from nodes.reference import mutations
+from nodes.reference.engine.destinations import Destinations
 from nodes.reference.engine.topics import matches
 from stormproof.history.seal import read_history
 from workloads.broker_model import CLIENT, COMMITTED, INDIVIDUAL, BrokerModel, Item, selects
@@ -60,6 +61,23 @@ def test_a_broker_that_takes_what_is_no_frame_is_seen(name: str, loose: object, 
     found = next((result for result in results if result.verdict == "invalid"), None)
     assert found is not None and found.run_dir is not None
     assert any(what in error for error in read_history(found.run_dir)["error"].to_pylist() if error)
+
+
+@pytest.mark.requirement("H17", part=True)
+@pytest.mark.parametrize(("name", "option", "check"), [
+    ("_check_queues", "max_queues", "invariants"), ("check_room", "max_messages", "dialogue"),
+])  # fmt: skip
+def test_a_broker_that_takes_more_than_it_has_room_for_is_seen(name: str, option: str, check: str, tmp_path: Path,
+                                                               monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before the edit no run is invalid, and the broker is full in each."""
+    case = Case("standalone", "dialogue", "kill", None, 14.0, 80.0, {"fault_gap": "2", option: "16"})
+    result = run_and_judge(case, 1, tmp_path, tmp_path, NONE)[0]
+    assert result.verdict == "valid", result.sentence
+    assert result.surface["full-broker"][1]
+    monkeypatch.setattr(Destinations, name, lambda *_, **__: None)
+    results = (run_and_judge(case, seed, tmp_path, tmp_path, NONE)[0] for seed in range(1, 9))
+    found = next((result for result in results if result.verdict == "invalid"), None)
+    assert found is not None and check in found.broken
 
 
 @pytest.mark.parametrize(("pattern", "topic"), [

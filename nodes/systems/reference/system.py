@@ -74,6 +74,9 @@ LIMITS = (
     Option("max_transaction_bytes", 16 << 20, "bytes of a transaction, and of all open ones of a connection"),
     Option("max_headers", 128, "headers of a frame"),
     Option("max_body", 4 << 20, "bytes of a frame's body"),
+    Option("max_messages", 1_000_000, "messages of a broker; beyond, it takes none"),
+    Option("max_queues", 10_000, "queues and subscriptions to topics of a broker; beyond, it makes none"),
+    Option("max_prepared", 400, "prepared branches of a broker; beyond, it prepares none"),
 )
 """Options of designs with topics and branches: what a client may have."""
 
