@@ -10,8 +10,8 @@ from collections.abc import Mapping
 
 from workloads.broker_model import BrokerModel, Limits
 
-_FEW = 100
-"""Messages, queues or branches of which a broker of this run may be full."""
+_USUAL = Limits()
+"""As much as no run comes to."""
 _IS_FULL = re.compile("the broker already (has|holds) its limit of")
 
 
@@ -29,7 +29,8 @@ class Room:
 
     def __init__(self, limits: Limits) -> None:
         self._limits = limits
-        self.small = min(limits.max_messages, limits.max_queues, limits.max_prepared) < _FEW
+        self.small = (limits.max_messages < _USUAL.max_messages or limits.max_queues < _USUAL.max_queues
+                      or limits.max_prepared < _USUAL.max_prepared)
         """Whether it may be full in this run."""
 
     def lacks(self, command: str, headers: Mapping[str, str], reason: str) -> bool:
