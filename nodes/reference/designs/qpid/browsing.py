@@ -52,7 +52,7 @@ _CHUNKS = 4
 class Browser:
     """A backup that browses this primary's queues.
 
-    ``number`` is the last group that it has completed. Until ``live`` groups wait in ``held``, of ``held_bytes`` in
+    It attached at ``since``; ``number`` is the last group that it has completed. Until ``live`` groups wait in ``held``, of ``held_bytes`` in
     all, behind what was there when it attached. ``counts``: completions wait for it; ``until``: for so long, unless it
     is caught up; never where it is ``optional``. ``waits``: what it lacks waits for room in its window. ``queues`` is
     there where each queue has a browser of its own (LM3 as documented).
@@ -61,6 +61,7 @@ class Browser:
     name: str
     until: float
     optional: bool
+    since: float
     state: str = CATCHUP
     number: int = -1
     live: bool = False
@@ -139,6 +140,12 @@ class Browsing:
             browser.state, browser.counts = READY, not browser.optional
             self._broker.runtime.log("backup ready", backup=name)
 
+    def behind(self, number: int) -> dict[str, float]:
+        """The backups that catch up and have not completed this group, each with when it attached; nobody who is never
+        waited for."""
+        return {name: browser.since for name, browser in self.browsers.items()
+                if browser.state == CATCHUP and browser.number < number and not browser.optional}
+
     def uncounted(self) -> list[str]:
         """The backups that have everything, and completions do not wait for them, though they are to."""
         return [name for name, browser in self.browsers.items()
@@ -204,8 +211,9 @@ class Browsing:
         """A backup begins to browse all queues."""
         self.detached(name)
         optional = name in self._options.disaster and not self._options.disaster_counted
-        browser = self.browsers[name] = Browser(name, self._broker.runtime.now() + self._options.catchup_timeout,
-                                                optional, counts=not optional)
+        now = self._broker.runtime.now()
+        browser = self.browsers[name] = Browser(name, now + self._options.catchup_timeout, optional, now,
+                                                counts=not optional)
         self._broker.runtime.log("backup attached", backup=name, queues=len(message.queues))
         first, behind = self._differences(message)
         self._send_group(browser, 0, first)

@@ -69,6 +69,20 @@ class ManagerPermission:
         """Whether the broker may confirm and deliver now."""
         return self._runtime.now() < self._until
 
+    @property
+    def until(self) -> float:
+        """By this broker's clock, until when it may."""
+        return self._until
+
+    def unrecorded(self) -> int:
+        """The newest version that was asked for, if it is not known to be recorded; else 0."""
+        known = min(self._recorded) if self._known is not None else 0
+        return self._version if self._version > known else 0
+
+    def knows(self, excluded: Sequence[str]) -> bool:
+        """Whether whoever promotes knows that these backups may lack what is confirmed, by all that was asked for."""
+        return self._known is not None and all(set(excluded) <= set(names) for names in self._recorded.values())
+
     def lost(self) -> bool:
         """Whether it must end itself: its lease has run out, or nobody has let it go on for a while after its start."""
         return not self.holds() and self._runtime.now() > self._patience
@@ -81,7 +95,7 @@ class ManagerPermission:
             self._version += 1
             self._recorded[self._version] = wanted
         # A version that was asked for since may be taken later, and hold until the next one is.
-        return self._known is not None and all(set(wanted) <= set(names) for names in self._recorded.values())
+        return self.knows(wanted)
 
     def missing(self, excluded: Sequence[str]) -> None:
         """Have taken back what is recorded of others; who else is missing is recorded when something is to be confirmed

@@ -61,6 +61,10 @@ class Permission(Protocol):
         """Whether whoever promotes knows that these backups may lack what is confirmed from now on."""
         ...
 
+    def knows(self, excluded: Sequence[str]) -> bool:
+        """The same, without asking for it."""
+        ...
+
     def missing(self, excluded: Sequence[str]) -> None:
         """These backups would lack what was confirmed from now on, if anything was."""
         ...
@@ -84,11 +88,14 @@ class Primary:
         self._bugs = switched_on(broker.config.options)
         self._documented = options.as_documented
         self._urls, self._name = urls, broker.config.node
-        deadline = broker.runtime.now() + options.catchup_timeout
+        self._began = broker.runtime.now()
+        deadline = self._began + options.catchup_timeout
         expected = urls.others(self._name)
         if not options.disaster_counted:
             expected = [name for name in expected if name not in options.disaster]
         self.expected = dict.fromkeys(expected, deadline)
+        self._yet_to_come = dict.fromkeys(expected)
+        """Those of them that have never attached."""
         self.accepting = True
         self._commands: list[Command] = []
         self._wake = asyncio.Event()
@@ -353,6 +360,27 @@ class Primary:
         """The last group that backups were told of."""
         return self._browsing.number
 
+    @property
+    def released(self) -> int:
+        """The last group that clients know to be completed."""
+        return self._released
+
+    def has_its_time(self) -> list[str]:
+        """The backups that lack something which clients know to be completed, and have their time still to catch up."""
+        found = [name for name, since in self._browsing.behind(self._released).items() if self._is_young(since)]
+        return [*found, *self._yet_to_come] if self._is_young(self._began) else found
+
+    def _is_young(self, since: float) -> bool:
+        return self._broker.runtime.now() < since + self._options.catchup_timeout
+
+    def _unreleased(self) -> list[int]:
+        """The group that waits first, if nothing holds it."""
+        if not self._waiting or self._awaits_backups or self._waiting[0][0] > self._browsing.completed_by_all():
+            return []
+        permission = self._permission
+        held = permission is not None and not (permission.holds() and permission.knows(self.excluded))
+        return [] if held else [self._waiting[0][0]]
+
     def miscounted(self) -> str:
         """What is counted otherwise than it is there."""
         return self._browsing.miscounted()
@@ -370,6 +398,8 @@ class Primary:
                 found["expected-though-there"] = there
         if self._waiting:
             found["completion"] = [self._waiting[0][0]]
+        if unreleased := self._unreleased():
+            found["unreleased"] = unreleased
         if away := [name for name in self._urls.others(self._name) if name not in self.browsers]:
             found["away"] = away
         slow = [(each.name, each.until) for each in self.browsers.values() if each.counts and each.state == CATCHUP]
@@ -393,6 +423,7 @@ class Primary:
     def attached(self, name: str, message: Attach) -> None:
         """A backup begins to browse all queues."""
         self.expected.pop(name, None)
+        self._yet_to_come.pop(name, None)
         self._browsing.attached(name, message)
 
     def detached(self, name: str) -> None:

@@ -104,16 +104,34 @@ class Coordinator:
             return []
         return [name for name in self._latest_note().names if name != self.record.primary]
 
+    @property
+    def heard_ago(self) -> float:
+        """Seconds since the coordinator was heard."""
+        return self._runtime.now() - self._heard_at
+
     def pending(self) -> Pending:
-        """What it has to do about there being no coordinator."""
+        """What it has to do about there being no coordinator; as the coordinator, about there being no primary."""
         now = self._runtime.now()
         if self.phase in (ASKING, STANDING):
             # Who may stand asks again, for promises; who gets no answers asks by the same ballot later.
             return {"ballot": [(self.phase, self._ballot, self._deadline)]}
-        if self.phase == COORDINATING or self._hears_coordinator(now) or (
-                len(self._others.alive()) < self._membership.needed):
+        if self.phase == COORDINATING:
+            return self._without_primary()
+        if self._hears_coordinator(now) or len(self._others.alive()) < self._membership.needed:
             return {}
         return {"candidacy": [self._stand_at]}
+
+    def _without_primary(self) -> Pending:
+        record, reports, lacking = self.record, self._others.reports(), self._latest_note().names
+        report = reports.get(record.primary) if record.term else None
+        if report is not None and report.promoted == record.term:
+            return {}
+        if report is not None and report.finished < record.term:
+            if self.cleared:
+                return {"takeover": [record.term]}
+            return {} if record.primary in lacking else {"clearance": [record.term]}
+        able = candidates(reports, self._membership.members, lacking)
+        return {"undecided": [record.term]} if able else {}
 
     def tick(self) -> None:
         """As coordinator keep a primary; else stand, if there is no coordinator and it is this one's turn."""
