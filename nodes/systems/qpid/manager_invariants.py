@@ -7,8 +7,6 @@ These look at managers and brokers alike. A manager that has ended counts as one
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
-from typing import TypeVar
-
 from nodes.reference.designs.qpid.design import Observed, Qpid
 from nodes.reference.designs.qpid.manager.manager import MANAGER, Manager, ManagerObserved
 from nodes.reference.designs.qpid.manager.note import Note
@@ -21,9 +19,10 @@ Program = Qpid | Manager
 _MANAGED = {"manager": (BUILTIN,)}
 _HOT = {**_MANAGED, "standby": ("hot",)}
 _BOTH = (BROKER, MANAGER)
+_CAUTION = 1.25
+"""Leases for which whoever backs a new primary must have backed no earlier one (docs/designs/qpid-manager.md)."""
 _SLACK = 0.01
 """Seconds by which clocks may have parted within a lease."""
-T = TypeVar("T", Qpid, Manager)
 
 
 class _Cluster(Watcher):
@@ -141,15 +140,15 @@ class ClearedWhenOver(_Cluster):
         old = [name for name in accepted if self._has_waited(name, term)]
         if earlier and not self.most(old):
             return (f"it lets the primary of term {term} start, and of those that have accepted it {len(old)} have not "
-                    f"backed the one of term {max(earlier)} for a lease")  # fmt: skip
+                    f"backed the one of term {max(earlier)} for {_CAUTION} leases")  # fmt: skip
         return ""
 
     def _has_waited(self, name: str, term: int) -> bool:
-        """Whether a manager has backed no primary of an earlier term for a lease, as far as anybody can tell."""
+        """Whether a manager has backed no primary of an earlier term for 1.25 leases, as far as anybody can tell."""
         program, record = self.managers.get(name), self.records[name]
         if program is None or record.term != term or record.earlier == self._since[name]:
             return True
-        return program.aged() > program.options.lease - _SLACK
+        return program.aged() > _CAUTION * program.options.lease - _SLACK
 
 
 class PrimaryKept(_Cluster):
@@ -209,6 +208,17 @@ class ConfirmedOrNoted(_Cluster):
         super().__init__()
         self._completed: dict[tuple[str, int, str | None], int] = {}
 
+    def manager(self, program: Manager, now: ManagerObserved, before: ManagerObserved | None,
+                known: ManagerObserved | None) -> str:
+        """A note gives way to one that is right as well."""
+        if known is None or known.note == now.note:
+            return ""
+        for node, broker in self.brokers.items():
+            seen = broker.observed()
+            if seen.state == PRIMARY and broker.confirms() and (wrong := self._lacks(node, seen)):
+                return f"it has the note {now.note}, and of {node} holds: {wrong}"
+        return ""
+
     def broker(self, node: str, program: Qpid, now: Observed, before: Observed | None) -> str:
         """What is completed is at each other broker, or most managers have noted that this one goes on without it."""
         if now.state in (CATCHUP, READY):
@@ -216,7 +226,12 @@ class ConfirmedOrNoted(_Cluster):
             self._completed[key] = max(now.number, self._completed.get(key, 0))
             return ""
         fresh = before is None or before.state != PRIMARY or before.generation != now.generation
-        if now.state != PRIMARY or not now.term or now.released <= (0 if fresh or before is None else before.released):
+        if now.state != PRIMARY or now.released <= (0 if fresh or before is None else before.released):
+            return ""
+        return self._lacks(node, now)
+
+    def _lacks(self, node: str, now: Observed) -> str:
+        if not now.term or not now.released:
             return ""
         for name in next((each.members for each in self.managers.values()), ()):
             if name == node or self._completed.get((name, now.generation, node), -1) >= now.released:

@@ -78,7 +78,8 @@ class Browser:
 
 
 class Browsing:
-    """All backups that are attached to the primary of this ``generation``, by name; ``number`` is the last group.
+    """All backups that are attached to the primary of this ``generation``, by name; ``number`` is the last group, and
+    ``released`` the last that clients know to be completed.
 
     ``send`` hands a message to a backup, ``cut`` ends the connection with it, with a reason.
     """
@@ -94,7 +95,7 @@ class Browsing:
         self.browsers: dict[str, Browser] = {}
         self._gone: list[Browser] = []
         """Those that are away and count all the same, by a bug."""
-        self.number = 0
+        self.number = self.released = 0
 
     def stop(self) -> None:
         """Send nothing any more."""
@@ -137,8 +138,17 @@ class Browsing:
         browser.under_way = max(0, browser.under_way - groups)
         browser.moved.set()
         if browser.state == CATCHUP and browser.caught_up_at >= 0 and browser.number >= browser.caught_up_at:
+            self._caught_up(browser)
+
+    def _caught_up(self, browser: Browser) -> None:
+        """A backup has all that was there when the last of it was sent; what was completed since without it, as it had
+        been given up, may be on its way still: from now on nothing is, and with all of that it is ready."""
+        if browser.counts or browser.optional or browser.number >= self.released:
             browser.state, browser.counts = READY, not browser.optional
-            self._broker.runtime.log("backup ready", backup=name)
+            self._broker.runtime.log("backup ready", backup=browser.name)
+            return
+        browser.counts, browser.caught_up_at = True, self.released
+        browser.until = self._broker.runtime.now() + self._options.catchup_timeout
 
     def behind(self, number: int) -> dict[str, float]:
         """The backups that catch up and have not completed this group, each with when it attached; nobody who is never

@@ -22,6 +22,7 @@ from nodes.reference.designs.qpid.messages import (
 )
 from nodes.reference.designs.qpid.options import BUILTIN, COLD, Options
 from nodes.reference.designs.qpid.permission import ManagerPermission
+from nodes.reference.designs.qpid.primary import Primary
 from nodes.reference.designs.qpid.roles import NOT_PRIMARY, Roles
 from nodes.reference.designs.qpid.states import CATCHUP, CONNECTING, READY, STOPPED
 from nodes.reference.designs.qpid.store_status import MAX_UUID
@@ -192,8 +193,25 @@ class Qpid:
             found |= roles.primary.pending()
             if newer := roles.newer_primaries():
                 found["gives-way"] = newer
-            if self._permission is not None and (version := self._permission.unrecorded()):
-                found["noting"] = [version]
+            if self._permission is not None:
+                found |= self._not_noted(roles.primary, self._permission)
+        if roles.untold:
+            found["untold"] = [roles.state]
+        return found
+
+    @staticmethod
+    def _not_noted(primary: Primary, permission: ManagerPermission) -> dict[str, Collection[Hashable]]:
+        """What the managers are still to do for a primary, or that to take back."""
+        found: dict[str, Collection[Hashable]] = {}
+        if not permission.holds():
+            found["not-let"] = [permission.term]
+        if version := permission.unrecorded():
+            found["noting"] = [version]
+        noted = permission.asked_for
+        if noted is None and not primary.expected:
+            found["noted-though-ready"] = [""]
+        elif noted and (there := [name for name in noted if name not in primary.excluded]):
+            found["noted-though-ready"] = there
         return found
 
     def miscounted(self) -> str:

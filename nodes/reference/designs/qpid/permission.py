@@ -79,6 +79,11 @@ class ManagerPermission:
         known = min(self._recorded) if self._known is not None else 0
         return self._version if self._version > known else 0
 
+    @property
+    def asked_for(self) -> tuple[str, ...] | None:
+        """Whom it asked to be recorded last; None: nobody yet, so that an earlier primary's record counts."""
+        return self._wanted if self._version else None
+
     def knows(self, excluded: Sequence[str]) -> bool:
         """Whether whoever promotes knows that these backups may lack what is confirmed, by all that was asked for."""
         return self._known is not None and all(set(excluded) <= set(names) for names in self._recorded.values())

@@ -106,8 +106,8 @@ class Primary:
         """The queue that is being deleted with all that is in it."""
         self._waiting: deque[tuple[int, list[Effect]]] = deque()
         self._held: dict[str, int] = {}
-        """Connection -> the last group for which effects on it wait; ``_released`` is the last that is complete."""
-        self._released, self._moved = 0, 0.0
+        """Connection -> the last group for which effects on it wait."""
+        self._moved = 0.0
         self._task: asyncio.Task[None] | None = None
 
     # From promotion to the end.
@@ -212,7 +212,7 @@ class Primary:
             return LM4 in self._documented
         if command.kind == "request":
             return LC2C in self._documented
-        if changed or command.kind not in _CHANGELESS or self._held.get(command.conn, 0) > self._released:
+        if changed or command.kind not in _CHANGELESS or self._held.get(command.conn, 0) > self.released:
             return False
         return self._permission is None or self._permission.holds() or INQUORATE_BROKER_LIVES in self._bugs
 
@@ -335,7 +335,7 @@ class Primary:
         done = self._browsing.number if early else self._browsing.completed_by_all()
         effects: list[Effect] = []
         while self._waiting and self._waiting[0][0] <= done:
-            self._released, came = self._waiting.popleft()
+            self._browsing.released, came = self._waiting.popleft()
             self._moved = self._broker.runtime.now()
             effects += came
         if not self._waiting:
@@ -363,11 +363,11 @@ class Primary:
     @property
     def released(self) -> int:
         """The last group that clients know to be completed."""
-        return self._released
+        return self._browsing.released
 
     def has_its_time(self) -> list[str]:
         """The backups that lack something which clients know to be completed, and have their time still to catch up."""
-        found = [name for name, since in self._browsing.behind(self._released).items() if self._is_young(since)]
+        found = [name for name, since in self._browsing.behind(self.released).items() if self._is_young(since)]
         return [*found, *self._yet_to_come] if self._is_young(self._began) else found
 
     def _is_young(self, since: float) -> bool:

@@ -71,6 +71,8 @@ class Roles:
         self.serves_at: str | None = None
         self.times_ready = 0
         """How often this broker has become ready."""
+        self._told = CONNECTING
+        """The state that was told last."""
         self._heard: dict[str, Hello] = {}
         self._held_until = -math.inf
         self._replaced = False
@@ -343,6 +345,7 @@ class Roles:
     def greet(self, peer: str) -> None:
         """Say how things stand here."""
         generation = self.generation if self.primary is None else self.primary.generation
+        self._told = self.state
         self.send(peer, Hello(self.state, generation, self.store.now.uuid))
 
     def greet_all(self) -> None:
@@ -357,6 +360,11 @@ class Roles:
             self.primary.detached(peer)
         elif peer == self.serves_at:
             self._lose_primary()
+
+    @property
+    def untold(self) -> bool:
+        """Whether others have not been told of this state, which they act upon."""
+        return self._told != self.state and self.state != CATCHUP and bool(self._urls.others(self.name))
 
     def newer_primaries(self) -> list[str]:
         """Who says that it is primary of a newer generation than this primary is."""

@@ -6,7 +6,7 @@ The broker asks four times a lease whether it may go on (``Lessor``); it ends it
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Hashable, Sequence
 from dataclasses import replace
 
 from nodes.reference.api import Pending, Runtime
@@ -44,6 +44,8 @@ class Services:
         self._stamp = NEVER
         """When this manager sent the newest heartbeat on which a grant to the present process rests."""
         self._starts = 0
+        self._polls = 0
+        """How often the broker was asked how it is."""
         self._start_at = NEVER
         self._cleared = 0
         self._cleared_at = 0.0
@@ -76,7 +78,10 @@ class Services:
             return {}
         if not self._process:
             return {"not-started": [self._starts]}
-        return {"unasked": [(self._process, self._asked_at)]} if self._asked_at is not None else {}
+        found: dict[str, Collection[Hashable]] = {"unpolled": [self._polls]}
+        if self._asked_at is not None:
+            found["unasked"] = [(self._process, self._asked_at)]
+        return found
 
     def has_quorum(self, now: float) -> bool:
         """Whether a majority of managers has lately heard this one."""
@@ -243,6 +248,7 @@ class Services:
             report = of_status(status, record.ballot, self.promoted, record.finished)
         except (Unanswered, Declined, ValueError):
             report = Report()
+        self._polls += 1
         if process == self._process:
             self._report = report
             if report.up:
