@@ -7,6 +7,7 @@ These look at managers and brokers alike. A manager that has ended counts as one
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
+
 from nodes.reference.designs.qpid.design import Observed, Qpid
 from nodes.reference.designs.qpid.manager.manager import MANAGER, Manager, ManagerObserved
 from nodes.reference.designs.qpid.manager.note import Note
@@ -82,7 +83,7 @@ class ElectedByMost(_Cluster):
             return ""
         promised = [name for name, record in self.records.items() if record.promised >= now.leads]
         if not self.most(promised):
-            return f"it coordinates in ballot {now.leads}, which {len(promised)} of {len(program.members)} have promised"
+            return f"it coordinates in ballot {now.leads}, which {len(promised)} managers have promised"
         hearing = [name for name, each in self.managers.items() if self._hears_another(program, name, each, now.leads)]
         if len(program.members) - len(hearing) < program.needed:
             return f"it coordinates in ballot {now.leads}, and {', '.join(hearing)} heard another coordinator lately"

@@ -38,9 +38,10 @@ class NoQuorum(Exception):
 
 class Observed(NamedTuple):
     """What invariants look at: the broker's state, the term in which its manager made it primary (0: it did not),
-    whether it may confirm and deliver, and until when by its clock, what its store says of itself; how often it has become ready, whether it may be
-    promoted, and may by a person's word; the last group that it has told of, or completed; and whom it sends nothing
-    of what it lacks though there is room in the window; as primary, the last group that clients know to be complete."""
+    whether it may confirm and deliver, and until when by its clock, what its store says of itself; how often it has
+    become ready, whether it may be promoted, and may by a person's word; the last group that it has told of, or
+    completed; whom it sends nothing of what it lacks though there is room in the window; as primary, the last group
+    that clients know to be complete."""
 
     state: str
     term: int

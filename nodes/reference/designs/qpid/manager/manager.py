@@ -121,6 +121,10 @@ class Manager:
             return {}
         found: dict[str, Collection[Hashable]] = dict(self.coordinator.pending())
         found |= self.services.pending()
+        if self._address is not None:
+            found |= self._address.pending(self.services.primary_until())
+        if heard := self._links.last_heard():
+            found["silent-manager"] = heard
         if missing := self._links.missing():
             found["manager-link"] = missing
         return found
