@@ -161,6 +161,10 @@ def nobody_chosen(patch: Patch) -> None:
         self, now, reports))
 
 
+def no_stepping_down(patch: Patch) -> None:
+    patch.setattr(Coordinator, "_step_down", lambda self, why: None)
+
+
 def never_cleared(patch: Patch) -> None:
     """Leases never end."""
     patch.setattr(coordinating, "leases_are_over", lambda *_: False)
@@ -260,6 +264,8 @@ _ADDRESS = {"virtual_address": "auto"}
 
 QPID_LATE: dict[str, tuple[str, str, str, dict[str, str], Break]] = {
     "undecided": ("qpid", "queue", "kill", {"kill_kind": "master"}, nobody_chosen),
+    "unnamed": ("qpid", "queue", "kill", {"kill_kind": "master"}, nobody_chosen),
+    "quorumless": ("qpid", "queue", "quorum", {"quorum_kind": "cut"}, no_stepping_down),
     "clearance": ("qpid", "queue", "kill", {"kill_kind": "master"}, never_cleared),
     "takeover": ("qpid", "queue", "kill", {"kill_kind": "master"}, not_promoted),
     "not-started": ("qpid", "queue", "kill", {"kill_program": "broker"}, started_once),

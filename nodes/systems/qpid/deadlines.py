@@ -158,6 +158,26 @@ QPID_DEADLINES = (
         calm=True,
     ),
     Deadline(
+        "unnamed",
+        {"manager_lease": 0.6},
+        0.3,
+        "docs/designs/qpid-manager.md: the coordinator names another when the primary's manager is silent for a lease, "
+        "or says that its broker ended",
+        _ODD,
+        _OURS,
+        "a coordinator names nobody as primary, though somebody may be who has not refused",
+        calm=True,
+    ),
+    Deadline(
+        "quorumless",
+        {"manager_lease": 0.3},
+        0.2,
+        "docs/designs/qpid-manager.md: quorum is a majority of the configured members",
+        _ODD,
+        _OURS,
+        "a coordinator that most managers have not answered for a lease goes on",
+    ),
+    Deadline(
         "clearance",
         {"manager_lease": 4},
         2,

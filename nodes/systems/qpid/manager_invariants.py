@@ -178,6 +178,9 @@ class NotesGrow(_Cluster):
         """A manager's note is on disk, and only ever gives way to a later one; one note says the same everywhere."""
         if known is not None and now.note.order < known.note.order:
             return f"it has the note {now.note}, and had {known.note}"
+        news = before is not None and now.note != before.note and now.note.version
+        if before is not None and news and now.note.term not in (before.term, now.term):
+            return f"it takes the note {now.note}, and has accepted the primary of term {now.term}"
         if now.note.version and (says := self._says.setdefault(now.note.order, now.note.names)) != now.note.names:
             return f"it has the note {now.note}, which names {says} elsewhere"
         return ""
@@ -352,8 +355,8 @@ MANAGER_INVARIANTS = (
     Invariant("backed-by-most", "a primary goes on for a lease after most managers backed it, and noted so", _LEASES,
               BackedByMost, unless=("clock",), where=_MANAGED, of=_BOTH),
     Invariant("primary-kept", "a primary that is heard is not replaced", _OWN, PrimaryKept, where=_MANAGED, of=_BOTH),
-    Invariant("notes-grow", "a manager's note gives way to a later one only, and says the same everywhere", _NOTES,
-              NotesGrow, unless=("disk",), where=_MANAGED, of=_BOTH),
+    Invariant("notes-grow", "a manager's note gives way to a later one only, of its term, and says the same everywhere",
+              _NOTES, NotesGrow, unless=("disk",), where=_MANAGED, of=_BOTH),
     Invariant("confirmed-or-noted", "what is completed is at each backup, or most managers have noted that it is not",
               _NOTES, ConfirmedOrNoted, unless=("disk", "clock"), where={**_HOT, "as_documented": ("",)}, of=_BOTH),
     Invariant("noted-are-not-promoted", "nobody is promoted whom the latest note of most managers names",

@@ -53,9 +53,9 @@ class Browser:
     """A backup that browses this primary's queues.
 
     It attached at ``since``; ``number`` is the last group that it has completed. Until ``live`` groups wait in
-    ``held``, of ``held_bytes`` in all, behind what was there when it attached. ``counts``: completions wait for it; ``until``: for so long, unless it
-    is caught up; never where it is ``optional``. ``waits``: what it lacks waits for room in its window. ``queues`` is
-    there where each queue has a browser of its own (LM3 as documented).
+    ``held``, of ``held_bytes`` in all, behind what was there when it attached. ``counts``: completions wait for it;
+    ``until``: for so long, unless it is caught up; never where it is ``optional``. ``waits``: what it lacks waits for
+    room in its window. ``queues`` is there where each queue has a browser of its own (LM3 as documented).
     """
 
     name: str

@@ -382,8 +382,9 @@ class Primary:
         return [] if held else [self._waiting[0][0]]
 
     def miscounted(self) -> str:
-        """What is counted otherwise than it is there."""
-        return self._browsing.miscounted()
+        """What is counted otherwise than it is there, or who browses that is no broker of this cluster."""
+        strangers = [name for name in self.browsers if name not in self._urls.brokers]
+        return f"backups that the broker URL does not name: {strangers}" if strangers else self._browsing.miscounted()
 
     def held_back(self) -> str:
         """A backup that is sent nothing of what it lacks though its window has room, if there is one."""

@@ -120,7 +120,7 @@ class Roles:
             at = self.generation, self.serves_at, self.backup.completed
         else:
             return None
-        return at, self._image()
+        return at, {**self._image(), "changes": frozenset((("number", self.configuration.number),))}
 
     def _image(self) -> Image:
         """What is the same at all brokers that have everything."""

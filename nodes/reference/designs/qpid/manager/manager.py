@@ -216,6 +216,10 @@ class Manager:
         return [name for name in self._membership.members
                 if name == self._node or self._links.silent_for(name) <= self.options.lease]  # fmt: skip
 
+    def silent_for(self, peer: str) -> float:
+        """Seconds since anything was heard of another member; 0 for this one."""
+        return 0.0 if peer == self._node else self._links.silent_for(peer)
+
     def reports(self) -> Mapping[str, Report]:
         """What those who are alive said last of their brokers, this one included."""
         own = {self._node: self.services.report()}
