@@ -213,10 +213,15 @@ def note_stays(patch: Patch) -> None:
     patch.setattr(ManagerPermission, "missing", lambda self, excluded: None)
 
 
-def not_let(patch: Patch) -> None:
-    grant = Services.grant
-    patch.setattr(Services, "grant", lambda self, told, version, excluded: (
-        None if self.promoted and _is_later(self) else grant(self, told, version, excluded)))
+def rarely_asked(patch: Patch) -> None:
+    """A broker asks three times in two leases."""
+    start = ManagerPermission.__init__
+
+    def init(self: ManagerPermission, *args: Any, **more: Any) -> None:
+        start(self, *args, **more)
+        self._lease *= 2.7
+
+    patch.setattr(ManagerPermission, "__init__", init)
 
 
 def unpolled(patch: Patch) -> None:
@@ -275,7 +280,7 @@ QPID_LATE: dict[str, tuple[str, str, str, dict[str, str], Break]] = {
     "unreleased": ("qpid", "queue", "kill", {"detection_timeout": "2", "manager_lease": "2"}, not_released),
     "gives-way": ("qpid", "queue", "partition", {"bug": "inquorate-broker-lives"}, stays_primary),
     "noted-though-ready": ("qpid", "queue", "kill", {"catchup_timeout": "1"}, note_stays),
-    "not-let": ("qpid", "queue", "kill", {"kill_kind": "master"}, not_let),
+    "unasking": ("qpid", "queue", "kill", {"manager_lease": "2"}, rarely_asked),
     "unpolled": ("qpid", "queue", "kill", {}, unpolled),
     "untold": ("qpid", "queue", "kill", {"detection_timeout": "2"}, untold),
     "silent-manager": ("qpid", "queue", "kill", {"manager_lease": "2"}, silent),

@@ -218,7 +218,7 @@ QPID_DEADLINES = (
     ),
     Deadline(
         "noting",
-        {"manager_lease": 1},
+        {"manager_lease": 2},
         0.5,
         "docs/designs/qpid-manager.md: five heartbeats in a lease, and a note is told at once",
         _ODD,
@@ -256,14 +256,13 @@ QPID_DEADLINES = (
         "a backup that has everything is still noted as one that may lack something",
     ),
     Deadline(
-        "not-let",
-        {"manager_lease": 0.6},
-        0.3,
+        "unasking",
+        {"manager_lease": 0.25},
+        0.1,
         "docs/designs/qpid-manager.md: a broker asks four times in a lease whether it may go on",
         _ODD,
         _OURS,
-        "a primary is not let go on",
-        calm=True,
+        "a broker that was answered does not ask again whether it may go on",
     ),
     Deadline(
         "unpolled",

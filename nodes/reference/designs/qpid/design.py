@@ -196,6 +196,8 @@ class Qpid:
                 found["gives-way"] = newer
             if self._permission is not None:
                 found |= self._not_noted(roles.primary, self._permission)
+        if self._permission is not None and (answer := self._permission.resting()):
+            found["unasking"] = answer
         if roles.untold:
             found["untold"] = [roles.state]
         return found
@@ -204,8 +206,6 @@ class Qpid:
     def _not_noted(primary: Primary, permission: ManagerPermission) -> dict[str, Collection[Hashable]]:
         """What the managers are still to do for a primary, or that to take back."""
         found: dict[str, Collection[Hashable]] = {}
-        if not permission.holds():
-            found["not-let"] = [permission.term]
         if version := permission.unrecorded():
             found["noting"] = [version]
         noted = permission.asked_for

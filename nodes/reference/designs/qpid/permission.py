@@ -45,6 +45,9 @@ class ManagerPermission:
         self._recorded: dict[int, tuple[str, ...]] = {}
         self._known: tuple[str, ...] | None = None
         """Who is recorded as excluded; None until a record is confirmed."""
+        self._times_asked = 0
+        self._rests = False
+        """Whether it has an answer, and is to ask again by itself."""
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
@@ -73,6 +76,10 @@ class ManagerPermission:
     def until(self) -> float:
         """By this broker's clock, until when it may."""
         return self._until
+
+    def resting(self) -> list[int]:
+        """The answer after which it is to ask again by itself, told by its number, if it has that."""
+        return [self._times_asked] if self._rests else []
 
     def unrecorded(self) -> int:
         """The newest version that was asked for, if it is not known to be recorded; else 0."""
@@ -133,6 +140,7 @@ class ManagerPermission:
         while True:
             if self.term and 0 < self._until - self._runtime.now() < _LATE * self._lease:
                 self._runtime.point(PERMISSION_ENDS)
+            self._rests, self._times_asked = False, self._times_asked + 1
             writer.write(encode_frame(["renew", self._runtime.now(), self.term, self._version, list(self._wanted)]))
             async with within(2 * self._lease):
                 answers: list[Any] = []
@@ -143,6 +151,7 @@ class ManagerPermission:
                     answers = parser.feed(data)
             for answer in answers:
                 self._take(answer)
+            self._rests = True
             behind = self._version not in self._recorded or self._known != self._wanted
             await asyncio.sleep(self._lease / (16 if behind and self._version else 4))
 
