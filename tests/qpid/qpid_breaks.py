@@ -106,11 +106,11 @@ def same_generation(patch: Patch) -> None:
 
 
 def anybody_promoted(patch: Patch) -> None:
-    """Whoever runs is promoted, whatever it says."""
+    """Those are promoted who say that they are not to be."""
     promote = Administration._promote
     patch.setattr(Administration, "_promote", lambda self, request: promote(self, {**request, "force": True}))
     patch.setattr(coordinating, "candidates", lambda reports, order, excluded: [
-        name for name in order if name in reports and reports[name].up])
+        name for name in order if name in reports and reports[name].up and not reports[name].eligible])
 
 
 def role_unwritten(patch: Patch) -> None:
@@ -239,9 +239,9 @@ def untold(patch: Patch) -> None:
     change = Roles._change_state
 
     def quietly(self: Roles, state: str, **fields: Any) -> None:
-        patch.setattr(self, "greet_all", lambda: None, raising=False)
+        vars(self)["greet_all"] = lambda: None
         change(self, state, **fields)
-        del self.greet_all
+        del vars(self)["greet_all"]
 
     patch.setattr(Roles, "_change_state", quietly)
 
