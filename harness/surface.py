@@ -28,8 +28,8 @@ _BY_MODEL = frozenset({
     "abort-of-acks", "abort-of-nacks", "refused-commands", "durable-deleted", "xa-abort-prepared", "xa-commit-again",
     "xa-one-phase", "qpid-direct", "qpid-fanout", "qpid-topic", "headers-repeated", "durable-changed", "durable-in-use",
     "several-subscriptions", "number-left-out", "closed-for-idleness",
-    "taken-over", "slow-reader", "qpid-pages", "ack-auto-plain", "transient-overflow", "beyond-limits", "full-broker",
-    "no-receipt", "malformed", "other-connections", "headers-forged",
+    "taken-over", "slow-reader", "qpid-pages", "qpid-refused", "ack-auto-plain", "transient-overflow", "beyond-limits",
+    "full-broker", "no-receipt", "malformed", "other-connections", "headers-forged",
 })
 """What is used, and judged, by dialogues as well."""
 _QUEUES = ("queue", "consume-last", "clustered", "store-and-forward", "transaction")
@@ -185,6 +185,7 @@ ITEMS: tuple[Item, ...] = tuple(_with_dialogues(item) for item in (
     Item("qpid-replicate", "queues whose messages, or configuration alone, are not replicated", "designs/qpid.md",
          ("qpid",), (DIALOGUE,), ("invariants",)),
     _nobody("qpid-pages", "lists that come in pages", "designs/qpid.md", ("qpid",)),
+    _nobody("qpid-refused", "requests about objects that can't be carried out", "designs/qpid.md", ("qpid",)),
     _by("subscriptions", "icestorm-objects", "topics, subscribers and links: create, destroy, subscribe, link, list",
         "create destroy subscribe unsubscribe link unlink look", ("metadata",), ("icestorm",), "designs/icestorm.md"),
     _by("events", "icestorm-publish", "events by replicated, non-replicated and single-endpoint publishers", "publish",

@@ -81,7 +81,7 @@ class Exchanges:
             exchange = rng.choice(sorted(model.exchanges))
         there, has_queue = exchange in model.exchanges, queue in model.queues
         match rng.choice(("exchange", "exchange", "bind", "bind", "bind", "unbind", "queue", "queue", "queue", "queue",
-                          "queue", "list", "level")):
+                          "queue", "list", "level", "wrong", "wrong")):
             case "exchange" if there and rng.random() < 0.5:
                 await self._ask("delete-exchange", {"exchange": exchange}, None)
                 model.delete_exchange(exchange)
@@ -117,9 +117,44 @@ class Exchanges:
                 await self._list()
             case "level":
                 await self._make_unreplicated()
+            case "wrong":
+                await self._ask_wrongly(exchange, queue)
             case _:
                 pass
         self._client.surface.use("qpid-objects")
+
+    async def _ask_wrongly(self, exchange: str, queue: str) -> None:
+        """Something that is refused, and changes nothing."""
+        rng, model = self._client.rng, self._client.model
+        nobody = f"{self._client.mine}-nobody"
+        there, has_queue = exchange in model.exchanges, queue in model.queues
+        key = rng.choice(_BINDING_KEYS)
+        wrong: list[tuple[str, dict[str, str], str]] = [
+            ("delete-queue", {"queue": nobody}, "no-such-queue"),
+            ("delete-exchange", {"exchange": nobody}, "no-such-exchange"),
+            ("unbind", {"exchange": nobody, "queue": queue, "key": key}, "no-such-binding"),
+            ("bind", {"exchange": nobody, "queue": queue, "key": key}, "no-such-exchange"),
+            ("create-exchange", {"exchange": nobody, "type": "headers"}, "type "),
+            ("create-queue", {"queue": nobody, "qpid.replicate": "some"}, "qpid.replicate "),
+            ("create-queue", {"queue": nobody, "qpid.store_errors": "some"}, "qpid.store_errors "),
+            ("create-queue", {"queue": nobody, "created": "1.1"}, "created: "),
+            ("create-queue", {"queue": f"{nobody}/{key}"}, "queue: "),
+            ("create-queue", {}, "queue: "),
+            ("create-queue", {"queue": nobody, "x": "x" * 500}, "arguments "),
+            ("create-queue", {"queue": nobody, **{f"x{number}": "" for number in range(17)}}, "arguments "),
+            ("make-queue", {"queue": nobody}, "there is no request "),
+        ]
+        if there:
+            wrong += [("bind", {"exchange": exchange, "queue": nobody, "key": key}, "no-such-queue"),
+                      ("create-exchange", {"exchange": exchange, "type": model.exchanges[exchange], "x": "y"},
+                       f"exchange {exchange} exists with other arguments")]  # fmt: skip
+            if has_queue and (exchange, queue, key) not in model.bindings:
+                wrong.append(("unbind", {"exchange": exchange, "queue": queue, "key": key}, "no-such-binding"))
+        if has_queue:
+            wrong += [("create-queue", {"queue": queue, "x": "y"}, f"queue {queue} exists with other arguments"),
+                      ("create-queue", {"queue": queue}, "queue-exists")]  # fmt: skip
+        await self._ask(*rng.choice(wrong))
+        self._client.surface.use("qpid-refused")
 
     async def _make_exchange(self, exchange: str, share: float) -> None:
         """A new exchange, with a ``share`` of the queues bound to it."""
@@ -149,7 +184,9 @@ class Exchanges:
     async def _list(self) -> None:
         """What exists of its own is what is listed."""
         model = self._client.model
-        for kind, known in (("exchange", set(model.exchanges)), ("queue", {*model.queues, *model.apart})):
+        ends = {"\n".join(each) for each in model.bindings}
+        for kind, known in (("exchange", set(model.exchanges)), ("queue", {*model.queues, *model.apart}),
+                            ("binding", ends)):
             found: list[str] = []
             after = ""
             while True:
@@ -164,6 +201,15 @@ class Exchanges:
             mine = [name for name in found if name.startswith((f"{self._client.mine}-", f"{self._client.mine}."))]
             if sorted(mine) != sorted(known):
                 raise Mismatch(f"other {kind}s are listed than there are")
+        if model.exchanges:
+            await self._list_one(self._client.rng.choice(sorted(model.exchanges)))
+
+    async def _list_one(self, exchange: str) -> None:
+        """What is listed of an exchange is what it was made with."""
+        answer = await self._ask("list", {"kind": "exchange", "name": exchange}, None)
+        expected = [["exchange", exchange, {"type": self._client.model.exchanges[exchange]}]]
+        if json.loads(answer["x-answer"]) != expected:
+            raise Mismatch(f"of exchange {exchange} {answer['x-answer']} is listed")
 
     async def send(self) -> None:
         """Send a message by an exchange, if there is one."""

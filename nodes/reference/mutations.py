@@ -472,6 +472,18 @@ _FOUND_BY_OTHERS = (
          ".designs.icestorm.replication:change", "if not answers.get(name)])", "if name not in answers])"),
     _one("deliveries-go-on", "icestorm", "whoever delivered to a subscriber that has left goes on to wait",
          ".designs.icestorm.delivery:stop", "        self._task.cancel()\n", ""),
+    _one("answer-not-noted", "qpid", "a manager does not note that it has backed a primary",
+         ".designs.qpid.manager.manager:_heard", "            self._answers.backed(now)\n", "            pass\n"),
+    _one("votes-though-heard", "qpid", "a manager that hears the coordinator votes for another",
+         ".designs.qpid.manager.coordinator:asked", ' and known in ("", peer)', ""),
+    _one("note-not-handed-on", "qpid", "a new primary's manager does not learn whom earlier ones went on without",
+         ".designs.qpid.manager.services:_promote_if_due",
+         "note = max(record.note, Note(term, 0, self._lacking), key=lambda each: each.order)", "note = record.note"),
+    _one("granted-since-answered", "qpid", "what a manager grants counts from when its answer comes",
+         ".designs.qpid.permission:_take", "max(self._until, sent + seconds)",
+         "max(self._until, self._runtime.now() + seconds)"),
+    _one("note-outlives-return", "qpid", "a backup that has everything again stays noted as one that may not",
+         ".designs.qpid.primary:tick", "            self._permission.missing(self.excluded)\n", "            pass\n"),
 )
 
 MUTATIONS: Mapping[str, Mutation] = {

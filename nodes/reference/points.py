@@ -110,12 +110,16 @@ BALLOT_PROMISED = "manager.promised"
 BALLOT_ACCEPTED = "manager.accepted"
 COORDINATES = "manager.coordinates"
 CLEARED = "manager.cleared"
+NOTE_TAKEN = "manager.noted"
+PROMOTING = "manager.promoting"
 
 MANAGER_POINTS: Mapping[str, str] = {
     BALLOT_PROMISED: "a manager has a ballot on disk that it has promised, and has not answered",
     BALLOT_ACCEPTED: "a manager has a decision on disk, and has told nobody",
     COORDINATES: "a manager has become coordinator, and has told nobody",
     CLEARED: "a coordinator has found that its primary may be started, and has told nobody",
+    NOTE_TAKEN: "a manager has a note on disk of whom a primary goes on without, and has told nobody",
+    PROMOTING: "a manager has it on disk that its broker becomes primary, and the broker does not know",
 }
 
 SET_STORED = "fiorano.stored"

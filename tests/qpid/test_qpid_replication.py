@@ -29,6 +29,7 @@ from nodes.reference.designs.qpid.messages import (
 from nodes.reference.designs.qpid.options import Options
 from nodes.reference.designs.qpid.positions import Generations
 from nodes.reference.designs.qpid.primary import Primary
+from nodes.reference.designs.qpid.states import CATCHUP, READY
 from nodes.reference.designs.qpid.store_status import StoreStatus
 from nodes.reference.designs.qpid.urls import Urls
 from nodes.reference.engine.engine import StoreEngine
@@ -384,3 +385,33 @@ def test_a_backup_that_comes_back_is_told_what_is_new() -> None:
         world.nodes["c"].demote()
 
     asyncio.run(run())
+
+
+@pytest.mark.requirement("Q2", part=True)
+async def test_a_backup_that_was_given_up_is_ready_with_what_was_completed_meanwhile() -> None:
+    """It has answered that it has all that was there; what was confirmed without it since is on its way still."""
+    world = World()
+    world.promote("a")
+    world.send("qa")
+    await world.turn()
+    world.attach("b")
+    await world.turn()
+    node = world.nodes["a"]
+    assert node.primary is not None
+    browser = node.primary.browsers["b"]
+    browser.until = 0.0
+    node.primary.tick()
+    for _ in range(2):
+        world.send("qa")
+        await world.turn()
+    assert not browser.counts and node.primary.released == node.primary.number > browser.caught_up_at
+
+    node.primary.completed("b", browser.caught_up_at, 3)
+    assert browser.state == CATCHUP and browser.counts, "it lacks two messages that are confirmed"
+    browser.until = 1.0
+    world.send("qa")
+    await world.turn()
+    assert node.primary.released == node.primary.number - 1, "nothing more is confirmed without it"
+    node.primary.completed("b", node.primary.released, 2)
+    assert browser.state == READY
+    node.demote()

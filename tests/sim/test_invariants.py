@@ -41,6 +41,7 @@ from nodes.systems.joram.invariants import CommittedIsDurable
 from nodes.systems.reference.audits import COUNTS_ADD_UP, CountsAddUp, SameState, StoreHolds
 from stormproof.contracts.invariant import INVARIANTS, Invariant, Watcher
 from stormproof.run_folder import read_run
+from tests.qpid.qpid_breaks import QPID_BREAKS
 
 Break = Callable[[pytest.MonkeyPatch], None]
 QUICK = {"fault_duration": "1.5", "fault_gap": "0.3", "detection_timeout": "0.5", "idle_timeout": "2", "min_ok": "5"}
@@ -333,6 +334,7 @@ BREAKS: dict[str, tuple[Case, Break]] = {
     "tells-its-group": (replace(JORAM, nodes=5, nemesis="membership", settings={
         **QUICK, "spares": "1", "bug": "clients-told-configured"}), nothing),
     "groups-overlap": (replace(JORAM, nodes=5, nemesis="membership", settings={**QUICK, "spares": "1"}), exchanged),
+    **QPID_BREAKS,
 }
 
 

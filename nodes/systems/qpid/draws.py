@@ -5,6 +5,9 @@ from __future__ import annotations
 from nodes.systems.reference.draws import FLOW, MEMORY, PAGES
 from stormproof.contracts.draw import Draw, Drawing, Never
 
+_BY_NAME = "*=messages,*=none"
+"""Everything is replicated, by its name alone; the first pattern that matches tells."""
+
 DRAWING = Drawing(
     draws=(
         *FLOW,
@@ -19,6 +22,11 @@ DRAWING = Drawing(
         Draw("broker_network", ("own",), 0.4),
         Draw("crash_kind", ("shutdown",), 0.4),
         Draw("person", ("copies",), 0.5),
+        Draw("store_errors", ("carry-on",), 0.3),
+        Draw("patterns", (_BY_NAME,), 0.2),
+        Draw("replicate", ("none",), 1.0, {"patterns": _BY_NAME}),
+        Draw("virtual_address", ("auto",), 0.25),
+        Draw("clients_find", ("both",), 1.0, {"virtual_address": "auto"}),
         Draw("membership_kind", ("remove",), 1.0),
     ),
     nodes=(3, 3, 3, 4, 5),

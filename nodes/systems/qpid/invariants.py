@@ -6,12 +6,15 @@ of them has no word of its manager any more, and can confirm nothing.
 
 from __future__ import annotations
 
+from nodes.reference.api import Image
 from nodes.reference.designs.qpid.configuration import REPLICATE
 from nodes.reference.designs.qpid.design import Observed, Qpid
 from nodes.reference.designs.qpid.manager.manager import MANAGER, Manager, ManagerObserved
 from nodes.reference.designs.qpid.options import BUILTIN, NONE, SYNC
 from nodes.reference.designs.qpid.states import CATCHUP, CONNECTING, PRIMARY, READY, STOPPED
-from nodes.reference.designs.qpid.store_status import DIRTY
+from nodes.reference.designs.qpid.store_status import BACKUP_STORE, CLEAN, DIRTY, PRIMARY_STORE
+from nodes.reference.engine.audit import difference
+from nodes.systems.qpid.manager_invariants import MANAGER_INVARIANTS
 from nodes.systems.reference.audits import COUNTS_ADD_UP, STORE_HOLDS, same_state
 from stormproof.contracts.invariant import Invariant, Watcher
 
@@ -237,6 +240,51 @@ class WindowUsed(Watcher):
         return f"{now.held_back} waits for more, though its window has room" if now.held_back else ""
 
 
+class StoreTells(Watcher):
+    """The brokers that run."""
+
+    def __init__(self) -> None:
+        self._programs: dict[str, Qpid] = {}
+
+    def look(self, node: str, program: Qpid, now: Observed, before: Observed | None) -> str:
+        """A store is marked with the role of its broker; whoever becomes ready has its primary's generation there."""
+        self._programs[node] = program
+        if now.state not in (READY, PRIMARY):
+            return ""
+        role = PRIMARY_STORE if now.state == PRIMARY else BACKUP_STORE
+        if now.store != DIRTY or now.role != role:
+            return f"it is {now.state}, and its store is a {now.store} one of a {now.role}"
+        if now.state == READY and (before is None or before.times_ready < now.times_ready):
+            primary = self._programs.get(program.serves_at or "")
+            leads = primary.leads(node) if primary is not None else 0
+            if leads not in (0, now.generation):
+                return f"it is ready with a store of generation {now.generation}, and its primary is of {leads}"
+        return ""
+
+    def ended(self, node: str) -> None:
+        """It runs no more."""
+        self._programs.pop(node, None)
+
+
+class CleanAlike(Watcher):
+    """What the first clean store of each identifier held."""
+
+    def __init__(self) -> None:
+        self._images: dict[str, tuple[str, Image]] = {}
+
+    def look(self, node: str, program: Qpid, now: Observed, before: Observed | None) -> str:
+        """A store is compared when it becomes clean, or a broker is started from it."""
+        if now.store != CLEAN or (before is not None and before.store == CLEAN):
+            return ""
+        found = program.clean_image()
+        if found is None:
+            return ""
+        uuid, image = found
+        other, expected = self._images.setdefault(uuid, (node, image))
+        wrong = difference(image, expected, (node, other))
+        return f"of the shutdown {uuid}: {wrong}" if wrong else ""
+
+
 class LevelsKept(Watcher):
     """Nothing of its own: a backup is looked at as it is."""
 
@@ -282,6 +330,13 @@ INVARIANTS = (
               where={**_MANAGED, "as_documented": ("",), "standby": ("hot",)}),
     Invariant("catch-up-window-used", "what a backup lacks is held back only while its window is full",
               "browsing.py: eight groups may be under way while a backup catches up", WindowUsed, where=_MANAGED),
+    Invariant("store-tells", "the store of who is ready, or primary, is dirty, and of that role and generation",
+              "the document: Stored status: clean(UUID)/dirty, primary/backup, generation number", StoreTells,
+              where={**_MANAGED, "as_documented": ("",), "standby": ("hot",)}),
+    Invariant("clean-alike", "stores that are clean with the same identifier hold the same",
+              "the document: after clean shutdown all nodes have equivalent stores", CleanAlike, unless=("disk",),
+              where={"as_documented": ("",), "standby": ("hot",)}),
+    *MANAGER_INVARIANTS,
     STORE_HOLDS,
     COUNTS_ADD_UP,
     same_state("of the same generation and group", {**_MANAGED, "as_documented": ("",), "standby": ("hot",)}),

@@ -52,15 +52,16 @@ _CHUNKS = 4
 class Browser:
     """A backup that browses this primary's queues.
 
-    ``number`` is the last group that it has completed. Until ``live`` groups wait in ``held``, of ``held_bytes`` in
-    all, behind what was there when it attached. ``counts``: completions wait for it; ``until``: for so long, unless it
-    is caught up; never where it is ``optional``. ``waits``: what it lacks waits for room in its window. ``queues`` is
-    there where each queue has a browser of its own (LM3 as documented).
+    It attached at ``since``; ``number`` is the last group that it has completed. Until ``live`` groups wait in
+    ``held``, of ``held_bytes`` in all, behind what was there when it attached. ``counts``: completions wait for it;
+    ``until``: for so long, unless it is caught up; never where it is ``optional``. ``waits``: what it lacks waits for
+    room in its window. ``queues`` is there where each queue has a browser of its own (LM3 as documented).
     """
 
     name: str
     until: float
     optional: bool
+    since: float
     state: str = CATCHUP
     number: int = -1
     live: bool = False
@@ -77,7 +78,8 @@ class Browser:
 
 
 class Browsing:
-    """All backups that are attached to the primary of this ``generation``, by name; ``number`` is the last group.
+    """All backups that are attached to the primary of this ``generation``, by name; ``number`` is the last group, and
+    ``released`` the last that clients know to be completed.
 
     ``send`` hands a message to a backup, ``cut`` ends the connection with it, with a reason.
     """
@@ -93,7 +95,7 @@ class Browsing:
         self.browsers: dict[str, Browser] = {}
         self._gone: list[Browser] = []
         """Those that are away and count all the same, by a bug."""
-        self.number = 0
+        self.number = self.released = 0
 
     def stop(self) -> None:
         """Send nothing any more."""
@@ -136,8 +138,23 @@ class Browsing:
         browser.under_way = max(0, browser.under_way - groups)
         browser.moved.set()
         if browser.state == CATCHUP and browser.caught_up_at >= 0 and browser.number >= browser.caught_up_at:
+            self._caught_up(browser)
+
+    def _caught_up(self, browser: Browser) -> None:
+        """A backup has all that was there when the last of it was sent; what was completed since without it, as it had
+        been given up, may be on its way still: from now on nothing is, and with all of that it is ready."""
+        if browser.counts or browser.optional or browser.number >= self.released:
             browser.state, browser.counts = READY, not browser.optional
-            self._broker.runtime.log("backup ready", backup=name)
+            self._broker.runtime.log("backup ready", backup=browser.name)
+            return
+        browser.counts, browser.caught_up_at = True, self.released
+        browser.until = self._broker.runtime.now() + self._options.catchup_timeout
+
+    def behind(self, number: int) -> dict[str, float]:
+        """The backups that catch up and have not completed this group, each with when it attached; nobody who is never
+        waited for."""
+        return {name: browser.since for name, browser in self.browsers.items()
+                if browser.state == CATCHUP and browser.number < number and not browser.optional}
 
     def uncounted(self) -> list[str]:
         """The backups that have everything, and completions do not wait for them, though they are to."""
@@ -204,8 +221,9 @@ class Browsing:
         """A backup begins to browse all queues."""
         self.detached(name)
         optional = name in self._options.disaster and not self._options.disaster_counted
-        browser = self.browsers[name] = Browser(name, self._broker.runtime.now() + self._options.catchup_timeout,
-                                                optional, counts=not optional)
+        now = self._broker.runtime.now()
+        browser = self.browsers[name] = Browser(name, now + self._options.catchup_timeout, optional, now,
+                                                counts=not optional)
         self._broker.runtime.log("backup attached", backup=name, queues=len(message.queues))
         first, behind = self._differences(message)
         self._send_group(browser, 0, first)

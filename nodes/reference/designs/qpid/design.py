@@ -22,6 +22,7 @@ from nodes.reference.designs.qpid.messages import (
 )
 from nodes.reference.designs.qpid.options import BUILTIN, COLD, Options
 from nodes.reference.designs.qpid.permission import ManagerPermission
+from nodes.reference.designs.qpid.primary import Primary
 from nodes.reference.designs.qpid.roles import NOT_PRIMARY, Roles
 from nodes.reference.designs.qpid.states import CATCHUP, CONNECTING, READY, STOPPED
 from nodes.reference.designs.qpid.store_status import MAX_UUID
@@ -37,20 +38,24 @@ class NoQuorum(Exception):
 
 class Observed(NamedTuple):
     """What invariants look at: the broker's state, the term in which its manager made it primary (0: it did not),
-    whether it may confirm and deliver, what its store says of itself; how often it has become ready, whether it may be
-    promoted, and may by a person's word; the last group that it has told of, or completed; and whom it sends nothing
-    of what it lacks though there is room in the window."""
+    whether it may confirm and deliver, and until when by its clock, what its store says of itself; how often it has
+    become ready, whether it may be promoted, and may by a person's word; the last group that it has told of, or
+    completed; whom it sends nothing of what it lacks though there is room in the window; as primary, the last group
+    that clients know to be complete."""
 
     state: str
     term: int
     confirms: bool
+    until: float
     store: str
+    role: str
     generation: int
     times_ready: int
     eligible: bool
     vouched: bool
     number: int
     held_back: str
+    released: int
 
 
 class Qpid:
@@ -149,14 +154,25 @@ class Qpid:
         roles, status = self._roles, self._roles.store.now
         primary = roles.primary
         leads = primary is not None
-        term = self._permission.term if leads and self._permission is not None else 0
-        return Observed(roles.state, term, leads and self.confirms(), status.state, status.generation,
-                        roles.times_ready, roles.eligible, roles.forced, roles.number,
-                        primary.held_back() if primary is not None else "")  # fmt: skip
+        term, until = 0, 0.0
+        if leads and self._permission is not None:
+            term, until = self._permission.term, self._permission.until
+        return Observed(roles.state, term, leads and self.confirms(), until, status.state, status.role,
+                        status.generation, roles.times_ready, roles.eligible, roles.forced, roles.number,
+                        primary.held_back() if primary is not None else "",
+                        primary.released if primary is not None else 0)  # fmt: skip
 
     def confirms(self) -> bool:
         """Whether this broker is primary, and may confirm and deliver now."""
         return self._roles.primary is not None and self._roles.may_go_on()
+
+    def lease_left(self) -> float:
+        """Seconds for which its manager has let it go on."""
+        return self._permission.until - self._runtime.now() if self._permission is not None else 0.0
+
+    def has_its_time(self) -> Sequence[str]:
+        """Backups that lack something which clients know to be completed, and have their time still to catch up."""
+        return self._roles.primary.has_its_time() if self._roles.primary is not None else ()
 
     def pending(self) -> Pending:
         """What this broker has to do, or to hear, before long."""
@@ -176,6 +192,27 @@ class Qpid:
             found["catchup"] = [roles.serves_at]
         if roles.primary is not None:
             found |= roles.primary.pending()
+            if newer := roles.newer_primaries():
+                found["gives-way"] = newer
+            if self._permission is not None:
+                found |= self._not_noted(roles.primary, self._permission)
+        if self._permission is not None and (answer := self._permission.resting()):
+            found["unasking"] = answer
+        if roles.untold:
+            found["untold"] = [roles.state]
+        return found
+
+    @staticmethod
+    def _not_noted(primary: Primary, permission: ManagerPermission) -> dict[str, Collection[Hashable]]:
+        """What the managers are still to do for a primary, or that to take back."""
+        found: dict[str, Collection[Hashable]] = {}
+        if version := permission.unrecorded():
+            found["noting"] = [version]
+        noted = permission.asked_for
+        if noted is None and not primary.expected:
+            found["noted-though-ready"] = [""]
+        elif noted and (there := [name for name in noted if name not in primary.excluded]):
+            found["noted-though-ready"] = there
         return found
 
     def miscounted(self) -> str:
@@ -206,6 +243,16 @@ class Qpid:
     def serves_at(self) -> str | None:
         """The primary that this backup is attached to."""
         return self._roles.serves_at
+
+    def leads(self, backup: str) -> int:
+        """The generation of which this broker is primary, if that backup is attached to it; else 0."""
+        primary = self._roles.primary
+        return primary.generation if primary is not None and backup in primary.browsers else 0
+
+    def clean_image(self) -> tuple[str, Image] | None:
+        """The identifier of its clean store, and what is the same in all of that; None where it has no such store, or
+        memory does not have what is in it."""
+        return self._roles.clean_image()
 
     def extent(self) -> dict[str, tuple[str, int, int]]:
         """Of each queue whose messages are replicated which one it is, how many have come into it and are in it."""

@@ -30,6 +30,11 @@ class Eviction:
         self._missing = {name: self._missing.get(name, now) for name in excluded}
         return all(now >= since + self._seconds for since in self._missing.values())
 
+    def knows(self, excluded: Sequence[str]) -> bool:
+        """The same, of those that it was told of before."""
+        now = self._runtime.now()
+        return all(now >= self._missing.get(name, now) + self._seconds for name in excluded)
+
     def missing(self, excluded: Sequence[str]) -> None:
         """Time counts for these, and for nobody else."""
         self.recorded(excluded)

@@ -45,6 +45,9 @@ class ManagerPermission:
         self._recorded: dict[int, tuple[str, ...]] = {}
         self._known: tuple[str, ...] | None = None
         """Who is recorded as excluded; None until a record is confirmed."""
+        self._times_asked = 0
+        self._rests = False
+        """Whether it has an answer, and is to ask again by itself."""
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
@@ -69,6 +72,29 @@ class ManagerPermission:
         """Whether the broker may confirm and deliver now."""
         return self._runtime.now() < self._until
 
+    @property
+    def until(self) -> float:
+        """By this broker's clock, until when it may."""
+        return self._until
+
+    def resting(self) -> list[int]:
+        """The answer after which it is to ask again by itself, told by its number, if it has that."""
+        return [self._times_asked] if self._rests else []
+
+    def unrecorded(self) -> int:
+        """The newest version that was asked for, if it is not known to be recorded; else 0."""
+        known = min(self._recorded) if self._known is not None else 0
+        return self._version if self._version > known else 0
+
+    @property
+    def asked_for(self) -> tuple[str, ...] | None:
+        """Whom it asked to be recorded last; None: nobody yet, so that an earlier primary's record counts."""
+        return self._wanted if self._version else None
+
+    def knows(self, excluded: Sequence[str]) -> bool:
+        """Whether whoever promotes knows that these backups may lack what is confirmed, by all that was asked for."""
+        return self._known is not None and all(set(excluded) <= set(names) for names in self._recorded.values())
+
     def lost(self) -> bool:
         """Whether it must end itself: its lease has run out, or nobody has let it go on for a while after its start."""
         return not self.holds() and self._runtime.now() > self._patience
@@ -81,7 +107,7 @@ class ManagerPermission:
             self._version += 1
             self._recorded[self._version] = wanted
         # A version that was asked for since may be taken later, and hold until the next one is.
-        return self._known is not None and all(set(wanted) <= set(names) for names in self._recorded.values())
+        return self.knows(wanted)
 
     def missing(self, excluded: Sequence[str]) -> None:
         """Have taken back what is recorded of others; who else is missing is recorded when something is to be confirmed
@@ -114,6 +140,7 @@ class ManagerPermission:
         while True:
             if self.term and 0 < self._until - self._runtime.now() < _LATE * self._lease:
                 self._runtime.point(PERMISSION_ENDS)
+            self._rests, self._times_asked = False, self._times_asked + 1
             writer.write(encode_frame(["renew", self._runtime.now(), self.term, self._version, list(self._wanted)]))
             async with within(2 * self._lease):
                 answers: list[Any] = []
@@ -124,6 +151,7 @@ class ManagerPermission:
                     answers = parser.feed(data)
             for answer in answers:
                 self._take(answer)
+            self._rests = True
             behind = self._version not in self._recorded or self._known != self._wanted
             await asyncio.sleep(self._lease / (16 if behind and self._version else 4))
 

@@ -61,6 +61,10 @@ class Permission(Protocol):
         """Whether whoever promotes knows that these backups may lack what is confirmed from now on."""
         ...
 
+    def knows(self, excluded: Sequence[str]) -> bool:
+        """The same, without asking for it."""
+        ...
+
     def missing(self, excluded: Sequence[str]) -> None:
         """These backups would lack what was confirmed from now on, if anything was."""
         ...
@@ -84,11 +88,14 @@ class Primary:
         self._bugs = switched_on(broker.config.options)
         self._documented = options.as_documented
         self._urls, self._name = urls, broker.config.node
-        deadline = broker.runtime.now() + options.catchup_timeout
+        self._began = broker.runtime.now()
+        deadline = self._began + options.catchup_timeout
         expected = urls.others(self._name)
         if not options.disaster_counted:
             expected = [name for name in expected if name not in options.disaster]
         self.expected = dict.fromkeys(expected, deadline)
+        self._yet_to_come = dict.fromkeys(expected)
+        """Those of them that have never attached."""
         self.accepting = True
         self._commands: list[Command] = []
         self._wake = asyncio.Event()
@@ -99,8 +106,8 @@ class Primary:
         """The queue that is being deleted with all that is in it."""
         self._waiting: deque[tuple[int, list[Effect]]] = deque()
         self._held: dict[str, int] = {}
-        """Connection -> the last group for which effects on it wait; ``_released`` is the last that is complete."""
-        self._released, self._moved = 0, 0.0
+        """Connection -> the last group for which effects on it wait."""
+        self._moved = 0.0
         self._task: asyncio.Task[None] | None = None
 
     # From promotion to the end.
@@ -205,7 +212,7 @@ class Primary:
             return LM4 in self._documented
         if command.kind == "request":
             return LC2C in self._documented
-        if changed or command.kind not in _CHANGELESS or self._held.get(command.conn, 0) > self._released:
+        if changed or command.kind not in _CHANGELESS or self._held.get(command.conn, 0) > self.released:
             return False
         return self._permission is None or self._permission.holds() or INQUORATE_BROKER_LIVES in self._bugs
 
@@ -328,7 +335,7 @@ class Primary:
         done = self._browsing.number if early else self._browsing.completed_by_all()
         effects: list[Effect] = []
         while self._waiting and self._waiting[0][0] <= done:
-            self._released, came = self._waiting.popleft()
+            self._browsing.released, came = self._waiting.popleft()
             self._moved = self._broker.runtime.now()
             effects += came
         if not self._waiting:
@@ -353,9 +360,31 @@ class Primary:
         """The last group that backups were told of."""
         return self._browsing.number
 
+    @property
+    def released(self) -> int:
+        """The last group that clients know to be completed."""
+        return self._browsing.released
+
+    def has_its_time(self) -> list[str]:
+        """The backups that lack something which clients know to be completed, and have their time still to catch up."""
+        found = [name for name, since in self._browsing.behind(self.released).items() if self._is_young(since)]
+        return [*found, *self._yet_to_come] if self._is_young(self._began) else found
+
+    def _is_young(self, since: float) -> bool:
+        return self._broker.runtime.now() < since + self._options.catchup_timeout
+
+    def _unreleased(self) -> list[int]:
+        """The group that waits first, if nothing holds it."""
+        if not self._waiting or self._awaits_backups or self._waiting[0][0] > self._browsing.completed_by_all():
+            return []
+        permission = self._permission
+        held = permission is not None and not (permission.holds() and permission.knows(self.excluded))
+        return [] if held else [self._waiting[0][0]]
+
     def miscounted(self) -> str:
-        """What is counted otherwise than it is there."""
-        return self._browsing.miscounted()
+        """What is counted otherwise than it is there, or who browses that is no broker of this cluster."""
+        strangers = [name for name in self.browsers if name not in self._urls.brokers]
+        return f"backups that the broker URL does not name: {strangers}" if strangers else self._browsing.miscounted()
 
     def held_back(self) -> str:
         """A backup that is sent nothing of what it lacks though its window has room, if there is one."""
@@ -370,6 +399,8 @@ class Primary:
                 found["expected-though-there"] = there
         if self._waiting:
             found["completion"] = [self._waiting[0][0]]
+        if unreleased := self._unreleased():
+            found["unreleased"] = unreleased
         if away := [name for name in self._urls.others(self._name) if name not in self.browsers]:
             found["away"] = away
         slow = [(each.name, each.until) for each in self.browsers.values() if each.counts and each.state == CATCHUP]
@@ -393,6 +424,7 @@ class Primary:
     def attached(self, name: str, message: Attach) -> None:
         """A backup begins to browse all queues."""
         self.expected.pop(name, None)
+        self._yet_to_come.pop(name, None)
         self._browsing.attached(name, message)
 
     def detached(self, name: str) -> None:

@@ -71,6 +71,8 @@ class Roles:
         self.serves_at: str | None = None
         self.times_ready = 0
         """How often this broker has become ready."""
+        self._told = CONNECTING
+        """The state that was told last."""
         self._heard: dict[str, Hello] = {}
         self._held_until = -math.inf
         self._replaced = False
@@ -105,6 +107,11 @@ class Roles:
             return ""
         return (self.configuration.unlike_store() or self.generations.unlike_store() or self._broker.unlike_store())
 
+    def clean_image(self) -> tuple[str, Image] | None:
+        """The identifier of a clean store, and what of it is the same in all that have that identifier."""
+        status = self.store.now
+        return None if status.state != CLEAN or self._replaced else (status.uuid, self._image())
+
     def replicated(self) -> tuple[Hashable, Image] | None:
         """How far this broker is, and what then is to be the same at backups: queues whose messages are replicated."""
         if self.primary is not None:
@@ -113,16 +120,21 @@ class Roles:
             at = self.generation, self.serves_at, self.backup.completed
         else:
             return None
+        return at, {**self._image(), "changes": frozenset((("number", self.configuration.number),))}
+
+    def _image(self) -> Image:
+        """What is the same at all brokers that have everything."""
         level = {name: self._options.level(name, arguments) for (kind, name), arguments in self.configuration.items()
                  if kind == QUEUE}
         told = [name for name, each in level.items() if each == MESSAGES]
         positions, held = self._engine.positions(), self._engine.held()
-        return at, {
+        return {
             "objects": frozenset((kind, name, tuple(sorted(arguments.items())))
                                  for (kind, name), arguments in self.configuration.items()
                                  if self._options.level(name, arguments) != NONE),
             "positions": frozenset((name, positions.get(name, 0)) for name in told),
             "messages": frozenset((name, number) for name in told for number in held.get(name, ())),
+            "generations": frozenset((name, tuple(self.generations.of(name))) for name in told),
         }
 
     @property
@@ -333,6 +345,7 @@ class Roles:
     def greet(self, peer: str) -> None:
         """Say how things stand here."""
         generation = self.generation if self.primary is None else self.primary.generation
+        self._told = self.state
         self.send(peer, Hello(self.state, generation, self.store.now.uuid))
 
     def greet_all(self) -> None:
@@ -347,6 +360,16 @@ class Roles:
             self.primary.detached(peer)
         elif peer == self.serves_at:
             self._lose_primary()
+
+    @property
+    def untold(self) -> bool:
+        """Whether others have not been told of this state, which they act upon."""
+        return self._told != self.state and self.state != CATCHUP and bool(self._urls.others(self.name))
+
+    def newer_primaries(self) -> list[str]:
+        """Who says that it is primary of a newer generation than this primary is."""
+        mine = self.primary.generation if self.primary is not None else math.inf
+        return [peer for peer, hello in self._heard.items() if hello.state == PRIMARY and hello.generation > mine]
 
     def at_rest(self, peer: str, uuid: str) -> bool:
         """Whether a peer says that its store is clean, with this identifier."""

@@ -8,7 +8,7 @@ primary may be started (``cleared``) once a majority has accepted the decision a
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Hashable, Mapping, Sequence
 from typing import Protocol
 
 from nodes.reference.api import Pending, Runtime
@@ -43,6 +43,10 @@ class Others(Protocol):
 
     def alive(self) -> Sequence[str]:
         """The members from whom something was heard within a lease, this one included, in order."""
+        ...
+
+    def silent_for(self, peer: str) -> float:
+        """Seconds since anything was heard of another member; 0 for this one."""
         ...
 
     def reports(self) -> Mapping[str, Report]:
@@ -104,16 +108,41 @@ class Coordinator:
             return []
         return [name for name in self._latest_note().names if name != self.record.primary]
 
+    @property
+    def heard_ago(self) -> float:
+        """Seconds since the coordinator was heard."""
+        return self._runtime.now() - self._heard_at
+
     def pending(self) -> Pending:
-        """What it has to do about there being no coordinator."""
+        """What it has to do about there being no coordinator; as the coordinator, about there being no primary."""
         now = self._runtime.now()
         if self.phase in (ASKING, STANDING):
             # Who may stand asks again, for promises; who gets no answers asks by the same ballot later.
             return {"ballot": [(self.phase, self._ballot, self._deadline)]}
-        if self.phase == COORDINATING or self._hears_coordinator(now) or (
-                len(self._others.alive()) < self._membership.needed):
+        if self.phase == COORDINATING:
+            return {**self._without_quorum(now), **self._without_primary(now)}
+        if self._hears_coordinator(now) or len(self._others.alive()) < self._membership.needed:
             return {}
         return {"candidacy": [self._stand_at]}
+
+    def _without_quorum(self, now: float) -> Pending:
+        return {"quorumless": [self._ballot]} if self._membership.quorum_since(now) + self._options.lease < now else {}
+
+    def _without_primary(self, now: float) -> Pending:
+        record, reports, lacking = self.record, self._others.reports(), self._latest_note().names
+        here = record.term and self._others.silent_for(record.primary) <= self._options.lease
+        report = reports.get(record.primary) if here else None
+        if report is not None and report.promoted == record.term:
+            return {}
+        if report is not None and report.finished < record.term:
+            if self.cleared:
+                return {"takeover": [record.term]}
+            return {} if record.primary in lacking else {"clearance": [record.term]}
+        able = candidates(reports, self._membership.members, lacking)
+        found: dict[str, Collection[Hashable]] = {"undecided": [record.term]} if able else {}
+        if any(now >= self._avoided.get(name, now) for name in able):
+            found["unnamed"] = [record.term]
+        return found
 
     def tick(self) -> None:
         """As coordinator keep a primary; else stand, if there is no coordinator and it is this one's turn."""

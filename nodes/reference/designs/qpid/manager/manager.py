@@ -14,13 +14,14 @@ from nodes.reference.designs.qpid.manager.coordinator import Coordinator
 from nodes.reference.designs.qpid.manager.lessor import Lessor
 from nodes.reference.designs.qpid.manager.membership import Answers, Membership
 from nodes.reference.designs.qpid.manager.messages import Ask, Beat, Echo, Message, Vote, pack, unpack
-from nodes.reference.designs.qpid.manager.note import decoded_note, is_list_of_names
+from nodes.reference.designs.qpid.manager.note import Note, decoded_note, is_list_of_names
 from nodes.reference.designs.qpid.manager.options import ManagerOptions
 from nodes.reference.designs.qpid.manager.programs import Programs
 from nodes.reference.designs.qpid.manager.record import DATABASE, Store
 from nodes.reference.designs.qpid.manager.report import Report, decoded
 from nodes.reference.designs.qpid.manager.services import Services
 from nodes.reference.designs.qpid.manager.virtual_address import VirtualAddress
+from nodes.reference.points import NOTE_TAKEN
 from nodes.reference.replication.links import LinkError, Links
 
 MANAGER = "manager"
@@ -30,7 +31,8 @@ _LATE = 2
 
 
 class ManagerObserved(NamedTuple):
-    """What invariants look at: the phase, the ballot in which it is coordinator (0: it is not), and its record."""
+    """What invariants look at: the phase, the ballot in which it is coordinator (0: it is not), its record, the term
+    whose primary it lets be started (0: none), and when it last backed a primary (``Answers``)."""
 
     phase: str
     leads: int
@@ -40,6 +42,10 @@ class ManagerObserved(NamedTuple):
     primary: str
     promoted: int
     finished: int
+    note: Note
+    cleared: int
+    earlier: float
+    present: float
 
 
 class Manager:
@@ -74,15 +80,35 @@ class Manager:
         self._ticked = runtime.now()
         self._ending = False
         """Whether it has been told to end, and sees its broker off."""
-        runtime.expose("qpid/managers", f"{config.node}.manager", self)
+        runtime.expose("qpid/0", f"{config.node}.manager", self)
 
     # What invariants look at.
 
     def observed(self) -> ManagerObserved:
         """How this manager stands."""
         coordinator, record = self.coordinator, self._store.record
+        answers = self._answers
         return ManagerObserved(coordinator.phase, coordinator.ballot, record.promised, record.ballot, record.term,
-                               record.primary, record.promoted, record.finished)  # fmt: skip
+                               record.primary, record.promoted, record.finished, record.note,
+                               record.term if coordinator.cleared else 0, answers.earlier, answers.present)  # fmt: skip
+
+    @property
+    def node(self) -> str:
+        """The node whose manager it is."""
+        return self._node
+
+    @property
+    def members(self) -> Sequence[str]:
+        """All nodes that have a manager."""
+        return self._membership.members
+
+    def backed_ago(self) -> float:
+        """Seconds since this manager last backed a primary, or was started."""
+        return self._runtime.now() - max(self._answers.earlier, self._answers.present)
+
+    def aged(self) -> float:
+        """Seconds since it last backed the primary of an earlier term than that of its decision."""
+        return self._runtime.now() - self._answers.earlier
 
     @property
     def needed(self) -> int:
@@ -94,6 +120,11 @@ class Manager:
         if self._ending:
             return {}
         found: dict[str, Collection[Hashable]] = dict(self.coordinator.pending())
+        found |= self.services.pending()
+        if self._address is not None:
+            found |= self._address.pending(self.services.primary_until())
+        if heard := self._links.last_heard():
+            found["silent-manager"] = heard
         if missing := self._links.missing():
             found["manager-link"] = missing
         return found
@@ -185,6 +216,10 @@ class Manager:
         return [name for name in self._membership.members
                 if name == self._node or self._links.silent_for(name) <= self.options.lease]  # fmt: skip
 
+    def silent_for(self, peer: str) -> float:
+        """Seconds since anything was heard of another member; 0 for this one."""
+        return 0.0 if peer == self._node else self._links.silent_for(peer)
+
     def reports(self) -> Mapping[str, Report]:
         """What those who are alive said last of their brokers, this one included."""
         own = {self._node: self.services.report()}
@@ -224,6 +259,7 @@ class Manager:
         if (record.term, record.primary) == (note.term, peer) and note.order > record.note.order:
             record = record._replace(note=note)
             self._store.save(record)
+            self._runtime.point(NOTE_TAKEN)
         if beat.cleared and (beat.ballot, beat.term, self._node) == (record.ballot, record.term, record.primary):
             if not is_list_of_names(beat.lacking):
                 raise LinkError("a list of names is malformed")

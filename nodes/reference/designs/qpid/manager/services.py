@@ -6,10 +6,10 @@ The broker asks four times a lease whether it may go on (``Lessor``); it ends it
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Hashable, Sequence
 from dataclasses import replace
 
-from nodes.reference.api import Runtime
+from nodes.reference.api import Pending, Runtime
 from nodes.reference.designs.qpid.control import Control, Declined, Unanswered
 from nodes.reference.designs.qpid.manager.membership import NEVER, Answers, Membership
 from nodes.reference.designs.qpid.manager.note import Note
@@ -17,6 +17,7 @@ from nodes.reference.designs.qpid.manager.options import ManagerOptions
 from nodes.reference.designs.qpid.manager.programs import BROKER, ProgramError, Programs
 from nodes.reference.designs.qpid.manager.record import Record, Store
 from nodes.reference.designs.qpid.manager.report import STOPPED, Report, of_status
+from nodes.reference.points import NOTE_TAKEN, PROMOTING
 
 BACK_OFF = 1.0
 """Seconds between the end of a broker and its next start."""
@@ -43,6 +44,8 @@ class Services:
         self._stamp = NEVER
         """When this manager sent the newest heartbeat on which a grant to the present process rests."""
         self._starts = 0
+        self._polls = 0
+        """How often the broker was asked how it is."""
         self._start_at = NEVER
         self._cleared = 0
         self._cleared_at = 0.0
@@ -67,6 +70,18 @@ class Services:
         """What other managers are told."""
         return replace(self._report, promoted=self.promoted, finished=self._store.record.finished,
                        declined=self._declined)  # fmt: skip
+
+    def pending(self) -> Pending:
+        """What this node's broker waits for."""
+        now = self._runtime.now()
+        if not self.has_quorum(now) or self._left or self._promoting:
+            return {}
+        if not self._process:
+            return {"not-started": [self._starts]}
+        found: dict[str, Collection[Hashable]] = {"unpolled": [self._polls]}
+        if self._asked_at is not None:
+            found["unasked"] = [(self._process, self._asked_at)]
+        return found
 
     def has_quorum(self, now: float) -> bool:
         """Whether a majority of managers has lately heard this one."""
@@ -114,6 +129,7 @@ class Services:
         record = self._store.record
         if (term, version) > record.note.order:
             self._store.save(record._replace(note=Note(term, version, tuple(excluded))))
+            self._runtime.point(NOTE_TAKEN)
             self._changed()
         noted = self._store.record.note
         return self._membership.noted_version(term, noted.version if noted.term == term else 0)
@@ -232,6 +248,7 @@ class Services:
             report = of_status(status, record.ballot, self.promoted, record.finished)
         except (Unanswered, Declined, ValueError):
             report = Report()
+        self._polls += 1
         if process == self._process:
             self._report = report
             if report.up:
@@ -261,6 +278,7 @@ class Services:
         note = max(record.note, Note(term, 0, self._lacking), key=lambda each: each.order)
         self._store.save(record._replace(promoted=term, process=self._process, note=note))
         self._answers.backed(now)
+        self._runtime.point(PROMOTING)
         await self._promote(term)
 
     async def _promote(self, term: int) -> None:

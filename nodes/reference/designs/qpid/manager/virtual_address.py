@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 
-from nodes.reference.api import Runtime
+from nodes.reference.api import Pending, Runtime
 from nodes.reference.designs.qpid.manager.addresses import AddressError, Addresses
 from nodes.reference.designs.qpid.manager.membership import NEVER
 
@@ -52,6 +52,15 @@ class VirtualAddress:
             self._complain(error)
         else:
             self._trouble = ""
+
+    def pending(self, until: float) -> Pending:
+        """What is to be done about it, if it is to be here until then."""
+        now = self._runtime.now()
+        if until <= now:
+            return {"address-kept": [""]} if self._held else {}
+        if not self._held or self._renewed_for < now:
+            return {"address-away": [""]}
+        return {"unannounced": [self._announced_at]}
 
     def release(self, why: str, quiet: bool = False) -> None:
         """Have it here no more."""

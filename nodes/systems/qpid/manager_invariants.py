@@ -1,0 +1,374 @@
+"""What the argument for one primary at a time rests on, looked at where each step of it is taken: who had promised,
+accepted, answered and noted what when a manager came to coordinate, let a primary be started, or let it go on.
+
+These look at managers and brokers alike. A manager that has ended counts as one that did what it should: nobody knows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+
+from nodes.reference.designs.qpid.design import Observed, Qpid
+from nodes.reference.designs.qpid.manager.manager import MANAGER, Manager, ManagerObserved
+from nodes.reference.designs.qpid.manager.note import Note
+from nodes.reference.designs.qpid.options import BUILTIN
+from nodes.reference.designs.qpid.states import CATCHUP, PRIMARY, READY
+from nodes.reference.designs.qpid.store_status import DIRTY
+from stormproof.contracts.invariant import BROKER, Invariant, Watcher
+
+Program = Qpid | Manager
+_MANAGED = {"manager": (BUILTIN,)}
+_HOT = {**_MANAGED, "standby": ("hot",)}
+_BOTH = (BROKER, MANAGER)
+_CAUTION = 1.25
+"""Leases for which whoever backs a new primary must have backed no earlier one (docs/designs/qpid-manager.md)."""
+_SLACK = 0.01
+"""Seconds by which clocks may have parted within a lease."""
+
+
+class _Cluster(Watcher):
+    """The brokers and managers that run, and what each manager had on disk when it was looked at last; by node."""
+
+    def __init__(self) -> None:
+        self.brokers: dict[str, Qpid] = {}
+        self.managers: dict[str, Manager] = {}
+        self.records: dict[str, ManagerObserved] = {}
+        self._nodes: dict[str, str] = {}
+
+    def look(self, node: str, program: Program, now: Observed | ManagerObserved,
+             before: Observed | ManagerObserved | None) -> str:
+        """Hand on to what looks at a manager, or at a broker."""
+        if isinstance(now, ManagerObserved):
+            assert isinstance(program, Manager)
+            self._nodes[node] = program.node
+            self.managers[program.node] = program
+            known = self.records.get(program.node)
+            self.records[program.node] = now
+            return self.manager(program, now, before if isinstance(before, ManagerObserved) else None, known)
+        assert isinstance(program, Qpid)
+        self.brokers[node] = program
+        return self.broker(node, program, now, before if isinstance(before, Observed) else None)
+
+    def manager(self, program: Manager, now: ManagerObserved, before: ManagerObserved | None,
+                known: ManagerObserved | None) -> str:
+        """A manager has changed; ``known`` is what was seen of it last, be it before its start."""
+        return ""
+
+    def broker(self, node: str, program: Qpid, now: Observed, before: Observed | None) -> str:
+        """A broker has changed."""
+        return ""
+
+    def ended(self, node: str) -> None:
+        """It runs no more."""
+        self.brokers.pop(node, None)
+        if self.managers.pop(self._nodes.get(node, ""), None) is not None:
+            self.gone(self._nodes[node])
+
+    def gone(self, node: str) -> None:
+        """A manager runs no more."""
+
+    def most(self, nodes: Iterable[str]) -> bool:
+        """Whether these nodes' managers are most of all."""
+        needed = next((each.needed for each in self.managers.values()), 0)
+        return len(set(nodes)) >= needed
+
+
+class ElectedByMost(_Cluster):
+    """Nothing of its own."""
+
+    def manager(self, program: Manager, now: ManagerObserved, before: ManagerObserved | None,
+                known: ManagerObserved | None) -> str:
+        """Who comes to coordinate has the promise of most managers, on disk, none of whom heard another one."""
+        if not now.leads or (before is not None and before.leads == now.leads):
+            return ""
+        promised = [name for name, record in self.records.items() if record.promised >= now.leads]
+        if not self.most(promised):
+            return f"it coordinates in ballot {now.leads}, which {len(promised)} managers have promised"
+        hearing = [name for name, each in self.managers.items() if self._hears_another(program, name, each, now.leads)]
+        if len(program.members) - len(hearing) < program.needed:
+            return f"it coordinates in ballot {now.leads}, and {', '.join(hearing)} heard another coordinator lately"
+        return ""
+
+    def _hears_another(self, elected: Manager, name: str, other: Manager, ballot: int) -> bool:
+        """Whether a manager has lately heard a coordinator of an earlier ballot."""
+        coordinator = other.coordinator
+        return (name != elected.node and coordinator.coordinator not in ("", elected.node)
+                and self.records[name].promised <= ballot
+                and coordinator.heard_ago < other.options.lease - _SLACK)  # fmt: skip
+
+
+class AnswersNoted(_Cluster):
+    """Nothing of its own."""
+
+    def manager(self, program: Manager, now: ManagerObserved, before: ManagerObserved | None,
+                known: ManagerObserved | None) -> str:
+        """When a manager last backed a primary is remembered, also of the term before."""
+        if before is None:
+            return ""
+        floor = max(before.earlier, before.present) if now.term != before.term else before.earlier
+        if now.earlier < floor or (now.term == before.term and now.present < before.present):
+            return (f"it last backed a primary at {max(before.earlier, before.present):.3f} by its clock, and takes it "
+                    f"for {now.earlier:.3f} in earlier terms, {now.present:.3f} in this one")  # fmt: skip
+        return ""
+
+
+class ClearedWhenOver(_Cluster):
+    """The last term whose primary was let start, and since when, at most, each manager's memory of answers reaches."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._cleared = 0
+        self._since: dict[str, float] = {}
+
+    def manager(self, program: Manager, now: ManagerObserved, before: ManagerObserved | None,
+                known: ManagerObserved | None) -> str:
+        """A primary is let start when most have accepted it, and no lease of an earlier term is left."""
+        if before is None:
+            self._since[program.node] = now.earlier
+        term, last = now.cleared, self._cleared
+        if term <= last:
+            return ""
+        self._cleared = term
+        accepted = [name for name, record in self.records.items() if record.term >= term]
+        if not self.most(accepted):
+            return f"it lets the primary of term {term} start, which {len(accepted)} managers have accepted"
+        for name, broker in self.brokers.items():
+            seen = broker.observed()
+            if seen.state == PRIMARY and 0 < seen.term < term and broker.confirms():
+                return f"it lets the primary of term {term} start, and {name} may confirm in term {seen.term}"
+        earlier = [record.promoted for record in self.records.values()
+                   if last <= record.promoted < term and record.finished < record.promoted]
+        old = [name for name in accepted if self._has_waited(name, term)]
+        if earlier and not self.most(old):
+            return (f"it lets the primary of term {term} start, and of those that have accepted it {len(old)} have not "
+                    f"backed the one of term {max(earlier)} for {_CAUTION} leases")  # fmt: skip
+        return ""
+
+    def _has_waited(self, name: str, term: int) -> bool:
+        """Whether a manager has backed no primary of an earlier term for 1.25 leases, as far as anybody can tell."""
+        program, record = self.managers.get(name), self.records[name]
+        if program is None or record.term != term or record.earlier == self._since[name]:
+            return True
+        return program.aged() > _CAUTION * program.options.lease - _SLACK
+
+
+class PrimaryKept(_Cluster):
+    """Nothing of its own."""
+
+    def manager(self, program: Manager, now: ManagerObserved, before: ManagerObserved | None,
+                known: ManagerObserved | None) -> str:
+        """Nobody is made primary in place of one whose manager says that it is."""
+        if before is None or not now.leads or before.leads != now.leads or before.term in (0, now.term):
+            return ""
+        report = program.reports().get(before.primary)
+        if report is None or report.promoted != before.term:
+            return ""
+        return f"it makes {now.primary} primary in place of {before.primary}, which is heard, and is that already"
+
+
+class NotesGrow(_Cluster):
+    """What each note says."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._says: dict[tuple[int, int], tuple[str, ...]] = {}
+
+    def manager(self, program: Manager, now: ManagerObserved, before: ManagerObserved | None,
+                known: ManagerObserved | None) -> str:
+        """A manager's note is on disk, and only ever gives way to a later one; one note says the same everywhere."""
+        if known is not None and now.note.order < known.note.order:
+            return f"it has the note {now.note}, and had {known.note}"
+        news = before is not None and now.note != before.note and now.note.version
+        if before is not None and news and now.note.term not in (before.term, now.term):
+            return f"it takes the note {now.note}, and has accepted the primary of term {now.term}"
+        if now.note.version and (says := self._says.setdefault(now.note.order, now.note.names)) != now.note.names:
+            return f"it has the note {now.note}, which names {says} elsewhere"
+        return ""
+
+
+class BackedByMost(_Cluster):
+    """Nothing of its own."""
+
+    def broker(self, node: str, program: Qpid, now: Observed, before: Observed | None) -> str:
+        """Each time that a primary is let go on: most managers have backed it, and noted so, since what that rests on
+        was sent."""
+        if now.state != PRIMARY or not now.term or (before is not None and before.until == now.until):
+            return ""
+        left, manager = program.lease_left(), next(iter(self.managers.values()), None)
+        if left <= 0 or manager is None:
+            return ""
+        elapsed = manager.options.lease - left + _SLACK
+        short = [name for name, each in self.managers.items() if each.backed_ago() > elapsed]
+        if len(manager.members) - len(short) >= manager.needed:
+            return ""
+        return (f"it may go on for {left:.3f} s of a lease of {manager.options.lease:g} s, and {', '.join(short)} have "
+                "backed no primary since that would have been sent")  # fmt: skip
+
+
+class ConfirmedOrNoted(_Cluster):
+    """The last group that each backup has completed, by (backup, generation, primary)."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._completed: dict[tuple[str, int, str | None], int] = {}
+
+    def manager(self, program: Manager, now: ManagerObserved, before: ManagerObserved | None,
+                known: ManagerObserved | None) -> str:
+        """A note gives way to one that is right as well."""
+        if known is None or known.note == now.note:
+            return ""
+        for node, broker in self.brokers.items():
+            seen = broker.observed()
+            if seen.state == PRIMARY and broker.confirms() and (wrong := self._lacks(node, seen)):
+                return f"it has the note {now.note}, and of {node} holds: {wrong}"
+        return ""
+
+    def broker(self, node: str, program: Qpid, now: Observed, before: Observed | None) -> str:
+        """What is completed is at each other broker, or most managers have noted that this one goes on without it."""
+        if now.state in (CATCHUP, READY):
+            key = node, now.generation, program.serves_at
+            self._completed[key] = max(now.number, self._completed.get(key, 0))
+            return ""
+        fresh = before is None or before.state != PRIMARY or before.generation != now.generation
+        if now.state != PRIMARY or now.released <= (0 if fresh or before is None else before.released):
+            return ""
+        return self._lacks(node, now)
+
+    def _lacks(self, node: str, now: Observed) -> str:
+        if not now.term or not now.released:
+            return ""
+        for name in next((each.members for each in self.managers.values()), ()):
+            if name == node or self._completed.get((name, now.generation, node), -1) >= now.released:
+                continue
+            noted = [each for each, record in self.records.items()
+                     if record.note.term == now.term and name in record.note.names]
+            if not self.most(noted):
+                return (f"it has completed group {now.released}, which {name} has not, and {len(noted)} managers have "
+                        "noted that it goes on without that")  # fmt: skip
+        return ""
+
+
+class HasTheirTime(Watcher):
+    """Nothing of its own: a primary is looked at when it completes something."""
+
+    def look(self, node: str, program: Qpid, now: Observed, before: Observed | None) -> str:
+        """Nothing is completed without a backup that has its time to catch up still."""
+        if now.state != PRIMARY or before is None or before.released == now.released or not now.released:
+            return ""
+        young = program.has_its_time()
+        return f"it has completed group {now.released}, and {', '.join(young)} may still catch up" if young else ""
+
+
+class NotedAreNotPromoted(_Cluster):
+    """All notes; of each term the version that each manager has, and since which term each broker has had all."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._notes: dict[tuple[int, int], Collection[str]] = {}
+        self._taken: dict[int, dict[str, int]] = {}
+        self._latest = (0, 0)
+        self._led: dict[str, int] = {}
+        self._stores: dict[str, str] = {}
+
+    def manager(self, program: Manager, now: ManagerObserved, before: ManagerObserved | None,
+                known: ManagerObserved | None) -> str:
+        """Who has its broker promoted knows of all that most managers have noted."""
+        note = now.note
+        if known is None or note != known.note:
+            self._take(program, note)
+        if before is None or now.promoted <= before.promoted or self._stores.get(program.node, DIRTY) != DIRTY:
+            return ""
+        names = {*note.names, program.node}
+        known_of = [other for order, other in self._notes.items() if self._latest <= order < (now.promoted, 0)]
+        if self._latest[0] >= now.promoted or not known_of or any(names >= set(other) for other in known_of):
+            return ""
+        return (f"its broker is promoted in term {now.promoted} with the note {note}, and most had noted "
+                f"{self._notes[self._latest]} (term, version: {self._latest})")  # fmt: skip
+
+    def _take(self, program: Manager, note: Note) -> None:
+        self._notes.setdefault(note.order, note.names)
+        if not note.version:
+            return
+        taken = self._taken.setdefault(note.term, {})
+        taken[program.node] = note.version
+        versions = sorted(taken.values(), reverse=True)
+        if len(versions) >= program.needed:
+            self._latest = max(self._latest, (note.term, versions[program.needed - 1]))
+
+    def broker(self, node: str, program: Qpid, now: Observed, before: Observed | None) -> str:
+        """Nobody is promoted whom most managers have noted as one who lacks something."""
+        self._stores[node] = now.store
+        if now.state != PRIMARY or not now.term or (before is not None and before.state == PRIMARY):
+            return ""
+        led, self._led[node] = self._led.get(node, 0), now.term
+        if before is None or before.vouched or before.store != DIRTY or self._latest[0] <= led:
+            return ""
+        later = [names for order, names in self._notes.items() if order >= self._latest and order[1]
+                 and order[0] < now.term]
+        if later and all(node in names for names in later):
+            return (f"it is promoted in term {now.term}, and most had noted that the primary of term {self._latest[0]} "
+                    "goes on without it")  # fmt: skip
+        return ""
+
+
+class NewestLeads(Watcher):
+    """The newest generation in which anything was completed."""
+
+    def __init__(self) -> None:
+        self._newest = 0
+
+    def look(self, node: str, program: Qpid, now: Observed, before: Observed | None) -> str:
+        """A new primary begins a generation behind all in which something was completed."""
+        if now.state != PRIMARY or before is None:
+            return ""
+        if before.state != PRIMARY and not before.vouched and now.generation <= self._newest:
+            return f"it is primary of generation {now.generation}, and something was completed in {self._newest}"
+        if now.released and now.released != before.released:
+            self._newest = max(self._newest, now.generation)
+        return ""
+
+
+class MayLead(Watcher):
+    """Nothing of its own."""
+
+    def look(self, node: str, program: Qpid, now: Observed, before: Observed | None) -> str:
+        """Only who may be promoted is, or one whose store is as empty, or as clean, as all."""
+        if now.state != PRIMARY or before is None or before.state == PRIMARY:
+            return ""
+        fine = before.eligible or before.vouched or before.store != DIRTY
+        return "" if fine else f"it was {before.state}, with a {before.store} store, and was not to be promoted"
+
+
+_PAXOS = "Lamport, The Part-Time Parliament, 1998"
+_LEASES = "Gray and Cheriton 1989; Ongaro's dissertation, 6.4.1; docs/designs/qpid-manager.md: Why there are never two"
+_NOTES = ("docs/designs/qpid-manager.md: a primary that goes on without a backup first has that noted by a majority of "
+          "managers")  # fmt: skip
+_OWN = "docs/designs/qpid-manager.md: the coordinator keeps the primary that there is"
+
+MANAGER_INVARIANTS = (
+    Invariant("elected-by-most", "who coordinates has the promises of most managers, on disk, which heard nobody else",
+              _PAXOS, ElectedByMost, unless=("disk", "clock"), where=_MANAGED, of=_BOTH),
+    Invariant("answers-noted", "a manager remembers when it last backed a primary, also of an earlier term", _LEASES,
+              AnswersNoted, where=_MANAGED, of=_BOTH),
+    Invariant("cleared-when-over", "a primary may start when most have accepted it and earlier leases are over",
+              _LEASES, ClearedWhenOver, unless=("disk", "clock"), where=_MANAGED, of=_BOTH),
+    Invariant("backed-by-most", "a primary goes on for a lease after most managers backed it, and noted so", _LEASES,
+              BackedByMost, unless=("clock",), where=_MANAGED, of=_BOTH),
+    Invariant("primary-kept", "a primary that is heard is not replaced", _OWN, PrimaryKept, where=_MANAGED, of=_BOTH),
+    Invariant("notes-grow", "a manager's note gives way to a later one only, of its term, and says the same everywhere",
+              _NOTES, NotesGrow, unless=("disk",), where=_MANAGED, of=_BOTH),
+    Invariant("confirmed-or-noted", "what is completed is at each backup, or most managers have noted that it is not",
+              _NOTES, ConfirmedOrNoted, unless=("disk", "clock"), where={**_HOT, "as_documented": ("",)}, of=_BOTH),
+    Invariant("noted-are-not-promoted", "nobody is promoted whom the latest note of most managers names",
+              "docs/designs/qpid-manager.md: nobody whom the latest note names is promoted", NotedAreNotPromoted,
+              unless=("disk", "clock"), where=_HOT, of=_BOTH),
+    Invariant("has-its-time", "nothing is completed without a backup that has its time to catch up still",
+              "the document: New backups connecting to primary", HasTheirTime,
+              where={**_MANAGED, "as_documented": ("",)}),
+    Invariant("newest-leads", "a new primary's generation is behind all in which something was completed",
+              "the document: generation number, incremented by new primary", NewestLeads, unless=("disk", "clock"),
+              where={**_HOT, "store": ("sync",)}),
+    Invariant("may-lead", "only a broker that is eligible, or of a first start, is promoted",
+              "the document: the primary can only be started on nodes where there is a ready backup", MayLead,
+              where=_HOT),
+)  # fmt: skip

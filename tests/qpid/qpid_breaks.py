@@ -1,0 +1,292 @@
+"""What breaks each rule of a qpid cluster's managers and stores, for the tests of invariants and of deadlines."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from harness.sim.campaign import Case
+from nodes.reference.designs.qpid.administration import Administration
+from nodes.reference.designs.qpid.manager import coordinator as coordinating
+from nodes.reference.designs.qpid.manager import virtual_address
+from nodes.reference.designs.qpid.manager.coordinator import COORDINATING, Coordinator
+from nodes.reference.designs.qpid.manager.manager import Manager
+from nodes.reference.designs.qpid.manager.membership import NEVER, Answers
+from nodes.reference.designs.qpid.manager.note import Note
+from nodes.reference.designs.qpid.manager.record import Record, Store
+from nodes.reference.designs.qpid.manager.services import Services
+from nodes.reference.designs.qpid.manager.virtual_address import VirtualAddress
+from nodes.reference.designs.qpid.permission import ManagerPermission
+from nodes.reference.designs.qpid.primary import Primary
+from nodes.reference.designs.qpid.roles import Roles
+from nodes.reference.designs.qpid.store_status import StoreStatus
+from nodes.reference.engine.replica import QueueReplicas
+
+Patch = pytest.MonkeyPatch
+Break = Callable[[Patch], None]
+QPID = Case("qpid", "queue", "partition,pause,kill", None, 30.0, 30.0, {"min_ok": "5"})
+
+
+def nothing(patch: Patch) -> None:
+    """The bug is switched on by the case."""
+
+
+def unwritten_promise(patch: Patch) -> None:
+    """Who promises a ballot does not write that down."""
+    save = Store.save
+
+    def without(self: Store, record: Record) -> None:
+        save(self, record._replace(promised=self.record.promised))
+
+    patch.setattr(Store, "save", without)
+
+
+def forgotten_answer(patch: Patch) -> None:
+    """A new decision lets a manager forget what it did before the one before."""
+    def superseded(self: Answers) -> None:
+        self.earlier, self.present = self.present, NEVER
+
+    patch.setattr(Answers, "superseded", superseded)
+
+
+def hasty_clearance(patch: Patch) -> None:
+    """Nobody waits for leases."""
+    patch.setattr(coordinating, "leases_are_over", lambda *_: True)
+
+
+def unnoted_answer(patch: Patch) -> None:
+    """Who backs a primary does not note so."""
+    patch.setattr(Answers, "backed", lambda self, now: None)
+
+
+def replaced_primary(patch: Patch) -> None:
+    """Now and then a coordinator names somebody else."""
+    govern = Coordinator._govern
+
+    def instead(self: Coordinator, now: float) -> None:
+        others = [name for name in self._membership.members if name != self.record.primary]
+        if self.record.term and self._runtime.random.random() < 0.01:
+            self._decide(others[0], now)
+        else:
+            govern(self, now)
+
+    patch.setattr(Coordinator, "_govern", instead)
+
+
+def same_version(patch: Patch) -> None:
+    """Each note of a primary has the same number."""
+    def noted(self: Services, term: int, version: int, excluded: list[str]) -> int:
+        self._store.save(self._store.record._replace(note=Note(term, min(1, version), tuple(excluded))))
+        return version
+
+    patch.setattr(Services, "_note", noted)
+
+
+def unread_notes(patch: Patch) -> None:
+    """A coordinator knows of no note."""
+    patch.setattr(Coordinator, "_latest_note", lambda self: Note())
+
+
+def nobody_awaited(patch: Patch) -> None:
+    patch.setattr(Primary, "_awaits_backups", property(lambda self: False))
+
+
+def same_generation(patch: Patch) -> None:
+    """Each primary's store is of the first generation."""
+    write = StoreStatus.write
+
+    def first(self: StoreStatus, **changes: Any) -> None:
+        write(self, **{**changes, "generation": min(1, int(changes.get("generation", 1)))})
+
+    patch.setattr(StoreStatus, "write", first)
+
+
+def anybody_promoted(patch: Patch) -> None:
+    """Those are promoted who say that they are not to be."""
+    promote = Administration._promote
+    patch.setattr(Administration, "_promote", lambda self, request: promote(self, {**request, "force": True}))
+    patch.setattr(coordinating, "candidates", lambda reports, order, excluded: [
+        name for name in order if name in reports and reports[name].up and not reports[name].eligible])
+
+
+def role_unwritten(patch: Patch) -> None:
+    write = StoreStatus.write
+    patch.setattr(StoreStatus, "write", lambda self, **changes: write(
+        self, **{name: value for name, value in changes.items() if name != "role"}))
+
+
+def every_other_message(patch: Patch) -> None:
+    """A backup leaves out every other message."""
+    enqueue = QueueReplicas.enqueue
+    patch.setattr(QueueReplicas, "enqueue", lambda self, name, sequence, headers, body: (
+        sequence % 2 == 0 and enqueue(self, name, sequence, headers, body)))
+
+
+_SHUT_DOWN = replace(QPID, nemesis="crash", settings={"min_ok": "5", "crash_kind": "shutdown"})
+
+QPID_BREAKS: dict[str, tuple[Case, Break]] = {
+    "elected-by-most": (QPID, unwritten_promise),
+    "answers-noted": (QPID, forgotten_answer),
+    "cleared-when-over": (QPID, hasty_clearance),
+    "backed-by-most": (QPID, unnoted_answer),
+    "primary-kept": (QPID, replaced_primary),
+    "notes-grow": (QPID, same_version),
+    "confirmed-or-noted": (replace(QPID, settings={"min_ok": "5", "bug": "exclusion-not-noted"}), nothing),
+    "noted-are-not-promoted": (QPID, unread_notes),
+    "has-its-time": (QPID, nobody_awaited),
+    "newest-leads": (QPID, same_generation),
+    "may-lead": (QPID, anybody_promoted),
+    "store-tells": (QPID, role_unwritten),
+    "clean-alike": (_SHUT_DOWN, every_other_message),
+}
+"""Invariant -> a case, and what breaks it there."""
+
+_first: dict[object, int] = {}
+"""Event loop -> the first term of the cluster that it runs."""
+
+
+def _is_later(services: Services) -> bool:
+    """Whether a primary is not the first one of a run: with that the load begins."""
+    term = services._store.record.term
+    return bool(term) and term > _first.setdefault(asyncio.get_running_loop(), term)
+
+
+def nobody_chosen(patch: Patch) -> None:
+    choose = Coordinator._choose
+    patch.setattr(Coordinator, "_choose", lambda self, now, reports: "" if self.record.term else choose(
+        self, now, reports))
+
+
+def no_stepping_down(patch: Patch) -> None:
+    patch.setattr(Coordinator, "_step_down", lambda self, why: None)
+
+
+def never_cleared(patch: Patch) -> None:
+    """Leases never end."""
+    patch.setattr(coordinating, "leases_are_over", lambda *_: False)
+    patch.setattr(Coordinator, "_predecessor_has_ended", lambda self: False)
+
+
+def not_promoted(patch: Patch) -> None:
+    promote = Services._promote_if_due
+
+    async def due(self: Services) -> None:
+        if not _is_later(self):
+            await promote(self)
+
+    patch.setattr(Services, "_promote_if_due", due)
+
+
+def started_once(patch: Patch) -> None:
+    start = Services._start_if_due
+
+    async def once(self: Services, now: float) -> None:
+        if not self._starts:
+            await start(self, now)
+
+    patch.setattr(Services, "_start_if_due", once)
+
+
+def nobody_ended(patch: Patch) -> None:
+    patch.setattr(Services, "_must_end", lambda self, now: "")
+
+
+def nothing_noted(patch: Patch) -> None:
+    patch.setattr(Services, "_note", lambda self, term, version, excluded: 0)
+
+
+def not_released(patch: Patch) -> None:
+    """What backups have completed is found at the next tick."""
+    patch.setattr(Primary, "completed", lambda self, name, number, groups: self._browsing.completed(
+        name, number, groups))
+
+
+def stays_primary(patch: Patch) -> None:
+    patch.setattr(Roles, "_step_down", lambda self, why: None)
+
+
+def note_stays(patch: Patch) -> None:
+    patch.setattr(ManagerPermission, "missing", lambda self, excluded: None)
+
+
+def rarely_asked(patch: Patch) -> None:
+    """A broker asks three times in two leases."""
+    start = ManagerPermission.__init__
+
+    def init(self: ManagerPermission, *args: Any, **more: Any) -> None:
+        start(self, *args, **more)
+        self._lease *= 2.7
+
+    patch.setattr(ManagerPermission, "__init__", init)
+
+
+def unpolled(patch: Patch) -> None:
+    poll = Services._poll
+
+    async def rarely(self: Services) -> None:
+        if self._polls > 20:
+            await asyncio.sleep(20)
+        await poll(self)
+
+    patch.setattr(Services, "_poll", rarely)
+
+
+def untold(patch: Patch) -> None:
+    change = Roles._change_state
+
+    def quietly(self: Roles, state: str, **fields: Any) -> None:
+        vars(self)["greet_all"] = lambda: None
+        change(self, state, **fields)
+        del vars(self)["greet_all"]
+
+    patch.setattr(Roles, "_change_state", quietly)
+
+
+def silent(patch: Patch) -> None:
+    """A manager that does not coordinate says nothing but answers, once there is a primary."""
+    beat = Manager.beat
+    patch.setattr(Manager, "beat", lambda self: (
+        beat(self) if not self._store.record.term or self.coordinator.phase == COORDINATING else None))
+
+
+def never_there(patch: Patch) -> None:
+    patch.setattr(VirtualAddress, "keep", lambda self, until: None)
+
+
+def never_gone(patch: Patch) -> None:
+    patch.setattr(VirtualAddress, "release", lambda self, why, quiet=False: None)
+
+
+def rarely_announced(patch: Patch) -> None:
+    patch.setattr(virtual_address, "ANNOUNCEMENTS", 0.1)
+
+
+_ADDRESS = {"virtual_address": "auto"}
+
+QPID_LATE: dict[str, tuple[str, str, str, dict[str, str], Break]] = {
+    "undecided": ("qpid", "queue", "kill", {"kill_kind": "master"}, nobody_chosen),
+    "unnamed": ("qpid", "queue", "kill", {"kill_kind": "master"}, nobody_chosen),
+    "quorumless": ("qpid", "queue", "quorum", {"quorum_kind": "cut"}, no_stepping_down),
+    "clearance": ("qpid", "queue", "kill", {"kill_kind": "master"}, never_cleared),
+    "takeover": ("qpid", "queue", "kill", {"kill_kind": "master"}, not_promoted),
+    "not-started": ("qpid", "queue", "kill", {"kill_program": "broker"}, started_once),
+    "unasked": ("qpid", "queue", "pause", {"pause_program": "broker", "manager_lease": "0.5", "fault_duration": "5"},
+                nobody_ended),
+    "noting": ("qpid", "queue", "kill", {}, nothing_noted),
+    "unreleased": ("qpid", "queue", "kill", {"detection_timeout": "2", "manager_lease": "2"}, not_released),
+    "gives-way": ("qpid", "queue", "partition", {"bug": "inquorate-broker-lives"}, stays_primary),
+    "noted-though-ready": ("qpid", "queue", "kill", {"catchup_timeout": "1"}, note_stays),
+    "unasking": ("qpid", "queue", "kill", {"manager_lease": "2"}, rarely_asked),
+    "unpolled": ("qpid", "queue", "kill", {}, unpolled),
+    "untold": ("qpid", "queue", "kill", {"detection_timeout": "2"}, untold),
+    "silent-manager": ("qpid", "queue", "kill", {"manager_lease": "2"}, silent),
+    "address-away": ("qpid", "queue", "kill", _ADDRESS, never_there),
+    "address-kept": ("qpid", "queue", "kill", {**_ADDRESS, "kill_kind": "master", "kill_program": "broker"},
+                     never_gone),
+    "unannounced": ("qpid", "queue", "kill", _ADDRESS, rarely_announced),
+}  # fmt: skip
+"""Deadline -> system, workload, faults, settings, and what misses it there."""
