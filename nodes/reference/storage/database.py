@@ -157,6 +157,13 @@ class StoredRows(Fence):
             found.append([key, *wire.decode(columns)])
         return found, False
 
+    def rows(self) -> dict[str, dict[int, list[Any]]]:
+        """All that is stored: table -> key -> the other columns."""
+        found: dict[str, dict[int, list[Any]]] = {}
+        for name, key, columns in self._database.execute("SELECT name, id, columns FROM stored"):
+            found.setdefault(str(name), {})[int(key)] = list(wire.decode(columns))
+        return found
+
     # As the service uses it: nothing waits, and a failure of the disk ends the service.
 
     async def open(self) -> None:

@@ -41,13 +41,14 @@ _LEFT_OUT: Mapping[str, frozenset[str]] = {
 class Standing:
     """What is known of the standby that is being synchronised, or is synchronised: ``stored`` up to which change-set.
 
-    ``complete``: it was sent everything, so nothing is confirmed without it any more.
+    ``complete``: it was sent everything, so nothing is confirmed without it any more. ``sent``: so many pages.
     """
 
     sync: int
     stored: int = -1
     complete: bool = False
     under_way: int = 0
+    sent: int = 0
     moved: asyncio.Event = field(default_factory=asyncio.Event)
     task: asyncio.Task[None] | None = None
 
@@ -74,7 +75,12 @@ class ActiveSide:
         self.standing: Standing | None = None
         self._commands: list[Command] = []
         self._wake = asyncio.Event()
-        self._waiting: deque[tuple[int, list[Effect]]] = deque()
+        self._waiting: deque[tuple[int, int, list[Effect]]] = deque()
+        """What is not confirmed: number of the change-set, the epoch in which it was made, and its effects."""
+        self.began = repository.stamp
+        """How far the repository was when this server began to serve."""
+        self.confirmed = (0, 0)
+        """Epoch and number of the newest change-set of which clients were told."""
         self._noted = engine.changes = Noted()
         self._task = broker.runtime.spawn(self._run(), "fiorano commit")
 
@@ -109,7 +115,7 @@ class ActiveSide:
                 effects += self._engine.apply(command)
             repository.write(counter=repository.stamp.counter + 1, changed=runtime.time_of_day())
         runtime.point(SET_STORED)
-        self._waiting.append((repository.stamp.counter, effects))
+        self._waiting.append((repository.stamp.counter, repository.stamp.epoch, effects))
         tables: list[list[object]] = [[*each] for each in self._noted.drain()]
         self._tally.add(tables)
         self._tell(tables)
@@ -162,18 +168,24 @@ class ActiveSide:
             safe = self._repository.stamp.counter
         effects: list[Effect] = []
         while self._waiting and self._waiting[0][0] <= safe:
-            effects += self._waiting.popleft()[1]
+            counter, epoch, told = self._waiting.popleft()
+            self.confirmed = (epoch, counter)
+            effects += told
         if effects:
             self._broker.release(effects)
 
     def pending(self) -> Pending:
-        """What is not confirmed, and pages that the standby has not answered."""
+        """What is not carried out, or not confirmed, and pages that the standby has not answered, or is not sent."""
         found: dict[str, Collection[Hashable]] = {}
+        if self._commands:
+            found["command"] = [self._repository.stamp.counter]
         if self._waiting:
             found["completion"] = [self._waiting[0][0]]
         standing = self.standing
         if standing is not None and standing.under_way:
             found["page"] = [(standing.sync, standing.under_way)]
+        if standing is not None and not standing.complete and standing.under_way < _WINDOW:
+            found["copying"] = [(standing.sync, standing.sent)]
         return found
 
     # The standby.
@@ -210,6 +222,7 @@ class ActiveSide:
                 continue
             self._send(Page(standing.sync, table, rows))
             standing.under_way += 1
+            standing.sent += 1
             self._broker.runtime.point(PAGE_SENT)
             while standing.under_way >= _WINDOW:
                 standing.moved.clear()
