@@ -38,6 +38,7 @@ from nodes.reference.engine.model import Message, Subscription
 from nodes.reference.engine.replica import QueueReplicas
 from nodes.reference.replication.replicator import Replicator
 from nodes.reference.storage.client import StorageClient
+from nodes.reference.storage.database import StoredRows
 from nodes.systems.catalog import SYSTEMS
 from nodes.systems.joram.invariants import CommittedIsDurable
 from nodes.systems.reference.audits import COUNTS_ADD_UP, CountsAddUp, SameState, StoreHolds
@@ -277,6 +278,23 @@ def changes_left_out(patch: pytest.MonkeyPatch) -> None:
         self, epoch, sequence, changes[:-1] or changes))
 
 
+def both_in_view(patch: pytest.MonkeyPatch) -> None:
+    """A server shows the other one as if it were there."""
+    status = Pair.status
+    patch.setattr(Pair, "status", lambda self: {**status(self), "channel": True})
+
+
+def forgotten_fence(patch: pytest.MonkeyPatch) -> None:
+    """A storage service that is started anew knows one commit less."""
+    read = StoredRows.__init__
+
+    def init(self: StoredRows, database: object) -> None:
+        read(self, database)  # type: ignore[arg-type]
+        self.applied = max(0, self.applied - 1)
+
+    patch.setattr(StoredRows, "__init__", init)
+
+
 def forgotten_holder(patch: pytest.MonkeyPatch) -> None:
     """A gateway whose lock file is gone does not know who had the lock."""
     lose = Grants.lose
@@ -399,6 +417,9 @@ BREAKS: dict[str, tuple[Case, Break]] = {
     "seeks-the-lock": (FIORANO, nobody_seeks),
     "changes-for-a-reason": (FIORANO, lock_not_needed),
     "database-has-all": (replace(FIORANO, settings={"min_ok": "5", "mode": "shared"}), changes_left_out),
+    "status-tells": (FIORANO, both_in_view),
+    "fence-grows": (replace(FIORANO, nemesis="kill", settings={
+        "min_ok": "5", "mode": "shared", "kill_kind": "shared-db"}), forgotten_fence),
     "gateway-remembers": (replace(FIORANO, nemesis="lockfile", settings={"min_ok": "5", "lockfile_kind": "delete"}),
                           forgotten_holder),
     "kept-a-quarter-longer": (FIORANO, no_margin),

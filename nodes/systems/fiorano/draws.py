@@ -7,11 +7,12 @@ from stormproof.contracts.draw import Draw, Drawing, Never
 
 DRAWING = Drawing(
     draws=(
-        Draw("mode", ("shared",), 0.5),
+        Draw("mode", ("shared",), 0.4),
         Draw("lease", (0.5, 2.0), 0.5),
         Draw("heartbeat", (0.1, 0.5, 1.0), 0.4),
         Draw("idle_timeout", (1.0, 2.0), 0.4),
         Draw("page", (24, 400), 0.5),
+        Draw("page_window", (4,), 0.5, {"page": 24}),
         *REMEMBERED,
         *FLOW,
         *MEMORY,

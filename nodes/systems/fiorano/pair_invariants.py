@@ -12,6 +12,7 @@ from nodes.reference.designs.fiorano.states import (
     ACTIVATING,
     ACTIVE,
     ACTIVE_TRANSITION,
+    DEAD,
     PASSIVE,
     PASSIVE_TRANSITION,
     SERVING,
@@ -212,6 +213,41 @@ def _without_database(view: View, to: str) -> bool:
     return to == PASSIVE and REACHABLE not in view.facts
 
 
+class StatusTells(Watcher):
+    """Nothing of its own: a server is looked at as it is."""
+
+    period = 2.0
+
+    def inspect(self, node: str, program: Fiorano) -> str:
+        """What a person is shown is how things stand."""
+        status, now = program.status(), program.observed()
+        peer = [name for name in status["view"] if name != node]
+        stands = {"role": now.state, "state": now.state, "previous": now.before, "serving": now.serves,
+                  "lock": now.holds, "lock epoch": now.lock, "channel": now.channel, "whole": now.stamp.whole,
+                  "repository": [now.stamp.epoch, now.stamp.counter], "epoch": now.stamp.epoch}
+        wrong = [f"{name} {status[name]}, which is {stands[name]}" for name in stands if status[name] != stands[name]]
+        if bool(peer) != now.channel or (status["peer"] == DEAD) == now.channel:
+            wrong.append(f"the other server {status['peer']}, in view: {', '.join(peer) or 'nobody'}")
+        return f"its status tells {wrong[0]}" if wrong else ""
+
+
+class FenceGrows(Watcher):
+    """Who held the shared database in which epoch, and how many of its commits were applied."""
+
+    def __init__(self) -> None:
+        self._last: StorageObserved | None = None
+
+    def look(self, node: str, program: StorageService, now: StorageObserved, before: StorageObserved | None) -> str:
+        """Epochs only grow, each of one holder, and so do the commits of each; also beyond the program's end."""
+        last, self._last = self._last, now
+        if last is None or now.epoch > last.epoch:
+            return ""
+        if (now.epoch, now.holder) == (last.epoch, last.holder) and now.applied >= last.applied:
+            return ""
+        return (f"commit {last.applied} of {last.holder} in epoch {last.epoch} was the last one, and now it is "
+                f"{now.applied} of {now.holder or 'nobody'} in epoch {now.epoch}")
+
+
 class DatabaseHolds(Watcher):
     """The service that keeps the shared database."""
 
@@ -268,6 +304,11 @@ PAIR_INVARIANTS = (
     Invariant("changes-for-a-reason", "a server changes its state for the reasons that the document has",
               "the document: a server can switch to Active only if it holds a lock; States and state transition",
               ChangesForAReason, where={**LOCKED, "as_documented": ("",)}),
+    Invariant("status-tells", "what a person is shown of a server is how it stands",
+              "the page: admin fiorano status prints both servers' states, locks and repositories", StatusTells),
+    Invariant("fence-grows", "the shared database is held in ever later epochs, each by one server",
+              "docs/storage.md: claim lets this epoch write, and fences all older ones; the fence is written with the "
+              "rows", FenceGrows, unless=("disk", "shared-db"), where={**LOCKED, "mode": ("shared",)}, of=(STORAGE,)),
     Invariant("database-has-all", "the shared database has what the active server has",
               "the document, Working of Fiorano Shared High Availability: only the active server makes changes to the "
               "common database", DatabaseHolds, unless=("disk", "shared-db"),

@@ -116,6 +116,7 @@ FIORANO = Fiorano(
         Option("stamps", STAMPS[0], "what tells which of two repositories is newer", STAMPS),
         Option("database_timeout", 1.0, "seconds without an answer after which the shared database is out of reach"),
         Option("page", CHUNK_BYTES, "bytes, about, of each page in which a standby is sent the whole repository"),
+        Option("page_window", Options.page_window, "so many of these pages may be on their way"),
         Option("as_documented", "", "limitations that are left as the document leaves them, joined by commas: "
                f"{', '.join(LIMITATIONS)}"),
         Option("store", SQLITE, "what the service behind mode shared keeps its rows in; postgres: not in simulation",

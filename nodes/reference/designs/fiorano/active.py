@@ -29,8 +29,6 @@ from nodes.reference.engine.engine import StoreEngine
 from nodes.reference.engine.store import Changes as Noted
 from nodes.reference.points import ALL_SENT, EPOCH_ADOPTED, PAGE_SENT, SET_SENT, SET_STORED, STANDBY_STORED
 
-_WINDOW = 16
-"""Pages that may be on their way."""
 _LEFT_OUT: Mapping[str, frozenset[str]] = {
     ACL_NOT_REPLICATED: frozenset({"security"}), COMPLETE_TOO_EARLY: frozenset({"messages", "deliveries"}),
 }
@@ -61,15 +59,17 @@ class ActiveSide:
         above: an epoch that a standby may have; what only this server has is confirmed in a later one.
         fencing: whether the lock is looked at before anything is confirmed.
         tally: counts change-sets.
+        window: so many pages may be on their way.
         bugs: those that are switched on.
     """
 
     def __init__(self, broker: Broker, engine: StoreEngine, repository: Repository, tables: Tables, lock: Lock,
                  send: Callable[[Message], None], above: int, fencing: bool,
-                 tally: Tally, bugs: frozenset[str] = frozenset()) -> None:
+                 tally: Tally, window: int, bugs: frozenset[str] = frozenset()) -> None:
         self._broker, self._engine, self._repository, self._tables = broker, engine, repository, tables
         self._lock, self._send, self._fencing, self._bugs = lock, send, fencing, bugs
-        self._tally = tally
+        self._tally, self._window = tally, window
+        self._counted = tally.changes
         self._left_out = frozenset(table for bug in bugs for table in _LEFT_OUT.get(bug, ()))
         self.above = above
         self.standing: Standing | None = None
@@ -184,9 +184,14 @@ class ActiveSide:
         standing = self.standing
         if standing is not None and standing.under_way:
             found["page"] = [(standing.sync, standing.under_way)]
-        if standing is not None and not standing.complete and standing.under_way < _WINDOW:
+        if standing is not None and not standing.complete and standing.under_way < self._window:
             found["copying"] = [(standing.sync, standing.sent)]
         return found
+
+    def miscounted(self) -> str:
+        """Whether each change-set since this server began to serve was counted."""
+        made, counted = self._repository.stamp.counter - self.began.counter, self._tally.changes - self._counted
+        return f"change-sets: {counted} are counted, and {made} were made" if made != counted else ""
 
     # The standby.
 
@@ -224,7 +229,7 @@ class ActiveSide:
             standing.under_way += 1
             standing.sent += 1
             self._broker.runtime.point(PAGE_SENT)
-            while standing.under_way >= _WINDOW:
+            while standing.under_way >= self._window:
                 standing.moved.clear()
                 await standing.moved.wait()
             # Clients are served between any two pages.

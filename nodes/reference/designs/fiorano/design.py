@@ -174,7 +174,8 @@ class Fiorano:
 
     def miscounted(self) -> str:
         """What is counted otherwise than it is there."""
-        return self._broker.miscounted() if self._server.serves else self._broker.left_over()
+        broker, server = self._broker, self._server
+        return (broker.miscounted() if server.serves else broker.left_over()) or server.miscounted()
 
     def unlike_store(self) -> str:
         """In what memory and store differ, where this server serves; elsewhere the store alone is written."""

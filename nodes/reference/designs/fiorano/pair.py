@@ -126,6 +126,10 @@ class Pair(Server):
             found["unconfirmed"] = [self.lock.asked]
         return found
 
+    def miscounted(self) -> str:
+        """Whether each change-set since this server began to serve was counted."""
+        return self._active.miscounted() if self._active is not None else ""
+
     def replicated(self) -> tuple[Hashable, Image] | None:
         """As soon as a standby has everything, both repositories of a stamp hold the same."""
         stamp = self._repository.stamp
@@ -228,7 +232,7 @@ class Pair(Server):
             self.lock.want(Wish(self.stamp.epoch, ALONE))
         options = self._options
         self._active = ActiveSide(self._broker, self._engine, self._repository, self._tables, self.lock, self._send,
-                                  self._above, options.lock and options.fencing, self.tally,
+                                  self._above, options.lock and options.fencing, self.tally, options.page_window,
                                   self._bugs)
         self._active.adopt_epoch()
         self._broker.began_serving()

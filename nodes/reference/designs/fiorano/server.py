@@ -119,6 +119,10 @@ class Server(ABC):
         """What waits for the other server, or the database."""
         return {}
 
+    def miscounted(self) -> str:
+        """What this server has counted otherwise than it is there."""
+        return ""
+
     def replicated(self) -> tuple[Hashable, Image] | None:
         """How far the repository is, and what it then holds; None where that is not the same elsewhere."""
         return None
