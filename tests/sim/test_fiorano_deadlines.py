@@ -20,6 +20,7 @@ from nodes.reference.designs.fiorano.lock import GatewayLock, Wish
 from nodes.reference.designs.fiorano.messages import Hello, Stored
 from nodes.reference.designs.fiorano.pair import Pair
 from nodes.reference.designs.fiorano.server import Server
+from nodes.reference.designs.fiorano.states import ACTIVE, PASSIVE, STANDALONE
 from nodes.reference.storage.client import StorageClient
 from nodes.reference.storage.service import StorageService
 from nodes.systems.catalog import SYSTEMS
@@ -30,13 +31,16 @@ Patch = pytest.MonkeyPatch
 
 
 def undecided(patch: Patch) -> None:
-    """What the other server says is thought about at the next sign of life."""
-    patch.setattr(Server, "take_hello", lambda self, hello: setattr(self, "peer", hello))
+    """Who serves alone thinks about what the other server says at the next sign of life."""
+    take = Server.take_hello
+    patch.setattr(Server, "take_hello", lambda self, hello: (
+        setattr(self, "peer", hello) if self.state == STANDALONE else take(self, hello)))
 
 
 def not_broadcast(patch: Patch) -> None:
-    """A new state is told with the next sign of life."""
-    patch.setattr(Server, "_tell_state", lambda self: None)
+    """Who has become active says so with the next sign of life."""
+    tell = Server._tell_state
+    patch.setattr(Server, "_tell_state", lambda self: None if self.state == ACTIVE else tell(self))
 
 
 def seldom_alive(patch: Patch) -> None:
@@ -95,7 +99,7 @@ def told_more(patch: Patch) -> None:
     take = Pair.take_hello
 
     def more(self: Pair, hello: Hello) -> None:
-        take(self, hello._replace(counter=hello.counter + 1))
+        take(self, hello._replace(counter=hello.counter + (self.state == PASSIVE)))
 
     patch.setattr(Pair, "take_hello", more)
 

@@ -158,11 +158,12 @@ class ChangesForAReason(Watcher):
 
     def look(self, node: str, program: Fiorano, now: Observed, before: Observed | None) -> str:
         """What the document says of when a server changes its state, in sentences of its own beside the table's."""
-        view = program.why
-        if before is None or view is None or (before.state, before.before) == (now.state, now.before):
+        if before is None or before.changes == now.changes:
             return ""
-        wrong = _wrong(view, now.state)
-        return f"it was {view.state} and is {now.state}, and {wrong}" if wrong else ""
+        for view, to in list(program.reasons)[before.changes - now.changes :]:
+            if wrong := _wrong(view, to):
+                return f"it was {view.state} and became {to}, and {wrong}"
+        return ""
 
 
 class SeeksTheLock(Watcher):

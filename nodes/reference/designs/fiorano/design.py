@@ -37,7 +37,7 @@ class Observed(NamedTuple):
     asked for and the highest that it has disowned, and whether it may confirm what only it has; up to which change-set
     its standby has everything, as far as it knows, and the newest of which clients were told (its epoch and number);
     what the other server has said of the epochs that it disowns; whether there is a channel, and whether it seeks or
-    keeps the lock."""
+    keeps the lock; how often it has changed its state."""
 
     state: str
     before: str
@@ -53,6 +53,7 @@ class Observed(NamedTuple):
     peer_disowned: int = 0
     channel: bool = False
     seeks: bool = False
+    changes: int = 0
 
 
 class Fiorano:
@@ -140,7 +141,7 @@ class Fiorano:
         return Observed(server.state, server.before, server.serves, lock.epoch, lock.holds(), server.stamp,
                         lock.asked, server.disowned, server.alone, server.stored, server.confirmed,
                         server.peer.asked if server.peer is not None else 0, server.peer is not None,
-                        lock.seeks)  # fmt: skip
+                        lock.seeks, server.changes)  # fmt: skip
 
     def pending(self) -> Pending:
         """What this server has to do, or to hear, before long."""
@@ -156,7 +157,7 @@ class Fiorano:
         if unspoken := self._links.unspoken():
             found["greeting"] = unspoken
         if heard := self._links.last_heard():
-            found["silent-peer"] = heard
+            found["silent-peer"] = found["silent-channel"] = heard
         if to := server.undecided():
             found["undecided"] = [(server.state, to)]
         if to := server.overdue():
@@ -211,9 +212,9 @@ class Fiorano:
         return self._server.accepts
 
     @property
-    def why(self) -> View | None:
-        """How things stood when its state changed last."""
-        return self._server.why
+    def reasons(self) -> Sequence[tuple[View, str]]:
+        """How things stood at its latest changes of state, each with the state that it came to."""
+        return self._server.reasons
 
     def lease_left(self) -> float:
         """Seconds for which its lease of the lock will run, by its clock; below 0 where none does."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections import deque
 from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -41,8 +42,9 @@ class Server(ABC):
         self.peer: Hello | None = None
         """What the other server said last on the channel as it is now; None: nothing yet, or there is no channel."""
         self._linked = self._deciding = False
-        self.why: View | None = None
-        """How things stood when the state changed last."""
+        self.reasons: deque[tuple[View, str]] = deque(maxlen=3)
+        """How things stood at the latest changes of the state, each with the state that came of it."""
+        self.changes = 0
         self.accepts = 0
         """How often a person has said that this server's repository is the one to go on with."""
         self._lock_then = False
@@ -210,7 +212,9 @@ class Server(ABC):
         self._deciding = True
         try:
             while (line := next_step(self._table, view := self.view())) is not None:
-                self.before, self.state, self.why = self.state, line.to, view
+                self.before, self.state = self.state, line.to
+                self.reasons.append((view, line.to))
+                self.changes += 1
                 self._runtime.point(ENTERED)
                 self._entered(line)
         finally:
