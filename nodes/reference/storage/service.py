@@ -80,7 +80,7 @@ class StorageService:
         self._config, self._runtime = config, runtime
         self._handshake = Handshake(PROTOCOL, config.cluster, SERVICE, config.secret, runtime.random)
         self._complaints = Complaints(runtime, "connection refused")
-        self._rows: Store = store if store is not None else StoredRows(runtime.open_database(SERVICE))
+        self._rows: Store = store or StoredRows(runtime.open_database(SERVICE), config.page_rows)
         self._heard = self._told_at = runtime.now()
         self._writes = self._told = 0
         """Transactions that changed something."""

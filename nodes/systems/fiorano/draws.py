@@ -16,6 +16,7 @@ DRAWING = Drawing(
         *REMEMBERED,
         *FLOW,
         *MEMORY,
+        Draw("database_page", (20, 100), 0.5, {"mode": "shared"}),
         Draw("database_timeout", (0.5, 2.0), 0.4, {"mode": "shared"}),
     ),
     nodes=(2,),

@@ -10,7 +10,7 @@ from nodes.reference.api import Config
 from nodes.reference.designs.fiorano.configuration import LIMITATIONS, MODES, SHARED_MODE, Options
 from nodes.reference.designs.fiorano.repository import STAMPS
 from nodes.reference.replication.transfer import CHUNK_BYTES
-from nodes.reference.storage.config import POSTGRES, SQLITE, STORES
+from nodes.reference.storage.config import POSTGRES, SQLITE, STORES, StorageConfig
 from nodes.reference.storage.postmaster import CAPABILITIES
 from nodes.systems.fiorano.admin import COMMANDS
 from nodes.systems.fiorano.bounds import BOUNDS, WORK
@@ -121,6 +121,7 @@ FIORANO = Fiorano(
                f"{', '.join(LIMITATIONS)}"),
         Option("store", SQLITE, "what the service behind mode shared keeps its rows in; postgres: not in simulation",
                STORES),
+        Option("database_page", StorageConfig.page_rows, "rows of the shared database, at most, that are read at once"),
         Option("idle_timeout", 5.0, "seconds after which a detached reliable connection is closed"),
         *REMEMBERED,
         *FLOW,
