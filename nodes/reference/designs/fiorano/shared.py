@@ -99,6 +99,13 @@ class SharedPair(Server):
             found["command"] = [(self._epoch, self._commits)]
         return found
 
+    def miscounted(self) -> str:
+        """What is left of the time when this server was active."""
+        left = {"commits that wait": len(self._waiting), "commands": len(self._commands),
+                "databases that are held": int(self._activated)}
+        wrong = [f"{what}: {count} are left" for what, count in left.items() if count]
+        return wrong[0] if wrong and self.state == PASSIVE else ""
+
     def in_database(self) -> tuple[tuple[int, int], Rows] | None:
         """The epoch and the number of the last commit, and what the database then has; None where that is not known:
         this server is not active, or a commit is under way."""
