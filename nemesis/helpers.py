@@ -101,6 +101,7 @@ class Gateway(_HelperFault):
 
     name = "gateway"
     role = GATEWAY
+    drawn = 2
     conflict_group = "lock"  # without a gateway there is no lock to be taken from anybody
     options = (kind_option("gateway", KINDS), _target("gateway"), Option("gateway_program", ANY_KIND, PROGRAM))
 

@@ -105,6 +105,18 @@ def test_rows_are_read_page_by_page_in_order_of_their_keys() -> None:
         stored.read(2, "t", None)
 
 
+def test_a_page_has_as_many_rows_as_it_may() -> None:
+    stored = StoredRows(sqlite3.connect(":memory:", isolation_level=None), page_rows=2)
+    stored.begin()
+    stored.claim(1, "a")
+    stored.commit(1, 1, [Change("t", [(key, key * key) for key in range(1, 6)], []), Change("u", [(7, None)], [])])
+    stored.end()
+    assert stored.read(1, "t", None) == ([[1, 1], [2, 4]], True)
+    assert stored.read(1, "t", 2) == ([[3, 9], [4, 16]], True)
+    assert stored.read(1, "t", 4) == ([[5, 25]], False)
+    assert stored.rows() == {"t": {key: [key * key] for key in range(1, 6)}, "u": {7: [None]}}
+
+
 # The service and its clients.
 
 

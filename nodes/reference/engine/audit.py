@@ -7,9 +7,12 @@ from __future__ import annotations
 
 import sqlite3
 import zlib
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from nodes.reference.api import Image
 from nodes.reference.engine.state import Counters, State
+from nodes.reference.engine.store import TABLES, read_rows
 
 _COLUMNS = {
     "counters": "*", "queues": "*", "contexts": "*", "subscriptions": "*", "transactions": "*", "items": "*",
@@ -48,6 +51,26 @@ def held(state: State) -> Image:
 def stored(database: sqlite3.Connection) -> Image:
     """What the store holds."""
     return {name: frozenset(database.execute(f"SELECT {columns} FROM {name}")) for name, columns in _COLUMNS.items()}
+
+
+Rows = Mapping[str, Mapping[int, Sequence[Any]]]
+"""Table -> key -> the other columns."""
+
+
+def rows_of(database: sqlite3.Connection) -> Rows:
+    """All rows of all tables that have any, bodies included."""
+    tables = {name: {row[0]: list(row[1:]) for row in read_rows(database, name)} for name in TABLES}
+    return {name: rows for name, rows in tables.items() if rows}
+
+
+def unlike(one: Rows, other: Rows, names: tuple[str, str]) -> str:
+    """In what these differ, in words; empty if in nothing. ``names`` is what they are called."""
+    for table in sorted({*one, *other}):
+        mine, theirs = one.get(table, {}), other.get(table, {})
+        for key in sorted({*mine, *theirs}):
+            if list(mine.get(key, ())) != list(theirs.get(key, ())):
+                return f"{table} {key}: {names[0]} has {mine.get(key)}, and {names[1]} {theirs.get(key)}"
+    return ""
 
 
 def fingerprints(database: sqlite3.Connection) -> dict[str, str]:

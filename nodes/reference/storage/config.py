@@ -15,7 +15,7 @@ SQLITE, POSTGRES = "sqlite", "postgres"
 STORES = (SQLITE, POSTGRES)
 """What the rows are kept in: a file of the service's own, or PostgreSQL on the same machine."""
 _KINDS: dict[str, type] = {"data": str, "host": str, "port": int, "cluster": str, "secret": str, "clients": list,
-                           "store": str, "database_port": int}  # fmt: skip
+                           "store": str, "database_port": int, "page_rows": int}  # fmt: skip
 _WORDS = {str: "a text", int: "a whole number", list: "a list of names"}
 _NEEDED = ("data", "host", "port", "clients")
 
@@ -25,7 +25,8 @@ class StorageConfig:
     """Where the service listens, where it keeps its data, and who may use it.
 
     ``clients`` are the names of the brokers; ``cluster`` and ``secret`` are what they share with the service. ``store``
-    is one of ``STORES``; PostgreSQL listens at ``database_port`` of this machine.
+    is one of ``STORES``; PostgreSQL listens at ``database_port`` of this machine. Of its own file the service reads
+    ``page_rows`` rows at once.
     """
 
     data: str
@@ -36,6 +37,7 @@ class StorageConfig:
     secret: str = ""
     store: str = SQLITE
     database_port: int = 5432
+    page_rows: int = 1000
     options: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -67,6 +69,8 @@ def parse_storage_config(content: Any) -> StorageConfig:
     for name in ("port", "database_port"):
         if not 0 < content.get(name, 1) < 65536:
             raise ConfigError(f"{name}: {content[name]} is not between 1 and 65535")
+    if content.get("page_rows", 1) < 1:
+        raise ConfigError(f"page_rows: {content['page_rows']} is not above zero")
     if content.get("store", SQLITE) not in STORES:
         raise ConfigError(f"store: {content['store']!r} is none of {', '.join(STORES)}")
     if not all(isinstance(name, str) and name for name in content["clients"]):

@@ -105,9 +105,9 @@ class StoredRows(Fence):
     was killed knows exactly what it has confirmed.
     """
 
-    def __init__(self, database: sqlite3.Connection) -> None:
+    def __init__(self, database: sqlite3.Connection, page_rows: int = PAGE_ROWS) -> None:
         super().__init__()
-        self._database = database
+        self._database, self._page_rows = database, page_rows
         run = database.execute
         run("CREATE TABLE IF NOT EXISTS stored (name TEXT NOT NULL, id INTEGER NOT NULL, columns BLOB NOT NULL,"
             " PRIMARY KEY (name, id)) WITHOUT ROWID")
@@ -151,11 +151,18 @@ class StoredRows(Fence):
         for key, columns in self._database.execute(
             "SELECT id, columns FROM stored WHERE name = ? AND id >= ? ORDER BY id", (table, lowest)
         ):
-            if found and (size + len(columns) > PAGE_BYTES or len(found) >= PAGE_ROWS):
+            if found and (size + len(columns) > PAGE_BYTES or len(found) >= self._page_rows):
                 return found, True
             size += len(columns)
             found.append([key, *wire.decode(columns)])
         return found, False
+
+    def rows(self) -> dict[str, dict[int, list[Any]]]:
+        """All that is stored: table -> key -> the other columns."""
+        found: dict[str, dict[int, list[Any]]] = {}
+        for name, key, columns in self._database.execute("SELECT name, id, columns FROM stored"):
+            found.setdefault(str(name), {})[int(key)] = list(wire.decode(columns))
+        return found
 
     # As the service uses it: nothing waits, and a failure of the disk ends the service.
 

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from nodes.reference import wire
-from nodes.reference.api import Runtime
+from nodes.reference.api import Pending, Runtime
+from nodes.reference.engine.audit import Rows
 from nodes.reference.replication.links import (
     Complaints,
     FrameParser,
@@ -28,6 +29,8 @@ from nodes.reference.storage.protocol import (
 )
 from nodes.timeouts import within
 
+STORAGE = "storage"
+"""What it is to whoever watches programs."""
 MOST_UNSENT = 16 << 20
 """Bytes of answers that may wait for a client to read them; whoever has more is cut off."""
 _CHUNK = 1 << 16
@@ -37,6 +40,14 @@ _MOST_READS = 16
 """Pages that are read in one transaction."""
 _MOST_WAITING = 10_000
 """Requests that may wait; whoever sends more is not read until they are done."""
+
+
+class StorageObserved(NamedTuple):
+    """What invariants look at: which epoch holds the store, who that is, how many of its commits are applied."""
+
+    epoch: int
+    holder: str
+    applied: int
 
 
 class _Request(NamedTuple):
@@ -62,22 +73,40 @@ class StorageService:
     lost, clients are cut off, and served again when it is back.
     """
 
+    kind, name = STORAGE, SERVICE
+
     def __init__(self, config: StorageConfig, runtime: Runtime, store: Store | None = None) -> None:
         """``store`` is the database, the embedded one unless it is given."""
         self._config, self._runtime = config, runtime
         self._handshake = Handshake(PROTOCOL, config.cluster, SERVICE, config.secret, runtime.random)
         self._complaints = Complaints(runtime, "connection refused")
-        self._rows: Store = store if store is not None else StoredRows(runtime.open_database(SERVICE))
+        self._rows: Store = store or StoredRows(runtime.open_database(SERVICE), config.page_rows)
         self._heard = self._told_at = runtime.now()
         self._writes = self._told = 0
         """Transactions that changed something."""
         self._waiting: list[_Request] = []
+        self._batches = 0
         self._wake, self._room = asyncio.Event(), asyncio.Event()
         self._room.set()
         self._strangers = Strangers()
         self._writers: set[asyncio.StreamWriter] = set()
         self._claimant: asyncio.StreamWriter | None = None
         """The connection of the last claim, the only one that may commit."""
+        runtime.expose(f"{config.cluster}/0", SERVICE, self)
+
+    # What invariants look at.
+
+    def observed(self) -> StorageObserved:
+        """Who holds the store."""
+        return StorageObserved(self._rows.epoch, self._rows.holder, self._rows.applied)
+
+    def pending(self) -> Pending:
+        """Requests that wait to be done."""
+        return {"request": [self._batches]} if self._waiting else {}
+
+    def rows(self) -> Rows | None:
+        """All that is stored; None where another program keeps it."""
+        return self._rows.rows() if isinstance(self._rows, StoredRows) else None
 
     async def run(self) -> None:
         """Serve until the task is cancelled.
@@ -141,6 +170,7 @@ class StorageService:
     async def _do_all(self) -> None:
         end = _end_of_batch(self._waiting)
         requests, self._waiting = self._waiting[:end], self._waiting[end:]
+        self._batches += 1
         if self._waiting:
             self._wake.set()
         else:

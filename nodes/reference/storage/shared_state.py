@@ -34,6 +34,11 @@ class SharedState:
         self._sequence = 0
         self.epoch = 0
 
+    @property
+    def position(self) -> tuple[int, int]:
+        """The epoch, and the number of its last commit that was sent."""
+        return self.epoch, self._sequence
+
     async def take_over(self, epoch: int, on_progress: Callable[[], None] = lambda: None) -> None:
         """Hold the store from now on, with all that it holds as the engine's state.
 

@@ -203,4 +203,4 @@ class FioranoCluster(ReferenceCluster):
     def _database_config(self) -> dict[str, Any]:
         return {"data": f"{self.backend.node_dir(DATABASE)}/data", "host": self.backend.address(DATABASE),
                 "port": DATABASE_PORT, "clients": list(self.node_names), "cluster": CLUSTER, "secret": self._secret,
-                "store": self.test.options["store"]}
+                "store": self.test.options["store"], "page_rows": int(self.test.options["database_page"])}

@@ -7,14 +7,16 @@ from stormproof.contracts.draw import Draw, Drawing, Never
 
 DRAWING = Drawing(
     draws=(
-        Draw("mode", ("shared",), 0.5),
+        Draw("mode", ("shared",), 0.4),
         Draw("lease", (0.5, 2.0), 0.5),
         Draw("heartbeat", (0.1, 0.5, 1.0), 0.4),
         Draw("idle_timeout", (1.0, 2.0), 0.4),
         Draw("page", (24, 400), 0.5),
+        Draw("page_window", (4,), 0.5, {"page": 24}),
         *REMEMBERED,
         *FLOW,
         *MEMORY,
+        Draw("database_page", (20, 100), 0.5, {"mode": "shared"}),
         Draw("database_timeout", (0.5, 2.0), 0.4, {"mode": "shared"}),
     ),
     nodes=(2,),

@@ -6,18 +6,18 @@ defect: the one without the lock, and without the other server's word, can confi
 
 from __future__ import annotations
 
-from nodes.reference.designs.fiorano.configuration import REPLICATED_MODE
 from nodes.reference.designs.fiorano.design import Fiorano, Observed
 from nodes.reference.designs.fiorano.gateway.protocol import SERVICE
 from nodes.reference.designs.fiorano.gateway.service import GATEWAY, Gateway, GatewayObserved
-from nodes.reference.designs.fiorano.repository import COUNTER
 from nodes.reference.designs.fiorano.states import ACTIVE, SERVING
 from nodes.reference.designs.fiorano.transitions import REPLICATED, SHARED
+from nodes.systems.fiorano.lock_invariants import LOCK_INVARIANTS
+from nodes.systems.fiorano.pair_invariants import LOCKED as _LOCKED
+from nodes.systems.fiorano.pair_invariants import PAIR_INVARIANTS
+from nodes.systems.fiorano.pair_invariants import REPLICATED_PAIR as _REPLICATED
 from nodes.systems.reference.audits import COUNTS_ADD_UP, STORE_HOLDS, same_state
 from stormproof.contracts.invariant import BROKER, Invariant, Watcher
 
-_LOCKED = {"lock": (True,), "fencing": (True,)}
-_REPLICATED = {**_LOCKED, "mode": (REPLICATED_MODE,), "stamps": (COUNTER,)}
 _CHANGES = {(line.state, line.to) for line in (*REPLICATED, *SHARED)}
 
 
@@ -207,6 +207,8 @@ INVARIANTS = (
               "the document: The server does not accept client connections in this state", ServesWhereItMay),
     Invariant("repository-stamps-grow", "the stamp of a whole repository, and the epochs asked for, only grow",
               "the document: Repository Timestamps", StampsGrow, unless=("disk",), where=_REPLICATED),
+    *PAIR_INVARIANTS,
+    *LOCK_INVARIANTS,
     STORE_HOLDS,
     COUNTS_ADD_UP,
     same_state("with repositories of the same stamp", _REPLICATED),

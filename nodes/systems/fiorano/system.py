@@ -10,7 +10,7 @@ from nodes.reference.api import Config
 from nodes.reference.designs.fiorano.configuration import LIMITATIONS, MODES, SHARED_MODE, Options
 from nodes.reference.designs.fiorano.repository import STAMPS
 from nodes.reference.replication.transfer import CHUNK_BYTES
-from nodes.reference.storage.config import POSTGRES, SQLITE, STORES
+from nodes.reference.storage.config import POSTGRES, SQLITE, STORES, StorageConfig
 from nodes.reference.storage.postmaster import CAPABILITIES
 from nodes.systems.fiorano.admin import COMMANDS
 from nodes.systems.fiorano.bounds import BOUNDS, WORK
@@ -116,10 +116,12 @@ FIORANO = Fiorano(
         Option("stamps", STAMPS[0], "what tells which of two repositories is newer", STAMPS),
         Option("database_timeout", 1.0, "seconds without an answer after which the shared database is out of reach"),
         Option("page", CHUNK_BYTES, "bytes, about, of each page in which a standby is sent the whole repository"),
+        Option("page_window", Options.page_window, "so many of these pages may be on their way"),
         Option("as_documented", "", "limitations that are left as the document leaves them, joined by commas: "
                f"{', '.join(LIMITATIONS)}"),
         Option("store", SQLITE, "what the service behind mode shared keeps its rows in; postgres: not in simulation",
                STORES),
+        Option("database_page", StorageConfig.page_rows, "rows of the shared database, at most, that are read at once"),
         Option("idle_timeout", 5.0, "seconds after which a detached reliable connection is closed"),
         *REMEMBERED,
         *FLOW,

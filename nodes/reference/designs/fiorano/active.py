@@ -29,8 +29,6 @@ from nodes.reference.engine.engine import StoreEngine
 from nodes.reference.engine.store import Changes as Noted
 from nodes.reference.points import ALL_SENT, EPOCH_ADOPTED, PAGE_SENT, SET_SENT, SET_STORED, STANDBY_STORED
 
-_WINDOW = 16
-"""Pages that may be on their way."""
 _LEFT_OUT: Mapping[str, frozenset[str]] = {
     ACL_NOT_REPLICATED: frozenset({"security"}), COMPLETE_TOO_EARLY: frozenset({"messages", "deliveries"}),
 }
@@ -41,13 +39,14 @@ _LEFT_OUT: Mapping[str, frozenset[str]] = {
 class Standing:
     """What is known of the standby that is being synchronised, or is synchronised: ``stored`` up to which change-set.
 
-    ``complete``: it was sent everything, so nothing is confirmed without it any more.
+    ``complete``: it was sent everything, so nothing is confirmed without it any more. ``sent``: so many pages.
     """
 
     sync: int
     stored: int = -1
     complete: bool = False
     under_way: int = 0
+    sent: int = 0
     moved: asyncio.Event = field(default_factory=asyncio.Event)
     task: asyncio.Task[None] | None = None
 
@@ -60,21 +59,28 @@ class ActiveSide:
         above: an epoch that a standby may have; what only this server has is confirmed in a later one.
         fencing: whether the lock is looked at before anything is confirmed.
         tally: counts change-sets.
+        window: so many pages may be on their way.
         bugs: those that are switched on.
     """
 
     def __init__(self, broker: Broker, engine: StoreEngine, repository: Repository, tables: Tables, lock: Lock,
                  send: Callable[[Message], None], above: int, fencing: bool,
-                 tally: Tally, bugs: frozenset[str] = frozenset()) -> None:
+                 tally: Tally, window: int, bugs: frozenset[str] = frozenset()) -> None:
         self._broker, self._engine, self._repository, self._tables = broker, engine, repository, tables
         self._lock, self._send, self._fencing, self._bugs = lock, send, fencing, bugs
-        self._tally = tally
+        self._tally, self._window = tally, window
+        self._counted = tally.changes
         self._left_out = frozenset(table for bug in bugs for table in _LEFT_OUT.get(bug, ()))
         self.above = above
         self.standing: Standing | None = None
         self._commands: list[Command] = []
         self._wake = asyncio.Event()
-        self._waiting: deque[tuple[int, list[Effect]]] = deque()
+        self._waiting: deque[tuple[int, int, list[Effect]]] = deque()
+        """What is not confirmed: number of the change-set, the epoch in which it was made, and its effects."""
+        self.began = repository.stamp
+        """How far the repository was when this server began to serve."""
+        self.confirmed = (0, 0)
+        """Epoch and number of the newest change-set of which clients were told."""
         self._noted = engine.changes = Noted()
         self._task = broker.runtime.spawn(self._run(), "fiorano commit")
 
@@ -109,7 +115,7 @@ class ActiveSide:
                 effects += self._engine.apply(command)
             repository.write(counter=repository.stamp.counter + 1, changed=runtime.time_of_day())
         runtime.point(SET_STORED)
-        self._waiting.append((repository.stamp.counter, effects))
+        self._waiting.append((repository.stamp.counter, repository.stamp.epoch, effects))
         tables: list[list[object]] = [[*each] for each in self._noted.drain()]
         self._tally.add(tables)
         self._tell(tables)
@@ -162,19 +168,30 @@ class ActiveSide:
             safe = self._repository.stamp.counter
         effects: list[Effect] = []
         while self._waiting and self._waiting[0][0] <= safe:
-            effects += self._waiting.popleft()[1]
+            counter, epoch, told = self._waiting.popleft()
+            self.confirmed = (epoch, counter)
+            effects += told
         if effects:
             self._broker.release(effects)
 
     def pending(self) -> Pending:
-        """What is not confirmed, and pages that the standby has not answered."""
+        """What is not carried out, or not confirmed, and pages that the standby has not answered, or is not sent."""
         found: dict[str, Collection[Hashable]] = {}
+        if self._commands:
+            found["command"] = [self._repository.stamp.counter]
         if self._waiting:
             found["completion"] = [self._waiting[0][0]]
         standing = self.standing
         if standing is not None and standing.under_way:
             found["page"] = [(standing.sync, standing.under_way)]
+        if standing is not None and not standing.complete and standing.under_way < self._window:
+            found["copying"] = [(standing.sync, standing.sent)]
         return found
+
+    def miscounted(self) -> str:
+        """Whether each change-set since this server began to serve was counted."""
+        made, counted = self._repository.stamp.counter - self.began.counter, self._tally.changes - self._counted
+        return f"change-sets: {counted} are counted, and {made} were made" if made != counted else ""
 
     # The standby.
 
@@ -210,8 +227,9 @@ class ActiveSide:
                 continue
             self._send(Page(standing.sync, table, rows))
             standing.under_way += 1
+            standing.sent += 1
             self._broker.runtime.point(PAGE_SENT)
-            while standing.under_way >= _WINDOW:
+            while standing.under_way >= self._window:
                 standing.moved.clear()
                 await standing.moved.wait()
             # Clients are served between any two pages.

@@ -48,8 +48,8 @@ class Options:
     the lock. ``fencing``: the lock's epochs count, and whether the lease still runs is looked at before anything is
     confirmed; without it the lock is as plain as the document's. ``stamps``: what tells which repository is newer.
     ``database`` is where the shared database's service is, ``database_timeout`` after how long without an answer it
-    counts as out of reach. ``page``: bytes, about, of each page of a synchronisation. ``as_documented``: limitations
-    that are left as in the document.
+    counts as out of reach. ``page``: bytes, about, of each page of a synchronisation, of which ``page_window`` may be
+    on their way. ``as_documented``: limitations that are left as in the document.
     """
 
     layer: HALayer
@@ -64,6 +64,7 @@ class Options:
     database: tuple[str, int] | None = None
     database_timeout: float = 1.0
     page: int = CHUNK_BYTES
+    page_window: int = 16
     as_documented: frozenset[str] = frozenset()
     cluster: str = "fiorano"
     secret: str = ""
@@ -104,6 +105,7 @@ class Options:
             database=database,
             database_timeout=seconds(options, "database_timeout", cls.database_timeout),
             page=whole(options, "page", cls.page),
+            page_window=whole(options, "page_window", cls.page_window),
             as_documented=read_limitations(options.get("as_documented", "")),
             cluster=str(options.get("cluster", cls.cluster)),
             secret=str(options.get("secret", cls.secret)),

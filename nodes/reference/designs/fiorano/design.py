@@ -22,6 +22,8 @@ from nodes.reference.designs.fiorano.states import (
     STANDALONE,
     WAITING,
 )
+from nodes.reference.designs.fiorano.transitions import View
+from nodes.reference.engine.audit import Rows
 from nodes.reference.engine.engine import StoreEngine
 from nodes.reference.replication.links import Links
 
@@ -32,7 +34,10 @@ _PASSING = (WAITING, ACTIVATING, ACTIVE_TRANSITION, PASSIVE_TRANSITION)
 class Observed(NamedTuple):
     """What invariants look at: the server's present and previous state, whether it lets clients in, the epoch in which
     it holds the lock (0: it does not) and whether its lease runs, its repository's stamp, the highest epoch that it has
-    asked for and the highest that it has disowned, and whether it may confirm what only it has."""
+    asked for and the highest that it has disowned, and whether it may confirm what only it has; up to which change-set
+    its standby has everything, as far as it knows, and the newest of which clients were told (its epoch and number);
+    what the other server has said of the epochs that it disowns; whether there is a channel, and whether it seeks or
+    keeps the lock; how often it has changed its state."""
 
     state: str
     before: str
@@ -43,6 +48,12 @@ class Observed(NamedTuple):
     asked: int
     disowned: int
     alone: bool
+    stored: int = -1
+    confirmed: tuple[int, int] = (0, 0)
+    peer_disowned: int = 0
+    channel: bool = False
+    seeks: bool = False
+    changes: int = 0
 
 
 class Fiorano:
@@ -128,14 +139,17 @@ class Fiorano:
         """How this server stands, for invariants."""
         server, lock = self._server, self._server.lock
         return Observed(server.state, server.before, server.serves, lock.epoch, lock.holds(), server.stamp,
-                        lock.asked, server.disowned, server.alone)  # fmt: skip
+                        lock.asked, server.disowned, server.alone, server.stored, server.confirmed,
+                        server.peer.asked if server.peer is not None else 0, server.peer is not None,
+                        lock.seeks, server.changes)  # fmt: skip
 
     def pending(self) -> Pending:
         """What this server has to do, or to hear, before long."""
         if self._broker.stopping:
             return {}
         server = self._server
-        found: dict[str, Collection[Hashable]] = {**self._broker.pending(), **server.lock.pending(), **server.pending()}
+        found: dict[str, Collection[Hashable]] = {**self._broker.pending(), **server.lock.pending(), **server.pending(),
+                                                  **server.unsaid()}
         if missing := self._links.missing():
             found["link"] = missing
         elif server.peer is None:
@@ -143,16 +157,26 @@ class Fiorano:
         if unspoken := self._links.unspoken():
             found["greeting"] = unspoken
         if heard := self._links.last_heard():
-            found["silent-peer"] = heard
+            found["silent-peer"] = found["silent-channel"] = heard
         if to := server.undecided():
             found["undecided"] = [(server.state, to)]
+        if to := server.overdue():
+            found["overdue"] = [(server.state, to)]
+        if not server.serves and self.admission().master != self._who_serves():
+            found["unnamed"] = [self._who_serves()]
         if server.state in _PASSING or (server.state == STANDALONE and server.peer is not None):
             found["state"] = [server.state]
         return found
 
+    def _who_serves(self) -> str | None:
+        """Where the other server lets clients in, if it says that it does."""
+        peer = self._server.peer
+        return self._broker.config.client_addresses.get(self._options.peer) if peer and peer.state in SERVING else None
+
     def miscounted(self) -> str:
         """What is counted otherwise than it is there."""
-        return self._broker.miscounted() if self._server.serves else self._broker.left_over()
+        broker, server = self._broker, self._server
+        return (broker.miscounted() if server.serves else broker.left_over()) or server.miscounted()
 
     def unlike_store(self) -> str:
         """In what memory and store differ, where this server serves; elsewhere the store alone is written."""
@@ -166,6 +190,39 @@ class Fiorano:
     def replicated(self) -> tuple[Hashable, Image] | None:
         """How far this server's repository is, and what it then holds; None where that is not the same elsewhere."""
         return self._server.replicated()
+
+    @property
+    def alone(self) -> bool:
+        """Whether it may confirm now what only it has."""
+        return self._server.alone
+
+    @property
+    def stamp(self) -> Stamp:
+        """How far its repository is."""
+        return self._server.stamp
+
+    @property
+    def began(self) -> Stamp:
+        """How far its repository was when it began to serve."""
+        return self._server.began
+
+    @property
+    def accepts(self) -> int:
+        """How often a person has told it to go on with what it has."""
+        return self._server.accepts
+
+    @property
+    def reasons(self) -> Sequence[tuple[View, str]]:
+        """How things stood at its latest changes of state, each with the state that it came to."""
+        return self._server.reasons
+
+    def lease_left(self) -> float:
+        """Seconds for which its lease of the lock will run, by its clock; below 0 where none does."""
+        return self._server.lock.lease_left()
+
+    def in_database(self) -> tuple[tuple[int, int], Rows] | None:
+        """Of an active server that shares a database: how far it is, and what the database then has."""
+        return self._server.in_database() if isinstance(self._server, SharedPair) else None
 
     def holds_lock(self) -> bool:
         """Whether its lease runs now."""

@@ -71,6 +71,15 @@ class Lock(Protocol):
         """The same, as far as was known when somebody last looked."""
         ...
 
+    @property
+    def seeks(self) -> bool:
+        """Whether it is wanted."""
+        ...
+
+    def lease_left(self) -> float:
+        """Seconds for which the lease will run; below 0 where none does, or none is needed."""
+        ...
+
     def pending(self) -> Pending:
         """What is to be asked before long."""
         ...
@@ -116,6 +125,8 @@ class GatewayLock:
         """The number of the request that is not answered yet."""
         self._newest = 0
         """The highest epoch that the gateway has told of."""
+        self._said: tuple[Hashable, ...] = ()
+        """What this connection's last request was about."""
         self.epoch = 0
         self.connected = False
         """Whether there is a connection with the gateway."""
@@ -144,9 +155,22 @@ class GatewayLock:
         """Whether it ran when ``tick`` last looked."""
         return self._known
 
+    @property
+    def seeks(self) -> bool:
+        """Whether the gateway is asked for it."""
+        return self._wish is not None
+
+    def lease_left(self) -> float:
+        """Seconds for which the lease will run, by this server's clock; below 0 where none does."""
+        return self._until - self._runtime.now() if self.epoch else -math.inf
+
     def pending(self) -> Pending:
         """What the gateway is to be asked before long."""
         found: dict[str, Collection[Hashable]] = {}
+        if self.connected and self._awaited is None and (about := self._about()):
+            found["asking"] = [self._number]
+            if about != self._said:
+                found["unasked"] = [about[0]]
         if not self.connected:
             found["gateway"] = [""]
         elif self.epoch and self._wish is not None:
@@ -196,7 +220,7 @@ class GatewayLock:
                     self.connected = True
                     await self._talk(reader, writer)
                 finally:
-                    self._outstanding, self._awaited, self.connected = False, None, False
+                    self._outstanding, self._awaited, self.connected, self._said = False, None, False, ()
                     writer.transport.abort()
             except LinkError as error:
                 self._complaints.tell(SERVICE, str(error))
@@ -211,7 +235,7 @@ class GatewayLock:
             self._wake.clear()
             request = self._request()
             if request is not None:
-                sent = self._runtime.now()
+                sent, self._said = self._runtime.now(), self._about()
                 self._number += 1
                 asked, *arguments = request
                 self._outstanding = asked == TAKE
@@ -231,6 +255,13 @@ class GatewayLock:
                     await self._wake.wait()
             except TimeoutError:
                 pass
+
+    def _about(self) -> tuple[Hashable, ...]:
+        """What the next request is about; empty: nothing is to be asked."""
+        wish = self._wish
+        if wish is None:
+            return (RELEASE, self.epoch) if self.epoch else ()
+        return (RENEW, self.epoch) if self.epoch > wish.above else (TAKE, wish)
 
     def _request(self) -> list[Any] | None:
         wish = self._wish
@@ -317,6 +348,15 @@ class NoLock:
         return True
 
     looked_at = holds
+
+    @property
+    def seeks(self) -> bool:
+        """Nobody is asked for it."""
+        return False
+
+    def lease_left(self) -> float:
+        """There is no lease."""
+        return -math.inf
 
     def pending(self) -> Pending:
         """Nobody is asked."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 
 from nodes.reference.api import Broker, Command, ConfigError, Image, Pending
 from nodes.reference.bugs import OLDER_REPOSITORY_WINS, PASSIVE_SERVES
@@ -15,6 +15,7 @@ from nodes.reference.designs.fiorano.repository import Repository, Stamp, is_new
 from nodes.reference.designs.fiorano.server import NOT_SERVING, Server
 from nodes.reference.designs.fiorano.standby import Sent, Standby
 from nodes.reference.designs.fiorano.states import (
+    ACTIVE,
     ACTIVE_TRANSITION,
     PASSIVE,
     PASSIVE_TRANSITION,
@@ -64,6 +65,23 @@ class Pair(Server):
         return self._active is not None and not self._active.shares and self._active.may_go_alone()
 
     @property
+    def stored(self) -> int:
+        """Up to which change-set the standby has everything on disk, as it says; -1: there is none, or it said nothing.
+        """
+        standing = self._active.standing if self._active is not None else None
+        return standing.stored if standing is not None else -1
+
+    @property
+    def confirmed(self) -> tuple[int, int]:
+        """Epoch and number of the newest change-set of which clients were told since this server began to serve."""
+        return self._active.confirmed if self._active is not None else (0, 0)
+
+    @property
+    def began(self) -> Stamp:
+        """How far the repository was when this server began to serve."""
+        return self._active.began if self._active is not None else self.stamp
+
+    @property
     def stamp(self) -> Stamp:
         """How far the repository is."""
         return self._repository.stamp
@@ -97,8 +115,20 @@ class Pair(Server):
             self.decide()
 
     def pending(self) -> Pending:
-        """What the standby has not answered, and what clients therefore wait for."""
-        return self._active.pending() if self._active is not None else {}
+        """What the standby has not answered, and what clients therefore wait for; what this server has not heard as
+        the standby, or may not confirm though it is alone."""
+        found: dict[str, Collection[Hashable]] = dict(self._active.pending()) if self._active is not None else {}
+        mine, peer = self.stamp, self.peer
+        if self.state == PASSIVE and peer is not None and peer.state in (ACTIVE, ACTIVE_TRANSITION):
+            if (peer.epoch, peer.counter) > (mine.epoch, mine.counter):
+                found["behind"] = [(peer.epoch, peer.counter)]
+        elif self.state == STANDALONE and self.lock.holds() and not self.alone:
+            found["unconfirmed"] = [self.lock.asked]
+        return found
+
+    def miscounted(self) -> str:
+        """Whether each change-set since this server began to serve was counted."""
+        return self._active.miscounted() if self._active is not None else ""
 
     def replicated(self) -> tuple[Hashable, Image] | None:
         """As soon as a standby has everything, both repositories of a stamp hold the same."""
@@ -133,6 +163,7 @@ class Pair(Server):
             self._tables.drop_staged()
             self._repository.write(whole=True, epoch=max(mine.epoch, peer.epoch if peer is not None else 0))
         self._standby.stale = self._accepted = True
+        self.accepts += 1
         self._met = self._met or alone
         self._runtime.log("repository accepted", level="warning", epoch=mine.epoch, counter=mine.counter,
                           was_whole=mine.whole, alone=alone)
@@ -201,7 +232,7 @@ class Pair(Server):
             self.lock.want(Wish(self.stamp.epoch, ALONE))
         options = self._options
         self._active = ActiveSide(self._broker, self._engine, self._repository, self._tables, self.lock, self._send,
-                                  self._above, options.lock and options.fencing, self.tally,
+                                  self._above, options.lock and options.fencing, self.tally, options.page_window,
                                   self._bugs)
         self._active.adopt_epoch()
         self._broker.began_serving()

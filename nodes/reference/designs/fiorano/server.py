@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from nodes.reference.api import Broker, Command, ConfigError, Image, Pending
@@ -40,6 +42,16 @@ class Server(ABC):
         self.peer: Hello | None = None
         """What the other server said last on the channel as it is now; None: nothing yet, or there is no channel."""
         self._linked = self._deciding = False
+        self.reasons: deque[tuple[View, str]] = deque(maxlen=3)
+        """How things stood at the latest changes of the state, each with the state that came of it."""
+        self.changes = 0
+        self.accepts = 0
+        """How often a person has said that this server's repository is the one to go on with."""
+        self._lock_then = False
+        """Whether the lock was held when this server decided last."""
+        self._greetings = 0
+        self._told: tuple[str, str] | None = None
+        """The present and the previous state as they were broadcast last on the channel as it is now."""
         self.disowned = 0
         """The highest epoch of which the other server was told that this one will not come to use it."""
         self.lock: GatewayLock | NoLock
@@ -60,6 +72,21 @@ class Server(ABC):
     def alone(self) -> bool:
         """Whether what only this server has may be confirmed now."""
         return False
+
+    @property
+    def stored(self) -> int:
+        """Up to which change-set the standby has everything on disk, as it says; -1: nobody says so."""
+        return -1
+
+    @property
+    def confirmed(self) -> tuple[int, int]:
+        """Epoch and number of the newest change-set of which clients were told; zeros where nobody counts them."""
+        return 0, 0
+
+    @property
+    def began(self) -> Stamp:
+        """How far the repository was when this server began to serve."""
+        return self.stamp
 
     @property
     @abstractmethod
@@ -93,6 +120,10 @@ class Server(ABC):
     def pending(self) -> Pending:
         """What waits for the other server, or the database."""
         return {}
+
+    def miscounted(self) -> str:
+        """What this server has counted otherwise than it is there."""
+        return ""
 
     def replicated(self) -> tuple[Hashable, Image] | None:
         """How far the repository is, and what it then holds; None where that is not the same elsewhere."""
@@ -142,7 +173,7 @@ class Server(ABC):
 
     def link_down(self) -> None:
         """The channel is broken: what comes on it no longer counts."""
-        self._linked, self.peer = False, None
+        self._linked, self.peer, self._told = False, None, None
         self._runtime.point(CHANNEL_LOST)
         self.decide()
 
@@ -153,6 +184,8 @@ class Server(ABC):
             self.disowned = max(self.disowned, self.lock.settled)
             self._send(Hello(self.state, self.before, self._options.layer.primary, stamp.whole, stamp.epoch,
                              stamp.counter, stamp.changed, self.lock.settled))
+            self._told = self.state, self.before
+            self._greetings += 1
 
     def take_hello(self, hello: Hello) -> None:
         """How things stand at the other server."""
@@ -178,12 +211,15 @@ class Server(ABC):
             return  # what entering a state brings about is seen by whoever enters it
         self._deciding = True
         try:
-            while (line := next_step(self._table, self.view())) is not None:
+            while (line := next_step(self._table, view := self.view())) is not None:
                 self.before, self.state = self.state, line.to
+                self.reasons.append((view, line.to))
+                self.changes += 1
                 self._runtime.point(ENTERED)
                 self._entered(line)
         finally:
             self._deciding = False
+        self._lock_then = view.lock
         self.lock.want(self._wish() if wants_lock(self._table, self.view()) else None)
         self._decided()
 
@@ -198,6 +234,21 @@ class Server(ABC):
         """The state into which the table has this server change, and it has not; empty: none."""
         line = next_step(self._table, self.view())
         return line.to if line is not None else ""
+
+    def overdue(self) -> str:
+        """The same, but for a lease that has ended since this server looked: it decides by whatever else it learns."""
+        view = self.view()
+        line = next_step(self._table, replace(view, lock=view.lock or self._lock_then))
+        return line.to if line is not None else ""
+
+    def unsaid(self) -> Pending:
+        """What the other server is to be told: a sign of life before long, a new state at once."""
+        if not self._linked:
+            return {}
+        found: dict[str, Collection[Hashable]] = {"sign-of-life": [self._greetings]}
+        if self._told != (self.state, self.before):
+            found["broadcast"] = [self.state]
+        return found
 
     def status(self) -> dict[str, Any]:
         """What a person needs to see."""

@@ -9,9 +9,9 @@ from __future__ import annotations
 import asyncio
 import math
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Hashable, Mapping
 
-from nodes.reference.api import Broker, Command, Effect
+from nodes.reference.api import Broker, Command, Effect, Pending
 from nodes.reference.bugs import DATABASE_NOT_LOADED
 from nodes.reference.designs.fiorano.configuration import DATABASE, Options
 from nodes.reference.designs.fiorano.gateway.grants import ALONE, ANY
@@ -21,6 +21,7 @@ from nodes.reference.designs.fiorano.repository import Stamp
 from nodes.reference.designs.fiorano.server import NOT_SERVING, Server
 from nodes.reference.designs.fiorano.states import ACTIVATING, ACTIVE, PASSIVE
 from nodes.reference.designs.fiorano.transitions import ACTIVATED, REACHABLE, SHARED, Transition
+from nodes.reference.engine.audit import Rows, rows_of
 from nodes.reference.engine.engine import StoreEngine
 from nodes.reference.points import DATABASE_HAS
 from nodes.reference.replication.links import Complaints
@@ -54,6 +55,7 @@ class SharedPair(Server):
         self._waiting: deque[tuple[asyncio.Task[None] | None, list[Effect]]] = deque()
         self._activation: asyncio.Task[None] | None = None
         self._tasks: list[asyncio.Task[None]] = []
+        self._looks = 0
         super().__init__(broker, options, SHARED, PASSIVE, 0, send)
 
     @property
@@ -85,6 +87,31 @@ class SharedPair(Server):
         if self.serves:
             self._commands.append(command)
             self._wake.set()
+
+    def pending(self) -> Pending:
+        """What the database has not answered, or is to be asked, and commands that are not carried out."""
+        found: dict[str, Collection[Hashable]] = {"database-look": [self._looks]}
+        if not self._reachable and self._runtime.now() >= self._rest_until:
+            found["database"] = [""]
+        if self._waiting:
+            found["commit"] = [(self._epoch, self._commits - len(self._waiting))]
+        if self._commands:
+            found["command"] = [(self._epoch, self._commits)]
+        return found
+
+    def miscounted(self) -> str:
+        """What is left of the time when this server was active."""
+        left = {"commits that wait": len(self._waiting), "commands": len(self._commands),
+                "databases that are held": int(self._activated)}
+        wrong = [f"{what}: {count} are left" for what, count in left.items() if count]
+        return wrong[0] if wrong and self.state == PASSIVE else ""
+
+    def in_database(self) -> tuple[tuple[int, int], Rows] | None:
+        """The epoch and the number of the last commit, and what the database then has; None where that is not known:
+        this server is not active, or a commit is under way."""
+        if self.state != ACTIVE or self._waiting or self._commands or not self._store.epoch:
+            return None
+        return self._store.position, rows_of(self._broker.database)
 
     def _note_asked(self, epoch: int) -> None:
         """The gateway keeps the epoch, and the database refuses older ones: nothing has to be kept here."""
@@ -140,6 +167,7 @@ class SharedPair(Server):
                 self._failed(error)
             else:
                 await self._reached()
+            self._looks += 1
             await asyncio.sleep(self._options.lease / _LOOKS)
 
     async def _reached(self) -> None:

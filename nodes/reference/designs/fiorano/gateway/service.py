@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from typing import Any, NamedTuple
 
 from nodes.reference.api import ConfigError, Pending, Runtime
@@ -37,12 +38,15 @@ _LOOKS = 5
 
 class GatewayObserved(NamedTuple):
     """What invariants look at: whether it has read its lock file, and for whom that says the lock is held, in which
-    epoch, until when by the gateway's clock."""
+    epoch, until when by the gateway's clock; the newest epoch and who had it, also where the file is gone; what it has
+    answered last, to whom, and about which epoch of theirs."""
 
     ready: bool
     epoch: int
     holder: str
     until: float
+    last: Record
+    told: tuple[str, str, int]
 
 
 class Gateway:
@@ -63,18 +67,36 @@ class Gateway:
         self._writers: dict[asyncio.StreamWriter, None] = {}
         self._of: dict[str, asyncio.StreamWriter] = {}
         """The newest connection of each server."""
+        self._told = ("", "", 0)
+        self._looks = 0
         runtime.expose("fiorano/0", SERVICE, self)
 
     # What invariants look at.
 
     def observed(self) -> GatewayObserved:
         """Who holds the lock."""
-        record = self._grants.record
-        return GatewayObserved(self._written is not None, record.epoch, record.holder, self._grants.holder_until)
+        grants = self._grants
+        record = grants.record
+        return GatewayObserved(self._written is not None, record.epoch, record.holder, grants.holder_until, grants.last,
+                               self._told)
 
     def pending(self) -> Pending:
-        """Nobody waits for a gateway: servers ask again."""
-        return {}
+        """Nobody waits for a gateway, as servers ask again; but it looks at its lock file."""
+        return {"file": [self._looks]}
+
+    def keeps_for(self, server: str) -> float:
+        """Seconds for which it will keep the lock for that server, by its clock; below 0 where it does not."""
+        grants = self._grants
+        return grants.holder_until - self._runtime.now() if grants.record.holder == server else -math.inf
+
+    def now(self) -> float:
+        """What its clock says."""
+        return self._runtime.now()
+
+    @property
+    def lease(self) -> float:
+        """The servers' own, in seconds."""
+        return self._config.lease
 
     def is_held_by(self, server: str) -> bool:
         """Whether that server may believe now that it holds the lock."""
@@ -96,6 +118,7 @@ class Gateway:
                 await asyncio.sleep(self._config.lease / _LOOKS)
                 async with self._turn:
                     await self._look()
+                self._looks += 1
         finally:
             server.close()
             for writer in self._writers:
@@ -148,6 +171,7 @@ class Gateway:
                     async with self._turn:
                         answer = await self._answer(server, request)
                         self._note_lease(server, answer[0], asked)
+                        self._told = answer[0], server, request[2]
                     writer.write(encode_frame(answer))
         except LinkError as error:
             self._complaints.tell("", str(error))

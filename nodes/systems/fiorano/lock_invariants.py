@@ -1,0 +1,92 @@
+"""What holds of the gateway, and of the leases that it gives: docs/designs/fiorano.md, HA locking mechanism."""
+
+from __future__ import annotations
+
+from nodes.reference.designs.fiorano.design import Fiorano, Observed
+from nodes.reference.designs.fiorano.gateway.protocol import HELD, RELEASED, SERVICE
+from nodes.reference.designs.fiorano.gateway.service import GATEWAY, Gateway, GatewayObserved
+from stormproof.contracts.invariant import BROKER, Invariant, Watcher
+
+_LONGER = 1.25
+"""The gateway's lease beside the holder's."""
+_NEARLY = 0.002
+"""Share of a lease by which healthy clocks may part in it."""
+
+
+class RemembersWho(Watcher):
+    """Who had the newest epoch, as far as the gateway knew."""
+
+    def __init__(self) -> None:
+        self._last: tuple[int, str] = (0, "")
+
+    def look(self, node: str, program: Gateway, now: GatewayObserved, before: GatewayObserved | None) -> str:
+        """As long as it runs, epochs only grow, and each stays with whom it was granted to."""
+        last, self._last = self._last, (now.last.epoch, now.last.holder)
+        if before is None or now.last.epoch > last[0] or self._last == last or not last[1]:
+            return ""
+        return f"the newest epoch was {last[0]}, of {last[1]}, and is {now.last.epoch}, of {now.last.holder or 'none'}"
+
+
+class KeepsLonger(Watcher):
+    """The gateway, and the servers that hold an epoch."""
+
+    def __init__(self) -> None:
+        self._gateway: Gateway | None = None
+        self._servers: dict[str, Fiorano] = {}
+
+    def look(self, node: str, program: Fiorano | Gateway, now: Observed | GatewayObserved,
+             before: Observed | GatewayObserved | None) -> str:  # fmt: skip
+        """Whenever a lease begins, the gateway keeps the lock for a quarter of a lease beyond its end."""
+        if isinstance(program, Gateway):
+            self._gateway = program
+        elif isinstance(now, Observed) and now.lock:
+            self._servers[node] = program
+        else:
+            self._servers.pop(node, None)
+        gateway = self._gateway
+        if gateway is None or not gateway.observed().ready:
+            return ""
+        for name, server in self._servers.items():
+            left, kept = server.lease_left(), gateway.keeps_for(name)
+            if left > 0 and kept < left + (_LONGER - 1 - _NEARLY) * gateway.lease:
+                return f"the lease of {name} runs for {left:.4g} s, and the gateway keeps the lock for {kept:.4g} s"
+        return ""
+
+    def ended(self, node: str) -> None:
+        """It holds nothing any more; a gateway that has ended grants nothing."""
+        if self._servers.pop(node, None) is None and node == SERVICE:
+            self._gateway = None
+
+
+class AnswersAsItIs(Watcher):
+    """Nothing of its own: the gateway is looked at as it is."""
+
+    def look(self, node: str, program: Gateway, now: GatewayObserved, before: GatewayObserved | None) -> str:
+        """It keeps a lock no longer than it says, nor after it was let go, and only from somebody else."""
+        left = now.until - program.now()
+        if left > (_LONGER + _NEARLY) * program.lease:
+            return f"it keeps the lock for {left:.4g} s, and a lease is {program.lease:g} s"
+        if before is None or before.told == now.told:
+            return ""
+        kind, server, epoch = now.told
+        if kind == HELD and (server == now.holder or left <= 0):
+            return f"it tells {server} that somebody else holds the lock, which is {now.holder or 'nobody'}"
+        if kind == RELEASED and (epoch, server) == (now.epoch, now.holder) and left > 0:
+            return f"{server} has let go of the lock in epoch {epoch}, and it is kept for {left:.4g} s more"
+        return ""
+
+
+_LOCKED = {"lock": (True,), "fencing": (True,)}
+
+LOCK_INVARIANTS = (
+    Invariant("gateway-remembers", "as long as the gateway runs it knows who had the newest epoch",
+              "the page: epochs only grow; what the gateway remembers though the lock file is gone", RemembersWho,
+              where=_LOCKED, of=(GATEWAY,)),
+    Invariant("kept-a-quarter-longer", "the gateway keeps the lock for a quarter of a lease beyond the holder's",
+              "the page: the holder counts its lease from when it sent the request, the gateway a quarter longer from "
+              "when it answered", KeepsLonger, unless=("clock", "lockfile", "disk"), where=_LOCKED,
+              of=(BROKER, GATEWAY)),
+    Invariant("lock-kept-no-longer", "the gateway keeps the lock as long as it says, and from others only",
+              "the page: a lease; gateway/protocol.py: nobody has to wait for the end of a lease that was let go",
+              AnswersAsItIs, where=_LOCKED, of=(GATEWAY,)),
+)  # fmt: skip

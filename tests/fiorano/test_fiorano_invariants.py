@@ -1,0 +1,97 @@
+"""Invariants of a FioranoMQ pair: what each of them says of servers that are in a state."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from nodes.reference.designs.fiorano.design import Observed
+from nodes.reference.designs.fiorano.gateway.grants import Record
+from nodes.reference.designs.fiorano.gateway.service import GatewayObserved
+from nodes.reference.designs.fiorano.repository import Stamp
+from nodes.systems.fiorano.lock_invariants import RemembersWho
+from nodes.systems.fiorano.pair_invariants import AcknowledgedIsStored, AloneInItsOwnEpoch, ServesWithAllConfirmed
+
+
+class Server:
+    """A server of a pair of which nothing is asked but this."""
+
+    accepts = 0
+
+    def __init__(self, **fields: Any) -> None:
+        self.now = Observed("WAITING", "DEAD", False, 0, False, Stamp(), 0, 0, False)
+        self.began = Stamp()
+        self.step(**fields)
+
+    def step(self, **fields: Any) -> tuple[Observed, Observed]:
+        before, self.now = self.now, self.now._replace(**fields)
+        return self.now, before
+
+    def observed(self) -> Observed:
+        return self.now
+
+    @property
+    def stamp(self) -> Stamp:
+        return self.now.stamp
+
+    @property
+    def alone(self) -> bool:
+        return self.now.alone
+
+
+def test_who_begins_to_serve_lacks_nothing_that_was_confirmed() -> None:
+    def told(began: Stamp, accepts: int = 0) -> str:
+        watcher, active, standby = ServesWithAllConfirmed(), Server(), Server()
+        look: Callable[..., str] = watcher.look
+        active.began, standby.began = Stamp(True, 4, 3), began
+        assert look("n1", active, *active.step(serves=True, stamp=Stamp(True, 5, 3))) == ""
+        assert look("n1", active, *active.step(confirmed=(5, 7), stamp=Stamp(True, 5, 8))) == ""
+        standby.accepts = accepts
+        return look("n2", standby, *standby.step(serves=True, stamp=Stamp(True, 6, began.counter)))
+
+    assert told(Stamp(True, 5, 7)) == told(Stamp(True, 6, 7)) == told(Stamp(True, 5, 6), accepts=1) == ""
+    assert "n1 has confirmed change 7 of epoch 5" in told(Stamp(True, 5, 6))
+    assert "n1 has confirmed change 7 of epoch 5" in told(Stamp(True, 4, 9)), "it served before, and alone"
+
+
+def test_nobody_confirms_what_the_server_lacks_that_has_begun_since() -> None:
+    watcher, former, present = ServesWithAllConfirmed(), Server(), Server()
+    look: Callable[..., str] = watcher.look
+    present.began = Stamp(True, 5, 7)
+    assert look("n1", former, *former.step(serves=True, stamp=Stamp(True, 5, 9))) == ""
+    assert look("n2", present, *present.step(serves=True, stamp=Stamp(True, 6, 7))) == ""
+    assert look("n1", former, *former.step(confirmed=(5, 7))) == ""
+    assert "n2 serves since epoch 6" in look("n1", former, *former.step(confirmed=(5, 8)))
+
+
+def test_what_a_standby_had_when_it_ended_counts() -> None:
+    watcher, active, standby = AcknowledgedIsStored(), Server(), Server(stamp=Stamp(True, 5, 6))
+    look: Callable[..., str] = watcher.look
+    assert look("n2", standby, *standby.step()) == ""
+    standby.step(stamp=Stamp(True, 5, 7))
+    watcher.ended("n2")
+    assert look("n1", active, *active.step(stored=7)) == ""
+    assert "up to 8 for stored by n2" in look("n1", active, *active.step(stored=8))
+
+
+def test_whether_both_are_of_an_epoch_is_asked_as_things_are() -> None:
+    watcher, active, standby = AloneInItsOwnEpoch(), Server(), Server(stamp=Stamp(False, 5, 6))
+    look: Callable[..., str] = watcher.look
+    assert look("n1", active, *active.step(stamp=Stamp(True, 5, 6), alone=True)) == ""
+    assert look("n2", standby, *standby.step()) == "", "it is in the middle of a synchronisation"
+    whole = standby.step(stamp=Stamp(True, 5, 6))
+    assert "n1 may confirm alone" in look("n2", standby, *whole)
+    active.step(alone=False)  # it has sent the end, and nobody has looked at it since
+    assert look("n2", standby, *whole) == ""
+
+
+def test_a_lock_file_that_is_deleted_twice_does_not_make_the_gateway_forget() -> None:
+    watcher = RemembersWho()
+    look: Callable[..., str] = watcher.look
+    empty = GatewayObserved(True, 0, "", 0.0, Record(), ("", "", 0))
+    granted = empty._replace(epoch=5, holder="n1", last=Record(5, "n1"))
+    assert look("gateway", None, empty, None) == look("gateway", None, granted, empty) == ""
+    lost = granted._replace(holder="")
+    assert look("gateway", None, lost, granted) == ""
+    assert "is 5, of none" in look("gateway", None, lost._replace(last=Record(5)), lost)
+    assert look("gateway", None, empty, None) == "", "it has been started anew"

@@ -1,0 +1,196 @@
+"""Deadlines of a FioranoMQ pair: each is missed where the code is wrong that keeps it, and ends the run."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from harness.sim.campaign import ALL, Case, run_and_judge
+from nodes.reference.api import Admission
+from nodes.reference.designs.fiorano import lock, shared
+from nodes.reference.designs.fiorano.active import ActiveSide
+from nodes.reference.designs.fiorano.configuration import Options
+from nodes.reference.designs.fiorano.design import Fiorano
+from nodes.reference.designs.fiorano.gateway import service
+from nodes.reference.designs.fiorano.lock import GatewayLock, Wish
+from nodes.reference.designs.fiorano.messages import Hello, Stored
+from nodes.reference.designs.fiorano.pair import Pair
+from nodes.reference.designs.fiorano.server import Server
+from nodes.reference.designs.fiorano.states import ACTIVE, PASSIVE, STANDALONE
+from nodes.reference.storage.client import StorageClient
+from nodes.reference.storage.service import StorageService
+from nodes.systems.catalog import SYSTEMS
+from stormproof.contracts.invariant import INVARIANTS
+from stormproof.run_folder import read_run
+
+Patch = pytest.MonkeyPatch
+
+
+def undecided(patch: Patch) -> None:
+    """Who serves alone thinks about what the other server says at the next sign of life."""
+    take = Server.take_hello
+    patch.setattr(Server, "take_hello", lambda self, hello: (
+        setattr(self, "peer", hello) if self.state == STANDALONE else take(self, hello)))
+
+
+def not_broadcast(patch: Patch) -> None:
+    """Who has become active says so with the next sign of life."""
+    tell = Server._tell_state
+    patch.setattr(Server, "_tell_state", lambda self: None if self.state == ACTIVE else tell(self))
+
+
+def seldom_alive(patch: Patch) -> None:
+    """A server greets when its state has changed."""
+    greet = Server.greet
+    patch.setattr(Server, "greet", lambda self: greet(self) if self._told != (self.state, self.before) else None)
+
+
+def long_silence(patch: Patch) -> None:
+    """A channel is given up after ten heartbeats."""
+    patch.setattr(Options, "silence", property(lambda self: 10 * self.heartbeat))
+
+
+def nobody_named(patch: Patch) -> None:
+    """Who does not serve does not say who does."""
+    admission = Fiorano.admission
+
+    def without(self: Fiorano) -> Admission:
+        found = admission(self)
+        return Admission(found.accepted, found.reason)
+
+    patch.setattr(Fiorano, "admission", without)
+
+
+def asks_seldom(patch: Patch) -> None:
+    """The lock is asked for once in a lease."""
+    patch.setattr(lock, "_RENEWALS", 1)
+
+
+def not_woken(patch: Patch) -> None:
+    """What is wanted anew is asked with the next request."""
+    def want(self: GatewayLock, wish: Wish | None) -> None:
+        self._wish = wish
+        self._known = self._known and wish is not None
+
+    patch.setattr(GatewayLock, "want", want)
+
+
+def looks_seldom(patch: Patch) -> None:
+    """A gateway looks at its lock file every two leases."""
+    patch.setattr(service, "_LOOKS", 0.5)
+
+
+def not_carried_out(patch: Patch) -> None:
+    """Commands wait for the next one."""
+    def submit(self: ActiveSide, command: Any) -> None:
+        if self._commands:
+            self._wake.set()
+        self._commands.append(command)
+
+    patch.setattr(ActiveSide, "submit", submit)
+
+
+def told_more(patch: Patch) -> None:
+    """A standby hears of a change that was not sent."""
+    take = Pair.take_hello
+
+    def more(self: Pair, hello: Hello) -> None:
+        take(self, hello._replace(counter=hello.counter + (self.state == PASSIVE)))
+
+    patch.setattr(Pair, "take_hello", more)
+
+
+def copies_no_more(patch: Patch) -> None:
+    """Who has filled the window does not hear that there is room again."""
+    stored = ActiveSide.stored
+
+    def deaf(self: ActiveSide, message: Stored) -> bool:
+        if self.standing is not None:
+            self.standing.moved = asyncio.Event()
+        return stored(self, message)
+
+    patch.setattr(ActiveSide, "stored", deaf)
+
+
+def never_alone(patch: Patch) -> None:
+    """What only one server has is never confirmed."""
+    patch.setattr(ActiveSide, "may_go_alone", lambda self: False)
+
+
+def database_not_asked(patch: Patch) -> None:
+    """Whether the database is there is asked every five leases."""
+    patch.setattr(shared, "_LOOKS", 0.2)
+
+
+def lost_for_long(patch: Patch) -> None:
+    """A database that is there again is used five seconds later."""
+    reached = shared.SharedPair._reached
+
+    async def late(self: shared.SharedPair) -> None:
+        if not self._reachable:
+            await asyncio.sleep(5)
+        await reached(self)
+
+    patch.setattr(shared.SharedPair, "_reached", late)
+
+
+def patient(patch: Patch) -> None:
+    """A commit may take twenty seconds."""
+    def client(*about: Any) -> StorageClient:
+        return StorageClient(*about[:-1], 20.0)
+
+    patch.setattr(shared, "StorageClient", client)
+
+
+def requests_wait(patch: Patch) -> None:
+    """The storage service does nothing for a second."""
+    done = StorageService._do_all
+
+    async def late(self: StorageService) -> None:
+        await asyncio.sleep(1)
+        await done(self)
+
+    patch.setattr(StorageService, "_do_all", late)
+
+
+LATE: dict[str, tuple[str, dict[str, str], Callable[[Patch], None]]] = {
+    "overdue": ("kill", {}, undecided),
+    "broadcast": ("kill", {}, not_broadcast),
+    "sign-of-life": ("kill", {}, seldom_alive),
+    "silent-channel": ("channel", {"fault_duration": "4"}, long_silence),
+    "unnamed": ("kill", {}, nobody_named),
+    "asking": ("kill", {}, asks_seldom),
+    "unasked": ("kill", {"lease": "2"}, not_woken),
+    "file": ("kill", {}, looks_seldom),
+    "command": ("kill", {}, not_carried_out),
+    "behind": ("kill", {}, told_more),
+    "copying": ("kill", {"page": "24"}, copies_no_more),
+    "unconfirmed": ("kill", {}, never_alone),
+    "database-look": ("kill", {"mode": "shared"}, database_not_asked),
+    "database": ("partition", {"mode": "shared"}, lost_for_long),
+    "commit": ("shared-db", {"mode": "shared", "shared_db_kind": "cut"}, patient),
+    "request": ("kill", {"mode": "shared"}, requests_wait),
+}
+
+
+@pytest.mark.requirement("H17", part=True)
+@pytest.mark.parametrize("name", LATE)
+def test_a_deadline_that_is_missed_ends_the_run(name: str, tmp_path: Path, monkeypatch: Patch) -> None:
+    nemesis, settings, break_it = LATE[name]
+    system = SYSTEMS.load("fiorano")
+    (deadline,) = (each for each in system.deadlines if each.name == name)
+    monkeypatch.setattr(system, "deadlines", (deadline,))
+    monkeypatch.setattr(system, "invariants", ())
+    break_it(monkeypatch)
+    case = Case("fiorano", "queue", nemesis, None, 26.0, 17.0, {"min_ok": "1", INVARIANTS: "true", **settings})
+    seen = []
+    for seed in range(1, 9):
+        found, *_ = run_and_judge(case, seed, tmp_path / str(seed), tmp_path, ALL)
+        seen.append(found.sentence)
+        if found.run_dir is not None and read_run(found.run_dir).get("invariant_broken", {}).get("name") == name:
+            return
+    raise AssertionError(seen)
