@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from icestorm_breaks import ICESTORM_BREAKS
 
 from harness.sim.campaign import ALL, Case, run_and_judge
 from harness.sim.mutants import case_of
@@ -333,6 +334,7 @@ BREAKS: dict[str, tuple[Case, Break]] = {
     "tells-its-group": (replace(JORAM, nodes=5, nemesis="membership", settings={
         **QUICK, "spares": "1", "bug": "clients-told-configured"}), nothing),
     "groups-overlap": (replace(JORAM, nodes=5, nemesis="membership", settings={**QUICK, "spares": "1"}), exchanged),
+    **ICESTORM_BREAKS,
 }
 
 

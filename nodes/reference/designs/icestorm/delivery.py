@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass
 
 from nodes import stomp
-from nodes.reference.api import Config, MessageNotes, Runtime
+from nodes.reference.api import Config, MessageNotes, Pending, Runtime
 from nodes.reference.bugs import (
     FAILED_EVENT_LAST,
     LINK_COST_IGNORED,
@@ -33,6 +33,7 @@ MAX_WAITING_BYTES = 64 << 20
 """What may wait for one subscriber: events, and bytes of their bodies."""
 _WINDOW = 16
 _READ = 1 << 16
+_RESTS, _CONNECTS, _DELIVERS = "rests", "connects", "delivers"
 
 
 @dataclass(frozen=True)
@@ -104,7 +105,18 @@ class Delivery:
         """Of which subscriber's events the bytes are counted wrongly."""
         wrong = [f"bytes that wait for {ident}: {outbox.counted} are counted, and there are {outbox.there}"
                  for (_, ident), outbox in self._outboxes.items() if outbox.counted != outbox.there]
+        wrong += [f"events under way to {ident}: {outbox.most} at once, and it is {outbox.subscriber.reliability}"
+                  for (_, ident), outbox in self._outboxes.items()
+                  if outbox.most > (1 if outbox.subscriber.reliability == ORDERED else _WINDOW)]
         return next(iter(wrong), "")
+
+    def pending(self) -> Pending:
+        """What waits for subscribers: for the next attempt, for room that there is, for an acknowledgement."""
+        found: dict[str, list[Hashable]] = {}
+        for (topic, ident), outbox in self._outboxes.items():
+            if (what := outbox.pending()) is not None:
+                found.setdefault(what[0], []).append((topic, ident, *what[1:]))
+        return found
 
     def waiting(self) -> dict[str, int]:
         """Subscriber -> events that are not delivered to it yet; every subscriber is listed."""
@@ -144,6 +156,10 @@ class Outbox:
         self._bytes = 0
         self._flying: dict[str, tuple[Event, float]] = {}
         self._attempts = 0
+        self._tries, self._phase = 0, _RESTS
+        """How often it has connected, or tried to; what it does now."""
+        self.most = 0
+        """Events that were under way at once, at most."""
         self._moved = asyncio.Event()
         self._window = 1 if subscriber.reliability == ORDERED else _WINDOW
         self._task = runtime.spawn(self._run(), f"delivery to {subscriber.ident}")
@@ -157,6 +173,19 @@ class Outbox:
     def there(self) -> int:
         """Bytes of the events that wait."""
         return sum(len(event.body) for event in self._queue)
+
+    def pending(self) -> tuple[str, *tuple[Hashable, ...]] | None:
+        """The deadline that it has to keep, and what tells this step from the next; None when there is nothing to do.
+        """
+        if self._task.done():
+            return "removal", self.subscriber.since
+        if self._phase == _CONNECTS:
+            return "connecting", self._tries
+        if self._phase == _RESTS:
+            return ("retry", self._tries) if self._queue else None
+        if self._queue and len(self._flying) < self._window:
+            return "delivery", self._tries, self._queue[0].number
+        return ("unacknowledged", self._tries, next(iter(self._flying))) if self._flying else None
 
     @property
     def waiting(self) -> int:
@@ -229,8 +258,14 @@ class Outbox:
     async def _connection(self) -> None:
         """Connect and deliver until it fails."""
         host, _, port = self.subscriber.endpoint.rpartition(":")
-        async with within(self._options.delivery_timeout):
-            reader, writer = await self._runtime.connect(host.strip("[]"), int(port))
+        self._tries, self._phase = self._tries + 1, _CONNECTS
+        try:
+            async with within(self._options.delivery_timeout):
+                reader, writer = await self._runtime.connect(host.strip("[]"), int(port))
+        except BaseException:
+            self._phase = _RESTS
+            raise
+        self._phase = _DELIVERS
         parser = stomp.Parser()
         reading: asyncio.Future[bytes] | None = None
         try:
@@ -240,6 +275,7 @@ class Outbox:
                     self._bytes -= len(event.body)
                     self._flying[str(event.number)] = (event, self._runtime.now())
                     writer.write(event.frame(self.subscriber.ident))
+                self.most = max(self.most, len(self._flying))
                 if reading is None:
                     reading = asyncio.ensure_future(reader.read(_READ))
                 await self._something(reading)
@@ -256,6 +292,7 @@ class Outbox:
                         self._attempts = 0
                 reading = None
         finally:
+            self._phase = _RESTS
             if reading is not None:
                 reading.cancel()
             writer.transport.abort()
