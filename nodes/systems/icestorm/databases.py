@@ -237,7 +237,8 @@ class TellsItsState(Watcher):
         if told["up"] and not leads:
             return f"it shows {told['up']} as its group, which it does not coordinate"
         view = set(told["view"])
-        if bool(view) != normal or (normal and not view >= {node, now.coordinator, *program.members}):
+        ours = {node, now.coordinator, *program.members}
+        if bool(view) != normal or (normal and (not view >= ours or (leads and view != ours))):
             return f"it shows {sorted(view)} as its view, and is {now.state} in the group of {now.coordinator}"
         known = {ident for topic in program.database.topics.values() for ident in topic.subscribers}
         missing = sorted(known - set(told["waiting"]))

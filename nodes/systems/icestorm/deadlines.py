@@ -86,6 +86,13 @@ ICESTORM_DEADLINES = (
         momentary=True,
     ),
     Deadline(
+        "forsaken",
+        {},
+        0.02,
+        "Garcia-Molina, procedures Merge and Ready: whoever is refused, or can't form its group, recovers",
+        what="an election goes on that has come to nothing",
+    ),
+    Deadline(
         "look",
         {"master_timeout": 1, "response_timeout": 2},
         0.2,
@@ -130,6 +137,8 @@ ICESTORM_DEADLINES = (
         what="a replica is not in the coordinator's group",
         calm=True,
     ),
+    Deadline("early", {}, 0.02, "docs/designs/icestorm.md: while a replica is not normal, requests and events wait",
+             what="an event is taken by a replica that is in no group that replicates", momentary=True),
     Deadline("blocked", {}, 0.1, "the document: All requests to IceStorm block until the replica becomes Active",
              what="requests wait for a group that replicates, and there is one"),
     Deadline("again", {}, 0.1, "design.py: what could not be asked for is tried again after 0.05 s",

@@ -176,9 +176,9 @@ class Commences(Watcher):
         members = {name: seen for name in program.members if (seen := self._seen.get(name)) is not None
                    and (seen.state, seen.coordinator, seen.group) == (REORGANIZATION, node, now.group)}
         if now.state == NORMAL:
-            late = [name for name, seen in members.items() if seen.promised != now.epoch]
-            late += [node] if now.promised != now.epoch else []
-            return f"its group is normal in an epoch that {late[0]} has not promised" if late else ""
+            late = [name for name, seen in {**members, node: now}.items()
+                    if seen.promised != now.epoch or seen.stamp.epoch != now.epoch]
+            return f"its group is normal in an epoch of which {late[0]} has no promise, or no database" if late else ""
         most = max([before.max_seen, *(seen.max_seen for seen in members.values())])
         if now.state == INACTIVE and may_replicate(now.members, program.replicas, most, majority(program.replicas)):
             return (f"its group of {now.members} of {program.replicas} replicas does not replicate, though {most} have "

@@ -271,7 +271,7 @@ INVARIANTS = (
     Invariant("keeps-who-follows", "nobody leaves, drops or gives up who answers and follows",
               "Garcia-Molina, procedures Check, Timeout and Recovery: that is for failures; the document: If a failure "
               "occurs, the replica considers itself in error", KeepsWhoFollows, unless=("disk", "clock")),
-    Invariant("commences", "a group that is large enough replicates, in an epoch that its members have promised",
+    Invariant("commences", "a group that is large enough replicates, and its members have its epoch and database",
               "the document: Replication commences once a group contains a majority of replicas; "
               "docs/designs/icestorm.md: each member promises on disk to take no more changes of older epochs",
               Commences, unless=("disk",)),

@@ -94,6 +94,8 @@ class IceStorm:
         self._ended_busy: list[str] = []
         """Connections that were ended as idle while they were used, which never happens."""
         self._active = asyncio.Event()
+        self._early: list[str] = []
+        """Topics to which events were delivered while this replica was in no group that replicates: never any."""
         self._blocked = 0
         """Requests and events that wait until this replica is in a group that replicates."""
         self._attempts = 0
@@ -211,6 +213,8 @@ class IceStorm:
             found["group"] = [""]
         elif election.leads and (away := [name for name in self._peers.names if name not in election.up]):
             found["away"] = away
+        if self._early:
+            found["early"] = list(self._early)
         if self._resting:
             found["again"] = list(self._resting)
         if self._blocked and election.state == NORMAL:
@@ -361,6 +365,8 @@ class IceStorm:
             await self._again()
             await self._until_active()
         self._delivery.publish(topic, headers, command.args["body"])
+        if self._election.state != NORMAL:
+            self._early.append(topic)
 
     async def _request(self, request: Request) -> Any:
         """Carry out a request, or have the coordinator do it; waits while there is none.

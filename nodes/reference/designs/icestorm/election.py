@@ -101,6 +101,9 @@ class Election:
         """Whether those who are invited are about to answer."""
         self.entered = self.lasted = 0.0
         """When this replica came to its state, and for how long it had been in the one before."""
+        self._refused = ""
+        """The group for which an acceptance of this replica counted for nothing."""
+        self._checks = False
         self.astray: list[tuple[str, str]] = []
         """States between which it went as no procedure has it."""
         self._task: asyncio.Task[None] | None = None
@@ -164,6 +167,8 @@ class Election:
         """The election that is under way, or the merge that this coordinator is to begin."""
         astray: Pending = {"astray": list(self.astray)} if self.astray else {}
         if self.state in (ELECTION, REORGANIZATION):
+            if self.group == self._refused or (self.leads and not self._checks):
+                astray = {**astray, "forsaken": [self.group]}
             answered = self.state == ELECTION and self.leads and all(name in self.up for name in self._issued)
             return {**astray, "election": [(self.state, self.group)],
                     **({"answered": [self.group]} if answered else {})}
@@ -290,7 +295,9 @@ class Election:
                 if self._runtime.now() >= self._deadline:
                     self.recover("the election does not end")
             elif self.leads:
+                self._checks = True
                 await self._check()
+                self._checks = False
             else:
                 await self._ask_coordinator()
 
@@ -373,6 +380,7 @@ class Election:
             agreed = await self._peers.ask(inviter, "accept", group, passed_on, self.max_seen)
         except PeerFailed:
             agreed = False
+        self._refused = group if not agreed else ""
         if not agreed and self.state == REORGANIZATION and self.group == group:
             self.recover(f"{inviter} withdrew its invitation")
 
