@@ -201,7 +201,7 @@ LATE: dict[str, tuple[str, str, dict[str, str], Callable[[Patch], None]]] = {
     "question": ("subscriptions", "pause", {}, late_answers),
     "round": ("subscriptions", "pause", {}, late_answers),
     "look": ("subscriptions", "kill", {}, rare_looks),
-    "look-alone": ("subscriptions", "kill", {}, rare_looks_alone),
+    "look-alone": ("subscriptions", "partition", {"fault_duration": "9"}, rare_looks_alone),
     "first-look": ("subscriptions", "kill", {}, rare_looks_alone),
     "unused": ("topic-dialogue", "kill", {"acm_timeout": "1"}, never_closed),
     "retry": ("topic-dialogue", "kill", {}, late_retries),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -13,7 +13,7 @@ from nodes.reference.designs.icestorm.decisions import INACTIVE, Stamp
 from nodes.reference.designs.icestorm.delivery import Delivery
 from nodes.reference.designs.icestorm.design import IceStorm
 from nodes.reference.designs.icestorm.election import Election
-from nodes.reference.designs.icestorm.peers import Peers
+from nodes.reference.designs.icestorm.replication import Replication
 from nodes.reference.designs.icestorm.topics import Change, Database
 
 _ELECTION = "nodes.reference.designs.icestorm.election"
@@ -29,13 +29,13 @@ def _nothing(patch: pytest.MonkeyPatch) -> None:
 
 
 def _never_alone(patch: pytest.MonkeyPatch) -> None:
-    """Who recovers keeps its members."""
+    """Who recovers counts the coordinator that it has lost as its member."""
     recover = Election.recover
 
     def instead(self: Election, why: str) -> None:
-        members = self.up
+        former = self.coordinator
         recover(self, why)
-        self.up = members
+        self.up = {former: None} if former != self.name else {}
 
     patch.setattr(Election, "recover", instead)
 
@@ -45,16 +45,17 @@ def _all_at_once(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(f"{_ELECTION}.merge_delay", lambda *of: 0.0)
 
 
-def _said_yes(patch: pytest.MonkeyPatch) -> None:
-    """Who has refused an invitation, or has not answered, has taken it."""
-    ask_all = Peers.ask_all
+def _first_is_enough(patch: pytest.MonkeyPatch) -> None:
+    """A coordinator goes on as soon as one has accepted."""
+    accepted = Election.accepted
 
-    async def instead(self: Peers, peers: Iterable[str], question: str, *about: Any, **more: Any) -> dict[str, Any]:
-        asked = list(peers)
-        found = await ask_all(self, asked, question, *about, **more)
-        return dict.fromkeys(asked, True) if question == "invitation" else found
+    def instead(self: Election, *about: Any) -> bool:
+        counts = accepted(self, *about)
+        if counts:
+            self._accepted.set()
+        return counts
 
-    patch.setattr(Peers, "ask_all", instead)
+    patch.setattr(Election, "accepted", instead)
 
 
 def _restless(patch: pytest.MonkeyPatch) -> None:
@@ -87,6 +88,14 @@ def _dearer(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Database, "_change", instead)
 
 
+def _unconfirmed(patch: pytest.MonkeyPatch) -> None:
+    """A coordinator answers without asking whether it still has its group."""
+    async def confirm(self: Replication, group: str) -> None:
+        pass
+
+    patch.setattr(Replication, "_confirm", confirm)
+
+
 def _all_kept(patch: pytest.MonkeyPatch) -> None:
     """What waits for who has left stays."""
     patch.setattr(Delivery, "forget_gone", lambda self: None)
@@ -111,13 +120,13 @@ def _boasts(patch: pytest.MonkeyPatch) -> None:
 ICESTORM_BREAKS: dict[str, tuple[Case, Callable[[pytest.MonkeyPatch], None]]] = {
     "groups-shrink": (_CASE, _never_alone),
     "invites-in-turn": (_CASE, _all_at_once),
-    "awaits-who-comes": (_CASE, _said_yes),
+    "awaits-who-comes": (_CASE, _first_is_enough),
     "keeps-who-follows": (_CASE, _restless),
     "commences": (_CASE, _all_always),
     "changes-in-their-epoch": (_CASE, _next_epoch),
     "changes-as-asked": (_CASE, _dearer),
     "most-recent-wins": (_bug("oldest-database-wins"), _nothing),
-    "answers-while-it-leads": (_bug("stale-coordinator-stays"), _nothing),
+    "answers-while-it-leads": (replace(_CASE, nemesis="pause"), _unconfirmed),
     "delivers-to-subscribers": (replace(_CASE, workload="topic-dialogue"), _all_kept),
     "answers-as-it-stands": (_CASE, _hides),
     "tells-its-state": (_CASE, _boasts),

@@ -13,7 +13,8 @@ take their connection for whole until there is an election, whose first question
 _NOT_THERE = "docs/designs/icestorm.md: response_timeout, seconds that a replica has to answer another"
 _LOOKS = ("docs/designs/icestorm.md: slaves ask their coordinator every master_timeout, coordinators ask theirs; they "
           "look for other groups as often; a check takes as long as those whom it asks")
-_DELIVERS = "docs/designs/icestorm.md: delivery_timeout, and retry_interval, of which no test has another"
+_DELIVERS = "docs/designs/icestorm.md: delivery_timeout, seconds that a subscriber has to acknowledge an event"
+_RETRIES = "docs/designs/icestorm.md: retry_interval, seconds between attempts to deliver to a subscriber that failed"
 _HALF = {"election_timeout": 2.5, "master_timeout": 1.5, "response_timeout": 3}
 """One round of invitations, where the bound of the whole service has two."""
 
@@ -159,9 +160,11 @@ ICESTORM_DEADLINES = (
         "docs/designs/icestorm.md: acm_timeout, seconds after which a client connection that is not used is closed",
         what="a connection that nobody uses is not closed",
     ),
-    Deadline("connecting", {}, 1.2, _DELIVERS, what="a subscriber does not take a connection"),
-    Deadline("unacknowledged", {}, 1.2, _DELIVERS, what="an event that was sent to a subscriber is not acknowledged"),
-    Deadline("retry", {}, 0.4, _DELIVERS, what="events wait for a subscriber, and nobody tries to deliver them"),
+    Deadline("connecting", {"delivery_timeout": 1}, 0.2, _DELIVERS, what="a subscriber does not take a connection"),
+    Deadline("unacknowledged", {"delivery_timeout": 1}, 0.2, _DELIVERS,
+             what="an event that was sent to a subscriber is not acknowledged"),
+    Deadline("retry", {"retry_interval": 1}, 0.2, _RETRIES,
+             what="events wait for a subscriber, and nobody tries to deliver them"),
     Deadline("removal", _HALF, 1, _GARCIA, _ODD, what="a subscriber whose attempts are used up is not removed",
              calm=True),
     *DEADLINES,
