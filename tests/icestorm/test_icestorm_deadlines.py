@@ -123,13 +123,17 @@ def test_events_say_what_they_wait_for() -> None:
         taken.set_result((reader, writer))
         await asyncio.sleep(0.001)
         assert outbox.pending() == ("unacknowledged", 1, "1") and len(sent) == outbox.most == 1
+        outbox._taken.append(1)
+        assert outbox.again == 0, "until it is sent"
         flying = dict(outbox._flying)
         outbox._flying.clear()
         assert outbox.pending() == ("delivery", 1, 2), "there is room, and nobody has seen that yet"
         outbox._flying.update(flying)
         reader.feed_eof()
         await asyncio.sleep(0.001)
-        assert outbox.pending() == ("retry", 1)
+        assert outbox.pending() == ("retry", 1) and outbox.again == 0
+        outbox.add(Event(2, "n1", "t", {}, b"x"))
+        assert outbox.again == 1, "it was there before"
         outbox.stop()
         await asyncio.sleep(0.001)
         assert outbox.pending() == ("removal", "64.1")
@@ -138,11 +142,13 @@ def test_events_say_what_they_wait_for() -> None:
 
 
 def test_an_ordered_subscriber_that_gets_several_at_once_is_miscounted() -> None:
-    outbox: Any = SimpleNamespace(counted=0, there=0, most=2, subscriber=Subscriber("s", "", 0, ORDERED))
+    outbox: Any = SimpleNamespace(counted=0, there=0, most=2, again=0, subscriber=Subscriber("s", "", 0, ORDERED))
     delivery: Any = SimpleNamespace(_outboxes={("t", "s"): outbox})
     assert "2 at once" in Delivery.miscounted(delivery)
     outbox.most = 1
     assert Delivery.miscounted(delivery) == ""
+    outbox.again = 1
+    assert "again" in Delivery.miscounted(delivery)
 
 
 @pytest.mark.parametrize(("before", "after", "right"), [

@@ -33,6 +33,8 @@ MAX_WAITING_BYTES = 64 << 20
 """What may wait for one subscriber: events, and bytes of their bodies."""
 _WINDOW = 16
 _READ = 1 << 16
+_REMEMBERED = 2 * _WINDOW
+"""Events of which it is remembered that a subscriber has acknowledged them."""
 _RESTS, _CONNECTS, _DELIVERS = "rests", "connects", "delivers"
 
 
@@ -108,6 +110,8 @@ class Delivery:
         wrong += [f"events under way to {ident}: {outbox.most} at once, and it is {outbox.subscriber.reliability}"
                   for (_, ident), outbox in self._outboxes.items()
                   if outbox.most > (1 if outbox.subscriber.reliability == ORDERED else _WINDOW)]
+        wrong += [f"events for {ident}: {outbox.again} were there again"
+                  for (_, ident), outbox in self._outboxes.items() if outbox.again]
         return next(iter(wrong), "")
 
     def pending(self) -> Pending:
@@ -158,6 +162,10 @@ class Outbox:
         self._attempts = 0
         self._tries, self._phase = 0, _RESTS
         """How often it has connected, or tried to; what it does now."""
+        self.again = 0
+        """Events that came twice, or were sent again when the subscriber had acknowledged them: never any."""
+        self._last = 0
+        self._taken: deque[int] = deque(maxlen=_REMEMBERED)
         self.most = 0
         """Events that were under way at once, at most."""
         self._moved = asyncio.Event()
@@ -196,6 +204,8 @@ class Outbox:
         """One more event; the oldest that wait are dropped when there are far too many."""
         if self._task.done():
             return  # its attempts are used up, and it will be removed
+        self.again += event.number <= self._last
+        self._last = event.number
         self._queue.append(event)
         self._note("put", "send", event)
         self._bytes += len(event.body)
@@ -273,6 +283,7 @@ class Outbox:
                 while self._queue and len(self._flying) < self._window:
                     event = self._queue.popleft()
                     self._bytes -= len(event.body)
+                    self.again += event.number in self._taken
                     self._flying[str(event.number)] = (event, self._runtime.now())
                     writer.write(event.frame(self.subscriber.ident))
                 self.most = max(self.most, len(self._flying))
@@ -289,6 +300,7 @@ class Outbox:
                     flown = self._flying.pop(frame.headers.get("id", ""), None) if isinstance(frame, Frame) else None
                     if flown is not None:
                         self._note("gone", "ack", flown[0])
+                        self._taken.append(flown[0].number)
                         self._attempts = 0
                 reading = None
         finally:
