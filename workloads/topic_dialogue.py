@@ -52,6 +52,22 @@ RETRIES = "icestorm-retries"
 """Item of the surface: how often a subscriber was tried until it was removed."""
 PAGES = "icestorm-pages"
 """Item of the surface: how often a list went on."""
+_LONGEST = 200
+"""Characters of a name, at most."""
+_SENSELESS: tuple[tuple[str, Mapping[str, Any], str], ...] = (
+    *(("create", {"topic": name}, "bad-name") for name in ("", "a b", "a\tb", "a\u0007", "x" * (_LONGEST + 1), 7)),
+    ("retrieve", {"topic": "x" * _LONGEST}, "no-such-topic"),
+    ("list", {"after": "a b"}, "bad-name"),
+    *(("subscribe", {"endpoint": where}, "bad-endpoint")
+      for where in ("127.0.0.1", "127.0.0.1:0", "a:70000", "a b:9", 9)),
+    *(("subscribe", {"retryCount": count}, "bad-qos") for count in (-2, True, "1", 1 << 31)),
+    ("subscribe", {"reliability": "fast"}, "bad-qos"),
+    *(("link", {"cost": cost}, "bad-qos") for cost in (-1, 0.5)),
+    ("remove", {"since": ""}, "bad-request"),
+    ("frob", {}, "bad-request"),
+)
+"""Requests that make no sense, and what is said of them."""
+_BAD_COSTS = ("many", "-1", "1" * 10)
 _RETRIES = 3
 """Further attempts after a failed delivery that a subscriber has, before it is removed."""
 _PATIENCE = 10.0
@@ -131,7 +147,7 @@ class TopicDialogueClient(ManagedConnection):
             return
         steps = (self._create, self._destroy, self._subscribe, self._subscribe, self._unsubscribe, self._link,
                  self._link, self._link, self._unlink, self._unlink, self._look, self._publish, self._publish,
-                 self._miss)
+                 self._miss, self._proxies, self._senseless)
         await rng.choice(steps)(name)
         if rng.random() < 0.15:
             await self._list()
@@ -208,6 +224,25 @@ class TopicDialogueClient(ManagedConnection):
         request = self._rng.choice(("retrieve", "subscribers", "links", "destroy", "subscribe"))
         about = {"subscriber": f"{self._mine}-x", "endpoint": _NOBODY} if request == "subscribe" else {}
         await self._request(request, {"topic": gone, **about}, "no-such-topic")
+
+    async def _proxies(self, name: str) -> None:
+        """Publishers' proxies name all replicas, or the one that was asked."""
+        for request in ("publisher", "non-replicated-publisher"):
+            found = await self._request(request, {"topic": name}, None)
+            one = request != "publisher" or self._options.get("publisher_endpoints") == "one"
+            addresses = [self._connection.peer] if one else self._addresses
+            if found != [f"{host}:{port}" for host, port in filter(None, addresses)]:
+                raise Mismatch(f"{request} names {found}, not {addresses}")
+
+    async def _senseless(self, name: str) -> None:
+        """What makes no sense is refused, with the word for it."""
+        request, about, wrong = self._rng.choice(_SENSELESS)
+        whole = {"topic": name, "subscriber": f"{self._mine}-w", "endpoint": _NOBODY, "target": f"{self._mine}-w"}
+        await self._request(request, {**whole, **about}, wrong)
+        about = {"destination": f"/topic/{name}", "content-type": "text/plain", "x-cost": self._rng.choice(_BAD_COSTS)}
+        answer = await self._connection.request("SEND", about, b"costs", self._op_timeout)
+        if (said := answer.get("x-error")) != "bad-cost":
+            raise Mismatch(f"an event whose cost makes no sense was answered by {said or 'yes'}")
 
     async def _publish(self, name: str) -> None:
         """An event for subscribers that nobody is, and that stay all the same: it waits until they are gone."""

@@ -494,6 +494,19 @@ _FOUND_BY_OTHERS = (
          "max(self._until, self._runtime.now() + seconds)"),
     _one("note-outlives-return", "qpid", "a backup that has everything again stays noted as one that may not",
          ".designs.qpid.primary:tick", "            self._permission.missing(self.excluded)\n", "            pass\n"),
+    _one("refused-is-awaited", "icestorm", "who has refused an invitation that was passed on is waited for",
+         ".designs.icestorm.election:_accept", "for name, answer in taken.items() if answer]",
+         "for name, answer in taken.items()]"),
+    _one("due-since-before", "icestorm", "a coordinator takes the time to invite others from a group of before",
+         ".designs.icestorm.election:_may_merge",
+         "if self._merge_due is None or self._merge_due[0] != self.group:", "if self._merge_due is None:"),
+    _one("newest-of-its-own", "icestorm", "a new epoch need not be newer than what members have promised",
+         ".designs.icestorm.election:_agree", "max([self._database.promised, *newest.values()])",
+         "self._database.promised"),
+    _one("slow-is-dead", "icestorm", "a coordinator that waits for a slow slave is taken for dead",
+         ".designs.icestorm.design:_request", "patient=True, ", ""),
+    _one("transfer-unheard", "icestorm", "a database that is taken over leaves deliveries to those who are gone",
+         ".designs.icestorm.topics:replace", "        self.changed()\n", ""),
 )
 
 MUTATIONS: Mapping[str, Mutation] = {

@@ -50,7 +50,9 @@ JORAM_POINTS: Mapping[str, str] = {
     LEASE_ENDS: "a master's lease has nearly ended: most followers were last heard a while ago",
 }
 
+INVITING = "icestorm.inviting"
 INVITED = "icestorm.invited"
+ACCEPTING = "icestorm.accepting"
 ACCEPTED = "icestorm.accepted"
 ICE_PROMISED = "icestorm.promised"
 COMPARED = "icestorm.compared"
@@ -64,7 +66,9 @@ AGREED = "icestorm.agreed"
 DROPPED = "icestorm.dropped"
 
 ICESTORM_POINTS: Mapping[str, str] = {
+    INVITING: "a coordinator has left its group to form another, and has invited nobody",
     INVITED: "a replica has left its group for another coordinator's, and has not told that one",
+    ACCEPTING: "a replica has passed an invitation on, and has not accepted it",
     ACCEPTED: "a coordinator has one more member in the group that it forms",
     ICE_PROMISED: "a replica has an epoch on disk that it has promised, and has not answered",
     COMPARED: "a coordinator knows the stamps of all databases, and has fetched none",

@@ -268,7 +268,7 @@ class Stub:
 
 def lonely_peers(answered: list[str]) -> tuple[Peers, Stub]:
     config = Config("n3", "icestorm", "", peers={"n1": ("", 1), "n2": ("", 2), "n3": ("", 3)})
-    broker: Any = SimpleNamespace(config=config, runtime=SimpleNamespace(random=random.Random(1)))
+    broker: Any = SimpleNamespace(config=config, runtime=SimpleNamespace(random=random.Random(1), now=lambda: 0.0))
     stub: Any = Stub()
     peers = Peers(broker, Options(), lambda peer, question, arguments: answered.append(question), lambda *_, **__: stub)
     return peers, stub

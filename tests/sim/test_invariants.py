@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from icestorm_breaks import ICESTORM_BREAKS
 
 from harness.sim.campaign import ALL, Case, run_and_judge
 from harness.sim.mutants import case_of
@@ -435,6 +436,7 @@ BREAKS: dict[str, tuple[Case, Break]] = {
         **QUICK, "spares": "1", "bug": "clients-told-configured"}), nothing),
     "groups-overlap": (replace(JORAM, nodes=5, nemesis="membership", settings={**QUICK, "spares": "1"}), exchanged),
     **QPID_BREAKS,
+    **ICESTORM_BREAKS,
 }
 
 

@@ -17,6 +17,22 @@ from nodes.reference.designs.icestorm.decisions import Stamp, majority, round_of
 from nodes.reference.designs.icestorm.design import IceStorm, Observed
 from nodes.reference.designs.icestorm.election import INACTIVE, NORMAL, REORGANIZATION
 from nodes.reference.designs.icestorm.topics import Subscriber
+from nodes.systems.icestorm.databases import (
+    AnswersWhileItLeads,
+    ChangesAsAsked,
+    ChangesInTheirEpoch,
+    DeliversToSubscribers,
+    MostRecentWins,
+    TellsItsState,
+)
+from nodes.systems.icestorm.elections import (
+    AnswersAsItStands,
+    AwaitsWhoComes,
+    Commences,
+    GroupsShrink,
+    InvitesInTurn,
+    KeepsWhoFollows,
+)
 from nodes.systems.reference.audits import COUNTS_ADD_UP, STORE_HOLDS
 from stormproof.contracts.invariant import Invariant, Watcher
 
@@ -245,6 +261,37 @@ INVARIANTS = (
     Invariant("confirmed-stays", "what a majority had on disk is in the database of every later group",
               "the document: The most recent database state ... is transferred to all replicas", ConfirmedStays,
               unless=("disk",), where=_COUNTER),
+    Invariant("groups-shrink", "whoever begins a group is alone in it, and nobody comes into it after its election",
+              "Garcia-Molina, procedures Recovery and Merge: a group has a name of its own, and whom it has is settled "
+              "when it is reorganized", GroupsShrink),
+    Invariant("invites-in-turn", "a coordinator invites its members, too, and not before those of higher priority",
+              "Garcia-Molina, procedures Check and Merge", InvitesInTurn, unless=("clock",)),
+    Invariant("awaits-who-comes", "a coordinator waits for those that have taken its invitation, and for nobody else",
+              "Garcia-Molina, procedure Merge", AwaitsWhoComes, unless=("clock",)),
+    Invariant("keeps-who-follows", "nobody leaves, drops or gives up who answers and follows",
+              "Garcia-Molina, procedures Check, Timeout and Recovery: that is for failures; the document: If a failure "
+              "occurs, the replica considers itself in error", KeepsWhoFollows, unless=("disk", "clock")),
+    Invariant("commences", "a group that is large enough replicates, and its members have its epoch and database",
+              "the document: Replication commences once a group contains a majority of replicas; "
+              "docs/designs/icestorm.md: each member promises on disk to take no more changes of older epochs",
+              Commences, unless=("disk",)),
+    Invariant("changes-in-their-epoch", "a change is of the epoch that its replica has promised, and its coordinator's",
+              "docs/designs/icestorm.md: stamps are (epoch, counter), counted by the coordinator", ChangesInTheirEpoch,
+              unless=("disk",)),
+    Invariant("changes-as-asked", "a change of the database does what was asked for, and nothing else",
+              "docs/designs/icestorm.md: the table of requests", ChangesAsAsked, unless=("disk",), where=_COUNTER),
+    Invariant("most-recent-wins", "a group begins with the most recent of its members' databases; others are given it",
+              "the document: The most recent database state ... is transferred to all replicas", MostRecentWins,
+              unless=("disk",), where=_COUNTER),
+    Invariant("answers-while-it-leads", "nobody answers requests in an epoch that a majority had left before",
+              "docs/designs/icestorm.md: reads are confirmed by a majority, so they never are stale",
+              AnswersWhileItLeads, unless=("disk",)),
+    Invariant("delivers-to-subscribers", "events wait for subscribers only",
+              "the document: The subscriber will stop receiving events", DeliversToSubscribers),
+    Invariant("answers-as-it-stands", "whoever asks a replica whether it coordinates, counts or follows is told so",
+              "Garcia-Molina, the answers to AreYouCoordinator and AreYouThere", AnswersAsItStands),
+    Invariant("tells-its-state", "what a replica shows is how it stands",
+              "the document: the state of the replicas, using the replica command", TellsItsState),
     STORE_HOLDS,
     COUNTS_ADD_UP,
 )  # fmt: skip

@@ -71,6 +71,8 @@ ICESTORM = ReferenceSystem(
                "replica from its own database", ("confirmed", "local")),
         Option("step_down", "checked", "when a coordinator finds that its majority is gone: at its next look, or when "
                "it can't make a change", ("checked", "on-write")),
+        Option("retry_interval", 0.2, "seconds between attempts to deliver to a subscriber that failed"),
+        Option("delivery_timeout", 1.0, "seconds that a subscriber has to acknowledge an event"),
         Option("offline_events", "kept", "events for a subscriber that can't be reached: kept until it is removed, or "
                "discarded", ("kept", "discarded")),
         Option("publisher_endpoints", "all", "what getPublisher answers: a proxy with the endpoints of all replicas, "

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
+INACTIVE, ELECTION, REORGANIZATION, NORMAL = "inactive", "election", "reorganization", "normal"
+"""The states of a replica."""
 EPOCH_STEP = 64
 """Epochs are a round and the id of the coordinator that opened it, so no two coordinators have the same."""
 
@@ -51,6 +53,20 @@ def may_replicate(group: int, replicas: int, max_seen: int, needed: int) -> bool
 def most_recent(stamps: Mapping[str, Stamp], oldest: bool = False) -> str:
     """Whose database is the most recent (by mistake, the oldest); the first of those that are equally so."""
     return (min if oldest else max)(stamps, key=lambda name: stamps[name].age())
+
+
+def follows(before: tuple[str, str, str], after: tuple[str, str, str], name: str) -> bool:
+    """Whether a replica of that name may go from one (state, coordinator, group) to another.
+
+    As the paper's procedures have it: whoever recovers has a group of its own, which nobody else is in; only a group
+    that is formed is left for an election; a group is reorganized, and then formed, whose election it was.
+    """
+    (former, *was), (state, *now) = before, after
+    if state == INACTIVE and now[0] == name and was[1] != now[1]:
+        return True
+    if state == ELECTION:
+        return former in (INACTIVE, NORMAL) and was[1] != now[1]
+    return was == now and former == (ELECTION if state == REORGANIZATION else REORGANIZATION)
 
 
 def merge_delay(ident: int, highest: int, replicas: int, timeout: float) -> float:

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass
 
 from nodes import stomp
-from nodes.reference.api import Config, MessageNotes, Runtime
+from nodes.reference.api import Config, MessageNotes, Pending, Runtime
 from nodes.reference.bugs import (
     FAILED_EVENT_LAST,
     LINK_COST_IGNORED,
@@ -33,6 +33,9 @@ MAX_WAITING_BYTES = 64 << 20
 """What may wait for one subscriber: events, and bytes of their bodies."""
 _WINDOW = 16
 _READ = 1 << 16
+_REMEMBERED = 2 * _WINDOW
+"""Events of which it is remembered that a subscriber has acknowledged them."""
+_RESTS, _CONNECTS, _DELIVERS = "rests", "connects", "delivers"
 
 
 @dataclass(frozen=True)
@@ -104,7 +107,20 @@ class Delivery:
         """Of which subscriber's events the bytes are counted wrongly."""
         wrong = [f"bytes that wait for {ident}: {outbox.counted} are counted, and there are {outbox.there}"
                  for (_, ident), outbox in self._outboxes.items() if outbox.counted != outbox.there]
+        wrong += [f"events under way to {ident}: {outbox.most} at once, and it is {outbox.subscriber.reliability}"
+                  for (_, ident), outbox in self._outboxes.items()
+                  if outbox.most > (1 if outbox.subscriber.reliability == ORDERED else _WINDOW)]
+        wrong += [f"events for {ident}: {outbox.again} were there again"
+                  for (_, ident), outbox in self._outboxes.items() if outbox.again]
         return next(iter(wrong), "")
+
+    def pending(self) -> Pending:
+        """What waits for subscribers: for the next attempt, for room that there is, for an acknowledgement."""
+        found: dict[str, list[Hashable]] = {}
+        for (topic, ident), outbox in self._outboxes.items():
+            if (what := outbox.pending()) is not None:
+                found.setdefault(what[0], []).append((topic, ident, *what[1:]))
+        return found
 
     def waiting(self) -> dict[str, int]:
         """Subscriber -> events that are not delivered to it yet; every subscriber is listed."""
@@ -144,6 +160,14 @@ class Outbox:
         self._bytes = 0
         self._flying: dict[str, tuple[Event, float]] = {}
         self._attempts = 0
+        self._tries, self._phase = 0, _RESTS
+        """How often it has connected, or tried to; what it does now."""
+        self.again = 0
+        """Events that came twice, or were sent again when the subscriber had acknowledged them: never any."""
+        self._last = 0
+        self._taken: deque[int] = deque(maxlen=_REMEMBERED)
+        self.most = 0
+        """Events that were under way at once, at most."""
         self._moved = asyncio.Event()
         self._window = 1 if subscriber.reliability == ORDERED else _WINDOW
         self._task = runtime.spawn(self._run(), f"delivery to {subscriber.ident}")
@@ -158,6 +182,19 @@ class Outbox:
         """Bytes of the events that wait."""
         return sum(len(event.body) for event in self._queue)
 
+    def pending(self) -> tuple[str, *tuple[Hashable, ...]] | None:
+        """The deadline that it has to keep, and what tells this step from the next; None when there is nothing to do.
+        """
+        if self._task.done():
+            return "removal", self.subscriber.since
+        if self._phase == _CONNECTS:
+            return "connecting", self._tries
+        if self._phase == _RESTS:
+            return ("retry", self._tries) if self._queue else None
+        if self._queue and len(self._flying) < self._window:
+            return "delivery", self._tries, self._queue[0].number
+        return ("unacknowledged", self._tries, next(iter(self._flying))) if self._flying else None
+
     @property
     def waiting(self) -> int:
         """Events that the subscriber has not acknowledged."""
@@ -167,6 +204,8 @@ class Outbox:
         """One more event; the oldest that wait are dropped when there are far too many."""
         if self._task.done():
             return  # its attempts are used up, and it will be removed
+        self.again += event.number <= self._last
+        self._last = event.number
         self._queue.append(event)
         self._note("put", "send", event)
         self._bytes += len(event.body)
@@ -229,8 +268,14 @@ class Outbox:
     async def _connection(self) -> None:
         """Connect and deliver until it fails."""
         host, _, port = self.subscriber.endpoint.rpartition(":")
-        async with within(self._options.delivery_timeout):
-            reader, writer = await self._runtime.connect(host.strip("[]"), int(port))
+        self._tries, self._phase = self._tries + 1, _CONNECTS
+        try:
+            async with within(self._options.delivery_timeout):
+                reader, writer = await self._runtime.connect(host.strip("[]"), int(port))
+        except BaseException:
+            self._phase = _RESTS
+            raise
+        self._phase = _DELIVERS
         parser = stomp.Parser()
         reading: asyncio.Future[bytes] | None = None
         try:
@@ -238,8 +283,10 @@ class Outbox:
                 while self._queue and len(self._flying) < self._window:
                     event = self._queue.popleft()
                     self._bytes -= len(event.body)
+                    self.again += event.number in self._taken
                     self._flying[str(event.number)] = (event, self._runtime.now())
                     writer.write(event.frame(self.subscriber.ident))
+                self.most = max(self.most, len(self._flying))
                 if reading is None:
                     reading = asyncio.ensure_future(reader.read(_READ))
                 await self._something(reading)
@@ -253,9 +300,11 @@ class Outbox:
                     flown = self._flying.pop(frame.headers.get("id", ""), None) if isinstance(frame, Frame) else None
                     if flown is not None:
                         self._note("gone", "ack", flown[0])
+                        self._taken.append(flown[0].number)
                         self._attempts = 0
                 reading = None
         finally:
+            self._phase = _RESTS
             if reading is not None:
                 reading.cancel()
             writer.transport.abort()

@@ -15,8 +15,8 @@ from typing import Any, NamedTuple
 from nodes.reference.api import Admission, Broker, Closed, Command, ConfigError, Done, Opened, Pending, Refused
 from nodes.reference.designs.icestorm.decisions import Stamp, round_of
 from nodes.reference.designs.icestorm.delivery import COST, Delivery
-from nodes.reference.designs.icestorm.election import NORMAL, Election
-from nodes.reference.designs.icestorm.options import LOCAL, Options
+from nodes.reference.designs.icestorm.election import INACTIVE, NORMAL, Election
+from nodes.reference.designs.icestorm.options import CHECKED, LOCAL, Options
 from nodes.reference.designs.icestorm.peers import PeerFailed, Peers
 from nodes.reference.designs.icestorm.replication import Replication, Unavailable, Unknown
 from nodes.reference.designs.icestorm.requests import (
@@ -31,6 +31,8 @@ from nodes.reference.engine.topics import TOPIC_MANAGER, TOPIC_PREFIX
 
 IDLE = "idle"
 """Why connections are ended that nobody uses."""
+_TURN = 0.001
+"""Seconds that may pass while a client's command is being confirmed."""
 _AGAIN = 0.05
 """Seconds until something is tried again that could not be asked for."""
 _MAX_COST_DIGITS = 9
@@ -48,13 +50,15 @@ class _Client:
     used: float
     commands: asyncio.Queue[Command] = field(default_factory=asyncio.Queue)
     busy: bool = False
+    rested: float = 0.0
+    """Since when it has had nothing to do."""
     task: asyncio.Task[None] | None = None
 
 
 class Observed(NamedTuple):
     """What invariants look at: the replica's part in the election (``members``: how many are in its group, this one
-    included, as its coordinator knows; 0 elsewhere), its database's stamp and promise, and the last change that it has,
-    as coordinator, taken for agreed upon."""
+    included, as its coordinator knows; 0 elsewhere), its database's stamp and promise, the last change that it has,
+    as coordinator, taken for agreed upon, and which request it has answered last (``Replication.answered``)."""
 
     state: str
     coordinator: str
@@ -65,6 +69,7 @@ class Observed(NamedTuple):
     promised: int
     stamp: Stamp
     agreed: Stamp
+    answered: tuple[int, int]
 
 
 class IceStorm:
@@ -87,8 +92,15 @@ class IceStorm:
         self._removals: dict[asyncio.Task[None], None] = {}
         self._clients: dict[str, _Client] = {}
         self._ended_busy: list[str] = []
-        """Connections that were ended as idle while a request was under way, which never happens."""
+        """Connections that were ended as idle while they were used, which never happens."""
         self._active = asyncio.Event()
+        self._early: list[str] = []
+        """Topics to which events were delivered while this replica was in no group that replicates: never any."""
+        self._blocked = 0
+        """Requests and events that wait until this replica is in a group that replicates."""
+        self._attempts = 0
+        self._resting: dict[int, None] = {}
+        """Attempts at requests that are going to be made again."""
         self._ticker: asyncio.Task[None] | None = None
         election, replication = self._election, self._replication
         self._questions: dict[str, Callable[..., Any]] = {
@@ -183,14 +195,16 @@ class IceStorm:
         election, database = self._election, self._database
         members = 1 + len(election.up) if election.leads else 0
         return Observed(election.state, election.coordinator, election.group, election.epoch, members,
-                        election.max_seen, database.promised, database.stamp, self._replication.agreed)  # fmt: skip
+                        election.max_seen, database.promised, database.stamp, self._replication.agreed,
+                        self._replication.answered)  # fmt: skip
 
     def pending(self) -> Pending:
         """What this replica has to do, or to hear, before long."""
         if self._broker.stopping:
             return {}
         election = self._election
-        found: dict[str, Collection[Hashable]] = {**self._broker.pending(), **election.pending()}
+        found: dict[str, Collection[Hashable]] = {**self._broker.pending(), **election.pending(),
+                                                  **self._peers.pending(), **self._delivery.pending(), **self._looks()}
         if missing := self._peers.missing():
             found["link"] = missing
         if silent := self._peers.silent():
@@ -199,10 +213,37 @@ class IceStorm:
             found["group"] = [""]
         elif election.leads and (away := [name for name in self._peers.names if name not in election.up]):
             found["away"] = away
+        if self._early:
+            found["early"] = list(self._early)
+        if self._resting:
+            found["again"] = list(self._resting)
+        if self._blocked and election.state == NORMAL:
+            found["blocked"] = [election.group]
         if self._ended_busy:
             found["ended-busy"] = self._ended_busy
+        if self._options.acm_timeout and (unused := [(client.conn, client.rested) for client in self._clients.values()
+                                                     if not client.busy and client.commands.empty()]):
+            found["unused"] = unused
         if busy := [(client.conn, client.used) for client in self._clients.values() if client.busy]:
             found["request"] = busy
+        return found
+
+    def _looks(self) -> Pending:
+        """Whom this replica has to ask whether they are still there, or would join it, before long."""
+        election, peers = self._election, self._peers
+        if election.state not in (NORMAL, INACTIVE):
+            return {}
+        found: dict[str, list[Hashable]] = {}
+        checked = election.leads and election.up and self._options.step_down == CHECKED
+        for question, due in (("are-you-there", not election.leads), ("are-you-mine", checked),
+                              ("are-you-coordinator", election.leads and len(election.up) < len(peers.names))):
+            asked = peers.asked(question)
+            if not due:
+                continue
+            if asked < election.entered or question == "are-you-mine":  # requests have that asked, too
+                found.setdefault("first-look", []).append((question, election.group, max(asked, election.entered)))
+            else:
+                found.setdefault("look" if election.state == NORMAL else "look-alone", []).append((question, asked))
         return found
 
     def miscounted(self) -> str:
@@ -217,6 +258,29 @@ class IceStorm:
     def database(self) -> Database:
         """What is replicated."""
         return self._database
+
+    def strangers(self) -> str:
+        """For whom events wait that is no subscriber."""
+        return self._delivery.unlike_store()
+
+    @property
+    def election(self) -> Election:
+        """This replica's part in elections."""
+        return self._election
+
+    @property
+    def begun(self) -> int:
+        """How many changes and questions it has begun to carry out as coordinator."""
+        return self._replication.begun
+
+    @property
+    def options(self) -> Options:
+        """Its options."""
+        return self._options
+
+    def failures(self) -> Mapping[str, int]:
+        """How many questions each of the others has not answered."""
+        return self._peers.failures()
 
     @property
     def members(self) -> Sequence[str]:
@@ -243,7 +307,8 @@ class IceStorm:
         self._broker.release([Opened(command.conn, 0)])
 
     def _forget(self, client: _Client, reason: str) -> None:
-        if reason == IDLE and client.busy:
+        unused = self._broker.runtime.now() - client.rested
+        if reason == IDLE and (client.busy or unused < self._options.acm_timeout - _TURN):
             self._ended_busy.append(client.conn)
         del self._clients[client.conn]
         if client.task is not None:
@@ -253,7 +318,7 @@ class IceStorm:
     async def _serve(self, client: _Client) -> None:
         """Carry out a client's commands in their order."""
         while True:
-            client.busy = False
+            client.busy, client.rested = False, self._broker.runtime.now()
             command = await client.commands.get()
             client.busy = True
             receipt = command.args.get("receipt")
@@ -297,9 +362,11 @@ class IceStorm:
         while topic not in self._database.topics:
             # A replica that a group has left behind does not know that for a while: whoever coordinates is asked.
             await self._request(Request("retrieve", topic, replica=self._broker.config.node))
-            await asyncio.sleep(_AGAIN)
+            await self._again()
             await self._until_active()
         self._delivery.publish(topic, headers, command.args["body"])
+        if self._election.state != NORMAL:
+            self._early.append(topic)
 
     async def _request(self, request: Request) -> Any:
         """Carry out a request, or have the coordinator do it; waits while there is none.
@@ -329,7 +396,16 @@ class IceStorm:
                     raise CommandError(value)
                 if kind == "unknown":
                     raise Unknown
+            await self._again()
+
+    async def _again(self) -> None:
+        self._attempts += 1
+        number = self._attempts
+        self._resting[number] = None
+        try:
             await asyncio.sleep(_AGAIN)
+        finally:
+            del self._resting[number]
 
     async def _carry_out_here(self, request: Request) -> Any:
         if request.changes:
@@ -361,9 +437,13 @@ class IceStorm:
         return answer
 
     async def _until_active(self) -> None:
-        while self._election.state != NORMAL:
-            self._active.clear()
-            await self._active.wait()
+        self._blocked += 1
+        try:
+            while self._election.state != NORMAL:
+                self._active.clear()
+                await self._active.wait()
+        finally:
+            self._blocked -= 1
 
     async def _close_idle(self) -> None:
         """Active connection management: connections that nobody uses are closed."""

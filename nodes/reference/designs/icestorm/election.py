@@ -28,7 +28,12 @@ from nodes.reference.bugs import (
     switched_on,
 )
 from nodes.reference.designs.icestorm.decisions import (
+    ELECTION,
+    INACTIVE,
+    NORMAL,
+    REORGANIZATION,
     Stamp,
+    follows,
     majority,
     may_replicate,
     merge_delay,
@@ -41,18 +46,20 @@ from nodes.reference.designs.icestorm.peers import PeerFailed, Peers
 from nodes.reference.designs.icestorm.topics import Database
 from nodes.reference.points import (
     ACCEPTED,
+    ACCEPTING,
     COMPARED,
     DROPPED,
     FORMED,
     ICE_PROMISED,
     INSTALLED,
     INVITED,
+    INVITING,
     READY,
     REPLACED,
 )
 from nodes.timeouts import within
 
-INACTIVE, ELECTION, REORGANIZATION, NORMAL = "inactive", "election", "reorganization", "normal"
+__all__ = ["ELECTION", "INACTIVE", "NORMAL", "REORGANIZATION", "Election"]
 
 
 class Election:
@@ -90,6 +97,15 @@ class Election:
         self._joined: dict[str, str] = {}
         self._accepted: asyncio.Event = asyncio.Event()
         self._deadline = 0.0
+        self._invites = False
+        """Whether those who are invited are about to answer."""
+        self.entered = self.lasted = 0.0
+        """When this replica came to its state, and for how long it had been in the one before."""
+        self._refused = ""
+        """The group for which an acceptance of this replica counted for nothing."""
+        self._checks = False
+        self.astray: list[tuple[str, str]] = []
+        """States between which it went as no procedure has it."""
         self._task: asyncio.Task[None] | None = None
 
     @property
@@ -106,6 +122,16 @@ class Election:
     def needed(self) -> int:
         """The fewest replicas that may confirm a change."""
         return majority(len(self.replicas)) - (MINORITY_CONFIRMS in self.bugs)
+
+    @property
+    def invited_here(self) -> list[str]:
+        """Whom this coordinator has invited, or others for it, and who has not left that."""
+        return list(self._issued)
+
+    @property
+    def awaited(self) -> list[str]:
+        """Who has taken this coordinator's invitation, and has not accepted yet."""
+        return [] if self._invites else [name for name in self._issued if name not in self.up]
 
     def start(self) -> None:
         """Begin as a group of one."""
@@ -139,12 +165,16 @@ class Election:
 
     def pending(self) -> Pending:
         """The election that is under way, or the merge that this coordinator is to begin."""
+        astray: Pending = {"astray": list(self.astray)} if self.astray else {}
         if self.state in (ELECTION, REORGANIZATION):
+            if self.group == self._refused or (self.leads and not self._checks):
+                astray = {**astray, "forsaken": [self.group]}
             answered = self.state == ELECTION and self.leads and all(name in self.up for name in self._issued)
-            return {"election": [(self.state, self.group)], **({"answered": [self.group]} if answered else {})}
+            return {**astray, "election": [(self.state, self.group)],
+                    **({"answered": [self.group]} if answered else {})}
         if self._merge_due is None or self._merge_due[0] != self.group:
-            return {}
-        return {"merge" if self.ident > self._highest else "later-merge": [self.group]}
+            return astray
+        return {**astray, "merge" if self.ident > self._highest else "later-merge": [self.group]}
 
     # What others ask.
 
@@ -228,6 +258,10 @@ class Election:
         if (state, coordinator, group) != (self.state, self.coordinator, self.group):
             self._runtime.log("replica state", state=state, coordinator=coordinator, leads=coordinator == self.name,
                               group=group, why=why)
+            if not follows((self.state, self.coordinator, self.group), (state, coordinator, group), self.name):
+                self.astray.append((self.state, state))
+            now = self._runtime.now()
+            self.entered, self.lasted = now, now - self.entered
         self.state, self.coordinator, self.group = state, coordinator, group
         if state != NORMAL:
             self.epoch = 0
@@ -261,7 +295,9 @@ class Election:
                 if self._runtime.now() >= self._deadline:
                     self.recover("the election does not end")
             elif self.leads:
+                self._checks = True
                 await self._check()
+                self._checks = False
             else:
                 await self._ask_coordinator()
 
@@ -314,13 +350,16 @@ class Election:
         self._issued = dict.fromkeys(invited)
         self._seen_by = {}
         self._accepted = asyncio.Event()
+        self._invites = True
         self._enter(ELECTION, self.name, group, f"inviting {','.join(invited)}")
+        self._runtime.point(INVITING)
         taken = await self._peers.ask_all(invited, "invitation", self.name, group)
         if self.group != group or self.state != ELECTION:
             return
         for name in invited:
             if not taken.get(name):
                 self._issued.pop(name, None)
+        self._invites = False
         if any(name not in self.up for name in self._issued):
             with suppress(TimeoutError):
                 async with within(self._options.election_timeout):
@@ -336,10 +375,12 @@ class Election:
             return
         # The next word of the coordinator may overtake the answer to this one.
         self._enter(REORGANIZATION, inviter, group, "accepting")
+        self._runtime.point(ACCEPTING)
         try:
             agreed = await self._peers.ask(inviter, "accept", group, passed_on, self.max_seen)
         except PeerFailed:
             agreed = False
+        self._refused = group if not agreed else ""
         if not agreed and self.state == REORGANIZATION and self.group == group:
             self.recover(f"{inviter} withdrew its invitation")
 

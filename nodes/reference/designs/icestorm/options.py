@@ -20,9 +20,10 @@ _LEAST = 0.001
 class Options:
     """How a group of replicas works together. Times are in seconds.
 
-    ``election_timeout``: how long invitations may take to be accepted, and how often a coordinator looks for other
-    groups. ``master_timeout``: how often slaves ask whether their coordinator still is theirs, and coordinators
-    if they still have their group. ``response_timeout``: how long an answer of a peer may take. ``stamp``: what tells
+    ``election_timeout``: how long invitations may take to be accepted, and how often a coordinator whose group does not
+    replicate looks for others. ``master_timeout``: how often slaves ask whether their coordinator still is theirs, and
+    coordinators if they still have their group, and whether there are others.
+    ``response_timeout``: how long an answer of a peer may take. ``stamp``: what tells
     which database is the most recent. ``reads``: whether a majority confirms what a question is answered with.
     ``step_down``: whether a coordinator looks after its majority, or notices when it needs it. ``retry_interval``:
     between attempts to deliver to a subscriber that failed; ``offline_events``: what becomes meanwhile of the events

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
-from nodes.reference.api import Broker
+from nodes.reference.api import Broker, Pending
 from nodes.reference.designs.icestorm.options import Options
 from nodes.reference.designs.icestorm.requests import is_answer, is_request
 from nodes.reference.designs.icestorm.topics import is_change, is_dump
@@ -80,6 +81,17 @@ class PeerFailed(Exception):
         self.sent = sent
 
 
+@dataclass(eq=False)
+class _Asked:
+    """A question to a peer that waits for its answer, on the link before which so many had ``broken``; ``kept_by`` is
+    the deadline that it has, if any."""
+
+    peer: str
+    answer: asyncio.Future[Any]
+    broken: int
+    kept_by: str
+
+
 class Peers:
     """The other replicas. ``answer`` is called with (peer, question, arguments) of each that arrives; ``links`` makes
     what connects them."""
@@ -91,7 +103,19 @@ class Peers:
         self._answer = answer
         self._timeout = options.response_timeout
         self._number = 0
+        self._runtime = broker.runtime
         self._waiting: dict[str, dict[int, asyncio.Future[Any]]] = {name: {} for name in self.names}
+        self._asked: dict[int, _Asked] = {}
+        self._round = 0
+        self._rounds: dict[int, None] = {}
+        """Rounds of questions to several that are under way."""
+        self._times = dict.fromkeys(QUESTIONS, float("-inf"))
+        """When each question was asked last."""
+        self._failures = dict.fromkeys(self.names, 0)
+        self._latest = dict.fromkeys(self.names, 0)
+        """The number of the last question that each has answered."""
+        self._cut_alive: list[tuple[str, str]] = []
+        """Peers whose link was cut as they did not answer, and had answered what was asked later."""
         self._broken = dict.fromkeys(self.names, 0)
         self._unanswered: dict[str, int] = {}
         """Peers that did not answer in time, each with how many links to it had broken by then."""
@@ -117,6 +141,27 @@ class Peers:
         """The replicas that did not answer in time on the link that there still is."""
         return [name for name, broken in self.linked().items() if self._unanswered.get(name) == broken]
 
+    def failures(self) -> Mapping[str, int]:
+        """How many questions each has not answered."""
+        return dict(self._failures)
+
+    def asked(self, question: str) -> float:
+        """When anybody was asked this last."""
+        return self._times[question]
+
+    def pending(self) -> Pending:
+        """Questions that wait for their answers."""
+        found: dict[str, list[Hashable]] = {}
+        for number, asked in self._asked.items():
+            lost = asked.broken != self._broken[asked.peer] and not asked.answer.done()
+            if kind := "lost-question" if lost else asked.kept_by:
+                found.setdefault(kind, []).append((asked.peer, number))
+        if self._rounds:
+            found["round"] = list(self._rounds)
+        if self._cut_alive:
+            found["cut-alive"] = list(self._cut_alive)
+        return found
+
     async def stop(self) -> None:
         """Close all links."""
         await self._links.stop()
@@ -133,10 +178,14 @@ class Peers:
         """
         self._number += 1
         number = self._number
+        self._times[question] = self._runtime.now()
         if not self._links.send(peer, encode_frame([_ASK, number, question, list(arguments)])):
+            self._failures[peer] += 1
             raise PeerFailed(f"no link to {peer}", sent=False)
         future = self._waiting[peer][number] = asyncio.get_running_loop().create_future()
         broken = self._broken[peer]
+        kept_by = "" if patient else "question" if timeout is None else "long-question"
+        self._asked[number] = _Asked(peer, future, broken, kept_by)
         try:
             limit = self._timeout if timeout is None else timeout
             async with within(None if patient else limit):
@@ -147,12 +196,19 @@ class Peers:
                 self._links.cut(peer, reason=f"no answer to {question}: {answer!r:.80}")
                 raise PeerFailed(f"{peer} does not answer {question} as a replica does", sent=True)
             return answer
+        except PeerFailed:
+            self._failures[peer] += 1
+            raise
         except TimeoutError:
+            self._failures[peer] += 1
+            if future.cancelled() and self._broken[peer] == broken and self._latest[peer] > number:
+                self._cut_alive.append((peer, question))
             self._unanswered[peer] = broken
             self._links.cut(peer, reason=f"no answer to {question}")
             raise PeerFailed(f"{peer} does not answer", sent=True) from None
         finally:
             self._waiting[peer].pop(number, None)
+            del self._asked[number]
 
     async def ask_all(self, peers: Iterable[str], question: str, *arguments: Any,
                       timeout: float | None = None) -> dict[str, Any]:
@@ -165,7 +221,14 @@ class Peers:
                 found[peer] = await self.ask(peer, question, *arguments, timeout=timeout)
 
         asked = list(peers)
-        await asyncio.gather(*(ask(peer) for peer in asked))
+        self._round += 1
+        number = self._round
+        if timeout is None:
+            self._rounds[number] = None
+        try:
+            await asyncio.gather(*(ask(peer) for peer in asked))
+        finally:
+            self._rounds.pop(number, None)
         return {peer: found[peer] for peer in asked if peer in found}
 
     # What the links tell.
@@ -192,16 +255,22 @@ class Peers:
                     future = self._waiting[peer].get(number)
                     if future is not None and not future.done():
                         future.set_result(answer)
+                        self._latest[peer] = max(self._latest[peer], number)
                 case _:
                     raise LinkError("neither question nor answer")
 
     def _reply(self, peer: str, number: int, answer: Any) -> None:
-        if isinstance(answer, asyncio.Future):
-            answer.add_done_callback(
-                lambda done: None if done.cancelled() else self._reply(peer, number, done.result())
-            )
-        else:
+        if not isinstance(answer, asyncio.Future):
             self._links.send(peer, encode_frame([_ANSWER, number, answer]))
+            return
+        broken = self._broken[peer]
+
+        def tell(done: asyncio.Future[Any]) -> None:
+            # On another link the peer, started anew, may have another question of that number.
+            if not done.cancelled() and self._broken[peer] == broken:
+                self._reply(peer, number, done.result())
+
+        answer.add_done_callback(tell)
 
 
 def _check_question(question: str, arguments: list[Any]) -> None:

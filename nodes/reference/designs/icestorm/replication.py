@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from typing import Any
 
 from nodes.reference.api import Runtime
@@ -37,6 +38,10 @@ class Replication:
         self._turn = asyncio.Lock()
         self.agreed = Stamp(0, 0)
         """The last change that this replica, as coordinator, has taken for agreed upon."""
+        self.begun = 0
+        """How many changes and questions it has begun to carry out."""
+        self.answered = (0, 0)
+        """Which of them it has answered last, and the epoch in which it had begun that."""
 
     async def change(self, change: Change) -> None:
         """Carry out a change as coordinator.
@@ -46,7 +51,7 @@ class Replication:
             Unavailable: this replica does not coordinate a group that replicates; nothing was done.
             Unknown: the majority was lost on the way.
         """
-        async with self._turn:
+        async with self._one_turn():
             election, database = self._election, self._database
             group, epoch = self._serving()
             try:
@@ -76,7 +81,7 @@ class Replication:
         Raises:
             CommandError: it can't be answered. Unavailable, Unknown: as for ``change``; nothing was done.
         """
-        async with self._turn:
+        async with self._one_turn():
             group, _ = self._serving()
             await self._confirm(group)
             return question()
@@ -91,6 +96,19 @@ class Replication:
         database.apply(change, Stamp(*stamp))
         self._runtime.point(UPDATED)
         return True
+
+    @asynccontextmanager
+    async def _one_turn(self) -> AsyncIterator[None]:
+        """One change or question is carried out after the other; one that can't be made is answered, too."""
+        async with self._turn:
+            self.begun += 1
+            number, epoch = self.begun, self._election.epoch
+            try:
+                yield
+            except CommandError:
+                self.answered = number, epoch
+                raise
+            self.answered = number, epoch
 
     async def _tell_later(self, members: list[str], group: str, epoch: int, stamp: Stamp, change: Change) -> None:
         await self._peers.ask_all(members, "update", group, epoch, list(stamp), list(change))

@@ -107,6 +107,10 @@ class Database:
         self.topics: dict[str, Topic] = {}
         self._trace = ObjectTrace(broker.engine.message_trace)
         self.changed: Callable[[], None] = lambda: None
+        self.last_change: Change | None = None
+        """The one that was made last since this replica was started."""
+        self.taken_over = False
+        """Whether another replica's topics were taken over when a group began last."""
         self.stamp = Stamp(0, 0)
         self.promised = 0
         rows = self._sql.execute("SELECT name, content FROM icestorm_topics ORDER BY name")
@@ -126,6 +130,10 @@ class Database:
             topic = self.topics.get(name)
             if topic is None or rows.get(name) != topic.encode():
                 return f"topic {name}: memory has {topic}, and the store {rows.get(name)!r}"
+        mine = [self.promised, *self.stamp]
+        metas = [wire.decode(value) for (value,) in self._sql.execute("SELECT value FROM icestorm_meta WHERE id = 0")]
+        if metas != [mine] and (metas or any(mine)):
+            return f"promise and stamp: memory has {mine}, and the store {metas}"
         return ""
 
     def promise(self, epoch: int) -> None:
@@ -170,6 +178,7 @@ class Database:
                 self._write_topic(name)
             self.stamp = stamp
             self._write_meta()
+        self.last_change = change
         self._trace.compare(self._objects(), change[0])
         self.changed()
 
@@ -190,6 +199,7 @@ class Database:
                     self._write_topic(name)
             self.stamp = stamp
             self._write_meta()
+        self.taken_over = rows is not None
         self._trace.compare(self._objects(), STATE)
         self.changed()
 

@@ -1,0 +1,249 @@
+"""Deadlines of HA IceStorm: each ends a run, or is there to do so, when what keeps it is wrong; questions, and events
+on their way, say what they wait for."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from harness.sim.campaign import ALL, Case, run_and_judge
+from nodes.reference import wire
+from nodes.reference.api import Config
+from nodes.reference.designs.icestorm.decisions import ELECTION, INACTIVE, NORMAL, REORGANIZATION, follows
+from nodes.reference.designs.icestorm.delivery import Delivery, Event, Outbox
+from nodes.reference.designs.icestorm.design import IceStorm
+from nodes.reference.designs.icestorm.options import Options
+from nodes.reference.designs.icestorm.peers import PeerFailed, Peers
+from nodes.reference.designs.icestorm.topics import ORDERED, Database, Subscriber, Topic
+from nodes.systems.catalog import SYSTEMS
+from stormproof.contracts.invariant import INVARIANTS
+from stormproof.run_folder import read_run
+
+Patch = pytest.MonkeyPatch
+
+
+class Stub:
+    """Links that lead nowhere."""
+
+    def __init__(self) -> None:
+        self.sent: list[str] = []
+
+    def send(self, peer: str, frame: bytes) -> bool:
+        self.sent.append(peer)
+        return True
+
+    def cut(self, peer: str, reason: str = "") -> None:
+        pass
+
+
+def lonely(answer: Callable[..., Any] = lambda *_: True) -> tuple[Peers, Stub]:
+    config = Config("n3", "icestorm", "", peers={"n1": ("", 1), "n2": ("", 2), "n3": ("", 3)})
+    broker: Any = SimpleNamespace(config=config, runtime=SimpleNamespace(random=random.Random(1), now=lambda: 0.0))
+    stub: Any = Stub()
+    return Peers(broker, Options(response_timeout=0.02), answer, lambda *_, **__: stub), stub
+
+
+def test_questions_say_what_they_wait_for() -> None:
+    async def ask() -> None:
+        peers, _ = lonely()
+        asking = [asyncio.create_task(each) for each in (
+            peers.ask("n1", "promised"), peers.ask("n1", "database", "g", timeout=9.0),
+            peers.ask("n1", "request", [], patient=True), peers.ask_all(["n2"], "promised"))]
+        await asyncio.sleep(0.001)
+        assert peers.pending() == {"question": [("n1", 1), ("n2", 4)], "long-question": [("n1", 2)], "round": [1]}
+        peers._broken["n1"] += 1
+        assert peers.pending()["lost-question"] == [("n1", 1), ("n1", 2), ("n1", 3)], "the link is another"
+        peers.link_down("n1")
+        peers.frames("n2", [["answer", 4, 7]])
+        await asyncio.wait(asking)
+        assert peers.pending() == {} and peers.failures() == {"n1": 3, "n2": 0}
+        assert all(isinstance(task.exception(), PeerFailed) for task in asking[:3])
+
+    asyncio.run(ask())
+
+
+@pytest.mark.parametrize("later", [True, False])
+def test_a_peer_that_has_answered_what_was_asked_later_is_not_dead(later: bool) -> None:
+    async def ask() -> None:
+        peers, _ = lonely()
+        asking = [asyncio.create_task(peers.ask("n1", "promised")) for _ in range(2)]
+        await asyncio.sleep(0.001)
+        peers.frames("n1", [["answer", 2 if later else 1, 7]])
+        await asyncio.wait(asking)
+        assert peers.pending().get("cut-alive", []) == ([("n1", "promised")] if later else [])
+
+    asyncio.run(ask())
+
+
+@pytest.mark.parametrize("lost", [True, False])
+def test_an_answer_goes_back_on_the_link_on_which_it_was_asked_for(lost: bool) -> None:
+    """A peer that was started anew counts its questions anew: it would take it for the answer to another one."""
+    async def ask() -> None:
+        answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        peers, stub = lonely(lambda *_: answer)
+        peers.frames("n1", [["ask", 5, "request", [["list", "", "", "", 0, "", "", "", "", 9]]]])
+        if lost:
+            peers.link_down("n1")
+        answer.set_result(["done", []])
+        await asyncio.sleep(0)
+        assert stub.sent == ([] if lost else ["n1"])
+
+    asyncio.run(ask())
+
+
+def test_events_say_what_they_wait_for() -> None:
+    async def deliver() -> None:
+        taken: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+
+        async def connect(host: str, port: int) -> Any:
+            return await taken
+
+        def spawn(work: Any, name: str) -> asyncio.Task[None]:
+            return asyncio.get_running_loop().create_task(work)
+
+        runtime: Any = SimpleNamespace(connect=connect, spawn=spawn, now=asyncio.get_running_loop().time,
+                                       log=lambda *_, **__: None)
+        reader, sent = asyncio.StreamReader(), list[bytes]()
+        writer = SimpleNamespace(write=sent.append, transport=SimpleNamespace(abort=lambda: None))
+        subscriber = Subscriber("s", "127.0.0.1:9", -1, ORDERED, "64.1")
+        outbox = Outbox(runtime, Options(retry_interval=9.0), frozenset(), subscriber, lambda: None, None)
+        assert outbox.pending() is None
+        for number in (1, 2):
+            outbox.add(Event(number, "n1", "t", {}, b"x"))
+        assert outbox.pending() == ("retry", 0)
+        await asyncio.sleep(0.001)
+        assert outbox.pending() == ("connecting", 1)
+        taken.set_result((reader, writer))
+        await asyncio.sleep(0.001)
+        assert outbox.pending() == ("unacknowledged", 1, "1") and len(sent) == outbox.most == 1
+        outbox._taken.append(1)
+        assert outbox.again == 0, "until it is sent"
+        flying = dict(outbox._flying)
+        outbox._flying.clear()
+        assert outbox.pending() == ("delivery", 1, 2), "there is room, and nobody has seen that yet"
+        outbox._flying.update(flying)
+        reader.feed_eof()
+        await asyncio.sleep(0.001)
+        assert outbox.pending() == ("retry", 1) and outbox.again == 0
+        outbox.add(Event(2, "n1", "t", {}, b"x"))
+        assert outbox.again == 1, "it was there before"
+        outbox.stop()
+        await asyncio.sleep(0.001)
+        assert outbox.pending() == ("removal", "64.1")
+
+    asyncio.run(deliver())
+
+
+def test_an_ordered_subscriber_that_gets_several_at_once_is_miscounted() -> None:
+    outbox: Any = SimpleNamespace(counted=0, there=0, most=2, again=0, subscriber=Subscriber("s", "", 0, ORDERED))
+    delivery: Any = SimpleNamespace(_outboxes={("t", "s"): outbox})
+    assert "2 at once" in Delivery.miscounted(delivery)
+    outbox.most = 1
+    assert Delivery.miscounted(delivery) == ""
+    outbox.again = 1
+    assert "again" in Delivery.miscounted(delivery)
+
+
+@pytest.mark.parametrize(("before", "after", "right"), [
+    ((INACTIVE, "n1", "A"), (ELECTION, "n2", "B"), True), ((NORMAL, "n3", "A"), (ELECTION, "n1", "B"), True),
+    ((REORGANIZATION, "n3", "A"), (ELECTION, "n2", "B"), False), ((ELECTION, "n3", "A"), (ELECTION, "n2", "B"), False),
+    ((NORMAL, "n3", "A"), (ELECTION, "n3", "A"), False),
+    ((ELECTION, "n2", "A"), (REORGANIZATION, "n2", "A"), True), ((ELECTION, "n2", "A"), (NORMAL, "n2", "A"), False),
+    ((INACTIVE, "n1", "B"), (REORGANIZATION, "n2", "A"), False),
+    ((REORGANIZATION, "n2", "A"), (NORMAL, "n2", "A"), True),
+    ((REORGANIZATION, "n2", "A"), (INACTIVE, "n2", "A"), True),
+    ((REORGANIZATION, "n2", "B"), (NORMAL, "n2", "A"), False), ((NORMAL, "n2", "A"), (INACTIVE, "n1", "B"), True),
+    ((ELECTION, "n2", "A"), (INACTIVE, "n1", "A"), False), ((NORMAL, "n2", "A"), (INACTIVE, "n2", "B"), False),
+])  # fmt: skip
+def test_states_follow_as_the_procedures_have_it(before: Any, after: Any, right: bool) -> None:
+    assert follows(before, after, "n1") is right
+
+
+def options(patch: Patch, **times: float) -> None:
+    """Replicas have other times than the test's settings say."""
+    read = Options.from_config
+    patch.setattr(Options, "from_config", lambda config: replace(read(config), **times))
+
+
+def never_closed(patch: Patch) -> None:
+    async def close(self: IceStorm) -> None:
+        await asyncio.sleep(1e6)
+
+    patch.setattr(IceStorm, "_close_idle", close)
+
+
+def late_answers(patch: Patch) -> None:
+    options(patch, response_timeout=2.0)
+
+
+def late_retries(patch: Patch) -> None:
+    options(patch, retry_interval=3.0)
+
+
+def rare_looks(patch: Patch) -> None:
+    options(patch, master_timeout=5.0)
+
+
+def rare_looks_alone(patch: Patch) -> None:
+    options(patch, election_timeout=7.0)
+
+
+def never_removed(patch: Patch) -> None:
+    patch.setattr(IceStorm, "_failed", lambda self, topic, subscriber: None)
+
+
+def taken_twice(patch: Patch) -> None:
+    """The bug is switched on."""
+
+
+LATE: dict[str, tuple[str, str, dict[str, str], Callable[[Patch], None]]] = {
+    "question": ("subscriptions", "pause", {}, late_answers),
+    "round": ("subscriptions", "pause", {}, late_answers),
+    "look": ("subscriptions", "kill", {}, rare_looks),
+    "look-alone": ("subscriptions", "partition", {"fault_duration": "9"}, rare_looks_alone),
+    "first-look": ("subscriptions", "kill", {}, rare_looks_alone),
+    "unused": ("topic-dialogue", "kill", {"acm_timeout": "1"}, never_closed),
+    "retry": ("topic-dialogue", "kill", {}, late_retries),
+    "removal": ("topic-dialogue", "kill", {}, never_removed),
+    "astray": ("subscriptions", "partition,packets", {"bug": "invitation-twice", "election_timeout": "0.3"},
+               taken_twice),
+}
+
+
+@pytest.mark.requirement("H17", part=True)
+@pytest.mark.parametrize("name", LATE)
+def test_a_deadline_that_is_missed_ends_the_run(name: str, tmp_path: Path, monkeypatch: Patch) -> None:
+    workload, nemesis, settings, break_it = LATE[name]
+    tested = SYSTEMS.load("icestorm")
+    (deadline,) = (each for each in tested.deadlines if each.name == name)
+    monkeypatch.setattr(tested, "deadlines", (deadline,))
+    monkeypatch.setattr(tested, "invariants", ())
+    break_it(monkeypatch)
+    case = Case("icestorm", workload, nemesis, 5 if name == "astray" else None, 26.0, 5.0,
+                {"min_ok": "1", INVARIANTS: "true", **settings})
+    seen = []
+    for seed in range(1, 25 if name == "astray" else 9):
+        found, *_ = run_and_judge(case, seed, tmp_path / str(seed), tmp_path, ALL)
+        seen.append(found.sentence)
+        if found.run_dir is not None and read_run(found.run_dir).get("invariant_broken", {}).get("name") == name:
+            return
+    raise AssertionError(seen)
+
+
+def test_promise_and_stamp_are_compared_with_the_store() -> None:
+    rows = [(b"",)]
+    database: Any = SimpleNamespace(topics=dict[str, Topic](), promised=5, stamp=(1, 2, 0.0), _sql=SimpleNamespace(
+        execute=lambda statement: rows if "meta" in statement else []))
+    rows[:] = [(wire.encode([5, 1, 2, 0.0]),)]
+    assert Database.unlike_store(database) == ""
+    rows[:] = [(wire.encode([4, 1, 2, 0.0]),)]
+    assert "promise and stamp" in Database.unlike_store(database)
+    rows.clear()
+    assert "promise and stamp" in Database.unlike_store(database)

@@ -1,0 +1,133 @@
+"""What breaks the invariants of HA IceStorm that are about each step of its elections, and about its databases."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from harness.sim.campaign import Case
+from nodes.reference.designs.icestorm.decisions import INACTIVE, Stamp
+from nodes.reference.designs.icestorm.delivery import Delivery
+from nodes.reference.designs.icestorm.design import IceStorm
+from nodes.reference.designs.icestorm.election import Election
+from nodes.reference.designs.icestorm.replication import Replication
+from nodes.reference.designs.icestorm.topics import Change, Database
+
+_ELECTION = "nodes.reference.designs.icestorm.election"
+_CASE = Case("icestorm", "subscriptions", "partition,pause,kill", 3, 20.0, 30.0, {"min_ok": "5"})
+
+
+def _bug(name: str) -> Case:
+    return replace(_CASE, settings={**_CASE.settings, "bug": name})
+
+
+def _nothing(patch: pytest.MonkeyPatch) -> None:
+    """The bug is switched on by the case."""
+
+
+def _never_alone(patch: pytest.MonkeyPatch) -> None:
+    """Who recovers counts the coordinator that it has lost as its member."""
+    recover = Election.recover
+
+    def instead(self: Election, why: str) -> None:
+        former = self.coordinator
+        recover(self, why)
+        self.up = {former: None} if former != self.name else {}
+
+    patch.setattr(Election, "recover", instead)
+
+
+def _all_at_once(patch: pytest.MonkeyPatch) -> None:
+    """Nobody waits for those of higher priority."""
+    patch.setattr(f"{_ELECTION}.merge_delay", lambda *of: 0.0)
+
+
+def _first_is_enough(patch: pytest.MonkeyPatch) -> None:
+    """A coordinator goes on as soon as one has accepted."""
+    accepted = Election.accepted
+
+    def instead(self: Election, *about: Any) -> bool:
+        counts = accepted(self, *about)
+        if counts:
+            self._accepted.set()
+        return counts
+
+    patch.setattr(Election, "accepted", instead)
+
+
+def _restless(patch: pytest.MonkeyPatch) -> None:
+    """Members leave their groups as they like."""
+    async def leave(self: Election) -> None:
+        self.recover("it is time")
+
+    patch.setattr(Election, "_ask_coordinator", leave)
+
+
+def _all_always(patch: pytest.MonkeyPatch) -> None:
+    """A majority is not enough."""
+    patch.setattr(f"{_ELECTION}.may_replicate", lambda group, replicas, max_seen, needed: group == replicas)
+
+
+def _next_epoch(patch: pytest.MonkeyPatch) -> None:
+    """Changes are stamped with an epoch that is to come."""
+    apply = Database.apply
+    patch.setattr(Database, "apply", lambda self, change, stamp: apply(
+        self, change, Stamp(stamp.epoch + 64, stamp.counter, stamp.wall)))
+
+
+def _dearer(patch: pytest.MonkeyPatch) -> None:
+    """Each link costs one more than was asked for."""
+    make = Database._change
+
+    def instead(self: Database, change: Change, since: str) -> list[str]:
+        return make(self, [*change[:3], change[3] + 1] if change[0] == "link" else change, since)
+
+    patch.setattr(Database, "_change", instead)
+
+
+def _unconfirmed(patch: pytest.MonkeyPatch) -> None:
+    """A coordinator answers without asking whether it still has its group."""
+    async def confirm(self: Replication, group: str) -> None:
+        pass
+
+    patch.setattr(Replication, "_confirm", confirm)
+
+
+def _all_kept(patch: pytest.MonkeyPatch) -> None:
+    """What waits for who has left stays."""
+    patch.setattr(Delivery, "forget_gone", lambda self: None)
+
+
+def _hides(patch: pytest.MonkeyPatch) -> None:
+    """A coordinator of a group that replicates does not say so."""
+    patch.setattr(Election, "are_you_coordinator", lambda self: self.leads and self.state == INACTIVE)
+
+
+def _boasts(patch: pytest.MonkeyPatch) -> None:
+    """A replica shows one more than it has seen."""
+    status = IceStorm.status
+
+    def instead(self: IceStorm) -> dict[str, Any]:
+        shown = status(self)
+        return {**shown, "max": shown["max"] + 1}
+
+    patch.setattr(IceStorm, "status", instead)
+
+
+ICESTORM_BREAKS: dict[str, tuple[Case, Callable[[pytest.MonkeyPatch], None]]] = {
+    "groups-shrink": (_CASE, _never_alone),
+    "invites-in-turn": (_CASE, _all_at_once),
+    "awaits-who-comes": (_CASE, _first_is_enough),
+    "keeps-who-follows": (_CASE, _restless),
+    "commences": (_CASE, _all_always),
+    "changes-in-their-epoch": (_CASE, _next_epoch),
+    "changes-as-asked": (_CASE, _dearer),
+    "most-recent-wins": (_bug("oldest-database-wins"), _nothing),
+    "answers-while-it-leads": (replace(_CASE, nemesis="pause"), _unconfirmed),
+    "delivers-to-subscribers": (replace(_CASE, workload="topic-dialogue"), _all_kept),
+    "answers-as-it-stands": (_CASE, _hides),
+    "tells-its-state": (_CASE, _boasts),
+}
