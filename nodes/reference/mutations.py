@@ -482,8 +482,8 @@ _FOUND_BY_OTHERS = (
     _one("granted-since-answered", "qpid", "what a manager grants counts from when its answer comes",
          ".designs.qpid.permission:_take", "max(self._until, sent + seconds)",
          "max(self._until, self._runtime.now() + seconds)"),
-    _one("note-outlives-return", "qpid", "a backup that has everything again stays noted as one that may not",
-         ".designs.qpid.primary:tick", "            self._permission.missing(self.excluded)\n", "            pass\n"),
+    _one("removed-not-noted", "qpid", "a primary goes on without a backup that its broker URL names no more, unnoted",
+         ".designs.qpid.primary:excluded", "self._urls.ever_named(self._name)", "self._urls.others(self._name)"),
 )
 
 MUTATIONS: Mapping[str, Mutation] = {

@@ -206,11 +206,16 @@ def not_released(patch: Patch) -> None:
 
 
 def stays_primary(patch: Patch) -> None:
+    """A primary goes on whatever it hears, and its manager does not end it."""
+    nobody_ended(patch)
     patch.setattr(Roles, "_step_down", lambda self, why: None)
 
 
 def note_stays(patch: Patch) -> None:
-    patch.setattr(ManagerPermission, "missing", lambda self, excluded: None)
+    """Whoever was noted once is noted for ever."""
+    recorded = ManagerPermission.recorded
+    patch.setattr(ManagerPermission, "recorded", lambda self, excluded: recorded(
+        self, sorted({*self._wanted, *excluded})))
 
 
 def rarely_asked(patch: Patch) -> None:
