@@ -283,7 +283,8 @@ QPID_LATE: dict[str, tuple[str, str, str, dict[str, str], Break]] = {
                 nobody_ended),
     "noting": ("qpid", "queue", "kill", {}, nothing_noted),
     "unreleased": ("qpid", "queue", "kill", {"detection_timeout": "2", "manager_lease": "2"}, not_released),
-    "gives-way": ("qpid", "queue", "partition", {"bug": "inquorate-broker-lives"}, stays_primary),
+    "gives-way": ("qpid", "queue", "partition", {
+        "partition_kind": "master", "fault_duration": "5", "bug": "inquorate-broker-lives"}, stays_primary),
     "noted-though-ready": ("qpid", "queue", "kill", {"catchup_timeout": "1"}, note_stays),
     "unasking": ("qpid", "queue", "kill", {"manager_lease": "2"}, rarely_asked),
     "unpolled": ("qpid", "queue", "kill", {}, unpolled),
