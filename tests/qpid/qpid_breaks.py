@@ -206,11 +206,16 @@ def not_released(patch: Patch) -> None:
 
 
 def stays_primary(patch: Patch) -> None:
+    """A primary goes on whatever it hears, and its manager does not end it."""
+    nobody_ended(patch)
     patch.setattr(Roles, "_step_down", lambda self, why: None)
 
 
 def note_stays(patch: Patch) -> None:
-    patch.setattr(ManagerPermission, "missing", lambda self, excluded: None)
+    """Whoever was noted once is noted for ever."""
+    recorded = ManagerPermission.recorded
+    patch.setattr(ManagerPermission, "recorded", lambda self, excluded: recorded(
+        self, sorted({*self._wanted, *excluded})))
 
 
 def rarely_asked(patch: Patch) -> None:
@@ -278,7 +283,8 @@ QPID_LATE: dict[str, tuple[str, str, str, dict[str, str], Break]] = {
                 nobody_ended),
     "noting": ("qpid", "queue", "kill", {}, nothing_noted),
     "unreleased": ("qpid", "queue", "kill", {"detection_timeout": "2", "manager_lease": "2"}, not_released),
-    "gives-way": ("qpid", "queue", "partition", {"bug": "inquorate-broker-lives"}, stays_primary),
+    "gives-way": ("qpid", "queue", "partition", {
+        "partition_kind": "master", "fault_duration": "5", "bug": "inquorate-broker-lives"}, stays_primary),
     "noted-though-ready": ("qpid", "queue", "kill", {"catchup_timeout": "1"}, note_stays),
     "unasking": ("qpid", "queue", "kill", {"manager_lease": "2"}, rarely_asked),
     "unpolled": ("qpid", "queue", "kill", {}, unpolled),

@@ -15,7 +15,7 @@ DRAWING = Drawing(
         PAGES,
         Draw("detection_timeout", (0.5, 0.5, 2.0), 0.6),
         Draw("manager_lease", (0.5, 2.0), 0.5),
-        Draw("catchup_timeout", (0.3, 1.0, 2.0), 0.6),
+        Draw("catchup_timeout", (0.1, 0.3, 1.0, 2.0), 0.6),
         Draw("eviction_timeout", (2.0, 3.0), 0.7),
         Draw("catchup_chunk", (100, 2000), 0.4),
         Draw("sequence_bits", (4, 8), 0.2),

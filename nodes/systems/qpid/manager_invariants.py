@@ -61,11 +61,7 @@ class _Cluster(Watcher):
     def ended(self, node: str) -> None:
         """It runs no more."""
         self.brokers.pop(node, None)
-        if self.managers.pop(self._nodes.get(node, ""), None) is not None:
-            self.gone(self._nodes[node])
-
-    def gone(self, node: str) -> None:
-        """A manager runs no more."""
+        self.managers.pop(self._nodes.get(node, ""), None)
 
     def most(self, nodes: Iterable[str]) -> bool:
         """Whether these nodes' managers are most of all."""
