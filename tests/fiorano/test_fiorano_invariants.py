@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
 from typing import Any
 
@@ -9,6 +10,8 @@ from nodes.reference.designs.fiorano.design import Observed
 from nodes.reference.designs.fiorano.gateway.grants import Record
 from nodes.reference.designs.fiorano.gateway.service import GatewayObserved
 from nodes.reference.designs.fiorano.repository import Stamp
+from nodes.reference.designs.fiorano.shared import SharedPair
+from nodes.reference.designs.fiorano.states import ACTIVE, PASSIVE
 from nodes.systems.fiorano.lock_invariants import RemembersWho
 from nodes.systems.fiorano.pair_invariants import AcknowledgedIsStored, AloneInItsOwnEpoch, ServesWithAllConfirmed
 
@@ -95,3 +98,13 @@ def test_a_lock_file_that_is_deleted_twice_does_not_make_the_gateway_forget() ->
     assert look("gateway", None, lost, granted) == ""
     assert "is 5, of none" in look("gateway", None, lost._replace(last=Record(5)), lost)
     assert look("gateway", None, empty, None) == "", "it has been started anew"
+
+
+def test_a_server_that_is_not_active_has_nothing_left_of_the_shared_database() -> None:
+    server = object.__new__(SharedPair)
+    server.state, server._waiting, server._commands, server._activated = PASSIVE, deque(), [], False
+    assert server.miscounted() == ""
+    server._activated = True
+    assert server.miscounted() == "databases that are held: 1 are left"
+    server.state = ACTIVE
+    assert server.miscounted() == ""

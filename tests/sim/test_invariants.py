@@ -19,6 +19,7 @@ from nodes.reference.designs.fiorano.lock import GatewayLock
 from nodes.reference.designs.fiorano.pair import Pair
 from nodes.reference.designs.fiorano.repository import Repository
 from nodes.reference.designs.fiorano.states import PASSIVE, PASSIVE_TRANSITION
+from nodes.reference.designs.fiorano.tally import Tally
 from nodes.reference.designs.fiorano.transitions import Transition, next_step, wants_lock
 from nodes.reference.designs.icestorm.delivery import Outbox
 from nodes.reference.designs.icestorm.election import Election
@@ -482,7 +483,8 @@ def one_more(attribute: str, function: Callable[..., Any]) -> Callable[..., Any]
     (replace(ICESTORM, workload="events"), Outbox, "add", "_bytes", "bytes that wait for "),
     (replace(QPID, nemesis="kill", rate=200.0, settings={"min_ok": "5", "catchup_chunk": "1"}), Browsing, "_hold",
      "held_bytes", "bytes that wait for backup n"),
-], ids=["log", "replicator", "outbox", "browser"])
+    (FIORANO, Tally, "add", "changes", "change-sets: "),
+], ids=["log", "replicator", "outbox", "browser", "tally"])
 def test_each_sum_of_a_broker_is_counted_again(case: Case, owner: type, function: str, attribute: str, told: str,
                                                tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     system = SYSTEMS.load(case.system)
