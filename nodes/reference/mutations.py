@@ -494,9 +494,10 @@ _FOUND_BY_OTHERS = (
          "max(self._until, self._runtime.now() + seconds)"),
     _one("removed-not-noted", "qpid", "a primary goes on without a backup that its broker URL names no more, unnoted",
          ".designs.qpid.primary:excluded", "self._urls.ever_named(self._name)", "self._urls.others(self._name)"),
-    _one("refused-is-awaited", "icestorm", "who has refused an invitation that was passed on is waited for",
-         ".designs.icestorm.election:_accept", "for name, answer in taken.items() if answer]",
-         "for name, answer in taken.items()]"),
+    _one("first-is-enough", "icestorm", "a coordinator goes on when the first has accepted its invitation",
+         ".designs.icestorm.election:accepted",
+         "        if all(name in self.up for name in self._issued):\n            self._accepted.set()\n",
+         "        self._accepted.set()\n"),
     _one("due-since-before", "icestorm", "a coordinator takes the time to invite others from a group of before",
          ".designs.icestorm.election:_may_merge",
          "if self._merge_due is None or self._merge_due[0] != self.group:", "if self._merge_due is None:"),
@@ -505,8 +506,8 @@ _FOUND_BY_OTHERS = (
          "self._database.promised"),
     _one("slow-is-dead", "icestorm", "a coordinator that waits for a slow slave is taken for dead",
          ".designs.icestorm.design:_request", "patient=True, ", ""),
-    _one("transfer-unheard", "icestorm", "a database that is taken over leaves deliveries to those who are gone",
-         ".designs.icestorm.topics:replace", "        self.changed()\n", ""),
+    _one("given-to-all", "icestorm", "members are given the database that they have",
+         ".designs.icestorm.election:_agree", "None if stamps[name] == stamps[best] else dump", "dump"),
 )
 
 MUTATIONS: Mapping[str, Mutation] = {

@@ -142,13 +142,20 @@ def test_events_say_what_they_wait_for() -> None:
 
 
 def test_an_ordered_subscriber_that_gets_several_at_once_is_miscounted() -> None:
-    outbox: Any = SimpleNamespace(counted=0, there=0, most=2, again=0, subscriber=Subscriber("s", "", 0, ORDERED))
-    delivery: Any = SimpleNamespace(_outboxes={("t", "s"): outbox})
+    outbox: Any = SimpleNamespace(counted=0, there=0, most=2, again=0, unqueued=0, queued=0,
+                                  subscriber=Subscriber("s", "", 0, ORDERED))
+    delivery: Any = SimpleNamespace(_outboxes={("t", "s"): outbox}, _options=Options(max_waiting=3))
     assert "2 at once" in Delivery.miscounted(delivery)
     outbox.most = 1
     assert Delivery.miscounted(delivery) == ""
     outbox.again = 1
     assert "again" in Delivery.miscounted(delivery)
+    outbox.again, outbox.queued = 0, 19
+    assert Delivery.miscounted(delivery) == ""
+    outbox.queued = 20
+    assert "20 wait" in Delivery.miscounted(delivery)
+    outbox.queued, outbox.unqueued = 0, 1
+    assert "1 were dropped" in Delivery.miscounted(delivery)
 
 
 @pytest.mark.parametrize(("before", "after", "right"), [

@@ -78,6 +78,7 @@ ICESTORM = ReferenceSystem(
         Option("publisher_endpoints", "all", "what getPublisher answers: a proxy with the endpoints of all replicas, "
                "or with that of the replica that was asked, as getNonReplicatedPublisher does", ("all", "one")),
         Option("acm_timeout", 0.0, "seconds after which idle connections are closed; 0: never"),
+        Option("max_waiting", 100_000, "events that wait for one subscriber; beyond, the oldest are dropped"),
         ANSWER_PAGE,
         *FLOW,
         BUG,

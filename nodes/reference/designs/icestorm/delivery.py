@@ -28,9 +28,8 @@ from nodes.stomp import Frame, ProtocolError
 from nodes.timeouts import within
 
 COST = "x-cost"
-MAX_WAITING = 100_000
 MAX_WAITING_BYTES = 64 << 20
-"""What may wait for one subscriber: events, and bytes of their bodies."""
+"""What may wait for one subscriber: bytes of events' bodies."""
 _WINDOW = 16
 _READ = 1 << 16
 _REMEMBERED = 2 * _WINDOW
@@ -112,6 +111,10 @@ class Delivery:
                   if outbox.most > (1 if outbox.subscriber.reliability == ORDERED else _WINDOW)]
         wrong += [f"events for {ident}: {outbox.again} were there again"
                   for (_, ident), outbox in self._outboxes.items() if outbox.again]
+        # What comes back, as a connection has failed, waits besides.
+        most = self._options.max_waiting + _WINDOW
+        wrong += [f"events for {ident}: {outbox.queued} wait, and {outbox.unqueued} were dropped as they came"
+                  for (_, ident), outbox in self._outboxes.items() if outbox.unqueued or outbox.queued > most]
         return next(iter(wrong), "")
 
     def pending(self) -> Pending:
@@ -164,6 +167,8 @@ class Outbox:
         """How often it has connected, or tried to; what it does now."""
         self.again = 0
         """Events that came twice, or were sent again when the subscriber had acknowledged them: never any."""
+        self.unqueued = 0
+        """Events that were dropped as they came, instead of the oldest: never any."""
         self._last = 0
         self._taken: deque[int] = deque(maxlen=_REMEMBERED)
         self.most = 0
@@ -176,6 +181,11 @@ class Outbox:
     def counted(self) -> int:
         """Bytes of the events that wait, as they were counted."""
         return self._bytes
+
+    @property
+    def queued(self) -> int:
+        """How many events wait, and are not under way."""
+        return len(self._queue)
 
     @property
     def there(self) -> int:
@@ -209,11 +219,13 @@ class Outbox:
         self._queue.append(event)
         self._note("put", "send", event)
         self._bytes += len(event.body)
-        while len(self._queue) > MAX_WAITING or (self._bytes > MAX_WAITING_BYTES and len(self._queue) > 1):
+        most = self._options.max_waiting
+        while len(self._queue) > most or (self._bytes > MAX_WAITING_BYTES and len(self._queue) > 1):
             dropped = self._queue.popleft()
             self._bytes -= len(dropped.body)
             self._note("gone", "dropped: too many wait", dropped)
             self._runtime.log("event dropped", level="warning", subscriber=self.subscriber.ident)
+        self.unqueued += self._queue[-1] is not event
         self._moved.set()
 
     def stop(self) -> None:

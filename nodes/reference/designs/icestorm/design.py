@@ -48,10 +48,10 @@ class _Client:
 
     conn: str
     used: float
+    rested: float
+    """When it was confirmed something last."""
     commands: asyncio.Queue[Command] = field(default_factory=asyncio.Queue)
     busy: bool = False
-    rested: float = 0.0
-    """Since when it has had nothing to do."""
     task: asyncio.Task[None] | None = None
 
 
@@ -302,7 +302,8 @@ class IceStorm:
         if command.args.get("resume"):
             self._broker.release([Closed(command.conn, "unknown", opening=True)])
             return
-        client = self._clients[command.conn] = _Client(command.conn, self._broker.runtime.now())
+        now = self._broker.runtime.now()
+        client = self._clients[command.conn] = _Client(command.conn, now, now)
         client.task = self._broker.runtime.spawn(self._serve(client), f"client {command.conn}")
         self._broker.release([Opened(command.conn, 0)])
 
@@ -318,7 +319,7 @@ class IceStorm:
     async def _serve(self, client: _Client) -> None:
         """Carry out a client's commands in their order."""
         while True:
-            client.busy, client.rested = False, self._broker.runtime.now()
+            client.busy = False
             command = await client.commands.get()
             client.busy = True
             receipt = command.args.get("receipt")
@@ -338,6 +339,7 @@ class IceStorm:
                 self._broker.release([Refused(client.conn, receipt, str(error))])
                 return
             client.used = self._broker.runtime.now()
+            client.rested = self._broker.runtime.now()
             self._broker.release([Done(client.conn, command.seq, receipt, headers=headers)])
 
     async def _carry_out(self, command: Command) -> Mapping[str, str]:

@@ -13,6 +13,8 @@ CHECKED, ON_WRITE = STEP_DOWNS = ("checked", "on-write")
 KEPT, DISCARDED = OFFLINE_EVENTS = ("kept", "discarded")
 ALL, ONE = PUBLISHER_ENDPOINTS = ("all", "one")
 MAX_REPLICAS = 64
+MAX_WAITING = 100_000
+"""Events that may wait for one subscriber."""
 _LEAST = 0.001
 
 
@@ -30,7 +32,7 @@ class Options:
     that wait for it.
     ``publisher_endpoints``: whether a publisher's proxy names all replicas, or the one that it was asked of.
     ``acm_timeout``: idle client connections are closed after it (0: never). ``answer_page``: bytes, about, of each page
-    of a long list.
+    of a long list. ``max_waiting``: events that wait for one subscriber; beyond, the oldest are dropped.
     """
 
     election_timeout: float = 1.0
@@ -45,6 +47,7 @@ class Options:
     publisher_endpoints: str = ALL
     acm_timeout: float = 0.0
     answer_page: int = MAX_PAGE
+    max_waiting: int = MAX_WAITING
     cluster: str = "icestorm"
 
     @classmethod
@@ -72,5 +75,6 @@ class Options:
             publisher_endpoints=choice(options, "publisher_endpoints", PUBLISHER_ENDPOINTS),
             acm_timeout=seconds(options, "acm_timeout", cls.acm_timeout, least=0.0),
             answer_page=whole(options, "answer_page", cls.answer_page, 1, MAX_PAGE),
+            max_waiting=whole(options, "max_waiting", cls.max_waiting, 1, MAX_WAITING),
             cluster=str(options.get("cluster", cls.cluster)),
         )
