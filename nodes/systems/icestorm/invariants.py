@@ -287,7 +287,7 @@ INVARIANTS = (
               "docs/designs/icestorm.md: reads are confirmed by a majority, so they never are stale",
               AnswersWhileItLeads, unless=("disk",)),
     Invariant("delivers-to-subscribers", "events wait for subscribers only",
-              "the document: The subscriber will stop receiving events", DeliversToSubscribers),
+              "the document: The subscriber will stop receiving events", DeliversToSubscribers, unless=("disk",)),
     Invariant("answers-as-it-stands", "whoever asks a replica whether it coordinates, counts or follows is told so",
               "Garcia-Molina, the answers to AreYouCoordinator and AreYouThere", AnswersAsItStands),
     Invariant("tells-its-state", "what a replica shows is how it stands",
