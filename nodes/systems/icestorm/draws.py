@@ -12,7 +12,7 @@ DRAWING = Drawing(
         Draw("election_timeout", (0.3, 0.5, 2.0), 0.5),
         Draw("master_timeout", (0.3, 0.5, 2.0), 0.5),
         Draw("response_timeout", (0.2, 1.0), 0.4),
-        Draw("retry_interval", (0.05, 0.6), 0.2),
+        Draw("retry_interval", (0.05, 0.1), 0.3),
         Draw("delivery_timeout", (2.0,), 0.2),
         Draw("publisher_endpoints", ("one",), 0.2),
         Draw("acm_timeout", (1.0, 5.0), 0.2),

@@ -102,7 +102,8 @@ class AnswersNoted(_Cluster):
         if before is None:
             return ""
         floor = max(before.earlier, before.present) if now.term != before.term else before.earlier
-        if now.earlier < floor or (now.term == before.term and now.present < before.present):
+        # A decision of another term may be known before it is on the disk.
+        if now.earlier < floor or (now.term == before.term and max(now.earlier, now.present) < before.present):
             return (f"it last backed a primary at {max(before.earlier, before.present):.3f} by its clock, and takes it "
                     f"for {now.earlier:.3f} in earlier terms, {now.present:.3f} in this one")  # fmt: skip
         return ""
