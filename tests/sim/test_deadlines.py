@@ -28,6 +28,7 @@ from nodes.timeouts import within
 from stormproof.contracts.deadline import Deadline, Pending
 from stormproof.contracts.invariant import INVARIANTS
 from stormproof.run_folder import read_run
+from tests.sim.joram_breaks import JORAM_LATE
 from workloads.connection import StompConnection
 
 ALWAYS = Deadline("own", {"timeout": 2}, 0.5, "a paper", what="it waits")
@@ -262,6 +263,7 @@ LATE: dict[str, tuple[str, str, str, dict[str, str], Callable[[Patch], None]]] =
     "ready-uncounted": ("qpid", "queue", "kill", {}, ready_for_nothing),
     "answer": ("fiorano", "queue", "gateway", {"gateway_kind": "cut", "lease": str(_LEASE)}, waits_for_ever),
     "undecided": ("fiorano", "queue", "kill", {"mode": "replicated"}, undecided),
+    **JORAM_LATE,
 }
 
 
