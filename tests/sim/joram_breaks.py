@@ -18,6 +18,7 @@ from nodes.reference.designs.joram.leader import Leader
 from nodes.reference.designs.joram.outbox import Outbox
 from nodes.reference.designs.joram.replica import Replica
 from nodes.reference.replication.follower_log import FollowerLog
+from nodes.reference.replication.positions import Feed
 from nodes.reference.replication.replicator import Replicator
 
 Patch = pytest.MonkeyPatch
@@ -109,6 +110,11 @@ def counts_on_when_empty(patch: Patch) -> None:
     patch.setattr(Leader, "lost_link", lost)
 
 
+def always_the_whole(patch: Patch) -> None:
+    """Whoever follows is sent the whole state."""
+    patch.setattr("nodes.reference.replication.replicator.plan_feed", lambda position, epoch_at: Feed(0, state=True))
+
+
 def former_epochs_count(patch: Patch) -> None:
     """Entries of former epochs are committed when most have them."""
     committed = Leader._committed
@@ -126,7 +132,7 @@ def lets_all_out(patch: Patch) -> None:
     """Nobody asks for a lease before effects are let out."""
     def release(self: Leader) -> None:
         effects = self._outbox.release()
-        self.released += len(effects)
+        self.unleased += len(effects) * (not self.holds_lease())
         self._replica.broker.release(effects)
 
     patch.setattr(Leader, "_release", release)
@@ -148,6 +154,7 @@ JORAM_BREAKS: dict[str, tuple[Case, Callable[[Patch], None]]] = {
     "views-match": (_group("partition,pause,kill", log_keep="5"), other_view),
     "all-have-it": (_group("kill"), most_are_all),
     "counts-for-what-it-has": (_group("kill"), counts_on_when_empty),
+    "states-are-needed": (_group("kill"), always_the_whole),
     "commits-its-own": (_group("kill", ack="majority"), former_epochs_count),
     "releases-in-lease": (_group("points", points_kind="pause", points_at="joram.shipped"), lets_all_out),
     "status-tells": (_group("kill"), status_of_before),

@@ -8,7 +8,7 @@ from stormproof.contracts.deadline import Deadline
 _LINKS = "Links: of two peers one dials the other, in every half of a heartbeat's interval"
 _PRIMARY = {"partitions": ("primary-partition",)}
 _ODD = ("disk", "clock")
-_STALLS = (*_ODD, "packets")
+_STALLS = (*_ODD, "packets", "partition")
 """TCP waits ever longer before it sends again what was lost, and goes on with that after the fault."""
 
 JORAM_DEADLINES = (

@@ -150,6 +150,31 @@ class CountsForWhatItHas(Watcher):
         self._programs.pop(node, None)
 
 
+class StatesAreNeeded(Watcher):
+    """The programs."""
+
+    def __init__(self) -> None:
+        self._programs: dict[str, Joram] = {}
+
+    def look(self, node: str, program: Joram, now: Observed, before: Observed | None) -> str:
+        """Who is sent the whole state had neither the end of its log, nor what it had applied, in its master's log."""
+        self._programs[node] = program
+        if before is None or now.states == before.states:
+            return ""
+        master = self._programs.get(now.follows)
+        if master is None or now.takes != master.leads_in:
+            return ""
+        log = master.log
+        if log.epoch_at(before.last) == before.last_epoch or log.base <= before.committed <= log.last:
+            return (f"it is sent the whole state by {now.follows}, and its log ended at {before.last}, of which "
+                    f"{before.committed} were committed; that of its master begins behind {log.base}")
+        return ""
+
+    def ended(self, node: str) -> None:
+        """It begins anew."""
+        self._programs.pop(node, None)
+
+
 class CommitsItsOwn(Watcher):
     """Nothing of its own: a master is looked at as it is."""
 
@@ -167,11 +192,8 @@ class ReleasesInLease(Watcher):
     """Nothing of its own: a master is looked at as it is."""
 
     def look(self, node: str, program: Joram, now: Observed, before: Observed | None) -> str:
-        """Whatever it lets out, its lease holds in that moment."""
-        if before is None or now.serving or not now.leads or before.leads != now.leads:
-            return ""
-        count = now.released - before.released
-        return f"it lets out {count} effects, and has no lease" if count else ""
+        """Whatever it lets out, its lease holds in that moment, whenever it is looked at."""
+        return f"it has let out {now.unleased} effects without a lease" if now.unleased else ""
 
 
 class StatusTells(Watcher):
@@ -222,11 +244,14 @@ VIEWS = (
     Invariant("counts-for-what-it-has", "a replica counts at its master for no more than its log has",
               "Raft paper, Figure 2: matchIndex; docs/designs/joram.md, Start and restart: a replica whose disk is "
               "empty doesn't count", CountsForWhatItHas, where=PRIMARY),
+    Invariant("states-are-needed", "who is sent the whole state lacks more than its master's log has",
+              "docs/designs/joram.md, Catching up: if the master has the same entry, it sends what comes after; "
+              "otherwise the whole state", StatesAreNeeded, unless=("disk",), where=SAFE),
     Invariant("commits-its-own", "a master commits entries of its own epoch, and with them those before",
               "Raft paper, 5.4.2", CommitsItsOwn, where=PRIMARY),
     Invariant("releases-in-lease", "a master lets nothing out without a lease",
               "Ongaro's dissertation, 6.4.1; docs/designs/joram.md: the master releases effects only while it holds a "
-              "lease", ReleasesInLease, unless=("disk",), where=PRIMARY),
+              "lease", ReleasesInLease, where=PRIMARY),
     Invariant("status-tells", "the status of a replica tells how it is", "docs/designs/joram.md, Roles, views, epochs",
               StatusTells, where=PRIMARY),
 )  # fmt: skip

@@ -70,6 +70,8 @@ class Joram(Looked):
         self._reports: dict[str, Heartbeat] = {}
         self._left: set[str] = set()
         """Peers that have said that they stop, and have not come back."""
+        self._states = 0
+        """Whole states that others have begun to send to this node."""
         self._spoken: dict[str, float] = {}
         """When a master whom this node follows was last told that it does."""
         self._ticker: asyncio.Task[None] | None = None
@@ -338,6 +340,7 @@ class Joram(Looked):
 
     def _state_begin(self, peer: str, message: StateBegin) -> None:
         if self._received is not None and (self._received.source, self._received.epoch) == (peer, message.epoch):
+            self._states += 1
             self._received.begin_state(message)
 
     def _state_chunk(self, peer: str, message: StateChunk) -> None:

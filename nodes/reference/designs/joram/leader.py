@@ -49,8 +49,8 @@ class Leader:
         self.epoch = epoch
         self.members = list(members)
         self.serving = False
-        self.released = 0
-        """Effects that were let out."""
+        self.unleased = 0
+        """Effects that were let out without a lease, which never happens."""
         self._frames = SharedFrames()
         self._replicators: dict[str, Replicator] = {}
         self._acked: dict[str, int] = {}
@@ -462,7 +462,8 @@ class Leader:
         if self.holds_lease():
             self._held_back = False
             effects = self._outbox.release()
-            self.released += len(effects)
+            if effects and not self.holds_lease():
+                self.unleased += len(effects)
             self._replica.broker.release(effects)
         elif self._outbox and not self._held_back:
             self._held_back = True

@@ -25,8 +25,8 @@ class Observed(NamedTuple):
 
     ``leads`` is the epoch in which this node is master, 0 when it isn't; ``serving``: by a lease that holds;
     ``committed``: what it takes for committed; then come the log's (``Outline``). ``follows`` is its master, if any;
-    ``phase`` that of its candidacy; ``takes`` the epoch in which it takes somebody's log, or 0; ``released``: how many
-    effects it has let out as this master.
+    ``phase`` that of its candidacy; ``takes`` the epoch in which it takes somebody's log, or 0; ``states``: how many
+    whole states it has been sent; ``unleased``: how many effects it has let out as this master, and had no lease.
     """
 
     leads: int
@@ -43,7 +43,8 @@ class Observed(NamedTuple):
     follows: str = ""
     phase: str = "idle"
     takes: int = 0
-    released: int = 0
+    states: int = 0
+    unleased: int = 0
 
 
 _OBSERVED: Callable[[tuple[Any, ...]], Observed] = partial(tuple.__new__, Observed)
@@ -63,6 +64,7 @@ class Looked(ABC):
     _catch_up_feeds: dict[str, tuple[int, Replicator]]
     _reports: dict[str, Heartbeat]
     _left: set[str]
+    _states: int
 
     @abstractmethod
     def hears_master(self) -> bool:
@@ -85,10 +87,10 @@ class Looked(ABC):
         takes = received.epoch if received is not None else 0
         if leader is None:
             return _OBSERVED((0, False, replica.committed, *replica.log.outline(), self._master or "",
-                              self._election.phase, takes, 0))
+                              self._election.phase, takes, self._states, 0))
         serving = leader.serving and leader.holds_lease()
         return _OBSERVED((leader.epoch, serving, replica.committed, *replica.log.outline(), self._master or "",
-                          self._election.phase, takes, leader.released))
+                          self._election.phase, takes, self._states, leader.unleased))
 
     def pending(self) -> Pending:
         """What this node has to do, or to hear, before long."""
