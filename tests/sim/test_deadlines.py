@@ -29,6 +29,7 @@ from stormproof.contracts.deadline import Deadline, Pending
 from stormproof.contracts.invariant import INVARIANTS
 from stormproof.run_folder import read_run
 from tests.qpid.qpid_breaks import QPID_LATE
+from tests.sim.joram_breaks import JORAM_LATE
 from workloads.connection import StompConnection
 
 ALWAYS = Deadline("own", {"timeout": 2}, 0.5, "a paper", what="it waits")
@@ -264,6 +265,7 @@ LATE: dict[str, tuple[str, str, str, dict[str, str], Callable[[Patch], None]]] =
     "answer": ("fiorano", "queue", "gateway", {"gateway_kind": "cut", "lease": str(_LEASE)}, waits_for_ever),
     "undecided": ("fiorano", "queue", "kill", {"mode": "replicated"}, undecided),
     **QPID_LATE,
+    **JORAM_LATE,
 }
 
 

@@ -24,9 +24,9 @@ from nodes.reference.designs.fiorano.transitions import Transition, next_step, w
 from nodes.reference.designs.icestorm.delivery import Outbox
 from nodes.reference.designs.icestorm.election import Election
 from nodes.reference.designs.icestorm.replication import Replication
-from nodes.reference.designs.joram.design import Observed
 from nodes.reference.designs.joram.leader import Leader
 from nodes.reference.designs.joram.log import Log, Member
+from nodes.reference.designs.joram.looks import Observed
 from nodes.reference.designs.joram.replica import Replica
 from nodes.reference.designs.qpid.browsing import Browsing
 from nodes.reference.designs.qpid.manager.coordinator import COORDINATING, Coordinator
@@ -47,6 +47,7 @@ from nodes.systems.reference.audits import COUNTS_ADD_UP, CountsAddUp, SameState
 from stormproof.contracts.invariant import INVARIANTS, Invariant, Watcher
 from stormproof.run_folder import read_run
 from tests.qpid.qpid_breaks import QPID_BREAKS
+from tests.sim.joram_breaks import JORAM_BREAKS
 
 Break = Callable[[pytest.MonkeyPatch], None]
 QUICK = {"fault_duration": "1.5", "fault_gap": "0.3", "detection_timeout": "0.5", "idle_timeout": "2", "min_ok": "5"}
@@ -438,6 +439,7 @@ BREAKS: dict[str, tuple[Case, Break]] = {
     "groups-overlap": (replace(JORAM, nodes=5, nemesis="membership", settings={**QUICK, "spares": "1"}), exchanged),
     **QPID_BREAKS,
     **ICESTORM_BREAKS,
+    **JORAM_BREAKS,
 }
 
 

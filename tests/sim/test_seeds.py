@@ -200,6 +200,10 @@ def settings(text: str) -> dict[str, str]:
         "answer_page=400 detection_timeout=0.5 catchup_timeout=2.0 eviction_timeout=2.0 catchup_chunk=100 "
         "crash_kind=shutdown person=copies membership_kind=remove op_timeout=6.0 window=4 points_kind=partial,power "
         "min_ok=3 fault_lengths=0.3,0.6,2 fault_gap=2.0")), 95001374),
+    # The master of one server was asked to take in a replica of another one, and dialled it for ever.
+    (Case("joram", "clustered", "kill,membership,clock", None, 28.0, 17.0, settings(
+        "ack=majority propagation=asynchronous detection_timeout=0.5 max_closed=10 spares=1 consumers=6 surface=True "
+        "membership_kind=add,remove min_ok=3 fault_lengths=0.3,0.65,6 fault_gap=2.0")), 15),
 ], ids=lambda each: each.workload if isinstance(each, Case) else str(each))  # fmt: skip
 def test_it_is_not_invalid(case: Case, seed: int, tmp_path: Path) -> None:
     result = run_seed(case, seed, tmp_path, tmp_path, NONE)

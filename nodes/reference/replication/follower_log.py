@@ -27,6 +27,8 @@ class FollowerLog:
         self.epoch = epoch
         self.matched = -1
         self.echo = -1.0
+        self._told = 0
+        """Up to where the source has said that its log is committed."""
         self._owes_ack = False
         self._state: dict[str, dict[int, Row]] | None = None
         self._chunks = 0
@@ -78,10 +80,11 @@ class FollowerLog:
         self.commit(message.commit)
 
     def commit(self, index: int) -> None:
-        """The source says that its log is committed up to ``index``."""
+        """The source says that its log is committed up to ``index``; what is not here yet is when it comes."""
         replica = self._replica
+        self._told = max(self._told, index)
         replica.broker.observe(
-            replica.advance(index if COMMIT_UNMATCHED in replica.bugs else min(index, self.matched)))
+            replica.advance(index if COMMIT_UNMATCHED in replica.bugs else min(self._told, self.matched)))
 
     def begin_state(self, message: StateBegin) -> None:
         """The whole state is about to come."""
@@ -126,6 +129,7 @@ class FollowerLog:
         replica.runtime.log("state transfer end", source=self.source, index=at.idx, undelivered=len(undelivered))
         for each in undelivered:
             self.append(each)
+        self.commit(self._told)
 
     def _hold(self, size: int) -> None:
         """So many bytes more have to be kept until the state is complete; raises LinkError when that is too much."""

@@ -430,6 +430,11 @@ class Links:
         """Don't cut the link with a peer for its silence until then: it is busy with what it was sent."""
         self._exempt_until[peer] = self._runtime.now() + seconds
 
+    def exempted(self) -> list[str]:
+        """The peers whose links are not cut for their silence now."""
+        now = self._runtime.now()
+        return [peer for peer, until in self._exempt_until.items() if until > now]
+
     def cut_silent(self) -> None:
         """Cut every link that has been silent for too long."""
         now = self._runtime.now()

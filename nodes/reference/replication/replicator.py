@@ -79,6 +79,24 @@ class Replicator:
         return self.match, self._acked_chunks
 
     @property
+    def sends_state(self) -> bool:
+        """Whether the peer is being sent the whole state."""
+        return self._transfer is not None
+
+    @property
+    def lacks_pieces(self) -> bool:
+        """Whether there is more of a state that the peer could be sent now."""
+        return self.sends_state and not self._ended and self._sent_chunks < self._acked_chunks + CHUNK_WINDOW
+
+    def lacks_entries(self, upto: int) -> bool:
+        """Whether there are entries, up to that one, that the peer could be sent now."""
+        transfer, log = self._transfer, self._replica.log
+        if transfer is not None and not self._ended and not transfer.sends_entries:
+            return False
+        return (self.next <= min(upto, log.last) and self._unacked < self._replica.options.send_window
+                and log.epoch_at(self.next - 1) is not None)
+
+    @property
     def hold(self) -> int:
         """Entries after this index will be needed."""
         if self._transfer is not None and self._transfer.at is None:
@@ -97,6 +115,8 @@ class Replicator:
     def close(self) -> None:
         """The peer needs nothing any more, or not from here."""
         if self._transfer is not None:
+            if self._ended:
+                self._replica.links.exempt(self._peer, 0)
             self._transfer.close()
             self._transfer = None
 
@@ -122,7 +142,6 @@ class Replicator:
                 "state transfer end", to=self._peer, index=match, bytes=self._bytes,
                 seconds=round(self._replica.now() - self._began, 3),
             )
-            self._replica.links.exempt(self._peer, 0)
             self.close()
         self.match = max(self.match, match)
         while self._in_flight and self._in_flight[0][0] <= match:

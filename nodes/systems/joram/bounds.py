@@ -42,9 +42,10 @@ _SERVICES: Mapping[str, tuple[str, ...]] = {"taking": TAKING}
 WORK = (
     WorkBound(FRAMES, 3.5, {"detection_timeout": 6}, 20, _ENTRIES, ("clock", "packets"), _SERVICES),
     WorkBound(FRAMES, 2.3, {"detection_timeout": 6}, 20, _ENTRIES, ("clock", "packets")),
-    WorkBound(BYTES, 3, {"detection_timeout": 400}, 10_000, _ENTRIES, ("clock", "packets"), {**_SERVICES, **_LONG},
+    WorkBound(BYTES, 3.5, {"detection_timeout": 400}, 10_000, _ENTRIES, ("clock", "packets"), {**_SERVICES, **_LONG},
               more=25),
     WorkBound(BYTES, 2.3, {"detection_timeout": 400}, 10_000, _ENTRIES, ("clock", "packets"), _LONG, more=25),
-    WorkBound(BYTES, 3, {"detection_timeout": 400}, 10_000, _STATES, ("clock", "packets"), _SERVICES, more=25, again=1),
+    WorkBound(BYTES, 3.5, {"detection_timeout": 400}, 10_000, _STATES, ("clock", "packets"), _SERVICES, more=25,
+              again=1),
     WorkBound(BYTES, 2.3, {"detection_timeout": 400}, 10_000, _STATES, ("clock", "packets"), more=25, again=1),
 )

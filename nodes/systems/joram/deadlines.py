@@ -7,8 +7,8 @@ from stormproof.contracts.deadline import Deadline
 
 _LINKS = "Links: of two peers one dials the other, in every half of a heartbeat's interval"
 _PRIMARY = {"partitions": ("primary-partition",)}
-_ODD = ("disk", "clock", "membership")
-_STALLS = (*_ODD, "packets")
+_ODD = ("disk", "clock")
+_STALLS = (*_ODD, "packets", "partition")
 """TCP waits ever longer before it sends again what was lost, and goes on with that after the fault."""
 
 JORAM_DEADLINES = (
@@ -66,6 +66,34 @@ JORAM_DEADLINES = (
         what="a replica that has said that it stops is in the view",
     ),
     Deadline(
+        "enough",
+        {"detection_timeout": 0.4},
+        0.02,
+        "election.py: whoever has enough votes waits for the others for a quarter of detection_timeout",
+        _ODD,
+        _PRIMARY,
+        "a candidate with enough votes or promises does not go on",
+    ),
+    Deadline(
+        "first-stands",
+        {"detection_timeout": 0.4},
+        0.1,
+        "docs/designs/joram.md, Elections: who believes that it is the first of the living becomes candidate",
+        _ODD,
+        _PRIMARY,
+        "the first of the living, which waits for nobody, does not stand",
+    ),
+    Deadline(
+        "asks-again",
+        {"detection_timeout": 0.4},
+        0.1,
+        "docs/designs/joram.md, Elections: one that everybody has answered in vain asks again after a tenth or two of "
+        "detection_timeout",
+        _ODD,
+        _PRIMARY,
+        "the first candidate, which all have answered in vain, does not ask again",
+    ),
+    Deadline(
         "adoption",
         {},
         0.02,
@@ -91,6 +119,68 @@ JORAM_DEADLINES = (
         _PRIMARY,
         "a master that serves has no lease",
         calm=True,
+    ),
+    Deadline(
+        "without-lease",
+        {"detection_timeout": 1.5},
+        0.3,
+        "Ongaro's dissertation, 6.2: a leader that has not heard from a majority for an election timeout steps down",
+        _ODD,
+        _PRIMARY,
+        "a master goes on without a lease",
+    ),
+    Deadline(
+        "silent-member",
+        {"detection_timeout": 0.35},
+        0.15,
+        "docs/designs/joram.md: detection_timeout, seconds of silence after which a replica is suspected",
+        _ODD,
+        _PRIMARY,
+        "a member that was silent for detection_timeout is in the view",
+    ),
+    Deadline(
+        "unsent",
+        {},
+        0.2,
+        "docs/designs/joram.md, A command's way: sends the batch to all replicas that it feeds, at once",
+        _ODD,
+        _PRIMARY,
+        "a replica is not sent the entries that it lacks, though its window has room",
+    ),
+    Deadline(
+        "unsent-state",
+        {},
+        0.05,
+        "4.7.3; docs/simulation.md: pieces of a state, of which four are sent ahead",
+        _ODD,
+        _PRIMARY,
+        "a replica is not sent on the state that it is being sent, though fewer than four pieces are on their way,",
+    ),
+    Deadline(
+        "unshipped",
+        {"sync_interval": 2},
+        0.2,
+        "docs/designs/joram.md: sync_interval, seconds between synchronisations of the replicas",
+        _ODD,
+        _PRIMARY,
+        "an entry is not on its way to the other replicas",
+    ),
+    Deadline(
+        "uninformed",
+        {},
+        0.05,
+        "docs/designs/joram.md, A command's way: the others learn that it is committed from the next batch or "
+        "heartbeat",
+        what="a replica does not take for committed what its master says is",
+        momentary=True,
+    ),
+    Deadline(
+        "unwritten",
+        {"detection_timeout": 0.35},
+        1.2,
+        "docs/designs/joram.md, A command's way: what was applied is written with the next entries, or after a second",
+        _ODD,
+        what="what was applied, or how the log begins, is not on the disk",
     ),
     Deadline(
         "untold",

@@ -10,9 +10,12 @@ from bisect import bisect_right, insort
 from typing import Any
 
 from nodes.reference.designs.joram.decisions import round_of
-from nodes.reference.designs.joram.design import Joram, Observed
+from nodes.reference.designs.joram.design import Joram
 from nodes.reference.designs.joram.leader import BATCH_COMMANDS
+from nodes.reference.designs.joram.looks import Observed
 from nodes.reference.replication.quorum import majority
+from nodes.systems.joram.candidacies import CANDIDACIES
+from nodes.systems.joram.views import VIEWS
 from nodes.systems.reference.audits import COUNTS_ADD_UP, STORE_HOLDS, same_state
 from stormproof.contracts.invariant import Invariant, Watcher
 
@@ -43,8 +46,8 @@ class LeadsInItsPromise(Watcher):
     """Nothing of its own: a master is looked at as it is."""
 
     def look(self, node: str, program: Joram, now: Observed, before: Observed | None) -> str:
-        """Whoever has promised a newer epoch than its own is master no more."""
-        if not now.leads or now.leads >= now.promised:
+        """Whoever has promised a newer epoch than its own is master no more; and it has promised its own."""
+        if now.leads in (0, now.promised):
             return ""
         return f"it is master in epoch {round_of(now.leads)}, and has promised {round_of(now.promised)}"
 
@@ -422,12 +425,11 @@ def _names(members: list[list[Any]]) -> str:
 INVARIANTS = (
     Invariant("one-master-an-epoch", "in each epoch at most one replica is master",
               "Raft paper, Figure 3, Election Safety", OneMasterAnEpoch, where=_PRIMARY),
-    Invariant("leads-in-its-promise", "a master has promised no newer epoch than its own",
+    Invariant("leads-in-its-promise", "a master has promised its own epoch, and no newer one",
               "Raft paper, Figure 2, Rules for Servers: a newer term makes a follower of it", LeadsInItsPromise,
               where=_PRIMARY),
     Invariant("one-serves", "at any instant the lease of at most one master holds",
-              "Ongaro's dissertation, 6.4.1", OneServes,
-              unless=("clock",), where=_PRIMARY),
+              "Ongaro's dissertation, 6.4.1", OneServes, where=_PRIMARY),
     Invariant("promises-survive", "what a replica has promised only grows, also beyond a restart",
               "Raft paper, Figure 2, Persistent state", Promises, unless=("disk",), where=_PRIMARY),
     Invariant("promises-on-disk", "what a replica has promised is on its disk before it says so",
@@ -439,7 +441,7 @@ INVARIANTS = (
     Invariant("log-is-short", "the log holds what is kept for replicas that come back, and little more",
               "docs/designs/joram.md: log_keep", LogIsShort, where=_PRIMARY),
     Invariant("lease-protects", "while a master's lease holds, no majority promises a newer epoch",
-              "Ongaro's dissertation, 6.4.1", LeaseProtects, unless=("clock",), where=_PRIMARY),
+              "Ongaro's dissertation, 6.4.1", LeaseProtects, where=_PRIMARY),
     Invariant("newest-log-leads", "a master's log is as complete as those of a majority that promised its epoch",
               "Raft paper, 5.4.1", NewestLogLeads, unless=("disk",), where=_PRIMARY),
     Invariant("serves-after-own-entry", "a master serves when an entry of its own epoch is committed",
@@ -463,6 +465,8 @@ INVARIANTS = (
     Invariant("tells-its-group", "a replica goes by the group of its log, and tells of it",
               "Ongaro's dissertation, 4.1: the newest configuration in the log is used; docs/stomp.md: x-replicas",
               TellsItsGroup, where=_PRIMARY),
+    *CANDIDACIES,
+    *VIEWS,
     STORE_HOLDS,
     COUNTS_ADD_UP,
     same_state("that have applied the same entries", _SAFE),

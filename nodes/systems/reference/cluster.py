@@ -190,7 +190,12 @@ class ReferenceCluster(Cluster):
         return _members_of(status, ()) if status else ()
 
     async def add_member(self, node: str) -> str | None:
-        """Ask the serving node to take a node into the group; None if it will, otherwise why not."""
+        """Ask the serving node to take a node into the group; None if it will, otherwise why not.
+
+        A replica of another server than the first one would never be heard of there.
+        """
+        if node not in self.groups[0].nodes:
+            return f"{node} belongs to another server"
         primary = await self.primary()
         if primary is None:
             return "nobody serves"

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
-from functools import partial
-from typing import Any, NamedTuple
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any
 
-from nodes.reference.api import Admission, Broker, Command, ConfigError, Image, Pending
-from nodes.reference.designs.joram.decisions import LeaderClaim, LocalState, judge_claim, make_epoch, round_of
+from nodes.reference.api import Admission, Broker, Command, ConfigError
+from nodes.reference.designs.joram.decisions import LeaderClaim, LocalState, judge_claim, round_of
 from nodes.reference.designs.joram.election import Election
 from nodes.reference.designs.joram.leader import Leader
-from nodes.reference.designs.joram.log import Log, Member
+from nodes.reference.designs.joram.log import Member
+from nodes.reference.designs.joram.looks import Looked
 from nodes.reference.designs.joram.messages import (
     Fetch,
     Heartbeat,
@@ -47,30 +47,7 @@ QUIET = 1.0
 """Seconds without a commit after which what was applied is written as well, so that a restart repeats little."""
 
 
-class Observed(NamedTuple):
-    """What invariants look at.
-
-    ``leads`` is the epoch in which this node is master, 0 when it isn't; ``serving``: by a lease that holds;
-    ``committed``: what it takes for committed; the others are the log's (``Outline``).
-    """
-
-    leads: int
-    serving: bool
-    committed: int
-    promised: int
-    durable_promise: int
-    base: int
-    last: int
-    last_epoch: int
-    durable: int
-    group_index: int
-
-
-_OBSERVED: Callable[[tuple[Any, ...]], Observed] = partial(tuple.__new__, Observed)
-"""Makes one of its fields, in a third of the time that its constructor takes: it is asked for after each step."""
-
-
-class Joram:
+class Joram(Looked):
     """A group of replicas behind one master. Options: ``nodes.reference.designs.joram.options.Options``.
 
     At any time a replica is master (``_leader``), follows one (``_master``), or neither: then it takes part in
@@ -93,6 +70,8 @@ class Joram:
         self._reports: dict[str, Heartbeat] = {}
         self._left: set[str] = set()
         """Peers that have said that they stop, and have not come back."""
+        self._states = 0
+        """Whole states that others have begun to send to this node."""
         self._spoken: dict[str, float] = {}
         """When a master whom this node follows was last told that it does."""
         self._ticker: asyncio.Task[None] | None = None
@@ -205,126 +184,6 @@ class Joram:
             "suspects": [peer for peer in replica.order if peer not in alive],
         }
 
-    # What invariants look at.
-
-    def observed(self) -> Observed:
-        """How this node stands."""
-        replica, leader = self._replica, self._leader
-        if leader is None:
-            return _OBSERVED((0, False, replica.committed, *replica.log.outline()))
-        serving = leader.serving and leader.holds_lease()
-        return _OBSERVED((leader.epoch, serving, replica.committed, *replica.log.outline()))
-
-    def pending(self) -> Pending:
-        """What this node has to do, or to hear, before long."""
-        if self._broker.stopping:
-            return {}
-        replica, leader, links = self._replica, self._leader, self._replica.links
-        found: dict[str, Collection[Hashable]] = dict(self._broker.pending())
-        if replica.name in replica.order and (missing := [peer for peer in links.missing() if peer in replica.order]):
-            found["link"] = missing
-        if replica.name in replica.order and not self.hears_master():
-            found["master"] = [""]
-            if (turn := self._election.turn()) is not None:
-                found[f"turn-{turn[0]}"] = [turn[1]]
-        if self._election.adopts and self._received is not None and self._received.source in links.missing():
-            found["adoption"] = [self._received.source]
-        found["believed"] = [(peer, links.times_heard(peer)) for peer in replica.alive() if peer != replica.name]
-        if leader is not None and (left := [peer for peer in leader.members if peer in self._left]):
-            staying = len(leader.members) - len(left)
-            if not self._options.primary or staying >= majority(len(replica.order)):
-                found["leaver"] = left
-        if self._election.has_adopted():
-            found["adopted"] = [replica.log.last]
-        if replica.log.applied < replica.committed:
-            found["unapplied"] = [replica.log.applied]
-        if unspoken := links.unspoken():
-            found["greeting"] = unspoken
-        heard = links.last_heard()
-        if leader is None:
-            master = self._live_master()
-            found["silent-peer"] = [each for each in heard if each[0] != master]
-            found["silent-master"] = [each for each in heard if each[0] == master]
-            return found
-        found["silent-peer"] = heard
-        found |= leader.pending()
-        return found
-
-    def planned(self) -> Mapping[str, Mapping[Hashable, float]]:
-        """For how long this node is going to wait for its turn as a candidate."""
-        turn = self._election.turn() if not self.hears_master() else None
-        return {} if turn is None else {f"turn-{turn[0]}": {turn[1]: turn[2]}}
-
-    @property
-    def detection_timeout(self) -> float:
-        """Seconds after which a peer that is silent is suspected."""
-        return self._options.detection_timeout
-
-    def now(self) -> float:
-        """Seconds on this node's clock."""
-        return self._replica.now()
-
-    def own_epoch(self, epoch: int) -> int:
-        """The epoch of the same round that this node opens."""
-        return make_epoch(round_of(epoch), self._replica.rank)
-
-    @property
-    def transfers(self) -> int:
-        """How many replicas are being sent the whole state."""
-        return self._leader.transfers if self._leader is not None else 0
-
-    @property
-    def acknowledged(self) -> Mapping[str, int]:
-        """Up to where each replica has acknowledged this master's log, by what that knows."""
-        return self._leader.acknowledged if self._leader is not None else {}
-
-    @property
-    def log_keep(self) -> int:
-        """How many entries are kept for replicas that come back."""
-        return self._options.log_keep
-
-    def miscounted(self) -> str:
-        """What is counted otherwise than it is there."""
-        leader = self._leader
-        feeds = sum(not feed.in_step for _, feed in self._catch_up_feeds.values())
-        if (watched := self._replica.marks.watched) > self.transfers + feeds:
-            return f"transfers that rows are marked for: {watched} are counted, and there are {self.transfers + feeds}"
-        return (self._replica.log.miscounted() or (leader.miscounted() if leader is not None else "")
-                or self._broker.miscounted())
-
-    def unlike_store(self) -> str:
-        """In what memory and store differ."""
-        return self._replica.log.unlike_store() or self._broker.unlike_store()
-
-    @property
-    def step(self) -> int:
-        """The last step that this node has done and others do as well (``replicated``)."""
-        return self._replica.log.applied
-
-    def replicated(self) -> tuple[Hashable, Image]:
-        """How far this replica is, and what it then holds."""
-        return self._replica.log.applied, self._broker.engine.image()
-
-    def holds_lease(self) -> bool:
-        """Whether this node serves, and may let clients know now what it has done."""
-        leader = self._leader
-        return leader is not None and leader.serving and leader.holds_lease()
-
-    @property
-    def log(self) -> Log:
-        """The entries."""
-        return self._replica.log
-
-    @property
-    def group(self) -> Sequence[str]:
-        """Who belongs to the group, as this node knows."""
-        return self._replica.order
-
-    def has_majority_of(self, group: Collection[str]) -> bool:
-        """Whether those of a group that this master has in its view are a majority of it."""
-        view = self._leader.members if self._leader is not None else ()
-        return sum(name in group for name in view) >= majority(len(group))
-
     # What an election needs.
 
     def hears_master(self) -> bool:
@@ -350,6 +209,7 @@ class Joram:
     def become_leader(self, epoch: int, members: list[str]) -> None:
         """The election is won: go on as master."""
         self.receive_from(None)
+        self._end_all_catch_up_feeds()
         self.started = True
         self._replica.runtime.point(ELECTED)
         self._leader = Leader(self._replica, epoch, members)
@@ -423,8 +283,7 @@ class Joram:
         if self._leader is not None:
             self._step_down(f"{peer} is master in epoch {round_of(epoch)}")
         self._election.cancel()
-        for each in list(self._catch_up_feeds):
-            self._end_catch_up_feeds(each)
+        self._end_all_catch_up_feeds()
         replica.promise(epoch)
         self.started = True
         if self._master != peer:
@@ -469,6 +328,11 @@ class Joram:
             self._catch_up_feeds[peer] = (message.epoch, replicator)
             replicator.pump(self._replica.now())
 
+    def _end_all_catch_up_feeds(self) -> None:
+        """There is a master: no candidate needs what this node has any more."""
+        for peer in list(self._catch_up_feeds):
+            self._end_catch_up_feeds(peer)
+
     def _end_catch_up_feeds(self, peer: str) -> None:
         _, replicator = self._catch_up_feeds.pop(peer, (0, None))
         if replicator is not None:
@@ -476,6 +340,7 @@ class Joram:
 
     def _state_begin(self, peer: str, message: StateBegin) -> None:
         if self._received is not None and (self._received.source, self._received.epoch) == (peer, message.epoch):
+            self._states += 1
             self._received.begin_state(message)
 
     def _state_chunk(self, peer: str, message: StateChunk) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
+from nodes.reference.api import Pending
 from nodes.reference.bugs import OWN_LOG_WINS
 from nodes.reference.designs.joram.decisions import (
     Candidate,
@@ -21,6 +22,7 @@ from nodes.reference.designs.joram.replica import Replica
 from nodes.reference.replication.follower_log import FollowerLog
 from nodes.reference.replication.messages import position_of
 from nodes.reference.replication.positions import LogId, Position, plan_feed
+from nodes.reference.replication.quorum import majority
 
 _ASK_AGAIN = 0.1
 """Detection time-outs, at least, between a pre-vote that all have answered in vain and the next."""
@@ -75,6 +77,8 @@ class Election:
         self._deadline = self._grace = 0.0
         self._ready_at: float | None = None
         self._retry_at = 0.0
+        self._in_vain: float | None = None
+        """When all had answered, and not enough had agreed, the last time that this node asked for pre-votes."""
         self._favoured = ""
         self._favoured_until = 0.0
 
@@ -116,7 +120,16 @@ class Election:
         """Stop standing."""
         if self.phase == ADOPTING:
             self._node.receive_from(None)
-        self.phase = IDLE
+        self.phase, self._in_vain = IDLE, None
+
+    def pending(self) -> Pending:
+        """What a candidate is about to do."""
+        agreed = len(self._promises) if self.phase == PROPOSING else 1 + list(self._answers.values()).count("")
+        if self.phase in (PREVOTING, PROPOSING) and agreed >= majority(len(self._replica.order)):
+            return {"enough": [(self._epoch, self.phase)]}
+        if self.phase == IDLE and self._in_vain is not None and (turn := self.turn()) is not None and turn[0] == 0:
+            return {"asks-again": [self._in_vain]}
+        return {}
 
     def answered(self, peer: str, message: PreVoteReply) -> None:
         """A peer's pre-vote, or its refusal to promise."""
@@ -197,6 +210,7 @@ class Election:
             elif len(self._answers) >= len(self._asked):
                 # Most often somebody has heard the master a moment longer than this node: asking again costs nothing.
                 self.cancel()
+                self._in_vain = self._replica.now()
                 self._back_off(_ASK_AGAIN * (1 + self._replica.runtime.random.random()))
         elif self.phase == PROPOSING and self._is_enough(
             len(self._promises) - 1, len(self._promises) - 1 + len(self._answers)

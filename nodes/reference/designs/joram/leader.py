@@ -49,6 +49,8 @@ class Leader:
         self.epoch = epoch
         self.members = list(members)
         self.serving = False
+        self.unleased = 0
+        """Effects that were let out without a lease, which never happens."""
         self._frames = SharedFrames()
         self._replicators: dict[str, Replicator] = {}
         self._acked: dict[str, int] = {}
@@ -294,13 +296,25 @@ class Leader:
         if not self.serving:
             found["serving"] = [self.epoch]
         elif not self.holds_lease():
-            found["lease"] = [""]
+            found["lease"] = found["without-lease"] = [""]
         elif (untold := self._outbox.first(replica.committed)) is not None:
             found["untold"] = [untold]
         if replica.committed < log.last:
             found["uncommitted"] = [replica.committed]
         if behind := [(peer, each.progress) for peer, each in self._replicators.items() if each.match < log.last]:
             found["behind"] = behind
+        feeds = self._replicators.items()
+        if lacking := [(peer, each.next) for peer, each in feeds if each.lacks_entries(self._ship_upto)]:
+            found["unsent"] = lacking
+        if lacking_pieces := [peer for peer, each in feeds if each.lacks_pieces]:
+            found["unsent-state"] = lacking_pieces
+        if self._ship_upto < log.last:
+            found["unshipped"] = [self._ship_upto]
+        latest = replica.now() - replica.options.detection_timeout
+        silent = [name for name in self.members[1:] if self._seen.get(name, latest) < latest]
+        left = [name for name in self.members[1:] if replica.links.silent_for(name) == float("inf")]
+        if len(self.members) - len({*silent, *left}) >= majority(len(replica.order)):
+            found["silent-member"] = silent
         if away := [peer for peer in replica.order if peer not in self.members]:
             found["not-in-view"] = away
         return found
@@ -314,6 +328,10 @@ class Leader:
     def transfers(self) -> int:
         """How many replicas are being sent the whole state."""
         return sum(not each.in_step for each in self._replicators.values())
+
+    def sent_state(self) -> list[str]:
+        """The peers that are being sent the whole state."""
+        return [peer for peer, each in self._replicators.items() if each.sends_state]
 
     def unfinished(self) -> int:
         """Commands that have been submitted but have had no effect yet."""
@@ -443,7 +461,10 @@ class Leader:
     def _release(self) -> None:
         if self.holds_lease():
             self._held_back = False
-            self._replica.broker.release(self._outbox.release())
+            effects = self._outbox.release()
+            if effects and not self.holds_lease():
+                self.unleased += len(effects)
+            self._replica.broker.release(effects)
         elif self._outbox and not self._held_back:
             self._held_back = True
             self._replica.runtime.log("lease expired", epoch=round_of(self.epoch), waiting=len(self._outbox))

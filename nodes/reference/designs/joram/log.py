@@ -25,9 +25,9 @@ CACHE_BYTES = 16 << 20
 
 T = TypeVar("T")
 
-Outline = tuple[int, int, int, int, int, int, int]
+Outline = tuple[int, int, int, int, int, int, int, int]
 """Of a log: what is promised, and what of that is on disk; the index of the last entry that was dropped, of the last
-one, and its epoch; the index of the last one on disk, and of the newest that changed the group."""
+one, and its epoch; the index of the last one on disk, and of the newest that changed the group, and the view."""
 
 
 def encode_command(command: Command) -> bytes:
@@ -181,12 +181,17 @@ class Log:
         """What invariants ask for, of all there is."""
         epochs = self._epochs
         return (self.promised, self._written[2], self.base, self.last, epochs[-1] if epochs else self.base_epoch,
-                self._clean_upto, self._groups[-1][0])  # fmt: skip
+                self._clean_upto, self._groups[-1][0], self._views[-1][0])  # fmt: skip
 
     @property
     def view(self) -> list[str]:
         """Members of the newest view in the log, committed or not."""
         return self._views[-1][1]
+
+    @property
+    def views(self) -> Sequence[tuple[int, list[str]]]:
+        """The views that the log tells of, each with the index of its entry; the first one is that at ``base``."""
+        return self._views
 
     def view_at(self, index: int) -> list[str]:
         """Members of the view that holds at an entry."""

@@ -255,6 +255,11 @@ class Replica:
             self.log.write()
         self._persisted = self.now()
 
+    @property
+    def persisted(self) -> float:
+        """When ``persist`` was called last."""
+        return self._persisted
+
     def unpersisted_for(self) -> float:
         """Seconds since the last ``persist``."""
         return self.now() - self._persisted

@@ -1,0 +1,257 @@
+"""What holds of the views that HA Joram's masters install, of what they commit and let out, with
+``partitions=primary-partition``."""
+
+from __future__ import annotations
+
+from bisect import bisect_right, insort
+
+from nodes.reference.designs.joram.decisions import round_of
+from nodes.reference.designs.joram.design import Joram
+from nodes.reference.designs.joram.leader import JOIN_LAG
+from nodes.reference.designs.joram.looks import Observed
+from nodes.reference.replication.positions import plan_feed
+from nodes.reference.replication.quorum import majority
+from stormproof.contracts.invariant import Invariant, Watcher
+
+PRIMARY = {"partitions": ("primary-partition",)}
+SAFE = {**PRIMARY, "propagation": ("synchronous",)}
+
+
+class ViewsInOrder(Watcher):
+    """The programs, and the view that each master had when it was last looked at."""
+
+    def __init__(self) -> None:
+        self._programs: dict[str, Joram] = {}
+        self._views: dict[str, tuple[int, tuple[str, ...]]] = {}
+
+    def look(self, node: str, program: Joram, now: Observed, before: Observed | None) -> str:
+        """The master is first, then come those of the view before in their order, then who has caught up."""
+        self._programs[node] = program
+        if not now.leads:
+            self._views.pop(node, None)
+            return ""
+        members, (epoch, former) = tuple(program.members), self._views.get(node, (0, ()))
+        if epoch == now.leads and former == members and before is not None and before.group_index == now.group_index:
+            return ""
+        self._views[node] = now.leads, members
+        told = f"its view is {','.join(members)}"
+        if members[:1] != (node,) or len(set(members)) < len(members) or not set(members) <= set(program.group):
+            return f"{told}, and the group {','.join(program.group)}"
+        if tuple(program.log.view) != members:
+            return f"{told}, and that of its log {','.join(program.log.view)}"
+        first = epoch != now.leads
+        if first:
+            if now.view_index != now.last or now.last - 1 < now.base:
+                return ""
+            former = tuple(program.log.view_at(now.last - 1))
+        kept = [name for name in former if name in members and name != node]
+        joined = [name for name in members if name not in former and name != node]
+        if first:
+            joined.sort(key=list(program.group).index)
+        if list(members[1:]) != [*kept, *joined]:
+            return f"{told}, and that before {','.join(former)}"
+        if not first and len(members) < len(former) and len(members) < majority(len(program.group)):
+            return f"{told}, which is no majority of {len(program.group)}, and before it had {len(former)} members"
+        lacks = (self._lacks(name, program, now, first) for name in (members[1:] if first else joined))
+        return next(filter(None, lacks), "")
+
+    def _lacks(self, name: str, program: Joram, now: Observed, first: bool) -> str:
+        """What is wrong when a member has not nearly caught up."""
+        if not first:
+            acknowledged, least = program.acknowledged.get(name), min(now.committed, now.last - 2 * JOIN_LAG)
+            if acknowledged is not None and acknowledged >= least:
+                return ""
+            return f"{name} joins the view, and has acknowledged {acknowledged or 'nothing'} of {now.committed}"
+        other = self._programs.get(name)
+        if other is None or other.log.promised != now.leads:
+            return ""
+        needs = plan_feed(other.log.position(), program.log.epoch_at).state
+        return f"{name} is in the first view, and needs the whole state" if needs else ""
+
+    def ended(self, node: str) -> None:
+        """It begins anew."""
+        self._programs.pop(node, None)
+        self._views.pop(node, None)
+
+
+class ViewsMatch(Watcher):
+    """Which views were installed by an entry, in which epochs, and which of these are known to be committed."""
+
+    def __init__(self) -> None:
+        self._views: dict[int, dict[int, list[str]]] = {}
+        self._indices: list[int] = []
+        self._committed: set[tuple[int, int]] = set()
+
+    def look(self, node: str, program: Joram, now: Observed, before: Observed | None) -> str:
+        """The view at the entry that a replica's log begins behind is the newest that was committed there: one that
+        may have been committed meanwhile, or the newest that is known to be."""
+        if before is not None and (before.base, before.view_index, before.committed >= before.view_index) == (
+                now.base, now.view_index, now.committed >= now.view_index):
+            return ""
+        log = program.log
+        for index, members in log.views[1:]:
+            epoch = log.epoch_at(index) or 0
+            if index not in self._views:
+                insort(self._indices, index)
+            self._views.setdefault(index, {})[epoch] = members
+            if index <= now.committed:
+                self._committed.add((index, epoch))
+        mine = log.view_at(now.base)
+        for place in reversed(self._indices[: bisect_right(self._indices, now.base)]):
+            installed = self._views[place]
+            if mine in installed.values():
+                return ""
+            for epoch, members in installed.items():
+                if (place, epoch) in self._committed:
+                    return f"at entry {now.base} its view is {','.join(mine)}, and that of others {','.join(members)}"
+        return ""
+
+
+class AllHaveIt(Watcher):
+    """What each replica has on disk."""
+
+    def __init__(self) -> None:
+        self._durable: dict[str, int] = {}
+        self._programs: dict[str, Joram] = {}
+
+    def look(self, node: str, program: Joram, now: Observed, before: Observed | None) -> str:
+        """A master commits what all members of its view have on disk."""
+        self._durable[node] = now.durable
+        self._programs[node] = program
+        if not now.leads or before is None or now.committed <= before.committed:
+            return ""
+        without = [name for name in program.members if self._durable.get(name, 0) < now.committed]
+        return f"it commits entry {now.committed}, which {without[0]} does not have on disk" if without else ""
+
+    def ended(self, node: str) -> None:
+        """It may have ended in the middle of a callback, after which nobody looked, with more on its disk."""
+        if (program := self._programs.pop(node, None)) is not None:
+            self._durable[node] = program.observed().durable
+
+
+class CountsForWhatItHas(Watcher):
+    """The programs."""
+
+    def __init__(self) -> None:
+        self._programs: dict[str, Joram] = {}
+
+    def look(self, node: str, program: Joram, now: Observed, before: Observed | None) -> str:
+        """A master whom a replica follows takes it to have no more than its log has: what it had before its disk was
+        lost does not count."""
+        self._programs[node] = program
+        master = self._programs.get(now.follows)
+        if master is None or now.takes != master.leads_in:
+            return ""
+        index = master.acknowledged.get(node, -1)
+        return f"its log ends at {now.last}, and its master takes it to have entry {index}" if index > now.last else ""
+
+    def ended(self, node: str) -> None:
+        """What it has is looked at when it has been started again."""
+        self._programs.pop(node, None)
+
+
+class StatesAreNeeded(Watcher):
+    """The programs."""
+
+    def __init__(self) -> None:
+        self._programs: dict[str, Joram] = {}
+
+    def look(self, node: str, program: Joram, now: Observed, before: Observed | None) -> str:
+        """Who is sent the whole state had neither the end of its log, nor what it had applied, in its master's log."""
+        self._programs[node] = program
+        if before is None or now.states == before.states:
+            return ""
+        master = self._programs.get(now.follows)
+        if master is None or now.takes != master.leads_in:
+            return ""
+        log = master.log
+        if log.epoch_at(before.last) == before.last_epoch or log.base <= before.committed <= log.last:
+            return (f"it is sent the whole state by {now.follows}, and its log ended at {before.last}, of which "
+                    f"{before.committed} were committed; that of its master begins behind {log.base}")
+        return ""
+
+    def ended(self, node: str) -> None:
+        """It begins anew."""
+        self._programs.pop(node, None)
+
+
+class CommitsItsOwn(Watcher):
+    """Nothing of its own: a master is looked at as it is."""
+
+    def look(self, node: str, program: Joram, now: Observed, before: Observed | None) -> str:
+        """Counting who has an entry proves something of the own epoch only."""
+        if before is None or not now.leads or before.leads != now.leads or now.committed <= before.committed:
+            return ""
+        epoch = program.log.epoch_at(now.committed)
+        if epoch in (now.leads, None):
+            return ""
+        return f"it commits entry {now.committed} of epoch {round_of(epoch or 0)} in epoch {round_of(now.leads)}"
+
+
+class ReleasesInLease(Watcher):
+    """Nothing of its own: a master is looked at as it is."""
+
+    def look(self, node: str, program: Joram, now: Observed, before: Observed | None) -> str:
+        """Whatever it lets out, its lease holds in that moment, whenever it is looked at."""
+        return f"it has let out {now.unleased} effects without a lease" if now.unleased else ""
+
+
+class StatusTells(Watcher):
+    """Nothing of its own: a replica is looked at as it is."""
+
+    period = 1.5
+
+    def inspect(self, node: str, program: Joram) -> str:
+        """What a person is told is how it is."""
+        now, said, log = program.observed(), program.status(), program.log
+        suspects = [name for name in program.group if name != node and not program.believes(name)]
+        is_ = {
+            "serving": now.leads > 0 and bool(program.admission().accepted),
+            "epoch": round_of(now.leads or now.promised), "view": list(log.view), "applied": program.step,
+            "committed": now.committed, "log_first": now.base + 1, "log_last": now.last,
+            "suspects": suspects,
+        }  # fmt: skip
+        if wrong := [name for name, value in is_.items() if said[name] != value]:
+            return f"its status tells {wrong[0]} {said[wrong[0]]}, which is {is_[wrong[0]]}"
+        if said["learners"] and not now.leads:
+            return f"its status tells of {','.join(said['learners'])}, whom only a master takes in"
+        roles = _roles(node, program, now, len(program.group) - len(suspects))
+        return "" if said["role"] in roles else f"its status tells that it is {said['role']}, and it is {roles[0]}"
+
+
+def _roles(node: str, program: Joram, now: Observed, living: int) -> tuple[str, ...]:
+    """What a replica may say that it is, by docs/designs/joram.md."""
+    if now.leads:
+        return ("master",)
+    if program.is_apart:
+        return ("apart",)
+    if program.hears_master():
+        return ("slave",) if node in program.log.view else ("joining",)
+    return ("minority", "starting") if living < majority(len(program.group)) else ("electing", "starting")
+
+
+VIEWS = (
+    Invariant("views-in-order", "a master comes first in its view, then those of the view before, in their order, "
+              "then who has caught up; a view that gets smaller is a majority of the group",
+              "4.8: the master is the first in the group list; docs/designs/joram.md, Roles, views, epochs",
+              ViewsInOrder, where=PRIMARY),
+    Invariant("views-match", "the view at an entry that is committed is the same everywhere",
+              "4.5: when a replica fails, a new view of the group is sent to each replica", ViewsMatch,
+              unless=("disk",), where=SAFE),
+    Invariant("all-have-it", "with ack=all a master commits what every member of its view has on disk",
+              "4.2.1; docs/designs/joram.md: ack, every member of the view", AllHaveIt, unless=("disk",),
+              where={**SAFE, "ack": ("all",)}),
+    Invariant("counts-for-what-it-has", "a replica counts at its master for no more than its log has",
+              "Raft paper, Figure 2: matchIndex; docs/designs/joram.md, Start and restart: a replica whose disk is "
+              "empty doesn't count", CountsForWhatItHas, where=PRIMARY),
+    Invariant("states-are-needed", "who is sent the whole state lacks more than its master's log has",
+              "docs/designs/joram.md, Catching up: if the master has the same entry, it sends what comes after; "
+              "otherwise the whole state", StatesAreNeeded, unless=("disk",), where=SAFE),
+    Invariant("commits-its-own", "a master commits entries of its own epoch, and with them those before",
+              "Raft paper, 5.4.2", CommitsItsOwn, where=PRIMARY),
+    Invariant("releases-in-lease", "a master lets nothing out without a lease",
+              "Ongaro's dissertation, 6.4.1; docs/designs/joram.md: the master releases effects only while it holds a "
+              "lease", ReleasesInLease, where=PRIMARY),
+    Invariant("status-tells", "the status of a replica tells how it is", "docs/designs/joram.md, Roles, views, epochs",
+              StatusTells, where=PRIMARY),
+)  # fmt: skip

@@ -1,0 +1,242 @@
+"""What is wrong in a replica of HA Joram so that one of its invariants, or of its deadlines, does not hold."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import pytest
+
+from harness.sim.campaign import Case
+from nodes.reference.api import Admission, Broker
+from nodes.reference.designs.joram import election
+from nodes.reference.designs.joram.decisions import Voter, committed_index, refusal
+from nodes.reference.designs.joram.design import Joram
+from nodes.reference.designs.joram.election import Election
+from nodes.reference.designs.joram.leader import Leader
+from nodes.reference.designs.joram.outbox import Outbox
+from nodes.reference.designs.joram.replica import Replica
+from nodes.reference.replication.follower_log import FollowerLog
+from nodes.reference.replication.positions import Feed
+from nodes.reference.replication.replicator import Replicator
+
+Patch = pytest.MonkeyPatch
+_SHORT = {"fault_duration": "1.5", "fault_gap": "0.3", "detection_timeout": "0.5", "idle_timeout": "2", "min_ok": "5"}
+
+
+def _group(nemesis: str, **settings: str) -> Case:
+    return Case("joram", "queue", nemesis, 3, 15.0, 30.0, {**_SHORT, **settings})
+
+
+def unpromised(patch: Patch) -> None:
+    """A replica promises nothing to the master that it follows."""
+    promise = Replica.promise
+    patch.setattr(Replica, "promise",
+                  lambda self, epoch: promise(self, epoch) if epoch % 64 == self.rank else None)
+
+
+def anybody_is_enough(patch: Patch) -> None:
+    """A candidate goes on with whoever agrees."""
+    patch.setattr(election, "has_quorum", lambda *_: True)
+
+
+def no_turns(patch: Patch) -> None:
+    """Whoever may stand does so at once."""
+    patch.setattr(Election, "_turn", lambda self: 0.0)
+
+
+def amnesia(patch: Patch) -> None:
+    """Whenever n1 is started its log is gone."""
+    init = Replica.__init__
+
+    def emptied(self: Replica, broker: Broker, *more: Any) -> None:
+        if broker.config.node == "n1":
+            for table in ("joram_log", "joram_meta"):
+                broker.database.execute(f"DROP TABLE IF EXISTS {table}")
+        init(self, broker, *more)
+
+    patch.setattr(Replica, "__init__", emptied)
+
+
+def empty_that_votes(patch: Patch) -> None:
+    """A replica that has lost its log votes as if it had it."""
+    def anything(voter: Voter, epoch: int, first_start: bool, primary: bool) -> str | None:
+        return refusal(voter, epoch, first_start, primary) if voter.has_log else None
+
+    amnesia(patch)
+    patch.setattr(election, "refusal", anything)
+
+
+def names_the_first(patch: Patch) -> None:
+    """Clients are sent to the first replica of the group, whoever is master."""
+    admission = Joram.admission
+
+    def instead(self: Joram) -> Admission:
+        told = admission(self)
+        return told if told.accepted else Admission(False, told.reason, self._replica.group[0].client)
+
+    patch.setattr(Joram, "admission", instead)
+
+
+def last_in_its_view(patch: Patch) -> None:
+    """A master comes last in the view that it installs."""
+    patch.setattr(election, "new_view", lambda me, previous, willing, order: [*willing, me])
+
+
+def other_view(patch: Patch) -> None:
+    """A state that is taken over comes with another view."""
+    load = Replica.load
+    patch.setattr(Replica, "load",
+                  lambda self, rows, at, view, group: load(self, rows, at, list(reversed(view)), group))
+
+
+def most_are_all(patch: Patch) -> None:
+    """With ack=all a majority is enough."""
+    def by_majority(acked: Mapping[str, int], view: Sequence[str], replicas: int, ack: str, primary: bool) -> int:
+        return committed_index(acked, view, replicas, "majority", primary)
+
+    patch.setattr("nodes.reference.designs.joram.leader.committed_index", by_majority)
+
+
+def counts_on_when_empty(patch: Patch) -> None:
+    """What a replica had acknowledged counts on when its link is lost, though it has lost its log."""
+    def lost(self: Leader, peer: str) -> None:
+        replicator = self._replicators.pop(peer, None)
+        if replicator is not None:
+            replicator.close()
+
+    amnesia(patch)
+    patch.setattr(Leader, "lost_link", lost)
+
+
+def always_the_whole(patch: Patch) -> None:
+    """Whoever follows is sent the whole state."""
+    patch.setattr("nodes.reference.replication.replicator.plan_feed", lambda position, epoch_at: Feed(0, state=True))
+
+
+def former_epochs_count(patch: Patch) -> None:
+    """Entries of former epochs are committed when most have them."""
+    committed = Leader._committed
+
+    def counted(self: Leader) -> int:
+        start, self._epoch_start = self._epoch_start, 0
+        found = committed(self)
+        self._epoch_start = start
+        return found
+
+    patch.setattr(Leader, "_committed", counted)
+
+
+def lets_all_out(patch: Patch) -> None:
+    """Nobody asks for a lease before effects are let out."""
+    def release(self: Leader) -> None:
+        effects = self._outbox.release()
+        self.unleased += len(effects) * (not self.holds_lease())
+        self._replica.broker.release(effects)
+
+    patch.setattr(Leader, "_release", release)
+
+
+def status_of_before(patch: Patch) -> None:
+    """The status tells of one entry more than there is."""
+    status = Joram.status
+    patch.setattr(Joram, "status", lambda self: {**(told := status(self)), "log_last": told["log_last"] + 1})
+
+
+JORAM_BREAKS: dict[str, tuple[Case, Callable[[Patch], None]]] = {
+    "one-role": (_group("kill"), unpromised),
+    "elected-by-majority": (_group("partition"), anybody_is_enough),
+    "stands-in-turn": (_group("kill"), no_turns),
+    "empty-promises-nothing": (_group("crash"), empty_that_votes),
+    "names-its-master": (_group("kill"), names_the_first),
+    "views-in-order": (_group("kill"), last_in_its_view),
+    "views-match": (_group("partition,pause,kill", log_keep="5"), other_view),
+    "all-have-it": (_group("kill"), most_are_all),
+    "counts-for-what-it-has": (_group("kill"), counts_on_when_empty),
+    "states-are-needed": (_group("kill"), always_the_whole),
+    "commits-its-own": (_group("kill", ack="majority"), former_epochs_count),
+    "releases-in-lease": (_group("points", points_kind="pause", points_at="joram.shipped"), lets_all_out),
+    "status-tells": (_group("kill"), status_of_before),
+}
+
+
+def never_enough(patch: Patch) -> None:
+    """A candidate makes nothing of the votes that it gets, once its group has started."""
+    evaluate = Election._evaluate
+    patch.setattr(Election, "_evaluate", lambda self: None if self._node.started else evaluate(self))
+
+
+def behind_others(patch: Patch) -> None:
+    """The first candidate waits as if there were others before it."""
+    patch.setattr(Election, "_turn", lambda self: 2 * self._replica.options.detection_timeout)
+
+
+def asks_rarely(patch: Patch) -> None:
+    """A candidate that was answered in vain waits for long."""
+    back_off = Election._back_off
+    patch.setattr(Election, "_back_off", lambda self, share: back_off(self, share + 1.5))
+
+
+def stays_master(patch: Patch) -> None:
+    """A master that hears nobody goes on."""
+    tick = Leader.tick
+
+    def on(self: Leader) -> None:
+        tick(self)
+
+    patch.setattr(Leader, "tick", on)
+
+
+def no_suspicion(patch: Patch) -> None:
+    """A member that is silent stays in the view."""
+    patch.setattr(Leader, "_is_silent", lambda self, peer: False)
+
+
+def one_window_of_state(patch: Patch) -> None:
+    """A state is not sent on when its first pieces have arrived."""
+    patch.setattr(Leader, "acked_chunks",
+                  lambda self, peer, message: self._replicators[peer].acked_chunks(message.chunks))
+
+
+def one_window_of_entries(patch: Patch) -> None:
+    """Entries are not sent on when the first of them have arrived."""
+    pump = Replicator.pump
+    patch.setattr(Replicator, "pump", lambda self, stamp: None if self.match > 0 else pump(self, stamp))
+
+
+def never_synchronised(patch: Patch) -> None:
+    """What is confirmed early goes to no other replica."""
+    add_ahead = Outbox.add_ahead
+
+    def added(self: Outbox, *of: Any) -> bool:
+        add_ahead(self, *of)
+        return False
+
+    patch.setattr(Outbox, "add_ahead", added)
+    patch.setattr(Leader, "_synchronise", lambda self: asyncio.sleep(1000))
+
+
+def deaf_to_commits(patch: Patch) -> None:
+    """A follower does not hear that anything is committed."""
+    patch.setattr(FollowerLog, "commit", lambda self, index: None)
+
+
+def never_quiet(patch: Patch) -> None:
+    """What was applied waits for the next entry until it is written."""
+    patch.setattr("nodes.reference.designs.joram.design.QUIET", 1000.0)
+
+
+_HALF = {"detection_timeout": "0.5", "fault_duration": "1.5", "fault_gap": "0.3"}
+JORAM_LATE: dict[str, tuple[str, str, str, dict[str, str], Callable[[Patch], None]]] = {
+    "enough": ("joram", "queue", "kill", {**_HALF, "kill_kind": "master"}, never_enough),
+    "first-stands": ("joram", "queue", "kill", {**_HALF, "kill_kind": "master"}, behind_others),
+    "asks-again": ("joram", "queue", "kill", {**_HALF, "kill_kind": "master"}, asks_rarely),
+    "without-lease": ("joram", "queue", "partition", _HALF, stays_master),
+    "silent-member": ("joram", "queue", "pause", _HALF, no_suspicion),
+    "unsent": ("joram", "queue", "kill", {**_HALF, "send_window": "200"}, one_window_of_entries),
+    "unsent-state": ("joram", "queue", "kill", {**_HALF, "log_keep": "5", "transfer_chunk": "24"}, one_window_of_state),
+    "unshipped": ("joram", "queue", "kill", {"propagation": "asynchronous"}, never_synchronised),
+    "uninformed": ("joram", "queue", "kill", {}, deaf_to_commits),
+    "unwritten": ("joram", "queue", "kill", {}, never_quiet),
+}
