@@ -8,7 +8,7 @@ from typing import Any
 
 from stormproof.contracts.deadline import Deadline, Plans, Waits
 
-PERIOD = 0.1
+PERIOD = 0.2
 """Simulated seconds between two looks at a node."""
 
 
@@ -33,7 +33,7 @@ class Deadlines:
     """
 
     def __init__(self, claimed: Sequence[Deadline], options: Mapping[str, Any]) -> None:
-        self._claimed = [(each, each.name, each.calm, each.seconds(options)) for each in claimed]
+        self._claimed = {each.name: (each, each.calm, each.seconds(options)) for each in claimed}
         self._standing: dict[str, _Standing] = {}
         self._last: float | None = None
         self._ran = self._calm = 0.0
@@ -58,11 +58,13 @@ class Deadlines:
                 self._calm += max(0.0, now - max(last, ran_on, calm_since))
         pending, standing = program.pending(), self._standing
         planned = self._planned() if self._planned is not None else {}
-        for deadline, name, calm, seconds in self._claimed:
-            found = pending.get(name)
-            if not found:
-                standing.pop(name, None)
+        for name in [name for name in standing if not pending.get(name)]:
+            del standing[name]
+        claimed = self._claimed
+        for name, found in pending.items():
+            if not found or name not in claimed:
                 continue
+            deadline, calm, seconds = claimed[name]
             total = self._calm if calm else self._ran
             known, things = standing.get(name), list(found)
             if known is None or known.things != things:

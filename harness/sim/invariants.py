@@ -89,7 +89,9 @@ class Observer:
         watchers = found.watchers_of(kind)
         deadlines = Deadlines(self._deadlines, self._options) if self._deadlines else None
         periodic = [(invariant, watcher) for invariant, watcher in watchers if watcher.period]
-        looking = [each for each in watchers if each[1] in found.looking]
+        looking = [(invariant, watcher, frozenset(watcher.fields)) for invariant, watcher in watchers
+                   if watcher in found.looking]  # fmt: skip
+        some = any(fields for *_, fields in looking)
         clock, due = self._clock, self._clock.now if self._deadlines or periodic else float("inf")
         inspected = dict.fromkeys(range(len(periodic)), due)
         observed: Callable[[], tuple[Any, ...]] = program.observed
@@ -101,7 +103,10 @@ class Observer:
             if found.alert or (now is not last and now != last):
                 before, last = last, now
                 seen[node] = now
-                for invariant, watcher in looking:
+                changed = _changed(now, before) if some and not found.alert else None
+                for invariant, watcher, fields in looking:
+                    if changed is not None and fields and changed.isdisjoint(fields):
+                        continue
                     wrong = watcher.look(node, program, now, before)
                     if wrong:
                         raise self._broken(invariant, wrong, node, found)
@@ -151,6 +156,13 @@ class Observer:
             "events": {name: [line[:_TEXT] for line in self._last_lines(group.machines[name], _LAST_LINES)]
                        for name in sorted(group.seen)},
         })  # fmt: skip
+
+
+def _changed(now: Any, before: Any) -> set[str] | None:
+    """The fields in which what is observed differs; None: it is looked at for the first time."""
+    if before is None:
+        return None
+    return {name for name, new, old in zip(now._fields, now, before, strict=True) if new is not old and new != old}
 
 
 def _told(seen: tuple[Any, ...]) -> str:

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 from icestorm_breaks import ICESTORM_BREAKS
 
-from harness.sim.campaign import ALL, Case, run_and_judge
+from harness.sim.campaign import ALL, NONE, Case, run_and_judge, run_seed
+from harness.sim.invariants import Group, Observer, kind_of
 from harness.sim.mutants import case_of
 from nodes.reference.bugs import BUGS
 from nodes.reference.designs.fiorano.active import ActiveSide
@@ -569,6 +570,25 @@ def test_what_was_stored_in_the_callback_that_a_kill_ended_is_on_disk(stored: in
     slave.now = slave.now._replace(last=8, durable=stored)
     watcher.ended("n2")
     assert look("n1", master, before._replace(committed=7), before) == found
+
+
+@pytest.mark.requirement("H17", part=True)
+def test_what_watchers_say_that_they_look_at_is_observed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else they would never be asked."""
+    asked: dict[type[Watcher], set[str]] = {}
+
+    def watch(observer: Observer, machine: str, node: str, group: str, program: Any, *rest: Any) -> Callable[[], None]:
+        found = Group(observer._invariants)
+        for _, watcher in found.watchers_of(kind_of(program)):
+            asked[type(watcher)] = set(watcher.fields) - set(getattr(program.observed(), "_fields", ()))
+        return lambda: None
+
+    monkeypatch.setattr(Observer, "watch", watch)
+    monkeypatch.setattr(Observer, "ended", lambda *_: None)
+    for system in ("standalone", "joram", "icestorm", "qpid", "fiorano"):
+        run_seed(Case(system, "queue" if system != "icestorm" else "events", "kill", None, 5.0, 5.0), 1, tmp_path,
+                 tmp_path, NONE)
+    assert asked and {watcher.__name__: missing for watcher, missing in asked.items() if missing} == {}
 
 
 def test_where_an_invariant_is_claimed() -> None:

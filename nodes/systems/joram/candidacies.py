@@ -19,6 +19,8 @@ _TURN = 2.0
 class OneRole(Watcher):
     """Nothing of its own: a replica is looked at as it is."""
 
+    fields = ("phase", "leads", "follows", "takes", "promised")
+
     def look(self, node: str, program: Joram, now: Observed, before: Observed | None) -> str:
         """Whoever leads or follows stands for nothing; a log is taken in the epoch that was promised last."""
         if now.phase != IDLE and (now.leads or now.follows):
@@ -37,6 +39,8 @@ class OneRole(Watcher):
 
 class ElectedByMajority(Watcher):
     """The newest epoch that each replica has ever promised."""
+
+    fields = ("leads", "promised")
 
     def __init__(self) -> None:
         self._promised: dict[str, int] = {}
@@ -66,6 +70,8 @@ class ElectedByMajority(Watcher):
 class StandsInTurn(Watcher):
     """Since when each replica has neither led nor followed anybody, by its own clock; and when it promised an epoch to
     another candidate meanwhile."""
+
+    fields = ("leads", "follows", "phase", "promised")
 
     def __init__(self) -> None:
         self._since: dict[str, float] = {}
@@ -101,6 +107,8 @@ class StandsInTurn(Watcher):
 class EmptyCountsForNothing(Watcher):
     """Which epochs were proposed by candidates that had a log."""
 
+    fields = ("promised",)
+
     def __init__(self) -> None:
         self._by_log: dict[int, bool] = {}
 
@@ -119,6 +127,8 @@ class EmptyCountsForNothing(Watcher):
 
 class NamesItsMaster(Watcher):
     """Who was master in each epoch."""
+
+    fields = ("leads", "follows", "takes", "group_index")
 
     def __init__(self) -> None:
         self._masters: dict[int, str] = {}

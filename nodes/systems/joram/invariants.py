@@ -31,6 +31,8 @@ _SAFE = {**_PRIMARY, "propagation": ("synchronous",)}
 class OneMasterAnEpoch(Watcher):
     """Who was master in each epoch."""
 
+    fields = ("leads",)
+
     def __init__(self) -> None:
         self._masters: dict[int, str] = {}
 
@@ -45,6 +47,8 @@ class OneMasterAnEpoch(Watcher):
 class LeadsInItsPromise(Watcher):
     """Nothing of its own: a master is looked at as it is."""
 
+    fields = ("leads", "promised")
+
     def look(self, node: str, program: Joram, now: Observed, before: Observed | None) -> str:
         """Whoever has promised a newer epoch than its own is master no more; and it has promised its own."""
         if now.leads in (0, now.promised):
@@ -54,6 +58,8 @@ class LeadsInItsPromise(Watcher):
 
 class OneServes(Watcher):
     """Who serves, and whether the leases of two hold at the same time."""
+
+    fields = ("leads", "serving")
 
     def __init__(self) -> None:
         self._masters: dict[str, Joram] = {}
@@ -79,6 +85,8 @@ class OneServes(Watcher):
 class Promises(Watcher):
     """What each replica has promised, and has on disk."""
 
+    fields = ("promised", "durable_promise")
+
     def __init__(self) -> None:
         self._durable: dict[str, int] = {}
 
@@ -96,6 +104,8 @@ class Promises(Watcher):
 class PromisesOnDisk(Watcher):
     """Nothing of its own: a replica is looked at as it is."""
 
+    fields = ("promised", "durable_promise")
+
     def look(self, node: str, program: Joram, now: Observed, before: Observed | None) -> str:
         """Whoever promises has it on disk before anybody can be told."""
         if now.durable_promise >= now.promised:
@@ -105,6 +115,8 @@ class PromisesOnDisk(Watcher):
 
 class RestsAfterStart(Watcher):
     """When each replica was started, by its own clock, with a log."""
+
+    fields = ("promised",)
 
     def __init__(self) -> None:
         self._started: dict[str, float] = {}
@@ -157,6 +169,8 @@ class LogIsShort(Watcher):
 class LeaseProtects(Watcher):
     """Who is master, and which epoch each replica has promised."""
 
+    fields = ("leads", "promised", "serving")
+
     def __init__(self) -> None:
         self._masters: dict[str, tuple[int, Joram]] = {}
         self._promised: dict[str, int] = {}
@@ -185,6 +199,8 @@ class LeaseProtects(Watcher):
 class NewestLogLeads(Watcher):
     """How far each replica's log went when it promised the epoch that it has promised now."""
 
+    fields = ("leads", "promised")
+
     def __init__(self) -> None:
         self._positions: dict[str, tuple[int, tuple[int, int]]] = {}
 
@@ -208,6 +224,8 @@ class NewestLogLeads(Watcher):
 class ServesAfterOwnEntry(Watcher):
     """Nothing of its own: a master is looked at as it is."""
 
+    fields = ("serving",)
+
     def look(self, node: str, program: Joram, now: Observed, before: Observed | None) -> str:
         """What a master has committed is of its own epoch before it serves."""
         if not now.serving or (before is not None and before.serving):
@@ -220,6 +238,8 @@ class ServesAfterOwnEntry(Watcher):
 
 class LogsMatch(Watcher):
     """Each entry by index and epoch: what it held, and the epoch of the entry before it."""
+
+    fields = ("last", "last_epoch")
 
     def __init__(self) -> None:
         self._entries: dict[tuple[int, int], tuple[int | None, bytes]] = {}
@@ -252,6 +272,8 @@ class CommittedStays(Watcher):
 
     ``newest`` is the highest of them: by the matching of logs, who has that one has all.
     """
+
+    fields = ("leads", "committed", "last")
 
     def __init__(self) -> None:
         self._epochs: dict[int, int] = {}
@@ -291,6 +313,8 @@ class CommittedStays(Watcher):
 
 class CommittedIsDurable(Watcher):
     """What each replica has on disk."""
+
+    fields = ("durable", "leads", "committed")
 
     def __init__(self) -> None:
         self._durable: dict[str, int] = {}
@@ -348,6 +372,8 @@ class AcknowledgedIsThere(Watcher):
 class GroupsOverlap(Watcher):
     """Who belongs to the group, as each replica's log says."""
 
+    fields = ("group_index",)
+
     def __init__(self) -> None:
         self._groups: dict[str, frozenset[str]] = {}
 
@@ -377,6 +403,8 @@ class GroupsOverlap(Watcher):
 class GroupsMatch(Watcher):
     """From which entry on who belonged to the group, as far as that is committed."""
 
+    fields = ("base", "group_index", "committed")
+
     def __init__(self) -> None:
         self._groups: dict[int, list[list[Any]]] = {}
         self._indices: list[int] = []
@@ -397,6 +425,8 @@ class GroupsMatch(Watcher):
 
 class TellsItsGroup(Watcher):
     """Nothing of its own: what a replica goes by, and tells, is compared with its log."""
+
+    fields = ("base", "group_index", "serving")
 
     def look(self, node: str, program: Joram, now: Observed, before: Observed | None) -> str:
         """Whenever the group has changed, or the replica begins to serve."""

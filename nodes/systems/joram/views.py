@@ -77,6 +77,8 @@ class ViewsInOrder(Watcher):
 class ViewsMatch(Watcher):
     """Which views were installed by an entry, in which epochs, and which of these are known to be committed."""
 
+    fields = ("base", "view_index", "committed")
+
     def __init__(self) -> None:
         self._views: dict[int, dict[int, list[str]]] = {}
         self._indices: list[int] = []
@@ -109,6 +111,8 @@ class ViewsMatch(Watcher):
 
 class AllHaveIt(Watcher):
     """What each replica has on disk."""
+
+    fields = ("durable", "leads", "committed")
 
     def __init__(self) -> None:
         self._durable: dict[str, int] = {}
@@ -153,6 +157,8 @@ class CountsForWhatItHas(Watcher):
 class StatesAreNeeded(Watcher):
     """The programs."""
 
+    fields = ("states",)
+
     def __init__(self) -> None:
         self._programs: dict[str, Joram] = {}
 
@@ -178,6 +184,8 @@ class StatesAreNeeded(Watcher):
 class CommitsItsOwn(Watcher):
     """Nothing of its own: a master is looked at as it is."""
 
+    fields = ("committed",)
+
     def look(self, node: str, program: Joram, now: Observed, before: Observed | None) -> str:
         """Counting who has an entry proves something of the own epoch only."""
         if before is None or not now.leads or before.leads != now.leads or now.committed <= before.committed:
@@ -190,6 +198,8 @@ class CommitsItsOwn(Watcher):
 
 class ReleasesInLease(Watcher):
     """Nothing of its own: a master is looked at as it is."""
+
+    fields = ("unleased",)
 
     def look(self, node: str, program: Joram, now: Observed, before: Observed | None) -> str:
         """Whatever it lets out, its lease holds in that moment, whenever it is looked at."""
