@@ -158,7 +158,7 @@ def requests_wait(patch: Patch) -> None:
 
 
 LATE: dict[str, tuple[str, dict[str, str], Callable[[Patch], None]]] = {
-    "overdue": ("kill", {}, undecided),
+    "overdue": ("kill", {"heartbeat": "1"}, undecided),
     "broadcast": ("kill", {}, not_broadcast),
     "sign-of-life": ("kill", {}, seldom_alive),
     "silent-channel": ("channel", {"fault_duration": "4"}, long_silence),

@@ -293,8 +293,8 @@ def forgotten_fence(patch: pytest.MonkeyPatch) -> None:
     """A storage service that is started anew knows one commit less."""
     read = StoredRows.__init__
 
-    def init(self: StoredRows, database: object) -> None:
-        read(self, database)  # type: ignore[arg-type]
+    def init(self: StoredRows, *about: Any) -> None:
+        read(self, *about)
         self.applied = max(0, self.applied - 1)
 
     patch.setattr(StoredRows, "__init__", init)
