@@ -11,7 +11,7 @@ import math
 from collections import deque
 from collections.abc import Callable, Mapping
 
-from nodes.reference.api import Broker, Command, Effect
+from nodes.reference.api import Broker, Command, Effect, Pending
 from nodes.reference.bugs import DATABASE_NOT_LOADED
 from nodes.reference.designs.fiorano.configuration import DATABASE, Options
 from nodes.reference.designs.fiorano.gateway.grants import ALONE, ANY
@@ -60,6 +60,11 @@ class SharedPair(Server):
     def serves(self) -> bool:
         """Whether clients are let in."""
         return self.state == ACTIVE
+
+    def pending(self) -> Pending:
+        """What the database was asked, and has not answered."""
+        asked = list(self._client.asked)
+        return {**super().pending(), **({"database": asked} if asked else {})}
 
     @property
     def stamp(self) -> Stamp:
