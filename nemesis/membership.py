@@ -66,7 +66,11 @@ class Membership(Fault):
             Infeasible: the test has none.
         """
         if kind == REMOVE:
-            replicas = [node for node in facts.eligible() if node not in (facts.primary, *facts.spares)]
+            # Other servers' replicas are none of this group: asked to take them in again, its master would do it.
+            first = facts.groups[0] if facts.groups else facts.nodes
+            group = next((each for each in facts.groups if facts.primary in each), first)
+            replicas = [node for node in facts.eligible()
+                        if node in group and node not in (facts.primary, *facts.spares)]
             if len(replicas) < 2:  # two, with the one that serves, are the least that a group is
                 raise Infeasible("there are too few replicas to give one up")
             return FaultPlan(kind, (rng.choice(replicas),))

@@ -30,6 +30,10 @@ class Host(Protocol):
     rng: random.Random
     model: BrokerModel
 
+    def queue(self) -> str:
+        """The name of one of its queues."""
+        ...
+
     def ended(self, xid: str) -> None:
         """A branch's end was confirmed."""
 
@@ -60,7 +64,10 @@ class Companion:
             await connection.abort()
             return NOBODY
         try:
-            return await self._do(connection)
+            done = await self._do(connection)
+            if connection.odd:
+                raise Mismatch(f"of another connection: {connection.odd}")
+            return done
         finally:
             await connection.abort()
 
@@ -128,19 +135,16 @@ class Companion:
             await connection.settled()
 
     async def _send(self, connection: StompConnection) -> str:
-        destination = f"/queue/{self._queue()}"
+        destination = f"/queue/{self._host.queue()}"
         self._numbers += 1
         body = b"companion %d" % self._numbers
         await self._say(connection, "SEND", {"destination": destination, **_TEXT}, body)
         self._host.model.send(destination, _TEXT, body)
         return "SEND"
 
-    def _queue(self) -> str:
-        return f"{self._host.mine}.{self._host.rng.choice('abc')}"
-
     async def _take(self, connection: StompConnection) -> str:
         """From a queue that nobody else has: some are acknowledged, and what is not goes back."""
-        rng, box = self._host.rng, self._host.model.queue(self._queue())
+        rng, box = self._host.rng, self._host.model.queue(self._host.queue())
         if box.subscriptions:
             return "nothing"
         window = min(rng.randint(1, 3), self._most)

@@ -27,6 +27,8 @@ Garble = Callable[[bytes], bytes]
 _READ_SIZE = 64 * 1024
 _SILENCE_FACTOR = 3
 
+_OFFERED = ("1.2", "100,100")
+"""The version that the reference broker speaks, and the heart-beats that it offers and asks for."""
 RECEIVED = "RECEIVED"
 """The frame by which a client of a reliable connection tells what it has received, if it has no other."""
 
@@ -96,7 +98,8 @@ class _State:
     """What survives a reconnection.
 
     ``early`` when receipts don't say that a frame is safe; ``safe`` is the highest number of which the broker says
-    so; ``final`` that number at the connection's end, if the broker could tell it.
+    so; ``final`` that number at the connection's end, if the broker could tell it; ``confirmed`` is that of the last
+    frame with a receipt.
     """
 
     connection_id: str | None = None
@@ -105,6 +108,7 @@ class _State:
     safe: int = 0
     final: int | None = None
     received: int = 0
+    confirmed: int = 0
     receipts: int = 0
     pending: dict[str, _Pending] = field(default_factory=dict)
 
@@ -123,6 +127,10 @@ class StompConnection:
         """``undone`` is what came undone with an earlier connection; it is sent first."""
         self.settings = settings
         self.messages: deque[Frame] = deque()
+        self.odd = ""
+        """What a broker has said on it that none may say, in words; no client needs to mind."""
+        self.unnamed = False
+        """Whether the ERROR that came last named no receipt that was asked for."""
         self.peer: Address | None = None
         """The replica that it talks to, or talked to last."""
         self._addresses = list(addresses)
@@ -137,6 +145,10 @@ class StompConnection:
         self._arrived = asyncio.Event()
         self._settled = asyncio.Event()
         self._rests_until = 0.0
+        self._first = True
+        """Whether this TCP connection is its first one."""
+        self._told = 0
+        """Highest number of a message that this TCP connection began with as received."""
         self._broken: Exception | None = None
         for frame in undone:
             pending = self._enqueue(frame.command, frame.headers, frame.body)
@@ -391,12 +403,16 @@ class StompConnection:
             headers["x-reliable"] = "true"
             if state.connection_id:
                 headers |= {"x-connection-id": state.connection_id, "x-received": str(state.received)}
+        self._told, asked, self.unnamed = state.received, state.connection_id, False
+        self._first = asked is None
         writer.write(encode(Frame("CONNECT", headers)))
         frames: list[Any] = []
         while not any(isinstance(frame, Frame) for frame in frames):
             frames = await self._read(reader)
         answers = [frame for frame in frames if isinstance(frame, Frame)]
         self._greeted(answers[0])
+        if asked and state.connection_id != asked:
+            self._note("another connection was resumed than was asked for")
         self._connected = True
         for frame in answers[1:]:
             self._take(frame)
@@ -412,11 +428,16 @@ class StompConnection:
             raise _Refused(reason, frame.headers.get("x-master", ""))
         if frame.command != "CONNECTED":
             raise ProtocolError(f"{frame.command} where CONNECTED was expected")
+        if (frame.headers.get("version"), frame.headers.get("heart-beat")) != _OFFERED:
+            self._note("CONNECTED says something else than what was agreed on")
         state = self._state
         state.connection_id = frame.headers.get("x-connection-id")
         if "x-early" in frame.headers:
             state.early = True
-        self._safe(int(frame.headers.get("x-received", 0)))
+        applied = int(frame.headers.get("x-received", 0))
+        if state.confirmed > applied and not state.early:
+            self._note("a connection was resumed without what was confirmed on it")
+        self._safe(applied)
         server_beat = int(frame.headers.get("heart-beat", "0,0").split(",")[0])
         self._silence = max(server_beat / 1000, self.settings.heartbeat) * _SILENCE_FACTOR
         self._replicas(frame.headers.get("x-replicas", ""))
@@ -440,6 +461,8 @@ class StompConnection:
         """The connection can't be resumed: "the high availability is broken" (5.1.6)."""
         if "x-received" in headers:
             self._state.final = int(headers["x-received"])
+            if self._state.final < self._state.confirmed and not self._state.early:
+                self._note("a connection was closed without what was confirmed on it")
             self._safe(self._state.final)
         if headers["x-closed"] == "idle":
             return _Idle(f"{reason} for idleness: high availability is broken", asyncio.get_running_loop().time())
@@ -481,15 +504,22 @@ class StompConnection:
             raise EOFError("connection closed by the broker")
         return list(self._parser.feed(data))
 
+    def _note(self, what: str) -> None:
+        self.odd = self.odd or what
+
     def _take(self, frame: Frame) -> None:
         if frame.command == "RECEIPT":
             pending = self._state.pending.get(frame.headers.get("receipt-id", ""))
+            # What an earlier TCP connection brought may be confirmed here, and confirmed again when it is sent again.
+            if pending is None and self._first and not self._state.early:
+                self._note("a receipt came twice, or for nothing")
             if pending and pending.frame.command == RECEIVED:
                 del self._state.pending[pending.frame.headers["receipt"]]
                 if not pending.future.done():
                     pending.future.set_result(frame.headers)
             elif pending:
                 self._confirm_before(pending.seq)
+                self._state.confirmed = max(self._state.confirmed, pending.seq)
                 pending.done = True
                 if not pending.future.done():
                     pending.future.set_result(frame.headers)
@@ -499,6 +529,8 @@ class StompConnection:
             self._safe(int(frame.headers["x-safe"]))
         elif frame.command == "MESSAGE":
             number = int(frame.headers.get("x-seq", 0))
+            if number and number <= self._told and not self._state.early:
+                self._note("a message was sent again that was known to have been received")
             if number and number <= self._state.received:
                 return
             self._state.received = max(self._state.received, number)
@@ -507,6 +539,7 @@ class StompConnection:
         elif frame.command == "ERROR":
             reason = frame.headers.get("message", "error")
             asked = self._state.pending.get(frame.headers.get("receipt-id", ""))
+            self.unnamed = asked is None
             closed = "x-closed" in frame.headers
             if asked and not asked.future.done() and (closed or not self.settings.reliable):
                 asked.future.set_exception(Rejected(reason))

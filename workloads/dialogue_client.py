@@ -12,6 +12,7 @@ import asyncio
 import logging
 import random
 import re
+import zlib
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
@@ -40,7 +41,7 @@ from workloads.connection import REPEATED, ConnectionBroken, NotSent, Rejected
 from workloads.dialogue_exchanges import Exchanges
 from workloads.mismatch import Mismatch
 from workloads.room import Full, Room, takes_room
-from workloads.senseless import About, may_end, senseless
+from workloads.senseless import LONGEST, LONGEST_XID, About, may_end, senseless
 from workloads.surface import Surface, difference_of
 from workloads.visitor import NOBODY, Visitor
 
@@ -55,19 +56,25 @@ _IN_ORDER = ("ACK", "NACK", "SUBSCRIBE", "UNSUBSCRIBE", "COMMIT", "ABORT")
 """Commands whose receipts never come before anything else does: that of a message may, where it is not safe yet."""
 _CONSUMERS = (1, 1, 2, 3)
 """Subscriptions that a queue has at most, as drawn each time."""
-_MANY, _JUST_NOW = 1000, 1.0
+_MANY, _JUST_NOW = 1000, 0.5
 """What no client of a run comes to, of ends of branches, messages or others; seconds in which few branches end."""
-_SITUATED = 0.75
+_SITUATED = 0.6
 """Share of senseless commands about what the client has now that come before all others."""
+_GARBLED = 0.3
+"""Share of the others that are bytes which are no frame."""
 _FORGED = {"ack": "1", "subscription": "s0", "message-id": "m0", "redelivered": "true", "x-redeliveries": "7"}
 """Headers that only a broker may set: it takes no notice."""
 _BESIDES = 17
 """Headers, at most, that a frame has besides those of its content."""
 _LARGE = 140
 """Thousands of bytes: a few such bodies are more than a network takes from a broker whose client reads nothing."""
+_TAKES_TURNS = 5_000
+"""Bytes of a body that is large work for a broker."""
 _BURSTS = (1, 3, 6)
 _AT_ONCE = 6
 """Commands that are said at once, at most."""
+_LONG_NAMED = 4
+"""One of so many has a name as long as a name may be."""
 _FILLED = 5
 """Messages that are enough to fill a subscription, where it may hold more."""
 _TOO_MUCH = re.compile("subscriptions? .*holds? more than")
@@ -120,7 +127,7 @@ class DialogueClient(StompClient):
         self._steps: list[tuple[int, Callable[[], Awaitable[None]]]] = [
             (8, self._send), (4, self._subscribe), (9, self._settle_some), (2, self._unsubscribe),
             (3, self._begin), (7, self._add_to_transaction), (4, self._end_transaction), (1, self._part),
-            (1, self._be_refused), (1, self._be_slow), (2, self._have_company),
+            (2, self._be_refused), (1, self._be_slow), (2, self._have_company),
             # Of what is told without a receipt, or taken automatically, nobody would know what became of it.
             *([] if self._room.small else [(2, self._send_many)]), (2, self._settle_many),
             *([(1, self._be_taken_over)] if self._settings.reliable else
@@ -229,7 +236,10 @@ class DialogueClient(StompClient):
         return headers, body
 
     def queue(self) -> str:
-        return f"{self.mine}.{self.rng.choice('abc')}"
+        """The name of one of its queues; of some processes one has the longest name that there may be."""
+        name = f"{self.mine}.{self.rng.choice('abc')}"
+        longest = name.endswith("c") and zlib.crc32(self.mine.encode()) % _LONG_NAMED == 0
+        return name.ljust(LONGEST - len("/queue/"), "c") if longest else name
 
     def _topic(self) -> str:
         return f"/topic/{self.mine}.{self.rng.choice(_TOPICS)}"
@@ -240,9 +250,12 @@ class DialogueClient(StompClient):
     async def _send_many(self) -> None:
         """Messages of which the last alone asks for a receipt."""
         sent = []
+        # What is large has to wait for its turn, where little may be under way.
+        more = b"." * _TAKES_TURNS if self._limits.max_body > _LARGE * 1000 and self.rng.random() < 0.3 else b""
         for _ in range(self.rng.randint(2, _AT_ONCE)):
             destination = f"/queue/{self.queue()}"
-            sent.append((destination, *self.content()))
+            headers, body = self.content()
+            sent.append((destination, headers, body + more))
         for destination, headers, body in sent[:-1]:
             self._tell("SEND", {"destination": destination, **headers}, body)
         destination, headers, body = sent[-1]
@@ -371,6 +384,8 @@ class DialogueClient(StompClient):
 
     def _look(self) -> None:
         """Compare what has come with what was due."""
+        if odd := self.connection.odd:
+            raise Mismatch(odd)
         messages = self.connection.messages
         while messages:
             self.compare(messages.popleft())
@@ -448,7 +463,8 @@ class DialogueClient(StompClient):
     async def _begin_branch(self) -> None:
         """Begin a branch, and most often let it do something at once, so that it does when it is prepared."""
         before = set(self.model.transactions)
-        await self._begin(f"{self.mine}.x{self._numbers}")
+        xid = f"{self.mine}.x{self._numbers}"
+        await self._begin(xid if self._numbers % _LONG_NAMED else xid.ljust(LONGEST_XID, "x"))
         for name in set(self.model.transactions) - before:
             for _ in range(self.rng.randrange(4)):
                 await self._take()
@@ -561,6 +577,8 @@ class DialogueClient(StompClient):
         found = senseless(about)
         # First the kind: of some there are many. What can't be said at any time comes before what can.
         situated = [each for each in found if not each.always] if self.rng.random() < _SITUATED else []
+        if not situated and self.rng.random() < _GARBLED:
+            situated = [each for each in found if each.garble is not None]
         why = self.rng.choice(sorted({each.why for each in situated or found}))
         one = self.rng.choice([each for each in found if each.why == why])
         if one.settled is not None:
@@ -569,12 +587,19 @@ class DialogueClient(StompClient):
             self.model.settle("ACK", subscription, message)
         await self._be_safe()
         self.said.append(f"{one.command} {dict(one.headers)}, which makes no sense ({why})")
+        connection, patience = self._connection, float(self._options["op_timeout"])
+        refusing = asyncio.ensure_future(connection.request(
+            one.command, one.headers, one.body, patience, gap=int(one.gap), garble=one.garble))
+        await asyncio.sleep(0)
+        if self.rng.random() < 0.4:  # what follows has no effect either, so nothing of it ever comes
+            self._tell("SEND", {"destination": about.queue}, b"behind what makes no sense")
         try:
-            await self._connection.request(one.command, one.headers, one.body, float(self._options["op_timeout"]),
-                                           gap=int(one.gap), garble=one.garble)
+            await refusing
         except (Rejected, ConnectionBroken) as end:
-            if not isinstance(end, Rejected) and not self._connection.refused:
+            if not isinstance(end, Rejected) and not connection.refused:
                 raise
+            if self._settings.reliable and connection.unnamed and one.named:
+                raise Mismatch(f"the refusal of {why} does not name its receipt") from None
             self.surface.use(*one.items)
             await self._come_back()
             return

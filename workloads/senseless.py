@@ -12,6 +12,10 @@ from workloads.connection import Garble
 BEYOND = "beyond a limit"
 """How what is wrong begins where it is one of ``Limits``."""
 _IN_USE = "SUBSCRIBE to what is in use"
+_NO_FRAMES = (f"{BEYOND}: a body", f"{BEYOND}: headers")
+"""What is wrong with bytes of which a broker makes no frame."""
+LONGEST, LONGEST_XID = 200, 128
+"""Characters of a name, and of an XID, at most."""
 _MUCH, _MANY = 1 << 16, 100
 """Limits of as many bytes, or headers, are not gone beyond."""
 _GARBLES: tuple[tuple[str, Garble], ...] = (
@@ -42,6 +46,11 @@ class Senseless:
     body: bytes = b""
     garble: Garble | None = None
     settled: tuple[str, Subscription, Message] | None = None
+
+    @property
+    def named(self) -> bool:
+        """Whether a broker can tell which receipt was asked for: it is a frame, though one that is wrong."""
+        return self.garble is None and self.why not in _NO_FRAMES
 
     @property
     def items(self) -> tuple[str, ...]:
@@ -101,10 +110,39 @@ def _always(about: About) -> Iterator[Senseless]:
         ("SUBSCRIBE with no window", "SUBSCRIBE", {"id": "9", "destination": about.free, "x-prefetch": "0"}),
         ("UNSUBSCRIBE of nothing", "UNSUBSCRIBE", {"id": "never"}),
         ("BEGIN without a name", "BEGIN", {}),
+        ("BEGIN with a name that is too long", "BEGIN", {"transaction": "t" * (LONGEST + 1)}),
+        ("CONNECT again", "CONNECT", {"accept-version": "1.2"}),
+        ("ACK without an id", "ACK", {}),
+        ("SUBSCRIBE without an id", "SUBSCRIBE", {"destination": about.free}),
+        ("SUBSCRIBE with a window that is no number", "SUBSCRIBE",
+         {"id": "9", "destination": about.free, "x-prefetch": "1e3"}),
+        ("UNSUBSCRIBE without an id", "UNSUBSCRIBE", {}),
+        ("SUBSCRIBE to values", "SUBSCRIBE", {"id": "9", "destination": f"/last-value/{about.mine}"}),
+        ("READ of no key", "READ", {"destination": f"/last-value/{about.mine}"}),
+        *(("SEND to what is no name", "SEND", {"destination": destination}) for destination in (
+            f"{about.queue} and", "/queue/durable:guest:d", "/queue/last-value:v", f"/exchange/{about.mine}",
+            f"{about.queue}{'x' * (LONGEST + 1 - len(about.queue))}")),
+        *(("SEND of what is no value", "SEND", {"destination": f"/last-value/{about.mine}", **wrong}) for wrong in (
+            {}, {"x-key": "k", "x-expected": "any"}, {"x-key": "k" * (LONGEST + 1)},
+            {"x-key": "k", "transaction": "t"})),
     ]
     if about.branches:
-        commands.append(("COMMIT of an unknown XID", "COMMIT", {"x-xid": f"{about.mine}.never"}))
-        commands.append(("UNSUBSCRIBE of no durable one", "UNSUBSCRIBE", {"x-durable": f"{about.mine}-never"}))
+        topic = f"/topic/{about.mine}"
+        commands += [
+            ("COMMIT of an unknown XID", "COMMIT", {"x-xid": f"{about.mine}.never"}),
+            ("UNSUBSCRIBE of no durable one", "UNSUBSCRIBE", {"x-durable": f"{about.mine}-never"}),
+            ("PREPARE without a name", "PREPARE", {}),
+            ("COMMIT of two things", "COMMIT", {"transaction": "never begun", "x-xid": f"{about.mine}.never"}),
+            *(("SEND to what is no topic", "SEND", {"destination": destination})
+              for destination in (f"{topic}.*", f"{topic}.>", f"{topic}..a", f"{topic}.")),
+            *(("SUBSCRIBE to what is no pattern", "SUBSCRIBE", {"id": "9", "destination": destination})
+              for destination in (f"{topic}.>.a", f"{topic}..a", f"{topic}.a*")),
+            *(("SUBSCRIBE by what is no name", "SUBSCRIBE", {"id": "9", "destination": topic, "x-durable": name})
+              for name in ("a b", "a:b", "")),
+            ("SUBSCRIBE to a queue for good", "SUBSCRIBE", {"id": "9", "destination": about.free, "x-durable": "d"}),
+            *(("BEGIN with what is no XID", "BEGIN", {"transaction": "9", "x-xid": xid})
+              for xid in ("a b", "x" * (LONGEST_XID + 1), "")),
+        ]
     else:
         commands.append(("SEND to no exchange", "SEND", {"destination": f"{EXCHANGE_PREFIX}{about.mine}-none/k"}))
     for why, command, headers in commands:

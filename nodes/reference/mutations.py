@@ -188,7 +188,7 @@ _SURFACE = (
     _one("durable-keeps-pattern", "standalone",
          "a durable subscription that is taken up with another pattern keeps the old one",
          ".engine.destinations:_topic_queue", "elif queue.pattern == pattern:", "elif queue.pattern:"),
-    _one("pattern-one-word", "standalone", "`>` stands for exactly one more word", ".engine.topics:to",
+    _one("pattern-one-word", "standalone", "`>` stands for exactly one more word", ".engine.topics:_selecting",
          "matches(queue.pattern, topic)", 'matches(queue.pattern.replace(">", "*"), topic)'),
     _one("recover-tells-all", "standalone", "RECOVER lists the branches of other logins, too",
          ".engine.transactions:recover", " if owner == login]", "]"),
@@ -518,6 +518,19 @@ _FOUND_BY_OTHERS = (
          ".designs.icestorm.design:_request", "patient=True, ", ""),
     _one("given-to-all", "icestorm", "members are given the database that they have",
          ".designs.icestorm.election:_agree", "None if stamps[name] == stamps[best] else dump", "dump"),
+    _one("wake-lost", "standalone", "what is submitted while effects are handed out waits for the next command",
+         ".designs.standalone:_run", "            self._wake.clear()\n            self._commit()\n",
+         "            self._commit()\n            self._wake.clear()\n"),
+    _one("never-cut-off", "standalone", "a client that was told why it is ended is never cut off",
+         ".server.output_buffer:finish", "        self._loop.call_later(self._limits.linger, transport.abort)\n", ""),
+    _one("error-unnamed", "standalone", "an ERROR about a frame does not name the receipt that was asked for",
+         ".server.sessions:_command_of",
+         '                fault.headers = {**fault.headers, "receipt-id": asked}\n', "                pass\n"),
+    _one("network-beats-rare", "joram", "servers say something to each other in every five times network_timeout",
+         ".server.networks:_tick", "self._silence / 5", "self._silence * 5"),
+    _one("moves-one", "joram", "an element of a clustered queue gives one message for all that was asked for",
+         ".engine.clustered:balance", "while share.wanted and queue.has_waiting():",
+         "if share.wanted and queue.has_waiting():"),
 )
 
 MUTATIONS: Mapping[str, Mutation] = {

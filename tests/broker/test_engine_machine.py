@@ -586,6 +586,11 @@ class BrokerMachine(RuleBasedStateMachine):
                 assert isinstance(answer, Done) and answer.headers == {"x-xids": " ".join(self.prepared)}
 
     @invariant()
+    def memory_is_as_after_a_start(self) -> None:
+        for node in (self.node, self.twin):
+            assert node.engine.miscounted() == "" and node.engine.unlike_store() == ""
+
+    @invariant()
     def connections_are_right(self) -> None:
         assert list(self.node.engine.connections().items()) == [(c, m.reliable) for c, m in self.clients.items()]
 

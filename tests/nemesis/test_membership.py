@@ -125,3 +125,9 @@ def test_who_serves_is_not_removed_and_two_are_left() -> None:
     assert {Membership().plan("remove", facts, random.Random(seed)).targets for seed in range(20)} == {("n2",), ("n3",)}
     with pytest.raises(Infeasible, match="too few replicas"):
         Membership().plan("remove", replace(facts, states={**states, "n3": "dead"}), random.Random(1))
+
+
+def test_another_servers_replicas_are_not_removed() -> None:
+    nodes = ("n1", "n2", "n3", "n4", "n5", "n6")
+    facts = ClusterFacts(nodes, {}, dict.fromkeys(nodes, "running"), "n1", 1, {}, groups=(nodes[:3], nodes[3:]))
+    assert {Membership().plan("remove", facts, random.Random(seed)).targets for seed in range(20)} == {("n2",), ("n3",)}

@@ -11,6 +11,7 @@ import pytest
 
 from harness.sim.campaign import ALL, Case, run_and_judge
 from harness.sim.deadlines import Deadlines
+from nodes.reference.api import Deliver
 from nodes.reference.bugs import BUGS
 from nodes.reference.designs.fiorano import lock
 from nodes.reference.designs.fiorano.server import Server
@@ -20,9 +21,14 @@ from nodes.reference.designs.joram.election import Election
 from nodes.reference.designs.joram.outbox import Outbox
 from nodes.reference.designs.qpid.browsing import Browsing
 from nodes.reference.designs.qpid.primary import Primary
+from nodes.reference.designs.standalone import Standalone
+from nodes.reference.engine.clustered import Clustered
+from nodes.reference.server.collocated import CollocatedConnection
+from nodes.reference.server.guard import Guard
 from nodes.reference.server.networks import Networks
 from nodes.reference.server.output_buffer import OutputBuffer
 from nodes.reference.server.sessions import Session
+from nodes.reference.storage import client as storage_client
 from nodes.systems.catalog import SYSTEMS
 from nodes.timeouts import within
 from stormproof.contracts.deadline import Deadline, Pending
@@ -243,14 +249,92 @@ def undecided(patch: Patch) -> None:
 _LEASE = 1.0
 
 
+def awaits_the_database(patch: Patch) -> None:
+    """A server that the database does not answer waits on."""
+    patch.setattr(storage_client, "within", lambda seconds: within(None))
+
+
 def waits_for_ever(patch: Patch) -> None:
     """A server that the gateway does not answer waits on."""
     patch.setattr(lock, "within", lambda seconds: within(None if seconds == _LEASE else seconds))
 
 
+def never_cut_off(patch: Patch) -> None:
+    """A client that is ended is told nothing, and stays."""
+    patch.setattr(OutputBuffer, "finish", lambda self, last: None)
+
+
+def lazy(patch: Patch) -> None:
+    """Commands wait for others that may come."""
+    async def run(self: Standalone) -> None:
+        while True:
+            await self._wake.wait()
+            self._wake.clear()
+            await asyncio.sleep(0.5)
+            self._commit()
+
+    patch.setattr(Standalone, "_run", run)
+
+
+def nothing_shared(patch: Patch) -> None:
+    """Elements of clustered queues give each other nothing."""
+    patch.setattr(Clustered, "balance", lambda self, queue: None)
+
+
+def no_network_beats(patch: Patch) -> None:
+    """Servers say nothing to each other but messages, and do not mind silence."""
+    patch.setattr(Networks, "_tick", lambda self: asyncio.sleep(1000))
+
+
+def slow_to_open(patch: Patch) -> None:
+    """A client inside the broker takes its time."""
+    opened = CollocatedConnection.open
+
+    async def later(self: CollocatedConnection) -> None:
+        await asyncio.sleep(3)
+        await opened(self)
+
+    patch.setattr(CollocatedConnection, "open", later)
+
+
+def slow_to_react(patch: Patch) -> None:
+    """A client inside the broker thinks about each message."""
+    following = CollocatedConnection.next_message
+
+    async def later(self: CollocatedConnection) -> Deliver:
+        message = await following(self)
+        await asyncio.sleep(3)
+        return message
+
+    patch.setattr(CollocatedConnection, "next_message", later)
+
+
+def long_seconds(patch: Patch) -> None:
+    """So many passcodes may be hashed in a hundred seconds."""
+    count = Guard._count
+
+    def rarely(self: Guard) -> None:
+        self._window = max(self._window, self._now() - 0.5)
+        count(self)
+
+    patch.setattr(Guard, "_count", rarely)
+
+
+QUIET = ("silent-client", "mute-client", "idle-session", "network-silent")
+"""Whoever has something to say is not silent."""
 LATE: dict[str, tuple[str, str, str, dict[str, str], Callable[[Patch], None]]] = {
     "heart-beat": ("standalone", "queue", "kill", {}, no_beats),
-    "silent-client": ("standalone", "queue", "kill", {"client_heartbeat": "0.1"}, deaf_to_silence),
+    "silent-client": ("standalone", "queue", "kill", {"client_heartbeat": "1"}, deaf_to_silence),
+    "mute-client": ("standalone", "queue", "kill", {"client_heartbeat": "0.1"}, deaf_to_silence),
+    "idle-session": ("standalone", "queue", "kill", {"client_heartbeat": "1", "idle_timeout": "1"}, deaf_to_silence),
+    "lingering": ("standalone", "dialogue", "kill", {"client_heartbeat": "3", "op_timeout": "6"}, never_cut_off),
+    "uncommitted": ("standalone", "queue", "kill", {}, lazy),
+    "refused-idle": ("standalone", "dialogue", "kill", {"visitors": "true"}, long_seconds),
+    "sharing": ("joram", "clustered", "kill", {}, nothing_shared),
+    "network-beat": ("joram", "clustered", "kill", {}, no_network_beats),
+    "network-silent": ("joram", "clustered", "kill", {}, no_network_beats),
+    "collocated": ("standalone", "processing", "kill", {}, slow_to_open),
+    "reaction": ("standalone", "processing", "kill", {}, slow_to_react),
     "cut-early": ("standalone", "queue", "kill", {}, missed_beats_add_up),
     "held-up": ("standalone", "queue", "kill", {}, lost_wake_up),
     "unread": ("standalone", "dialogue", "none", {"output_timeout": "0.2", "client_heartbeat": "3"},
@@ -263,6 +347,7 @@ LATE: dict[str, tuple[str, str, str, dict[str, str], Callable[[Patch], None]]] =
     "expected-though-there": ("qpid", "queue", "kill", {"catchup_timeout": "2"}, still_expected),
     "ready-uncounted": ("qpid", "queue", "kill", {}, ready_for_nothing),
     "answer": ("fiorano", "queue", "gateway", {"gateway_kind": "cut", "lease": str(_LEASE)}, waits_for_ever),
+    "database": ("fiorano", "queue", "shared-db", {"mode": "shared", "database_timeout": "0.5"}, awaits_the_database),
     "undecided": ("fiorano", "queue", "kill", {"mode": "replicated"}, undecided),
     **QPID_LATE,
     **JORAM_LATE,
@@ -278,7 +363,7 @@ def test_a_deadline_that_is_missed_ends_the_run(name: str, tmp_path: Path, monke
     monkeypatch.setattr(tested, "deadlines", (deadline,))
     monkeypatch.setattr(tested, "invariants", ())
     break_it(monkeypatch)
-    rate = 0.3 if name == "silent-client" else 17.0  # whoever has something to say is not silent
+    rate = 0.3 if name in QUIET else 17.0
     case = Case(system, workload, nemesis, None, 26.0, rate, {"min_ok": "1", INVARIANTS: "true", **settings})
     seen = []
     for seed in range(1, 9):

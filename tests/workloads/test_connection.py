@@ -371,3 +371,33 @@ def test_who_is_cancelled_while_leaving_a_connection_is_cancelled() -> None:
         assert leaving.cancelled()
 
     asyncio.run(scenario())
+
+
+async def test_what_no_broker_may_say_is_noted():
+    def connection() -> StompConnection:
+        made = StompConnection([], SETTINGS)
+        made._state.confirmed, made._state.received, made._told = 3, 5, 5
+        made._state.connection_id = "c"
+        return made
+
+    def after(*frames: Frame, early: bool = False) -> str:
+        made = connection()
+        made._state.early = early
+        for frame in frames:
+            made._take(frame)
+        return made.odd
+
+    received, new = (Frame("MESSAGE", {"x-seq": number}) for number in ("5", "6"))
+    assert after(new) == "" and after(received, early=True) == ""
+    assert after(received) == "a message was sent again that was known to have been received"
+    assert after(Frame("RECEIPT", {"receipt-id": "r9"})) == "a receipt came twice, or for nothing"
+    for applied, odd in (("3", ""), ("2", "a connection was resumed without what was confirmed on it")):
+        made = connection()
+        agreed = {"version": "1.2", "heart-beat": "100,100"}
+        made._greeted(Frame("CONNECTED", {"x-connection-id": "c", "x-received": applied, **agreed}))
+        assert made.odd == odd
+        made = connection()
+        made._closed_by_broker("connection closed", {"x-closed": "client", "x-received": applied})
+        assert made.odd == odd.replace("resumed", "closed")
+    (silent := connection())._greeted(Frame("CONNECTED", {"version": "1.2", "heart-beat": "0,0"}))
+    assert silent.odd == "CONNECTED says something else than what was agreed on"

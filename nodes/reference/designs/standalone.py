@@ -17,6 +17,7 @@ class Standalone:
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
         self._commands: list[Command] = []
+        self._done = 0
         self._wake = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
 
@@ -48,8 +49,11 @@ class Standalone:
         return ()
 
     def pending(self) -> Pending:
-        """What clients wait for."""
-        return {} if self._broker.stopping else self._broker.pending()
+        """What clients wait for; a command by how many were done before it."""
+        if self._broker.stopping:
+            return {}
+        waiting = {"uncommitted": [self._done]} if self._commands else {}
+        return {**self._broker.pending(), **waiting}
 
     def miscounted(self) -> str:
         """What is counted otherwise than it is there."""
@@ -73,6 +77,7 @@ class Standalone:
         commands, self._commands = self._commands, []
         if not commands:
             return
+        self._done += len(commands)
         effects: list[Effect] = []
         with self._broker.transaction():
             for command in commands:

@@ -19,6 +19,7 @@ _COLUMNS = {
     "closed": "*", "outcomes": "*", "shared": "id, topic", "messages": "id, queue, shared, sequence",
     # Of one that was delivered and given back uncounted, it does not matter whether a row is there.
     "deliveries": "* FROM deliveries WHERE subscription OR redeliveries OR branch --",
+    "servers": "*", "outgoing": "id, server, sequence, destination", "shares": "*", "deployment": "*", "security": "*",
 }  # fmt: skip
 _FIRST = 3
 """Rows that are told of each side."""
@@ -88,8 +89,6 @@ def difference(one: Image, other: Image, names: tuple[str, str]) -> str:
     return ""
 
 
-def unlike_store(state: State, database: sqlite3.Connection) -> str:
-    """In what memory and store differ; nothing is said while there is something to be written."""
-    if state.unsaved:
-        return ""
-    return difference(held(state), stored(database), ("memory", "the store"))
+def unlike_store(memory: Image, database: sqlite3.Connection) -> str:
+    """In what memory, of which nothing is still to be written, and store differ."""
+    return difference(memory, stored(database), ("memory", "the store"))

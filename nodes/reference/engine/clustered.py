@@ -13,6 +13,7 @@ import sqlite3
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from nodes.reference.api import Image
 from nodes.reference.bugs import MOVED_AND_KEPT
 from nodes.reference.engine.model import PLAIN, QUEUE_PREFIX, Queue
 from nodes.reference.engine.server_queues import MOVED, WANTED, ServerQueues
@@ -101,6 +102,33 @@ class Clustered:
             share = self._shares[queue.name, server] = Share(self._state.new_id(), queue.name, server)
             self._table.insert(share.id, share)
         return share
+
+    # What is looked at.
+
+    @property
+    def unsaved(self) -> bool:
+        """Whether something is still to be written."""
+        return self._table.unsaved
+
+    def held(self) -> Image:
+        """What memory holds."""
+        return {"shares": self._table.rows_of(self._shares.values())}
+
+    def unshared(self) -> list[tuple[str, int]]:
+        """Elements of queues here, each with another server, where it has what that has asked for, or room that it has
+        asked nothing for; between commands there is none."""
+        found = []
+        for destination, others in self._others.items():
+            queue = self._state.queues.get(destination.removeprefix(QUEUE_PREFIX))
+            if queue is None or not destination.startswith(QUEUE_PREFIX):
+                continue
+            waiting, room = queue.has_waiting(), queue.room()
+            for server in others:
+                share = self._shares.get((queue.name, server))
+                wanted, asked = (share.wanted, share.asked) if share is not None else (0, 0)
+                if (wanted and waiting) or (room and not waiting and not asked):
+                    found.append((queue.name, server))
+        return found
 
     # Store.
 

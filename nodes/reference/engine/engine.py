@@ -30,6 +30,7 @@ from nodes.reference.engine.limits import Limits
 from nodes.reference.engine.model import AUTO, PLAIN, PROXY, QUEUE_PREFIX, Context, Message, Queue
 from nodes.reference.engine.notifications import LocalQueue
 from nodes.reference.engine.proxies import Proxies, ProxyRequests, is_agent
+from nodes.reference.engine.rebuilt import unlike_rebuilt
 from nodes.reference.engine.replica import QueueReplicas
 from nodes.reference.engine.security import CONSUME, DENIED, PRODUCE, Security
 from nodes.reference.engine.server_queues import PROXY_PREFIX, ServerQueues
@@ -245,16 +246,30 @@ class StoreEngine:
         return [(queue.id, queue.enqueued) for queue in self._state.all_queues() if queue.could_deliver()]
 
     def unlike_store(self) -> str:
-        """In what memory and store differ, in words, when nothing is to be written; both should hold the same."""
-        return unlike_store(self._state, self._database)
+        """In what memory and store, or memory and what a start would make of the store, differ, in words, when nothing
+        is to be written; both should hold the same."""
+        if any(each.unsaved for each in (self._state, self.server_queues, self._clustered, self.security)):
+            return ""
+        return unlike_store(self.image(), self._database) or unlike_rebuilt(self._state)
 
     def miscounted(self) -> str:
         """What is counted otherwise than it is there, or beyond a limit, in words."""
-        return miscounted(self._state, self._limits) or self._last_values.miscounted()
+        return (miscounted(self._state, self._limits) or self._last_values.miscounted()
+                or self._state.routes.miscounted() or self.server_queues.miscounted() or self.security.miscounted())
 
     def image(self) -> Image:
         """What memory holds, to be compared with that of another replica that has applied the same commands."""
-        return held(self._state)
+        return {**held(self._state), **self.server_queues.held(), **self._clustered.held(), **self.security.held()}
+
+    def unshared(self) -> list[tuple[str, int]]:
+        """Elements of clustered queues that owe, or ask, another server something and don't; between commands none."""
+        return self._clustered.unshared()
+
+    def collocated(self) -> dict[str, tuple[str, int]]:
+        """Thread of a collocated client -> its connection, and the number of the oldest message that it has taken and
+        not acknowledged, 0 for none."""
+        return {thread_of(conn): (conn, next(iter(context.inflight), 0))
+                for conn, context in self._state.contexts.items() if is_collocated(conn)}
 
     def positions(self) -> dict[str, int]:
         """Name of each queue -> number of the last message that came into it."""

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from nodes.reference import wire
+from nodes.reference.api import Image
 from nodes.reference.engine.model import QUEUE_PREFIX
 from nodes.reference.engine.store import Changes, Table, read_rows
 from nodes.reference.engine.topics import SECURITY, TOPIC_PREFIX, matches
@@ -268,6 +269,29 @@ class Security:
             del self._grants[login][destination, right]
             if not self._grants[login]:
                 del self._grants[login]
+
+    @property
+    def unsaved(self) -> bool:
+        """Whether something is still to be written."""
+        return self._table.unsaved
+
+    def held(self) -> Image:
+        """What memory holds."""
+        return {"security": self._table.rows_of(self._rows.values())}
+
+    def miscounted(self) -> str:
+        """Of whom, or of which rights, it knows otherwise than it keeps, in words."""
+        grants: dict[str, dict[tuple[str, str], None]] = {}
+        for kind, name in self._rows:
+            if kind == GRANT:
+                login, right, destination = name.split(" ", 2)
+                grants.setdefault(login, {})[destination, right] = None
+        if grants != self._grants:
+            return f"rights: {self._grants} are known, and there are {grants}"
+        ids = {name: row.id for (kind, name), row in self._rows.items() if kind == PRINCIPAL}
+        if ids != {name: each.id for name, each in self._principals.items()}:
+            return f"principals: {sorted(self._principals)} are known, and there are {sorted(ids)}, or others"
+        return ""
 
     def flush(self, changes: Changes | None) -> None:
         """Write what has changed."""

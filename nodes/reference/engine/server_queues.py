@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from nodes.reference import wire
-from nodes.reference.api import Arrived, Config, Declined, Deployed, Effect, Waiting
+from nodes.reference.api import Arrived, Config, Declined, Deployed, Effect, Image, Waiting
 from nodes.reference.bugs import REEMISSION_TAKEN
 from nodes.reference.engine.store import Changes, Table, read_rows
 from nodes.reference.engine.trace import OUTGOING, START, STATE, MessageTrace, name_of
@@ -221,6 +221,40 @@ class ServerQueues:
             peer = self._with[server] = PeerServer(server)
             self._table.insert(server, peer)
         return peer
+
+    # What is looked at.
+
+    @property
+    def unsaved(self) -> bool:
+        """Whether something is still to be written."""
+        return self._table.unsaved or self._outgoing.unsaved or self._deployment.unsaved
+
+    def held(self) -> Image:
+        """What memory holds, bodies and headers left out."""
+        peers = self._with.values()
+        done = [] if self.deployment == Deployment() else [self.deployment]
+        return {
+            "servers": self._table.rows_of(peers), "deployment": self._deployment.rows_of(done),
+            "outgoing": frozenset((each.id, each.server, each.sequence, each.destination)
+                                  for peer in peers for each in peer.outgoing.values()),
+        }  # fmt: skip
+
+    def miscounted(self) -> str:
+        """What is counted otherwise than it is there, in words."""
+        depths: dict[str, int] = {}
+        for peer in self._with.values():
+            if list(peer.outgoing) != list(range(peer.acked + 1, peer.sent + 1)):
+                return f"messages for server {peer.server}: {peer.acked + 1} to {peer.sent} should be kept"
+            for each in peer.outgoing.values():
+                name = f"{SERVER_PREFIX}{each.server}{each.destination}"
+                depths[name] = depths.get(name, 0) + 1
+        if depths != self._depths:
+            return f"messages for other servers: {self._depths} are counted, and there are {depths}"
+        held = sum(each.size for peer in self._with.values() for each in peer.outgoing.values()
+                   if each.content is not None)
+        if held != self._cached:
+            return f"bytes of messages for other servers: {self._cached} are counted, and there are {held}"
+        return ""
 
     # Store.
 

@@ -58,8 +58,10 @@ class State:
     they are read from the store when their turn comes.
     """
 
-    def __init__(self, database: sqlite3.Connection, cache: int, window: int, whole: bool = True) -> None:
-        """``whole``: bodies are read back as they were (else a switchable bug cuts them)."""
+    def __init__(self, database: sqlite3.Connection, cache: int, window: int, whole: bool = True,
+                 there: bool = False) -> None:
+        """``whole``: bodies are read back as they were (else a switchable bug cuts them); ``there``: so are the tables.
+        """
         self._whole = whole
         self._database = database
         self._cache = cache
@@ -103,8 +105,13 @@ class State:
         self._tables: tuple[Table[Any], ...] = (
             self._counter_table, self.queue_table, self.context_table, self._subscription_table, self.delivery_table,
             self._transaction_table, self._item_table, self._outcome_table, self._closed_table)
-        create_tables(database)
+        if not there:
+            create_tables(database)
         self._restore()
+
+    def rebuilt(self) -> State:
+        """Another one, as a start would make it of what is stored; for whoever only looks."""
+        return State(self._database, self._cache, self._window, self._whole, there=True)
 
     def flush(self, changes: Changes | None) -> None:
         """Write all that changed, in the open transaction."""

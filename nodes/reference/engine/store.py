@@ -127,6 +127,11 @@ class Table(Generic[T]):
         """The rows of some objects."""
         return frozenset(map(self._row, items))
 
+    @property
+    def unsaved(self) -> bool:
+        """Whether something is still to be written."""
+        return bool(self.changed or self.removed)
+
     def insert(self, key: int, item: T) -> None:
         """A row that is not in the table yet."""
         self._unsaved.add(key)

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterator
 
 from nodes.reference.engine.limits import Limits
-from nodes.reference.engine.model import PULLED, TRANSIENT, Context, Queue, content_bytes
+from nodes.reference.engine.model import DURABLE, PROXY, PULLED, TRANSIENT, Context, Queue, content_bytes
 from nodes.reference.engine.state import State
 
 
@@ -46,6 +46,8 @@ def _of_messages(state: State, limits: Limits) -> Iterator[str]:
     for each in shared.values():
         yield from _same(f"copies of the topics' message {each.id}", each.copies, copies[each.id])
     depths = Counter(each.queue.id for each in state.messages.values())
+    queues = {queue.id for queue in state.all_queues()}
+    yield from _same("queues of messages", len(depths), len(depths.keys() & queues))
     for queue in state.all_queues():
         yield from _same(f"messages of queue {queue.id} ({queue.name})", queue.depth, depths[queue.id])
 
@@ -54,6 +56,10 @@ def _of_queue(queue: Queue) -> Iterator[str]:
     with_room = sorted(each.id for each in queue.subscriptions.values() if each.has_room)
     if queue.with_room != with_room:
         yield f"queue {queue.id} ({queue.name}): {queue.with_room} are subscriptions with room, and {with_room} have it"
+    if queue.kind in (TRANSIENT, PROXY):
+        yield from _same(f"subscriptions that queue {queue.id} is for", 1, len(queue.subscriptions))
+    elif queue.kind == DURABLE:
+        yield from _most(f"consumers of {queue.name}", len(queue.subscriptions), 1)
 
 
 def _of_connection(context: Context, limits: Limits) -> Iterator[str]:

@@ -75,13 +75,26 @@ class Routes:
             del self._exact[queue.pattern]
         self._known.pop(queue.pattern, None)
 
+    def miscounted(self) -> str:
+        """What is remembered otherwise than it is, in words."""
+        there = sum(1 for _ in self)
+        if there != self._count:
+            return f"subscriptions to topics: {self._count} are counted, and there are {there}"
+        for topic, known in self._known.items():
+            if known != self._selecting(topic):
+                return f"subscriptions to topic {topic}: {[each.id for each in known]} are remembered, and others there"
+        return ""
+
     def to(self, topic: str) -> tuple[Queue, ...]:
         """The queues of the subscriptions that select this topic."""
         found = self._known.get(topic)
         if found is None:
             if len(self._known) >= _MAX_KNOWN:
                 self._known.clear()
-            selecting = [queue for queue in self._patterns.values() if matches(queue.pattern, topic)]
-            selecting += self._exact.get(topic, {}).values()
-            found = self._known[topic] = tuple(sorted(selecting, key=lambda queue: queue.id))
+            found = self._known[topic] = self._selecting(topic)
         return found
+
+    def _selecting(self, topic: str) -> tuple[Queue, ...]:
+        selecting = [queue for queue in self._patterns.values() if matches(queue.pattern, topic)]
+        selecting += self._exact.get(topic, {}).values()
+        return tuple(sorted(selecting, key=lambda queue: queue.id))

@@ -34,7 +34,7 @@ from nodes.reference.designs import is_in_memory, make_design
 from nodes.reference.engine.engine import StoreEngine
 from nodes.reference.engine.limits import Limits
 from nodes.reference.engine.server_queues import FAILED
-from nodes.reference.engine.threads import is_collocated, thread_of
+from nodes.reference.engine.threads import PREFIX, is_collocated, thread_of
 from nodes.reference.engine.trace import MessageTrace
 from nodes.reference.option_values import seconds
 from nodes.reference.points import RELEASING, WRITTEN
@@ -305,18 +305,26 @@ class ReferenceBroker:
             found["login"] = list(self._logins)
         if self._cut_early:
             found["cut-early"] = self._cut_early
+        if self.guard.refused_idle:
+            found["refused-idle"] = self.guard.refused_idle
         now, overdue = self.runtime.now(), dict[str, list[Hashable]]()
         for session in self._sessions:
-            if late := session.overdue(now):
-                overdue.setdefault(late[0], []).append((session.conn, session.asked, late[1]))
+            for what, since in session.overdue(now):
+                overdue.setdefault(what, []).append((session.conn, session.asked, since))
         found |= overdue
+        if self.turns.stands_still:
+            found["held-up"] = [*overdue.get("held-up", ()), "turns"]
         admission = self.design.admission()
         if admission.master and admission.master == self.config.client_addresses.get(self.config.node):
             found["misdirects"] = [admission.master]
         if ready := self.engine.deliverable():
             found["delivery"] = ready
+        if unshared := self.engine.unshared():
+            found["sharing"] = unshared
         if early := self.engine.settled_early():
             found["settled-early"] = early
+        if self._serving and self._collocated and self._runs_services():
+            found |= self._reactions()
         if self._serving:
             orphans = [
                 (conn, self._idle_since.get(conn))
@@ -327,6 +335,17 @@ class ReferenceBroker:
                 found["orphan"] = orphans
         return found
 
+    def _reactions(self) -> dict[str, Collection[Hashable]]:
+        """Collocated clients that have no connection here, and those that have a message in their hands."""
+        open_now = self.engine.collocated()
+        here = {name: open_now[name] for name in self._collocated
+                if name in open_now and open_now[name][0].startswith(f"{PREFIX}{name}:{self.config.node}-")}
+        found: dict[str, Collection[Hashable]] = {
+            "collocated": [name for name in self._collocated if name not in here],
+            "reaction": [(conn, oldest) for conn, oldest in here.values() if oldest],
+        }
+        return {name: things for name, things in found.items() if things}
+
     def unlike_store(self) -> str:
         """In what this node's memory and its store differ, which should hold the same."""
         return "" if self._store_failed else self.engine.unlike_store()
@@ -336,12 +355,14 @@ class ReferenceBroker:
         sums = {
             "bytes that sessions hold": (self.budget.total, sum(each.held for each in self._sessions)),
             "weight of commands under way": (self.turns.weight, sum(each.weight for each in self._sessions)),
-            "sessions whose output is counted wrongly": (0, sum(each.miscounted for each in self._sessions)),
+            "size of work that has its turn": (self.turns.taken, sum(each.turns for each in self._sessions)),
+            "sessions that count wrongly what they have to do": (0, sum(each.miscounted for each in self._sessions)),
             "sessions with commands under way": (self.turns.busy, sum(each.busy for each in self._sessions)),
         }
         wrong = [f"{what}: {counted} are counted, and there are {there}"
                  for what, (counted, there) in sums.items() if counted != there]
-        return "" if self._store_failed else self.engine.miscounted() or next(iter(wrong), "") or self.left_over()
+        return "" if self._store_failed else (
+            self.engine.miscounted() or next(iter(wrong), "") or self.networks.miscounted() or self.left_over())
 
     def left_over(self) -> str:
         """What is counted of the time when this node served."""
@@ -349,6 +370,8 @@ class ReferenceBroker:
             len(self._attached) + len(self._waiting) + len(self._idle) + len(self._overtaken))
         if left:
             return f"connections that clients had, or waited for, while this node served: {left} are counted"
+        if not self._serving and (left := self.networks.connected):
+            return f"connections with other servers, while this node served: {left} are counted"
         running = self.services.left_running
         return f"services that were stopped: {running} are counted" if running else ""
 

@@ -61,12 +61,12 @@ class Turns:
     ``limit`` bytes of large frames, or other work of that size, are under way at a time, at least one frame; the others
     wait for their turn. Who has had little is before who has had much: Start-time Fair Queueing (Goyal, Vin and Cheng,
     1996), with equal weights. ``weight`` is that of all commands under way, ``busy`` the number of sessions that have
-    any.
+    any, ``taken`` the size of what has its turn.
     """
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
-        self._taken = 0
+        self.taken = 0
         self._clock = 0
         self._number = 0
         self._pausing = False
@@ -87,7 +87,7 @@ class Turns:
 
     def leave(self, size: int) -> None:
         """Work that had its turn is done; who waits is let in when what others have sent meanwhile has been read."""
-        self._taken -= size
+        self.taken -= size
         if self._waiting and not self._pausing:
             self._pausing = True
             self._pause(_PAUSE)
@@ -110,9 +110,15 @@ class Turns:
                 turn.set_result(True)
             heapq.heappop(self._waiting)
 
+    @property
+    def stands_still(self) -> bool:
+        """Whether somebody waits for whom there is room; not for longer than it takes to read what others have sent."""
+        waiting = [each for each in self._waiting if not each[3].done()]
+        return bool(waiting) and self._fits(min(waiting)[2])
+
     def _begin(self, start: int, size: int) -> None:
-        self._taken += size
+        self.taken += size
         self._clock = max(self._clock, start)
 
     def _fits(self, size: int) -> bool:
-        return not self._taken or self._taken + size <= self._limit
+        return not self.taken or self.taken + size <= self._limit

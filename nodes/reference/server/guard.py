@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import hmac
 import random
+from collections import deque
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -50,6 +51,9 @@ class Guard:
         self._known: dict[str, tuple[int, bytes]] = {}
         """Login -> the principal, and a keyed digest of the passcode that it has shown."""
         self._window, self._checks = 0.0, 0
+        self._lately: deque[float] = deque(maxlen=MOST_CHECKS)
+        self.refused_idle: list[float] = []
+        """When a passcode had to wait though fewer were hashed in the second before, which never happens."""
 
     @property
     def enabled(self) -> bool:
@@ -86,8 +90,11 @@ class Guard:
         if now - self._window >= 1:
             self._window, self._checks = now, 0
         if self._checks >= MOST_CHECKS:
+            if len(self._lately) < MOST_CHECKS or now - self._lately[0] > 1:
+                self.refused_idle.append(now)
             raise TooManyPasscodes
         self._checks += 1
+        self._lately.append(now)
 
     def sealed(self, command: Command) -> Command:
         """A command of a client without a passcode in it. Raises TooManyPasscodes."""

@@ -60,9 +60,14 @@ class _Connection:
     acked: int = 0
     sizes: dict[int, int] = field(default_factory=dict)
     bytes: int = 0
+    wrote: float = 0.0
 
     def write(self, value: Sequence[Any]) -> None:
         self.writer.write(encode_frame(list(value)))
+
+    def beat(self, now: float) -> None:
+        self.wrote = now
+        self.writer.write(_HEARTBEAT)
 
     def cut(self) -> None:
         self.writer.transport.abort()
@@ -172,9 +177,34 @@ class Networks:
             self._pump(server, connection)
 
     def pending(self) -> dict[str, Collection[Hashable]]:
-        """Other servers for which messages wait that may go there, each with how far it has them."""
-        waiting = [server for server in self._wanted if self._waits(server)] if self._open else []
-        return {"forwarding": [(each, self._server_queues().peer(each).acked) for each in waiting]} if waiting else {}
+        """Other servers for which messages wait, each with how far it has them; connections on which nothing was said,
+        or heard, since then."""
+        if not self._open:
+            return {}
+        waiting = [(server, peer.acked) for server in self._wanted
+                   if (peer := self._server_queues().peer(server)).sent > peer.acked]
+        there = [*(("to", *each) for each in self._outward.items()), *(("of", *each) for each in self._inward.items())]
+        found: dict[str, Collection[Hashable]] = {
+            "forwarding": waiting,
+            "network-beat": [(way, server, connection.wrote) for way, server, connection in there],
+            "network-silent": [(way, server, connection.heard) for way, server, connection in there],
+        }
+        return {name: things for name, things in found.items() if things}
+
+    @property
+    def connected(self) -> int:
+        """How many connections with other servers there are."""
+        return len(self._outward) + len(self._inward)
+
+    def miscounted(self) -> str:
+        """What is counted of messages under way otherwise than it is there, or beyond the window, in words."""
+        for server, connection in self._outward.items():
+            there, sizes = sum(connection.sizes.values()), connection.sizes
+            if there != connection.bytes:
+                return f"bytes under way to server {server}: {connection.bytes} are counted, and there are {there}"
+            if len(sizes) > WINDOW or any(not connection.acked < each <= connection.sent for each in sizes):
+                return f"messages under way to server {server}: {list(sizes)[:3]}... count; it has {connection.acked}"
+        return ""
 
     def status(self) -> dict[str, Any]:
         """For an administrator: which connections there are."""
@@ -226,7 +256,8 @@ class Networks:
         except BaseException:
             writer.transport.abort()
             raise
-        return _Connection(reader, writer, self._runtime.now(), sent=peer.acked, acked=peer.acked)
+        now = self._runtime.now()
+        return _Connection(reader, writer, now, sent=peer.acked, acked=peer.acked, wrote=now)
 
     async def _run_outward(self, server: int, connection: _Connection) -> None:
         self._outward[server] = connection
@@ -296,7 +327,7 @@ class Networks:
         async with within(self._silence):
             server = self._named[await self._handshake.accept(reader, writer, self._named)]
             first, last = _stamps(await read_hello(reader))
-        connection = _Connection(reader, writer, self._runtime.now())
+        connection = _Connection(reader, writer, now := self._runtime.now(), wrote=now)
         if not self._open:
             place = self._host.master_place()
             connection.write(["refused", _NOT_MASTER, *(replicas[place] if place is not None else ("", 0))])
@@ -355,7 +386,7 @@ class Networks:
                 if now - connection.heard > self._silence:
                     connection.cut()
                 else:
-                    connection.writer.write(_HEARTBEAT)
+                    connection.beat(now)
 
 
 def name_of(server: int) -> str:

@@ -40,7 +40,10 @@ HEART_BEAT_MS = 100
 
 _MISSED_BEATS = 3
 HEART_BEAT, SILENT_CLIENT, HELD_UP, LEFT_OVER, UNREAD = "heart-beat", "silent-client", "held-up", "left-over", "unread"
+MUTE_CLIENT, IDLE_SESSION, LINGERING = "mute-client", "idle-session", "lingering"
 """What is overdue on a session, as deadlines call it."""
+_SOON_MS = 300
+"""Between heart-beats that are close together, at most."""
 _IDLE_PARTS = 4
 _CHUNK = 1 << 16
 _RECEIVED = 1 << 15
@@ -149,12 +152,14 @@ class Session:
         self._outstanding: deque[UnderWay] = deque()
         self._outstanding_bytes = self._outstanding_weight = 0
         self._turn: asyncio.Future[bool] | None = None
+        self._entering = 0
+        """Size of the work that waits for its turn."""
         self._waiting_bytes = 0
         self._work = Work(host.weight)
         self._worker = Worker()
         self._may_go_on = asyncio.Event()
         self._reading = True
-        self._waits = self._for_share = False
+        self._waits = self._for_share = self._idled = False
         self._last_read = self._loop.time()
         self._to_acknowledge: dict[str, str] = {}
         self._timers: dict[str, asyncio.TimerHandle] = {}
@@ -227,8 +232,16 @@ class Session:
 
     @property
     def miscounted(self) -> bool:
-        """Whether it counts what waits to go out otherwise than it is there."""
-        return self._output.miscounted()
+        """Whether it counts what waits to go out, or is under way, otherwise than it is there."""
+        under_way = sum(each.size for each in self._outstanding), sum(each.weight for each in self._outstanding)
+        return self._output.miscounted() or under_way != (self._outstanding_bytes, self._outstanding_weight)
+
+    @property
+    def turns(self) -> int:
+        """Size of its work that has its turn: under way, or let in just now."""
+        turn = self._turn
+        let_in = self._entering and turn is not None and turn.done() and not turn.cancelled() and turn.result()
+        return sum(each.turn for each in self._outstanding) + (self._entering if let_in else 0)
 
     @property
     def busy(self) -> bool:
@@ -256,8 +269,12 @@ class Session:
     async def _take_turn(self, work: UnderWay) -> bool:
         """Wait until the work may be under way; whether it still is to be done."""
         self._turn = self._host.turns.enter(self._worker, work.turn)
-        if self._turn is not None and not await self._wait_for(self._turn, work.size):
-            return False
+        if self._turn is not None:
+            self._entering = work.turn
+            admitted = await self._wait_for(self._turn, work.size)
+            self._entering = 0
+            if not admitted:
+                return False
         if self.ended:
             self._host.turns.leave(work.turn)
         return not self.ended
@@ -298,31 +315,38 @@ class Session:
         self._reading, self._waits = True, False
         self._last_read = self._loop.time()
 
-    def overdue(self, now: float) -> tuple[str, float] | None:
-        """What should have happened on this session by now, if anything, and since when it is waited for: the client
-        was sent no heart-beat, or is silent and was not ended, or may send more and is not listened to, or has lost its
-        connection to another, or reads nothing."""
-        if self.ended or self._leaving:
-            return None
+    def overdue(self, now: float) -> list[tuple[str, float]]:
+        """What should happen on this session before long, and since when it is waited for: the client is sent no
+        heart-beat, or says nothing, or may send more and is not listened to, or has lost its connection to another, or
+        reads nothing; or it was ended and is still there."""
+        if self.ended:
+            return [(LINGERING, self._last_read)]
+        if self._leaving:
+            return []
         refused = self._output.refused_since(now)
-        return self._late(now) or ((UNREAD, refused) if refused is not None else None)
+        return [*self._late(now), *([(UNREAD, refused)] if refused is not None else [])]
 
-    def _late(self, now: float) -> tuple[str, float] | None:
+    def _late(self, now: float) -> list[tuple[str, float]]:
         read = self._last_read
         if self._waits:
             # Who had too much output goes on when all is taken, who had its share when a command is done.
             waits = self._output.waiting() or (self._for_share and self._outstanding)
-            return None if self._must_wait() or waits else (HELD_UP, read)
+            return [] if self._must_wait() or waits else [(HELD_UP, read)]
         greeting = self._greeting
         if greeting is None or not self._open:
-            return None
+            return []
         if self.conn is None and not self.admin:
-            return LEFT_OVER, read
-        owed, wrote = greeting.wants_beat, self._output.last_write
+            return [(LEFT_OVER, read)]
+        owed, wrote, found = greeting.wants_beat, self._output.last_write, []
         if owed and now - wrote > max(owed, HEART_BEAT_MS) / 1000 and not self._output.waiting():
-            return HEART_BEAT, wrote
-        owes = max(greeting.can_beat, HEART_BEAT_MS) / 1000 if greeting.can_beat and self._reading else 0.0
-        return (SILENT_CLIENT, read) if owes and now - read > (_MISSED_BEATS + 1) * owes else None
+            found.append((HEART_BEAT, wrote))
+        if not self._reading:
+            return found
+        if greeting.can_beat:
+            found.append((MUTE_CLIENT if greeting.can_beat <= _SOON_MS else SILENT_CLIENT, read))
+        if self.reliable and not self._idled:
+            found.append((IDLE_SESSION, read))
+        return found
 
     def _handle(self, frame: Frame) -> Command | None:
         """Act on a frame; the command that it stands for, if it is one for the design."""
@@ -635,6 +659,7 @@ class Session:
     def _idle(self) -> None:
         """Nothing came, not even a heart-beat: the connection, not just its TCP connection, is closed (5.1.3)."""
         if self.conn is not None and not self.ended:
+            self._idled = True
             self._host.log("idle connection closed", conn=self.conn)
             self._host.submit(Command("close", self.conn, 0, {"reason": "idle"}))
 

@@ -48,6 +48,8 @@ class StorageClient:
         self._connecting = asyncio.Lock()
         self._answers: dict[int, asyncio.Future[list[Any]]] = {}
         self._number = 0
+        self.asked: dict[int, None] = {}
+        """The numbers of what was asked and is not answered."""
 
     async def claim(self, epoch: int) -> int:
         """Let this broker write in ``epoch`` and nobody in an older one; how many of its commits are applied.
@@ -91,11 +93,18 @@ class StorageClient:
         self._lose("the connection was closed")
 
     async def _ask(self, *request: Any) -> list[Any]:
+        self._number += 1
+        number = self._number
+        self.asked[number] = None
+        try:
+            return await self._answered(number, request)
+        finally:
+            del self.asked[number]
+
+    async def _answered(self, number: int, request: Sequence[Any]) -> list[Any]:
         try:
             async with within(self._deadline):
                 writer = await self._connected()
-                self._number += 1
-                number = self._number
                 answer = self._answers[number] = asyncio.get_running_loop().create_future()
                 try:
                     writer.write(encode_frame([number, *request]))

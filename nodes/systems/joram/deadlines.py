@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
-from nodes.systems.reference.deadlines import CONNECTIONS, DEADLINES, GREETING, MISDIRECTS
+from nodes.systems.reference.deadlines import (
+    CONNECTIONS,
+    DEADLINES,
+    GREETING,
+    MISDIRECTS,
+    NETWORKS,
+    REACTIONS,
+)
 from stormproof.contracts.deadline import Deadline
 
 _LINKS = "Links: of two peers one dials the other, in every half of a heartbeat's interval"
@@ -247,6 +254,40 @@ JORAM_DEADLINES = (
         _ODD,
         _PRIMARY,
         "a message for another server is not known to be there",
+        calm=True,
+    ),
+    Deadline(
+        "network-beat",
+        {"network_timeout": 0.3},
+        0.2,
+        NETWORKS,
+        what="another server with a connection is sent nothing",
+    ),
+    Deadline(
+        "network-silent",
+        {"network_timeout": 1.3},
+        0.3,
+        NETWORKS,
+        what="a connection with another server of which nothing comes is kept",
+    ),
+    Deadline(
+        "collocated",
+        {"detection_timeout": 4},
+        1,
+        REACTIONS,
+        _ODD,
+        _PRIMARY,
+        "a client inside the broker has no connection",
+        calm=True,
+    ),
+    Deadline(
+        "reaction",
+        {"detection_timeout": 4},
+        1,
+        REACTIONS,
+        _ODD,
+        _PRIMARY,
+        "a client inside the broker goes on to have the message that it has taken",
         calm=True,
     ),
     GREETING,

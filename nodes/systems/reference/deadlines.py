@@ -6,6 +6,12 @@ from stormproof.contracts.deadline import Deadline
 
 _LOGIN_TIMEOUT = 10.0
 """Seconds: the default of ``connect_timeout``."""
+_MISSED, _LONGEST_BEAT, _SHORT_BEAT = 3, 3.0, 0.3
+"""Heart-beats that may be missed, and seconds between them: the longest that clients of tests have, and the usual ones.
+One more may have begun when something was read."""
+_SILENT = "docs/stomp.md: a client of which nothing comes for three heart-beats is ended"
+_LINGER = 2.0
+"""Seconds: the default of ``linger``."""
 
 DEADLINES = (
     Deadline(
@@ -32,9 +38,32 @@ DEADLINES = (
     Deadline(
         "silent-client",
         {},
-        10,
-        "docs/stomp.md: a client of which nothing comes for three heart-beats is ended",
+        (_MISSED + 1) * _LONGEST_BEAT + 0.3,
+        _SILENT,
         what="a client from which no heart-beats come is not ended",
+    ),
+    Deadline(
+        "mute-client",
+        {},
+        (_MISSED + 1) * _SHORT_BEAT + 0.3,
+        _SILENT,
+        what="a client from which no heart-beats come, of 0.3 s or less, is not ended",
+    ),
+    Deadline(
+        "lingering",
+        {},
+        _LINGER + 0.3,
+        "docs/stomp.md: linger, time that a client has to read its ERROR before the connection is cut",
+        what="a client that was ended is still there",
+    ),
+    Deadline(
+        "sharing",
+        {},
+        0.02,
+        "clustered.py: an element that was asked moves what none of its own consumers has room for; one that has room "
+        "and nothing for it asks the others",
+        what="an element of a clustered queue owes another one something, or has not asked it,",
+        momentary=True,
     ),
     Deadline(
         "cut-early",
@@ -42,6 +71,14 @@ DEADLINES = (
         0.02,
         "docs/stomp.md: a client of which nothing comes for three heart-beats is ended",
         what="a client is ended as silent that was heard lately",
+        momentary=True,
+    ),
+    Deadline(
+        "refused-idle",
+        {},
+        0.02,
+        "guard.py: passcodes that are hashed in a second, at most; docs/designs/fiorano-security.md",
+        what="a login is refused for too many passcodes, and fewer were looked at in the second before,",
         momentary=True,
     ),
     Deadline(
@@ -88,7 +125,20 @@ GREETING = Deadline(
 )
 """Of designs whose nodes tell each other how they are."""
 
+NETWORKS = "networks.py: heartbeats in each fifth of network_timeout, and a silent connection is cut"
+"""Of designs that talk to other servers: source of what may be pending there."""
+REACTIONS = "HA Joram, 1.2: a collocated client consumes a message, computes, produces, and so on"
+"""Of designs in which clients run inside the broker: likewise."""
+
 CONNECTIONS = (
+    Deadline(
+        "idle-session",
+        {"idle_timeout": 1.25},
+        0.3,
+        "docs/stomp.md: a connection from which nothing comes for idle_timeout is closed though its socket is open; "
+        "four parts of that are counted",
+        what="a client from which nothing has come for idle_timeout is not ended",
+    ),
     Deadline(
         "idle-connection",
         {"idle_timeout": 1},

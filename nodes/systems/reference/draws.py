@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from stormproof.contracts.draw import Draw
 
-REMEMBERED = (Draw("max_closed", (10, 20), 0.4), Draw("max_outcomes", (40,), 0.4))
+REMEMBERED = (Draw("max_closed", (10, 20), 0.4), Draw("max_outcomes", (20, 40), 0.4))
 """So little that a run has more."""
 FLOW = (
     Draw("max_under_way", (2,), 0.2),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from nodes.systems.reference.audits import COUNTS_ADD_UP, STORE_HOLDS
-from nodes.systems.reference.deadlines import CONNECTIONS, DEADLINES
+from nodes.systems.reference.deadlines import CONNECTIONS, DEADLINES, NETWORKS, REACTIONS
 from nodes.systems.reference.log_events import Line
 from nodes.systems.reference.surface import of_surface
 from nodes.systems.reference.system import (
@@ -23,6 +23,38 @@ from stormproof.contracts.deadline import Deadline
 from stormproof.contracts.option import Option
 from stormproof.contracts.system import RoleChange
 
+_NETWORK_TIMEOUT = 2.0
+"""Seconds: the default of ``network_timeout``."""
+
+BY_ITSELF = (
+    Deadline(
+        "uncommitted",
+        {},
+        0.02,
+        "standalone.py: the commands that are there share one transaction, in the turn of the event loop in which they "
+        "come",
+        what="a command is not carried out",
+    ),
+    Deadline(
+        "network-beat",
+        {},
+        0.3 * _NETWORK_TIMEOUT + 0.2,
+        NETWORKS,
+        what="another server with a connection is sent nothing",
+    ),
+    Deadline(
+        "network-silent",
+        {},
+        1.3 * _NETWORK_TIMEOUT + 0.3,
+        NETWORKS,
+        what="a connection with another server of which nothing comes is kept",
+    ),
+    Deadline("collocated", {}, 0.5, REACTIONS, what="a client inside the broker has no connection"),
+    Deadline(
+        "reaction", {}, 0.5, REACTIONS, what="a client inside the broker goes on to have the message that it has taken"
+    ),
+)
+"""What depends on nobody else."""
 FORWARDING = Deadline(
     "forwarding",
     {},
@@ -48,7 +80,7 @@ STANDALONE = ReferenceSystem(
     guarantees=(*GUARANTEES, *of_surface(GUARANTEES)),
     events=Events(role=role_change),
     drawing=DRAWING,
-    deadlines=(*DEADLINES, *CONNECTIONS, FORWARDING),
+    deadlines=(*DEADLINES, *CONNECTIONS, *BY_ITSELF, FORWARDING),
     invariants=(STORE_HOLDS, COUNTS_ADD_UP),
     options=(
         Option("idle_timeout", 5.0, "seconds after which a detached reliable connection is closed"),

@@ -91,6 +91,8 @@ class SharedPair(Server):
     def pending(self) -> Pending:
         """What the database has not answered, or is to be asked, and commands that are not carried out."""
         found: dict[str, Collection[Hashable]] = {"database-look": [self._looks]}
+        if asked := list(self._client.asked):
+            found["database-answer"] = asked
         if not self._reachable and self._runtime.now() >= self._rest_until:
             found["database"] = [""]
         if self._waiting:
