@@ -347,7 +347,7 @@ LATE: dict[str, tuple[str, str, str, dict[str, str], Callable[[Patch], None]]] =
     "expected-though-there": ("qpid", "queue", "kill", {"catchup_timeout": "2"}, still_expected),
     "ready-uncounted": ("qpid", "queue", "kill", {}, ready_for_nothing),
     "answer": ("fiorano", "queue", "gateway", {"gateway_kind": "cut", "lease": str(_LEASE)}, waits_for_ever),
-    "database": ("fiorano", "queue", "shared-db", {"mode": "shared", "database_timeout": "0.5"}, awaits_the_database),
+    "database-answer": ("fiorano", "queue", "shared-db", {"mode": "shared", "database_timeout": "0.5"}, awaits_the_database),
     "undecided": ("fiorano", "queue", "kill", {"mode": "replicated"}, undecided),
     **QPID_LATE,
     **JORAM_LATE,

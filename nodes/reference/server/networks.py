@@ -229,8 +229,9 @@ class Networks:
                     connection = await self._dial(server, known[place % len(known)])
             except _Refused as refusal:
                 reason, elsewhere = refusal.args
-                if reason != _NOT_MASTER:
+                if reason != _NOT_MASTER:  # a person has to do something about it
                     self._complaints.tell(name_of(server), reason)
+                    await asyncio.sleep(self._silence)
                 if elsewhere in known and elsewhere != known[place % len(known)]:
                     place = known.index(elsewhere)
                     continue
