@@ -8,7 +8,7 @@ from typing import Any
 
 from stormproof.contracts.deadline import Deadline, Plans, Waits
 
-PERIOD = 0.2
+PERIOD = 0.1
 """Simulated seconds between two looks at a node."""
 
 
