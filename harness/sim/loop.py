@@ -33,8 +33,6 @@ MAX_IDLE_TURNS = 2_000_000
 """Turns without any timer coming due, after which the run is taken for one that spins for ever."""
 
 _CLOSE_ATTEMPTS = 50
-_WAKES_A_TASK = asyncio.futures._set_result_unless_cancelled  # type: ignore[attr-defined]
-"""What a sleep ends with: its process is as it was before, and looked at when the task goes on."""
 
 
 class Process:
@@ -497,8 +495,7 @@ class SimLoop(asyncio.BaseEventLoop):
                     self.call_exception_handler({"message": f"exception in {handle}", "exception": error})
                 # The network's callbacks go on as the process that they bring something to.
                 ran = self._owner
-                if (ran is not None and ran.look is not None and not ran.busy
-                        and handle.callback is not _WAKES_A_TASK):  # fmt: skip
+                if ran is not None and ran.look is not None and not ran.busy:
                     ran.look()
         self._owner = None
 
