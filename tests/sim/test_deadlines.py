@@ -113,9 +113,9 @@ def test_names_are_told_apart_and_settings_are_there() -> None:
 @pytest.mark.requirement("H17", part=True)
 @pytest.mark.parametrize(("bug", "deadline", "nemesis", "seed"), [
     ("idle-by-parts", "idle-connection", "kill,pause", 3), ("dials-rarely", "link", "partition", 3),
-    ("renews-late", "renewal", "kill", 1),
+    ("renews-late", "asking", "kill", 1),
     ("merges-lowest-first", "merge", "kill", 1), ("turns-of-twenty", "turn-1", "kill", 1),
-    ("hello-late", "greeting", "kill,partition", 12), ("ballots-rarely", "candidacy", "kill", 1),
+    ("hello-late", "broadcast", "kill,partition", 12), ("ballots-rarely", "candidacy", "kill", 1),
     ("idle-timer-goes-on", "idle-client", "points", 3),
     ("election-without-end", "election", "points,kill", 4), ("waits-for-all-replicas", "answered", "kill", 2),
     ("dead-link-kept", "silent-link", "partition", 1), ("stood-still-adds-up", "believed", "power", 3),
