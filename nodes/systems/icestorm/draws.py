@@ -12,7 +12,8 @@ DRAWING = Drawing(
         Draw("election_timeout", (0.3, 0.5, 2.0), 0.5),
         Draw("master_timeout", (0.3, 0.5, 2.0), 0.5),
         Draw("response_timeout", (0.2, 1.0), 0.4),
-        Draw("retry_interval", (0.05, 0.1), 0.3),
+        # A dialogue waits for three of them, and is not to be closed for that.
+        Draw("retry_interval", (0.05, 0.1), 0.2),
         Draw("delivery_timeout", (2.0,), 0.2),
         Draw("publisher_endpoints", ("one",), 0.2),
         Draw("acm_timeout", (1.0, 5.0), 0.2),
