@@ -8,6 +8,20 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from fiorano_breaks import (
+    both_in_view,
+    changes_left_out,
+    complete_at_once,
+    forgotten_fence,
+    forgotten_holder,
+    lock_not_needed,
+    more_disowned,
+    never_above,
+    no_margin,
+    nobody_seeks,
+    one_more_stored,
+    own_lock_awaited,
+)
 from icestorm_breaks import ICESTORM_BREAKS
 
 from harness.sim.campaign import ALL, NONE, Case, run_and_judge, run_seed
@@ -17,11 +31,10 @@ from nodes.reference.bugs import BUGS
 from nodes.reference.designs.fiorano.active import ActiveSide
 from nodes.reference.designs.fiorano.gateway.grants import Grants
 from nodes.reference.designs.fiorano.lock import GatewayLock
-from nodes.reference.designs.fiorano.pair import Pair
 from nodes.reference.designs.fiorano.repository import Repository
 from nodes.reference.designs.fiorano.states import PASSIVE, PASSIVE_TRANSITION
 from nodes.reference.designs.fiorano.tally import Tally
-from nodes.reference.designs.fiorano.transitions import Transition, next_step, wants_lock
+from nodes.reference.designs.fiorano.transitions import Transition, next_step
 from nodes.reference.designs.icestorm.delivery import Outbox
 from nodes.reference.designs.icestorm.election import Election
 from nodes.reference.designs.icestorm.replication import Replication
@@ -40,8 +53,6 @@ from nodes.reference.engine.engine import StoreEngine
 from nodes.reference.engine.model import Message, Subscription
 from nodes.reference.engine.replica import QueueReplicas
 from nodes.reference.replication.replicator import Replicator
-from nodes.reference.storage.client import StorageClient
-from nodes.reference.storage.database import StoredRows
 from nodes.systems.catalog import SYSTEMS
 from nodes.systems.joram.invariants import CommittedIsDurable
 from nodes.systems.reference.audits import COUNTS_ADD_UP, CountsAddUp, SameState, StoreHolds
@@ -237,88 +248,6 @@ def released_too_early(patch: pytest.MonkeyPatch) -> None:
         return renewed
 
     patch.setattr(Grants, "renew", instead)
-
-
-def never_above(patch: pytest.MonkeyPatch) -> None:
-    """Whoever goes on alone does so in the epoch that it has."""
-    patch.setattr(ActiveSide, "may_go_alone", lambda self: (
-        self._lock.holds() and self._repository.stamp.epoch == self._lock.epoch))
-
-
-def one_more_stored(patch: pytest.MonkeyPatch) -> None:
-    """A standby is taken to have one change-set more than it says."""
-    stored = ActiveSide.stored
-    patch.setattr(ActiveSide, "stored", lambda self, message: stored(
-        self, message._replace(counter=message.counter + 1)))
-
-
-def complete_at_once(patch: pytest.MonkeyPatch) -> None:
-    """A standby that has anything has everything."""
-    stored = ActiveSide.stored
-    patch.setattr(ActiveSide, "stored", lambda self, message: stored(self, message) or True)
-
-
-def more_disowned(patch: pytest.MonkeyPatch) -> None:
-    """A server hears one epoch more than the other one has said."""
-    take = Pair.take_hello
-    patch.setattr(Pair, "take_hello", lambda self, hello: take(self, hello._replace(asked=hello.asked + 1)))
-
-
-def nobody_seeks(patch: pytest.MonkeyPatch) -> None:
-    """A standby whose active server is gone does not ask for the lock."""
-    patch.setattr("nodes.reference.designs.fiorano.server.wants_lock", lambda table, view: (
-        view.state != PASSIVE and wants_lock(table, view)))
-
-
-def lock_not_needed(patch: pytest.MonkeyPatch) -> None:
-    """A standby whose active server is gone takes its place at once."""
-    patch.setattr("nodes.reference.designs.fiorano.server.next_step", lambda table, view: next_step(
-        table, replace(view, lock=view.lock or view.state == PASSIVE)))
-
-
-def changes_left_out(patch: pytest.MonkeyPatch) -> None:
-    """A commit to the shared database leaves out the last table that it is about."""
-    commit = StorageClient.commit
-    patch.setattr(StorageClient, "commit", lambda self, epoch, sequence, changes: commit(
-        self, epoch, sequence, changes[:-1] or changes))
-
-
-def both_in_view(patch: pytest.MonkeyPatch) -> None:
-    """A server shows the other one as if it were there."""
-    status = Pair.status
-    patch.setattr(Pair, "status", lambda self: {**status(self), "channel": True})
-
-
-def forgotten_fence(patch: pytest.MonkeyPatch) -> None:
-    """A storage service that is started anew knows one commit less."""
-    read = StoredRows.__init__
-
-    def init(self: StoredRows, *about: Any) -> None:
-        read(self, *about)
-        self.applied = max(0, self.applied - 1)
-
-    patch.setattr(StoredRows, "__init__", init)
-
-
-def forgotten_holder(patch: pytest.MonkeyPatch) -> None:
-    """A gateway whose lock file is gone does not know who had the lock."""
-    lose = Grants.lose
-
-    def without(self: Grants, now: float) -> None:
-        lose(self, now)
-        self._former = ""
-
-    patch.setattr(Grants, "lose", without)
-
-
-def no_margin(patch: pytest.MonkeyPatch) -> None:
-    """The gateway keeps the lock just as long as its holder believes."""
-    patch.setattr("nodes.reference.designs.fiorano.gateway.grants.MARGIN", 1.0)
-
-
-def own_lock_awaited(patch: pytest.MonkeyPatch) -> None:
-    """Whoever holds the lock has to wait for its end to get a later epoch."""
-    patch.setattr(Grants, "is_taken", lambda self, name, now: now < self.holder_until)
 
 
 def other_messages(patch: pytest.MonkeyPatch) -> None:
