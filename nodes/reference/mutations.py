@@ -528,9 +528,8 @@ _FOUND_BY_OTHERS = (
          '                fault.headers = {**fault.headers, "receipt-id": asked}\n', "                pass\n"),
     _one("network-beats-rare", "joram", "servers say something to each other in every five times network_timeout",
          ".server.networks:_tick", "self._silence / 5", "self._silence * 5"),
-    _one("moves-one", "joram", "an element of a clustered queue gives one message for all that was asked for",
-         ".engine.clustered:balance", "while share.wanted and queue.has_waiting():",
-         "if share.wanted and queue.has_waiting():"),
+    _one("passcodes-rest", "standalone", "twenty passcodes are hashed in a hundred seconds, and others have to wait",
+         ".server.guard:_count", "if now - self._window >= 1:", "if now - self._window >= 100:"),
 )
 
 MUTATIONS: Mapping[str, Mutation] = {

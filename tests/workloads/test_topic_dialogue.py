@@ -28,7 +28,8 @@ def test_an_unchanged_broker_answers_as_the_model_does(case: Case, item: str, le
 
 @pytest.mark.requirement("H17", part=True)
 @pytest.mark.parametrize(("case", "bug"), [
-    (replace(TOPICS, settings={**TOPICS.settings, "invariants": "false"}), "unlink-one-way"), (TOPICS, "retries-ignored"), (LOGINS, "recover-tells-all"),
+    (replace(TOPICS, settings={**TOPICS.settings, "invariants": "false"}), "unlink-one-way"),
+    (TOPICS, "retries-ignored"), (LOGINS, "recover-tells-all"),
     (TOPICS, "goodbye-unanswered"), (replace(LOGINS, system="fiorano"), "wide-pattern-covered"),
     (replace(LOGINS, system="fiorano"), "revoked-consumer-stays"),
     (replace(LOGINS, system="fiorano", settings={**LOGINS.settings, "answer_page": "60"}), "security-page-overlaps"),
