@@ -204,7 +204,7 @@ def test_meeting_sides_follow_the_master_that_comes_first(held, claim, verdict):
 
 
 def voter(**changes: object) -> Voter:
-    return Voter(**{"promised": 100, "has_log": True, "leading": False, "master_alive": False,
+    return Voter(**{"promised": 100, "has_log": True, "whole": True, "leading": False, "master_alive": False,
                     "resting": False, **changes})  # type: ignore[arg-type]
 
 
@@ -222,6 +222,9 @@ def voter(**changes: object) -> Voter:
     (voter(has_log=False, promised=0), 128, False, True, False),
     (voter(has_log=False, promised=0, resting=True), 128, True, True, True),
     (voter(has_log=False, promised=0), 128, False, False, True),
+    (voter(whole=False), 128, False, True, False),
+    (voter(whole=False), 128, True, True, False),
+    (voter(whole=False), 128, False, False, True),
     (voter(master_alive=True), 128, False, False, False),
 ])
 def test_whom_a_voter_supports(held, epoch, first_start, primary, supported):

@@ -10,7 +10,7 @@ import pytest
 from nodes.reference.api import Config
 from nodes.reference.designs.joram.decisions import make_epoch
 from nodes.reference.designs.joram.design import Joram
-from nodes.reference.designs.joram.log import encode_view
+from nodes.reference.designs.joram.log import Log, encode_view
 from nodes.reference.designs.joram.messages import Fetch
 from nodes.reference.replication.messages import Append, StateBegin, StateChunk, StateEnd
 from nodes.reference.replication.positions import LogId, Position
@@ -26,14 +26,19 @@ NOTHING = Position(LogId(0, 0), LogId(0, 0))
 VIEW = encode_view(["n1", "n2"])
 
 
-def unlinked(name: str, folder: Path) -> Joram:
-    """A replica of three whose links are never opened; four entries are in its log, and applied, the first is dropped.
-    """
+def empty(name: str, folder: Path) -> Joram:
+    """A replica of three whose links are never opened, with nothing on its disk."""
     peers = {f"n{number}": (f"n{number}", 1) for number in range(1, 4)}
     config = Config(name, "joram", str(folder / name), peers=peers, options={"secret": "between us"})
     (folder / name).mkdir()
     design = ReferenceBroker(config, RealRuntime(config, io.StringIO())).design
     assert isinstance(design, Joram)
+    return design
+
+
+def unlinked(name: str, folder: Path) -> Joram:
+    """The same, with four entries in its log, which are applied; the first is dropped."""
+    design = empty(name, folder)
     for _ in range(4):
         design.log.append(make_epoch(1, 0), VIEW)
     design._replica.advance(4)
@@ -73,3 +78,27 @@ async def test_who_was_sent_a_state_that_is_of_no_use_any_more_has_no_time_to_lo
     assert design._replica.links.exempted() == ["n2"]
     replicator.close()
     assert design._replica.links.exempted() == [] and not design.miscounted()
+
+
+async def test_who_has_lost_its_disk_counts_when_it_has_back_what_it_may_have_acknowledged(tmp_path: Path) -> None:
+    """Else it could help somebody who lags to become master, and what was confirmed would be gone."""
+    design, former = empty("n2", tmp_path), make_epoch(1, 0)
+    replica, candidacy = design._replica, make_epoch(9, 2)
+    received = design._follow("n1", EPOCH)
+    received.append(Append(EPOCH, 0, 0, 4, 1.0, [[former, VIEW], [former, VIEW]]))
+    assert design.log.last == 2 and not replica.has_log
+    assert design._election._refusal("n3", candidacy, False) == "what it had is not whole again"
+    assert design._election._refusal("n3", candidacy, True) and not design._election._may_stand()
+    replica.persist()
+    assert not Log(design._broker.database).whole
+    received.append(Append(EPOCH, 2, former, 4, 2.0, [[former, VIEW], [EPOCH, VIEW]]))
+    assert replica.has_log and design._election._refusal("n3", candidacy, False) is None
+    replica.persist()
+    assert Log(design._broker.database).whole
+
+
+async def test_who_promises_in_a_first_start_has_lost_nothing(tmp_path: Path) -> None:
+    design = empty("n2", tmp_path)
+    design._replica.promise(EPOCH)
+    design._follow("n1", EPOCH).append(Append(EPOCH, 0, 0, 0, 1.0, [[EPOCH, VIEW]]))
+    assert design._replica.has_log and design._election._refusal("n3", make_epoch(9, 2), False) is None

@@ -85,6 +85,9 @@ class FollowerLog:
         self._told = max(self._told, index)
         replica.broker.observe(
             replica.advance(index if COMMIT_UNMATCHED in replica.bugs else min(self._told, self.matched)))
+        # An entry of the source's own epoch is committed with all that was confirmed in earlier ones before it.
+        if self._told <= self.matched and replica.log.epoch_at(self._told) == self.epoch:
+            replica.log.whole = True
 
     def begin_state(self, message: StateBegin) -> None:
         """The whole state is about to come."""

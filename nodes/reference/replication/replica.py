@@ -13,10 +13,14 @@ from nodes.reference.replication.transfer import Marks
 
 
 class ReplicatedLog(Protocol):
-    """Numbered entries, each of an epoch; ``base`` is the last one that was dropped, ``applied`` the last applied."""
+    """Numbered entries, each of an epoch; ``base`` is the last one that was dropped, ``applied`` the last applied.
+
+    ``whole``: it has all that this replica may ever have acknowledged.
+    """
 
     base: int
     applied: int
+    whole: bool
 
     @property
     def last(self) -> int:

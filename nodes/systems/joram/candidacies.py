@@ -113,16 +113,17 @@ class EmptyCountsForNothing(Watcher):
         self._by_log: dict[int, bool] = {}
 
     def look(self, node: str, program: Joram, now: Observed, before: Observed | None) -> str:
-        """A replica without any log, which may have lost one, promises nothing to a candidate that has one."""
+        """Who has no log, or not all of it back that it may have lost, promises nothing to a candidate that has one."""
         if before is None or now.promised == before.promised or now.leads or now.follows:
             return ""
         if now.promised == program.own_epoch(now.promised):
             if now.phase != IDLE:
                 self._by_log[now.promised] = now.last > 0 and self._by_log.get(now.promised, True)
             return ""
-        if now.last or not program.favours() or not self._by_log.get(now.promised, False):
+        whole = now.last and program.log.whole
+        if whole or not program.favours() or not self._by_log.get(now.promised, False):
             return ""
-        return f"it has no log, and has promised epoch {round_of(now.promised)} to a candidate that has one"
+        return f"it has no whole log, and has promised epoch {round_of(now.promised)} to a candidate that has one"
 
 
 class NamesItsMaster(Watcher):
@@ -165,7 +166,7 @@ CANDIDACIES = (
               "promised; who has no log does not stand where others have one",
               "docs/designs/joram.md, Elections: the second tries after two more detection_timeouts, and so on; 4.8: "
               "the order of the group list", StandsInTurn, where=PRIMARY),
-    Invariant("empty-promises-nothing", "a replica without any log promises nothing to a candidate that has one",
+    Invariant("empty-promises-nothing", "a replica without a whole log promises nothing to a candidate that has one",
               "docs/designs/joram.md, Start and restart: a replica whose disk is empty doesn't count",
               EmptyCountsForNothing, where=PRIMARY),
     Invariant("names-its-master", "a replica names the master that it follows, and nobody when it has none",

@@ -155,6 +155,7 @@ class Voter:
 
     promised: int
     has_log: bool
+    whole: bool
     leading: bool
     master_alive: bool
     resting: bool
@@ -169,7 +170,7 @@ def refusal(voter: Voter, epoch: int, first_start: bool, primary: bool) -> str |
     A node that hears its master refuses, which keeps a candidate with a broken link from deposing it and gives
     the master its lease. A node that has just started ``resting`` refuses because it may have granted that
     lease before its restart. A node without any log joins a group's first start, and counts for nothing later:
-    it may have lost what it once acknowledged.
+    it may have lost what it once acknowledged. So may one that was without, until its log is ``whole``.
     """
     if epoch <= voter.promised:
         return "this epoch or a newer one is promised"
@@ -181,5 +182,7 @@ def refusal(voter: Voter, epoch: int, first_start: bool, primary: bool) -> str |
         return None
     if not voter.has_log:
         return None if first_start else "no log"
+    if not voter.whole:
+        return "what it had is not whole again"
     return "just started" if voter.resting else None
 

@@ -284,6 +284,9 @@ class Joram(Looked):
             self._step_down(f"{peer} is master in epoch {round_of(epoch)}")
         self._election.cancel()
         self._end_all_catch_up_feeds()
+        # One that begins without a log, and has not promised this epoch in a first start, may have lost what it had.
+        if self._options.primary and not replica.log.last and replica.log.promised < epoch:
+            replica.log.whole = False
         replica.promise(epoch)
         self.started = True
         if self._master != peer:

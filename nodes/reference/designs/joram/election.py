@@ -162,7 +162,7 @@ class Election:
 
     def _may_stand(self) -> bool:
         replica, options = self._replica, self._replica.options
-        if replica.name not in replica.order:
+        if replica.name not in replica.order or (replica.log.last and not replica.has_log):
             return False
         reports = self._node.reports()
         for report in reports.values():
@@ -346,7 +346,8 @@ class Election:
             return "not of my group"
         voter = Voter(
             promised=replica.log.promised,
-            has_log=replica.has_log,
+            has_log=replica.log.last > 0,
+            whole=replica.log.whole,
             leading=self._node.leads(),
             master_alive=self._node.hears_master(),
             resting=replica.now() < self._rests_until,

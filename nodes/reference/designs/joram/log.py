@@ -143,8 +143,9 @@ class Log:
     """Entries ``base + 1 .. last``; what came before is contained in the state.
 
     ``promised`` is the newest epoch that this replica has agreed to. ``last`` is the index of the last entry, ``base``
-    if there is none, ``applied`` that of the last entry that the engine has applied. ``regrouped`` is called when
-    ``group`` has changed.
+    if there is none, ``applied`` that of the last entry that the engine has applied. ``whole``: it is not that of a
+    replica that began without any and has not got back yet what it may have acknowledged before. ``regrouped`` is
+    called when ``group`` has changed.
     """
 
     def __init__(self, database: sqlite3.Connection) -> None:
@@ -156,7 +157,7 @@ class Log:
             " entry BLOB NOT NULL)"
         )
         database.execute("CREATE TABLE IF NOT EXISTS joram_meta (id INTEGER PRIMARY KEY, value BLOB NOT NULL)")
-        self.base, self.base_epoch, self.promised, self.applied, view, group = self._read_meta()
+        self.base, self.base_epoch, self.promised, self.applied, view, group, self.whole = self._read_meta()
         self.last = self.base
         self._views: list[tuple[int, list[str]]] = [(self.base, view)]
         self._groups: list[tuple[int, list[Member]]] = [(self.base, group)]
@@ -226,7 +227,7 @@ class Log:
         if self.dirty:
             return ""
         stored = Log(self._database)
-        for what in ("base", "base_epoch", "promised", "applied", "_views", "_groups", "_epochs", "_sizes", "_bytes"):
+        for what in ("base", "base_epoch", "promised", "applied", "whole", "_views", "_groups", "_epochs", "_sizes", "_bytes"):
             mine, other = getattr(self, what), getattr(stored, what)
             if mine != other:
                 return f"log, {what}: memory has {str(mine)[:200]}, and the store {str(other)[:200]}"
@@ -427,19 +428,20 @@ class Log:
             for index in list(islice(self._entries, len(self._entries) // 2)):
                 self._discard(index)
 
-    def _meta(self) -> tuple[int, int, int, int, bytes, bytes]:
+    def _meta(self) -> tuple[int, int, int, int, bytes, bytes, int]:
         view, group, encoded = self._views[0][1], self._groups[0][1], self._encoded
         if encoded is None or encoded[0] is not view or encoded[1] is not group:
             # Asked for with every commit, and hardly ever another.
             encoded = self._encoded = (view, group, wire.encode(view), wire.encode(encoded_members(group)))
-        return (self.base, self.base_epoch, self.promised, self.applied, encoded[2], encoded[3])
+        return (self.base, self.base_epoch, self.promised, self.applied, encoded[2], encoded[3], int(self.whole))
 
-    def _read_meta(self) -> tuple[int, int, int, int, list[str], list[Member]]:
+    def _read_meta(self) -> tuple[int, int, int, int, list[str], list[Member], bool]:
         rows = self._stored = dict(self._database.execute("SELECT id, value FROM joram_meta"))
         if not rows:
-            return 0, 0, 0, 0, [], []
+            return 0, 0, 0, 0, [], [], True
         view = [str(name) for name in wire.decode(rows[4])]
-        return int(rows[0]), int(rows[1]), int(rows[2]), int(rows[3]), view, members_of(wire.decode(rows[5]))
+        group = members_of(wire.decode(rows[5]))
+        return int(rows[0]), int(rows[1]), int(rows[2]), int(rows[3]), view, group, bool(rows.get(6, True))
 
 
 def _newest(pairs: Sequence[tuple[int, list[T]]], index: int) -> list[T]:

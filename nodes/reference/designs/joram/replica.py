@@ -143,8 +143,8 @@ class Replica:
 
     @property
     def has_log(self) -> bool:
-        """Whether this replica has ever been part of the group."""
-        return self.log.last > 0
+        """Whether this replica has been part of the group, and has what it had then."""
+        return self.log.last > 0 and self.log.whole
 
     def encode(self, message: Message) -> bytes:
         """The link frame of a message."""
