@@ -227,7 +227,8 @@ class Log:
         if self.dirty:
             return ""
         stored = Log(self._database)
-        for what in ("base", "base_epoch", "promised", "applied", "whole", "_views", "_groups", "_epochs", "_sizes", "_bytes"):
+        for what in ("base", "base_epoch", "promised", "applied", "whole",
+                     "_views", "_groups", "_epochs", "_sizes", "_bytes"):  # fmt: skip
             mine, other = getattr(self, what), getattr(stored, what)
             if mine != other:
                 return f"log, {what}: memory has {str(mine)[:200]}, and the store {str(other)[:200]}"
