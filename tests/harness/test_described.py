@@ -72,8 +72,8 @@ def test_several_clusters_and_single_servers_need_a_workload_that_has_use_for_th
 
 def test_what_a_test_does_not_take_from_a_descriptor_is_told(tmp_path: Path) -> None:
     text = DESCRIPTOR.read_text()
-    bounded = text.replace('name="s0">', 'name="s0"><property name="max_messages" value="10" />')
-    with pytest.raises(UsageError, match="a test does not take the property max_messages"):
+    bounded = text.replace('name="s0">', 'name="s0"><property name="max_contexts" value="10" />')
+    with pytest.raises(UsageError, match="a test does not take the property max_contexts"):
         described(file_with(tmp_path, bounded), "queue")
     network = '<network domain="D1" port="1630'
     served = text.replace(network, f'<service class="stormproof.Destinations" args="/queue/a" />{network}')
