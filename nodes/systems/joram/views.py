@@ -122,8 +122,8 @@ class AllHaveIt(Watcher):
         """A master commits what all members of its view have on disk."""
         self._durable[node] = now.durable
         self._programs[node] = program
-        if not now.leads or before is None or now.committed <= before.committed:
-            return ""
+        if not now.leads or before is None or before.leads != now.leads or now.committed <= before.committed:
+            return ""  # who has just become master may have learnt of it from whom it has the log
         without = [name for name in program.members if self._durable.get(name, 0) < now.committed]
         return f"it commits entry {now.committed}, which {without[0]} does not have on disk" if without else ""
 
