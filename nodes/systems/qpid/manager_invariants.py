@@ -350,7 +350,7 @@ MANAGER_INVARIANTS = (
     Invariant("cleared-when-over", "a primary may start when most have accepted it and earlier leases are over",
               _LEASES, ClearedWhenOver, unless=("disk", "clock"), where=_MANAGED, of=_BOTH),
     Invariant("backed-by-most", "a primary goes on for a lease after most managers backed it, and noted so", _LEASES,
-              BackedByMost, unless=("clock",), where=_MANAGED, of=_BOTH),
+              BackedByMost, unless=("disk", "clock"), where=_MANAGED, of=_BOTH),
     Invariant("primary-kept", "a primary that is heard is not replaced", _OWN, PrimaryKept, where=_MANAGED, of=_BOTH),
     Invariant("notes-grow", "a manager's note gives way to a later one only, of its term, and says the same everywhere",
               _NOTES, NotesGrow, unless=("disk",), where=_MANAGED, of=_BOTH),
