@@ -67,7 +67,7 @@ class Election:
         self._replica = replica
         self._node = node
         timeout = replica.options.detection_timeout
-        self._rests_until = replica.now() + timeout if replica.has_log else float("-inf")
+        self._rests_until = replica.now() + timeout if replica.log.last else float("-inf")
         self.phase = IDLE
         self._epoch = 0
         self._asked: list[str] = []
