@@ -110,9 +110,9 @@ def whole_log_acknowledged(patch: pytest.MonkeyPatch) -> None:
 def forgotten_promise(patch: pytest.MonkeyPatch) -> None:
     read = Log._read_meta
 
-    def without(self: Log) -> tuple[int, int, int, int, list[str], list[object]]:
-        base, epoch, _, applied, view, group = read(self)
-        return base, epoch, 0, applied, view, group
+    def without(self: Log) -> tuple[int, int, int, int, list[str], list[Member], bool]:
+        base, epoch, _, *rest = read(self)
+        return base, epoch, 0, *rest
 
     patch.setattr(Log, "_read_meta", without)
 
