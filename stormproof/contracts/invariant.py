@@ -35,7 +35,7 @@ class Watcher:
     eager = False
     """Whether it wants to look after every callback for now, though what is observed is as before."""
     fields: tuple[str, ...] = ()
-    """Of what is observed, what it looks at: where nothing of that has changed it is not asked. None: it always is."""
+    """Of what is observed, what it looks at: where nothing of that has changed it is not asked. Empty: always."""
     period = 0.0
     """Simulated seconds between two calls of ``inspect`` for a node; 0: it is not called."""
 

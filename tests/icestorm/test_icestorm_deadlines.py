@@ -16,9 +16,11 @@ import pytest
 from harness.sim.campaign import ALL, Case, run_and_judge
 from nodes.reference import wire
 from nodes.reference.api import Config
+from nodes.reference.designs.icestorm import design
 from nodes.reference.designs.icestorm.decisions import ELECTION, INACTIVE, NORMAL, REORGANIZATION, follows
 from nodes.reference.designs.icestorm.delivery import Delivery, Event, Outbox
 from nodes.reference.designs.icestorm.design import IceStorm
+from nodes.reference.designs.icestorm.election import Election
 from nodes.reference.designs.icestorm.options import Options
 from nodes.reference.designs.icestorm.peers import PeerFailed, Peers
 from nodes.reference.designs.icestorm.topics import ORDERED, Database, Subscriber, Topic
@@ -206,6 +208,31 @@ def never_removed(patch: Patch) -> None:
     patch.setattr(IceStorm, "_failed", lambda self, topic, subscriber: None)
 
 
+def takes_events_at_any_time(patch: Patch) -> None:
+    async def at_once(self: IceStorm) -> None:
+        """Whoever is in no group goes on all the same."""
+
+    patch.setattr(IceStorm, "_until_active", at_once)
+
+
+def waits_for_ever(patch: Patch) -> None:
+    async def wait(self: IceStorm) -> None:
+        while self._election.state != NORMAL:
+            self._blocked += 1
+            await asyncio.sleep(1e6)
+
+    patch.setattr(IceStorm, "_until_active", wait)
+
+
+def tries_again_late(patch: Patch) -> None:
+    patch.setattr(design, "_AGAIN", 3.0)
+
+
+def stays_when_refused(patch: Patch) -> None:
+    recover = Election.recover
+    patch.setattr(Election, "recover", lambda self, why: None if "withdrew" in why else recover(self, why))
+
+
 def taken_twice(patch: Patch) -> None:
     """The bug is switched on."""
 
@@ -219,6 +246,10 @@ LATE: dict[str, tuple[str, str, dict[str, str], Callable[[Patch], None]]] = {
     "unused": ("topic-dialogue", "kill", {"acm_timeout": "1"}, never_closed),
     "retry": ("topic-dialogue", "kill", {}, late_retries),
     "removal": ("topic-dialogue", "kill", {}, never_removed),
+    "early": ("events", "partition", {}, takes_events_at_any_time),
+    "blocked": ("events", "partition", {}, waits_for_ever),
+    "again": ("subscriptions", "partition", {}, tries_again_late),
+    "forsaken": ("subscriptions", "partition,packets", {"election_timeout": "0.3"}, stays_when_refused),
     "astray": ("subscriptions", "partition,packets", {"bug": "invitation-twice", "election_timeout": "0.3"},
                taken_twice),
 }

@@ -165,6 +165,7 @@ LATE: dict[str, tuple[str, dict[str, str], Callable[[Patch], None]]] = {
     "unnamed": ("kill", {}, nobody_named),
     "asking": ("kill", {}, asks_seldom),
     "unasked": ("kill", {"lease": "2"}, not_woken),
+    "renewal": ("kill", {"bug": "renews-late"}, lambda patch: None),
     "file": ("kill", {}, looks_seldom),
     "command": ("kill", {}, not_carried_out),
     "behind": ("kill", {}, told_more),
