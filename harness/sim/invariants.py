@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from operator import attrgetter
+from operator import ne
 from typing import Any, Protocol
 
 from harness.sim.deadlines import PERIOD, Deadlines
@@ -11,11 +11,12 @@ from harness.sim.errors import SimulationError
 from harness.sim.explorer import Explorer
 from harness.sim.loop import Process
 from stormproof.contracts.deadline import Deadline
-from stormproof.contracts.invariant import BROKER, Invariant, Watcher
+from stormproof.contracts.invariant import BROKER, EagerWatcher, Invariant, Watcher
 
 _LAST_LINES = 6
 _TEXT = 400
-_IS_EAGER: Callable[[Watcher], bool] = attrgetter("eager")
+_Looks = Sequence[tuple[Invariant, Callable[[str, Any, Any, Any], str]]]
+"""Invariants, each with the ``look`` of its watcher."""
 
 
 class InvariantBroken(SimulationError):
@@ -42,16 +43,46 @@ class Group:
 
     def __init__(self, invariants: Sequence[Invariant]) -> None:
         self.watchers: list[tuple[Invariant, Watcher]] = [(each, each.watcher()) for each in invariants]
-        self.looking = [watcher for _, watcher in self.watchers if type(watcher).look is not Watcher.look]
-        """Those of them that look at what changes."""
+        self._eager = [watcher for _, watcher in self.watchers if isinstance(watcher, EagerWatcher)]
         self.seen: dict[str, tuple[Any, ...]] = {}
         self.machines: dict[str, str] = {}
         self.kinds: dict[str, str] = {}
         self.alert = False
+        """Whether somebody wants to look after every callback."""
 
     def watchers_of(self, kind: str) -> list[tuple[Invariant, Watcher]]:
         """Those that look at programs of a kind."""
         return [(invariant, watcher) for invariant, watcher in self.watchers if kind in invariant.of]
+
+    def looked(self) -> None:
+        """Eager watchers have looked at a node."""
+        self.alert = any(watcher.eager for watcher in self._eager)
+
+
+class _Asked(dict[tuple[bool, ...], tuple[_Looks, bool]]):
+    """In which fields of what is observed something differs -> who looks, and whether an eager one is among them.
+
+    ``all`` is that for all of them. One dictionary for each node, as this is asked for very often.
+    """
+
+    def __init__(self, watchers: Sequence[tuple[Invariant, Watcher]]) -> None:
+        super().__init__()
+        self._watchers = [(invariant, watcher) for invariant, watcher in watchers
+                          if type(watcher).look is not Watcher.look]  # fmt: skip
+        self.all = self._of(self._watchers)
+
+    def note(self, differs: tuple[bool, ...], now: Any) -> tuple[_Looks, bool]:
+        """Just these fields have not differed before; where they have no names, all look."""
+        changed = {name for name, other in zip(getattr(now, "_fields", ()), differs, strict=False) if other}
+        if not changed:
+            return self.all
+        found = self[differs] = self._of([(invariant, watcher) for invariant, watcher in self._watchers
+                                          if not watcher.fields or changed.intersection(watcher.fields)])  # fmt: skip
+        return found
+
+    def _of(self, watchers: Sequence[tuple[Invariant, Watcher]]) -> tuple[_Looks, bool]:
+        return ([(invariant, watcher.look) for invariant, watcher in watchers],
+                any(isinstance(watcher, EagerWatcher) for _, watcher in watchers))
 
 
 class Observer:
@@ -78,9 +109,8 @@ class Observer:
         self._explorer = explorer
         self._groups: dict[str, Group] = {}
 
-    def watch(self, machine: str, node: str, group: str, program: Any, process: Process) -> Callable[[], None]:
-        """A node's program has been started on a machine; what is returned is to be called after each of its callbacks.
-        """
+    def watch(self, machine: str, node: str, group: str, program: Any, process: Process) -> Callable[[bool], None]:
+        """A node's program has been started on a machine; what is returned is ``Process.look``."""
         found = self._groups.setdefault(group, Group(self._invariants))
         found.machines[node] = machine
         found.seen.pop(node, None)
@@ -89,28 +119,29 @@ class Observer:
         watchers = found.watchers_of(kind)
         deadlines = Deadlines(self._deadlines, self._options) if self._deadlines else None
         periodic = [(invariant, watcher) for invariant, watcher in watchers if watcher.period]
-        looking = [(invariant, watcher, frozenset(watcher.fields)) for invariant, watcher in watchers
-                   if watcher in found.looking]  # fmt: skip
-        some = any(fields for *_, fields in looking)
+        asked = _Asked(watchers)
         clock, due = self._clock, self._clock.now if self._deadlines or periodic else float("inf")
         inspected = dict.fromkeys(range(len(periodic)), due)
-        observed: Callable[[], tuple[Any, ...]] = program.observed
-        last: tuple[Any, ...] | None = None
+        observed: Callable[[], Any] = program.observed
+        last: Any = None
 
-        def look() -> None:
+        def look(woken: bool) -> None:
             nonlocal due, last
-            now = observed()
-            if found.alert or (now is not last and now != last):
-                before, last = last, now
-                seen[node] = now
-                changed = _changed(now, before) if some and not found.alert else None
-                for invariant, watcher, fields in looking:
-                    if changed is not None and fields and changed.isdisjoint(fields):
-                        continue
-                    wrong = watcher.look(node, program, now, before)
-                    if wrong:
-                        raise self._broken(invariant, wrong, node, found)
-                found.alert = any(map(_IS_EAGER, found.looking))
+            if not woken or last is None or found.alert:
+                now = observed()
+                if found.alert or (now is not last and now != last):
+                    before, last = last, now
+                    seen[node] = now
+                    if before is None or found.alert:
+                        looks, eager = asked.all
+                    else:
+                        differs = tuple(map(ne, now, before))
+                        looks, eager = asked.get(differs) or asked.note(differs, now)
+                    for invariant, watch in looks:
+                        if wrong := watch(node, program, now, before):
+                            raise self._broken(invariant, wrong, node, found)
+                    if eager:
+                        found.looked()
             if (at := clock.now) < due:
                 return
             due = at + PERIOD
@@ -129,9 +160,9 @@ class Observer:
         explorer.belongs(machine, group)
         changing = explorer.changing
 
-        def explore() -> None:
+        def explore(woken: bool) -> None:
             before = seen.get(node)
-            look()
+            look(woken)
             now = seen[node]
             if now is before:
                 return
@@ -156,13 +187,6 @@ class Observer:
             "events": {name: [line[:_TEXT] for line in self._last_lines(group.machines[name], _LAST_LINES)]
                        for name in sorted(group.seen)},
         })  # fmt: skip
-
-
-def _changed(now: Any, before: Any) -> set[str] | None:
-    """The fields in which what is observed differs; None: it is looked at for the first time."""
-    if before is None:
-        return None
-    return {name for name, new, old in zip(now._fields, now, before, strict=True) if new is not old and new != old}
 
 
 def _told(seen: tuple[Any, ...]) -> str:

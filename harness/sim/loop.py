@@ -34,6 +34,9 @@ MAX_IDLE_TURNS = 2_000_000
 
 _CLOSE_ATTEMPTS = 50
 
+_WAKE: Callable[..., object] = asyncio.futures._set_result_unless_cancelled  # type: ignore[attr-defined]
+"""The callback of ``asyncio.sleep``'s timers."""
+
 
 class Process:
     """A simulated operating-system process: what it scheduled, and the clock that it reads.
@@ -60,8 +63,11 @@ class Process:
         self._deferred: deque[tuple[float, Callable[..., object], tuple[Any, ...]]] = deque()
         self._tasks: list[asyncio.Task[Any]] = []
         self.ended = asyncio.Event()
-        self.look: Callable[[], None] | None = None
-        """Called after each of its callbacks, if anybody watches it."""
+        self.look: Callable[[bool], None] | None = None
+        """Called after each of its callbacks, if anybody watches it; with True after one that did nothing but wake a
+        task up, which changes nothing before its turn."""
+        self.woken = False
+        """Whether the present callback is such a one, for bytes that have come."""
         self.over: Callable[[], None] | None = None
         """Called when it has ended, likewise."""
         self._tidy_at = 64
@@ -117,7 +123,7 @@ class Process:
         if self.busy and self.busy_until <= self._loop.now:
             self.busy, self.ran_on = False, self._loop.now
             if self.look is not None:  # at what it was about when it began to wait
-                self.look()
+                self.look(False)
         if self.state != RUNNING or self.busy:
             return
         self.ran_on = self._loop.now
@@ -496,7 +502,9 @@ class SimLoop(asyncio.BaseEventLoop):
                 # The network's callbacks go on as the process that they bring something to.
                 ran = self._owner
                 if ran is not None and ran.look is not None and not ran.busy:
-                    ran.look()
+                    woken = ran.woken or handle.callback is _WAKE
+                    ran.woken = False
+                    ran.look(woken)
         self._owner = None
 
 

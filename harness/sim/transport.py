@@ -498,6 +498,8 @@ class SimTransport(asyncio.Transport):
             endpoint.taken(count)
             try:
                 self._protocol.data_received(data)
+                if endpoint.owner is not None and type(self._protocol) is asyncio.StreamReaderProtocol:
+                    endpoint.owner.woken = True
             except SimulationError:
                 raise
             except Exception as error:  # as asyncio does

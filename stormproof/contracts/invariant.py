@@ -32,8 +32,6 @@ class Watched(Protocol):
 class Watcher:
     """Watches one group of nodes through one run; what it has seen is its own."""
 
-    eager = False
-    """Whether it wants to look after every callback for now, though what is observed is as before."""
     fields: tuple[str, ...] = ()
     """Of what is observed, what it looks at: where nothing of that has changed it is not asked. Empty: always."""
     period = 0.0
@@ -59,6 +57,13 @@ class Watcher:
     def ended(self, node: str) -> None:
         """The node's program has ended, in whatever way."""
         return
+
+
+class EagerWatcher(Watcher):
+    """One that at times wants to look after every callback."""
+
+    eager = False
+    """Whether it does for now, though what is observed is as before."""
 
 
 @dataclass(frozen=True)

@@ -16,12 +16,12 @@ from nodes.systems.fiorano.pair_invariants import LOCKED as _LOCKED
 from nodes.systems.fiorano.pair_invariants import PAIR_INVARIANTS
 from nodes.systems.fiorano.pair_invariants import REPLICATED_PAIR as _REPLICATED
 from nodes.systems.reference.audits import COUNTS_ADD_UP, STORE_HOLDS, same_state
-from stormproof.contracts.invariant import BROKER, Invariant, Watcher
+from stormproof.contracts.invariant import BROKER, EagerWatcher, Invariant, Watcher
 
 _CHANGES = {(line.state, line.to) for line in (*REPLICATED, *SHARED)}
 
 
-class OneHolds(Watcher):
+class OneHolds(EagerWatcher):
     """Who has been granted the lock, and whether the leases of both run at the same time."""
 
     def __init__(self) -> None:

@@ -17,7 +17,7 @@ from nodes.reference.replication.quorum import majority
 from nodes.systems.joram.candidacies import CANDIDACIES
 from nodes.systems.joram.views import VIEWS
 from nodes.systems.reference.audits import COUNTS_ADD_UP, STORE_HOLDS, same_state
-from stormproof.contracts.invariant import Invariant, Watcher
+from stormproof.contracts.invariant import EagerWatcher, Invariant, Watcher
 
 _PRIMARY = {"partitions": ("primary-partition",)}
 _NEARLY = 0.98
@@ -25,6 +25,7 @@ _KEPT = 9
 """So many times those that are kept for others may the log hold, and what one batch brings."""
 _FOR_THE_SLOW = 8
 """So many times those that are kept for others does a master keep for one that lags."""
+_ENOUGH = min(_KEPT, _FOR_THE_SLOW)
 _SAFE = {**_PRIMARY, "propagation": ("synchronous",)}
 
 
@@ -56,7 +57,7 @@ class LeadsInItsPromise(Watcher):
         return f"it is master in epoch {round_of(now.leads)}, and has promised {round_of(now.promised)}"
 
 
-class OneServes(Watcher):
+class OneServes(EagerWatcher):
     """Who serves, and whether the leases of two hold at the same time."""
 
     fields = ("leads", "serving")
@@ -153,12 +154,15 @@ class LogIsShort(Watcher):
 
         A master has dropped what is too much when it writes to its disk: but for what was committed in that step.
         """
-        keep, sent = program.log_keep, node in self._sending
+        keep, sent, there = program.log_keep, node in self._sending, now.committed - now.base
+        if there <= _ENOUGH * keep:  # also one step earlier
+            self._sending.discard(node)
+            return ""
         if program.transfers:
             self._sending.add(node)
             return ""
         self._sending.discard(node)
-        held, most = now.committed - now.base, _KEPT * keep + BATCH_COMMANDS
+        held, most = there, _KEPT * keep + BATCH_COMMANDS
         wrote = (before is not None and before.leads == now.leads > 0 and before.promised == now.promised
                  and now.durable > before.durable)  # fmt: skip
         if before is not None and wrote and not sent:
@@ -247,8 +251,6 @@ class LogsMatch(Watcher):
 
     def look(self, node: str, program: Joram, now: Observed, before: Observed | None) -> str:
         """Look at what is new in the log, from its end back to what was known."""
-        if before is not None and (before.last, before.last_epoch) == (now.last, now.last_epoch):
-            return ""
         log = program.log
         known = self._known.setdefault(node, {})
         for gone in range(now.last + 1, before.last + 1 if before is not None else 0):
@@ -349,8 +351,7 @@ class AcknowledgedIsThere(Watcher):
     def look(self, node: str, program: Joram, now: Observed, before: Observed | None) -> str:
         """What a replica has acknowledged is in its log, as long as it has promised no newer epoch."""
         self._programs[node] = program
-        acked = program.acknowledged
-        if not now.leads or acked == (known := self._acked.get(node, {})):
+        if not now.leads or (acked := program.acknowledged) == (known := self._acked.get(node, {})):
             return ""
         self._acked[node] = dict(acked)
         for name, index in acked.items():

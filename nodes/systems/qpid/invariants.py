@@ -16,7 +16,7 @@ from nodes.reference.designs.qpid.store_status import BACKUP_STORE, CLEAN, DIRTY
 from nodes.reference.engine.audit import difference
 from nodes.systems.qpid.manager_invariants import MANAGER_INVARIANTS
 from nodes.systems.reference.audits import COUNTS_ADD_UP, STORE_HOLDS, same_state
-from stormproof.contracts.invariant import Invariant, Watcher
+from stormproof.contracts.invariant import EagerWatcher, Invariant, Watcher
 
 _MANAGED = {"manager": (BUILTIN,)}
 _CHANGES = {
@@ -26,7 +26,7 @@ _CHANGES = {
 """Steps between states. One that lost its primary may find the next one at once, and be in CATCHUP again."""
 
 
-class OneConfirms(Watcher):
+class OneConfirms(EagerWatcher):
     """Who is primary, and whether two may confirm at the same time."""
 
     def __init__(self) -> None:

@@ -47,7 +47,7 @@ class Replicates(Protocol):
 class StoreHolds(Watcher):
     """Nothing of its own: a node is looked at as it is."""
 
-    period = 8.0
+    period = 10.0
 
     def inspect(self, node: str, program: Stores) -> str:
         """Compare memory and store."""
@@ -57,7 +57,7 @@ class StoreHolds(Watcher):
 class CountsAddUp(Watcher):
     """Nothing of its own: a node is looked at as it is."""
 
-    period = 4.0
+    period = 5.0
 
     def inspect(self, node: str, program: Counts) -> str:
         """Count again."""
