@@ -237,6 +237,17 @@ def taken_twice(patch: Patch) -> None:
     """The bug is switched on."""
 
 
+def never_merges(patch: Patch) -> None:
+    """A coordinator that has found others leaves it at that."""
+    may_merge = Election._may_merge
+
+    def later(self: Election, highest: int) -> bool:
+        may_merge(self, highest)
+        return False
+
+    patch.setattr(Election, "_may_merge", later)
+
+
 LATE: dict[str, tuple[str, str, dict[str, str], Callable[[Patch], None]]] = {
     "question": ("subscriptions", "pause", {}, late_answers),
     "round": ("subscriptions", "pause", {}, late_answers),
@@ -249,6 +260,7 @@ LATE: dict[str, tuple[str, str, dict[str, str], Callable[[Patch], None]]] = {
     "early": ("events", "partition", {}, takes_events_at_any_time),
     "blocked": ("events", "partition", {}, waits_for_ever),
     "again": ("subscriptions", "partition", {}, tries_again_late),
+    "later-merge": ("subscriptions", "partition", {"fault_duration": "6"}, never_merges),
     "forsaken": ("subscriptions", "partition,packets", {"election_timeout": "0.3"}, stays_when_refused),
     "astray": ("subscriptions", "partition,packets", {"bug": "invitation-twice", "election_timeout": "0.3"},
                taken_twice),

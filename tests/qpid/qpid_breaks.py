@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from harness.sim.campaign import Case
+from nodes.reference.designs.qpid import browsing
 from nodes.reference.designs.qpid.administration import Administration
+from nodes.reference.designs.qpid.browsing import Browser, Browsing
 from nodes.reference.designs.qpid.manager import coordinator as coordinating
 from nodes.reference.designs.qpid.manager import virtual_address
 from nodes.reference.designs.qpid.manager.coordinator import COORDINATING, Coordinator
@@ -25,6 +28,7 @@ from nodes.reference.designs.qpid.primary import Primary
 from nodes.reference.designs.qpid.roles import Roles
 from nodes.reference.designs.qpid.store_status import StoreStatus
 from nodes.reference.engine.replica import QueueReplicas
+from nodes.reference.replication.links import Links
 
 Patch = pytest.MonkeyPatch
 Break = Callable[[Patch], None]
@@ -270,6 +274,33 @@ def rarely_announced(patch: Patch) -> None:
     patch.setattr(virtual_address, "ANNOUNCEMENTS", 0.1)
 
 
+def dials_once(patch: Patch) -> None:
+    """Whoever was reached once is not dialled again."""
+    dial = Links._dial
+
+    async def once(self: Links, peer: str) -> None:
+        while peer not in self._times_heard:
+            with suppress(asyncio.TimeoutError):
+                await asyncio.wait_for(dial(self, peer), 1)
+        await asyncio.sleep(1000)
+
+    patch.setattr(Links, "_dial", once)
+
+
+def awaited_for_ever(patch: Patch) -> None:
+    """Completions wait for backups that never catch up."""
+    patch.setattr(Browsing, "give_up", lambda self: None)
+    patch.setattr(Browsing, "completed", lambda self, name, number, groups: None)
+
+
+def one_at_a_time(patch: Patch) -> None:
+    """A backup that catches up is sent the next group in half a second, however many are under way."""
+    async def window(browser: Browser) -> None:
+        await asyncio.sleep(0.5 if browser.under_way else 0)
+
+    patch.setattr(browsing, "_window", window)
+
+
 _ADDRESS = {"virtual_address": "auto"}
 
 QPID_LATE: dict[str, tuple[str, str, str, dict[str, str], Break]] = {
@@ -290,6 +321,9 @@ QPID_LATE: dict[str, tuple[str, str, str, dict[str, str], Break]] = {
     "unpolled": ("qpid", "queue", "kill", {}, unpolled),
     "untold": ("qpid", "queue", "kill", {"detection_timeout": "2"}, untold),
     "silent-manager": ("qpid", "queue", "kill", {"manager_lease": "2"}, silent),
+    "manager-link": ("qpid", "queue", "kill", {}, dials_once),
+    "slow-backup": ("qpid", "queue", "kill", {"catchup_timeout": "1"}, awaited_for_ever),
+    "catch-up-window": ("qpid", "queue", "kill", {}, one_at_a_time),
     "address-away": ("qpid", "queue", "kill", _ADDRESS, never_there),
     "address-kept": ("qpid", "queue", "kill", {**_ADDRESS, "kill_kind": "master", "kill_program": "broker"},
                      never_gone),

@@ -18,6 +18,7 @@ from nodes.reference.designs.joram.leader import Leader
 from nodes.reference.designs.joram.outbox import Outbox
 from nodes.reference.designs.joram.replica import Replica
 from nodes.reference.replication.follower_log import FollowerLog
+from nodes.reference.replication.links import Links
 from nodes.reference.replication.positions import Feed
 from nodes.reference.replication.replicator import Replicator
 
@@ -227,6 +228,28 @@ def never_quiet(patch: Patch) -> None:
     patch.setattr("nodes.reference.designs.joram.design.QUIET", 1000.0)
 
 
+def nobody_stands(patch: Patch) -> None:
+    """Candidates wait for a minute, whoever is before them."""
+    patch.setattr(Election, "_turn", lambda self: 60.0)
+
+
+def quiet_followers(patch: Patch) -> None:
+    """Followers say nothing of themselves, and nobody cuts their links."""
+    said = Joram._send_heartbeats
+    patch.setattr(Joram, "_send_heartbeats", lambda self, but=(): said(self, but) if self._leader is not None else None)
+    patch.setattr(Links, "cut_silent", lambda self: None)
+
+
+def applied_late(patch: Patch) -> None:
+    """What is committed is not carried out."""
+    patch.setattr(Replica, "apply", lambda self, upto: iter(()))
+
+
+def never_joins(patch: Patch) -> None:
+    """Whoever has left the view stays outside."""
+    patch.setattr(Leader, "_may_join", lambda self, peer: False)
+
+
 _HALF = {"detection_timeout": "0.5", "fault_duration": "1.5", "fault_gap": "0.3"}
 JORAM_LATE: dict[str, tuple[str, str, str, dict[str, str], Callable[[Patch], None]]] = {
     "enough": ("joram", "queue", "kill", {**_HALF, "kill_kind": "master"}, never_enough),
@@ -239,4 +262,9 @@ JORAM_LATE: dict[str, tuple[str, str, str, dict[str, str], Callable[[Patch], Non
     "unshipped": ("joram", "queue", "kill", {"propagation": "asynchronous"}, never_synchronised),
     "uninformed": ("joram", "queue", "kill", {}, deaf_to_commits),
     "unwritten": ("joram", "queue", "kill", {}, never_quiet),
+    **{f"turn-{place}": ("joram", "queue", "kill", {**_HALF, "kill_kind": "master"}, nobody_stands)
+       for place in range(5)},
+    "silent-peer": ("joram", "queue", "kill", _HALF, quiet_followers),
+    "unapplied": ("joram", "queue", "kill", {}, applied_late),
+    "not-in-view": ("joram", "queue", "kill", _HALF, never_joins),
 }

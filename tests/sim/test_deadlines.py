@@ -23,6 +23,9 @@ from nodes.reference.designs.qpid.browsing import Browsing
 from nodes.reference.designs.qpid.primary import Primary
 from nodes.reference.designs.standalone import Standalone
 from nodes.reference.engine.clustered import Clustered
+from nodes.reference.engine.destinations import Destinations
+from nodes.reference.engine.model import AUTO, Message
+from nodes.reference.server.broker import ReferenceBroker
 from nodes.reference.server.collocated import CollocatedConnection
 from nodes.reference.server.guard import Guard
 from nodes.reference.server.networks import Networks
@@ -320,6 +323,22 @@ def long_seconds(patch: Patch) -> None:
     patch.setattr(Guard, "_count", rarely)
 
 
+def never_idle(patch: Patch) -> None:
+    """Connections whose clients are gone stay."""
+    patch.setattr(ReferenceBroker, "_start_idle_timer", lambda self, conn: None)
+
+
+def settled_when_sent(patch: Patch) -> None:
+    """What is sent on a reliable connection with ``ack:auto`` is settled at once, as on any other."""
+    delivery = Destinations.delivery
+
+    def made(self: Destinations, message: Message) -> Deliver:
+        return replace(delivery(self, message), auto=message.subscription is not None
+                       and message.subscription.ack == AUTO)
+
+    patch.setattr(Destinations, "delivery", made)
+
+
 QUIET = ("silent-client", "mute-client", "idle-session", "network-silent")
 """Whoever has something to say is not silent."""
 LATE: dict[str, tuple[str, str, str, dict[str, str], Callable[[Patch], None]]] = {
@@ -350,6 +369,8 @@ LATE: dict[str, tuple[str, str, str, dict[str, str], Callable[[Patch], None]]] =
     "database-answer": ("fiorano", "queue", "shared-db", {"mode": "shared", "database_timeout": "0.5"},
                         awaits_the_database),
     "undecided": ("fiorano", "queue", "kill", {"mode": "replicated"}, undecided),
+    "orphan": ("standalone", "clustered", "packets", {"idle_timeout": "1", "surface": "true"}, never_idle),
+    "settled-early": ("joram", "queue", "kill", {"surface": "true"}, settled_when_sent),
     **QPID_LATE,
     **JORAM_LATE,
 }
@@ -365,7 +386,8 @@ def test_a_deadline_that_is_missed_ends_the_run(name: str, tmp_path: Path, monke
     monkeypatch.setattr(tested, "invariants", ())
     break_it(monkeypatch)
     rate = 0.3 if name in QUIET else 17.0
-    case = Case(system, workload, nemesis, None, 26.0, rate, {"min_ok": "1", INVARIANTS: "true", **settings})
+    nodes = 5 if name.startswith("turn-") else None
+    case = Case(system, workload, nemesis, nodes, 26.0, rate, {"min_ok": "1", INVARIANTS: "true", **settings})
     seen = []
     for seed in range(1, 9):
         found, *_ = run_and_judge(case, seed, tmp_path / str(seed), tmp_path, ALL)

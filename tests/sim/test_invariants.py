@@ -506,7 +506,8 @@ def test_what_watchers_say_that_they_look_at_is_observed(tmp_path: Path, monkeyp
     """Else they would never be asked."""
     asked: dict[type[Watcher], set[str]] = {}
 
-    def watch(observer: Observer, machine: str, node: str, group: str, program: Any, *rest: Any) -> Callable[[bool], None]:
+    def watch(observer: Observer, machine: str, node: str, group: str, program: Any,
+              *rest: Any) -> Callable[[bool], None]:  # fmt: skip
         found = Group(observer._invariants)
         for _, watcher in found.watchers_of(kind_of(program)):
             asked[type(watcher)] = set(watcher.fields) - set(getattr(program.observed(), "_fields", ()))
