@@ -202,6 +202,22 @@ async def test_a_connection_that_somebody_waits_for_is_not_abandoned(
     await broker.stop()
 
 
+async def test_a_connection_that_goes_to_whoever_asked_first_is_overdue(
+        tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    config = Config("n1", "standalone", str(tmp_path), port=0)
+    broker = ReferenceBroker(config, RealRuntime(config, io.StringIO()))
+    await broker.start()
+    monkeypatch.setattr(broker.design, "submit", lambda command: None)
+    first, later = (cast(Session, Sitting()) for _ in range(2))
+    broker.open(first, Greeting("guest", "guest", 0, 0, False, True, None, 0))
+    assert first.conn is not None
+    broker.open(later, Greeting("guest", "guest", 0, 0, False, True, first.conn, 0))
+    broker._waiting[first.conn].reverse()
+    broker.release([Opened(first.conn, 0)] * 2)
+    assert broker.pending()["overtaken"] == [first.conn]
+    await broker.stop()
+
+
 async def test_who_gives_up_before_the_answer_takes_nobody_elses(
         tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     config = Config("n1", "standalone", str(tmp_path), port=0)

@@ -27,6 +27,7 @@ from nodes.reference.designs.icestorm.topics import ORDERED, Database, Subscribe
 from nodes.systems.catalog import SYSTEMS
 from stormproof.contracts.invariant import INVARIANTS
 from stormproof.run_folder import read_run
+from tests.breaking import later
 
 Patch = pytest.MonkeyPatch
 
@@ -248,6 +249,37 @@ def never_merges(patch: Patch) -> None:
     patch.setattr(Election, "_may_merge", later)
 
 
+def never_merges_again(patch: Patch) -> None:
+    """Groups that have parted stay apart."""
+    later(patch, Election, "_may_merge", lambda self, highest: False)
+
+
+def deaf_to_the_end(patch: Patch) -> None:
+    """Whoever waits for an answer does not notice that the link is broken."""
+    def down(self: Peers, peer: str) -> None:
+        self._broken[peer] += 1
+
+    patch.setattr(Peers, "link_down", down)
+
+
+def patient_with_databases(patch: Patch) -> None:
+    """A database may be on its way for ten seconds, and a replica that has nothing else to do takes that long."""
+    answer = IceStorm._answer
+
+    def slowly(self: IceStorm, peer: str, question: str, arguments: list[Any]) -> Any:
+        if question not in ("database", "install"):
+            return answer(self, peer, question, arguments)
+        return asyncio.get_running_loop().create_future()
+
+    options(patch, election_timeout=3.0)
+    patch.setattr(IceStorm, "_answer", slowly)
+
+
+def patient_with_subscribers(patch: Patch) -> None:
+    """A subscriber may take its time to take a connection, or to acknowledge an event."""
+    options(patch, delivery_timeout=5.0)
+
+
 LATE: dict[str, tuple[str, str, dict[str, str], Callable[[Patch], None]]] = {
     "question": ("subscriptions", "pause", {}, late_answers),
     "round": ("subscriptions", "pause", {}, late_answers),
@@ -260,6 +292,13 @@ LATE: dict[str, tuple[str, str, dict[str, str], Callable[[Patch], None]]] = {
     "early": ("events", "partition", {}, takes_events_at_any_time),
     "blocked": ("events", "partition", {}, waits_for_ever),
     "again": ("subscriptions", "partition", {}, tries_again_late),
+    "lost-question": ("subscriptions", "points", {"points_kind": "kill"}, deaf_to_the_end),
+    "long-question": ("subscriptions", "kill", {"election_timeout": "0.3"}, patient_with_databases),
+    "group": ("subscriptions", "partition", {}, never_merges_again),
+    "away": ("subscriptions", "partition", {}, never_merges_again),
+    "connecting": ("events", "partition", {"fault_duration": "6"}, patient_with_subscribers),
+    "unacknowledged": ("events", "partition", {"fault_duration": "6"}, patient_with_subscribers),
+    "cut-alive": ("subscriptions", "pause", {"bug": "slow-is-dead"}, lambda patch: None),
     "later-merge": ("subscriptions", "partition", {"fault_duration": "6"}, never_merges),
     "forsaken": ("subscriptions", "partition,packets", {"election_timeout": "0.3"}, stays_when_refused),
     "astray": ("subscriptions", "partition,packets", {"bug": "invitation-twice", "election_timeout": "0.3"},

@@ -26,9 +26,11 @@ from nodes.reference.designs.qpid.manager.virtual_address import VirtualAddress
 from nodes.reference.designs.qpid.permission import ManagerPermission
 from nodes.reference.designs.qpid.primary import Primary
 from nodes.reference.designs.qpid.roles import Roles
+from nodes.reference.designs.qpid.states import READY
 from nodes.reference.designs.qpid.store_status import StoreStatus
 from nodes.reference.engine.replica import QueueReplicas
 from nodes.reference.replication.links import Links
+from tests.breaking import later
 
 Patch = pytest.MonkeyPatch
 Break = Callable[[Patch], None]
@@ -301,6 +303,35 @@ def one_at_a_time(patch: Patch) -> None:
     patch.setattr(browsing, "_window", window)
 
 
+def stands_for_ever(patch: Patch) -> None:
+    """Nobody votes, and who gets no majority goes on to ask for it."""
+    later(patch, Coordinator, "asked", lambda self, peer, ask: None)
+    patch.setattr(Coordinator, "_give_up", lambda self, now: None)
+
+
+def never_attached(patch: Patch) -> None:
+    """A backup that was away is not let in."""
+    attached = Primary.attached
+
+    def once(self: Primary, name: str, message: Any) -> None:
+        if self.number < 30:
+            attached(self, name, message)
+
+    patch.setattr(Primary, "attached", once)
+
+
+def never_caught_up(patch: Patch) -> None:
+    """A backup does not notice that it has everything."""
+    change = Roles._change_state
+    patch.setattr(Roles, "_change_state", lambda self, state, **fields: (
+        change(self, state, **fields) if state != READY else None))
+
+
+def unanswered(patch: Patch) -> None:
+    """A primary does not hear what its backups have."""
+    later(patch, Primary, "completed", lambda self, name, number, groups: None)
+
+
 _ADDRESS = {"virtual_address": "auto"}
 
 QPID_LATE: dict[str, tuple[str, str, str, dict[str, str], Break]] = {
@@ -321,6 +352,14 @@ QPID_LATE: dict[str, tuple[str, str, str, dict[str, str], Break]] = {
     "unpolled": ("qpid", "queue", "kill", {}, unpolled),
     "untold": ("qpid", "queue", "kill", {"detection_timeout": "2"}, untold),
     "silent-manager": ("qpid", "queue", "kill", {"manager_lease": "2"}, silent),
+    "ballot": ("qpid", "queue", "kill", {"kill_kind": "master"}, stands_for_ever),
+    "primary": ("qpid", "queue", "pause", {
+        "pause_kind": "master", "fault_duration": "4", "manager_lease": "0.5", "detection_timeout": "0.5",
+        "eviction_timeout": "1", "catchup_timeout": "1"}, not_promoted),
+    "away": ("qpid", "queue", "kill", {}, never_attached),
+    "catchup": ("qpid", "queue", "kill", {"catchup_timeout": "1"}, never_caught_up),
+    "browser": ("qpid", "queue", "kill", {}, unanswered),
+    "completion": ("qpid", "queue", "kill", {"catchup_timeout": "1"}, unanswered),
     "manager-link": ("qpid", "queue", "kill", {}, dials_once),
     "slow-backup": ("qpid", "queue", "kill", {"catchup_timeout": "1"}, awaited_for_ever),
     "catch-up-window": ("qpid", "queue", "kill", {}, one_at_a_time),

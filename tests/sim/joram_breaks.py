@@ -21,6 +21,7 @@ from nodes.reference.replication.follower_log import FollowerLog
 from nodes.reference.replication.links import Links
 from nodes.reference.replication.positions import Feed
 from nodes.reference.replication.replicator import Replicator
+from tests.breaking import later
 
 Patch = pytest.MonkeyPatch
 _SHORT = {"fault_duration": "1.5", "fault_gap": "0.3", "detection_timeout": "0.5", "idle_timeout": "2", "min_ok": "5"}
@@ -233,6 +234,11 @@ def nobody_stands(patch: Patch) -> None:
     patch.setattr(Election, "_turn", lambda self: 60.0)
 
 
+def no_more_masters(patch: Patch) -> None:
+    """Nobody stands once there has been a master."""
+    later(patch, Election, "_turn", lambda self: 60.0)
+
+
 def quiet_followers(patch: Patch) -> None:
     """Followers say nothing of themselves, and nobody cuts their links."""
     said = Joram._send_heartbeats
@@ -250,6 +256,21 @@ def never_joins(patch: Patch) -> None:
     patch.setattr(Leader, "_may_join", lambda self, peer: False)
 
 
+def never_serves(patch: Patch) -> None:
+    """A new master looks on."""
+    later(patch, Leader, "_committed", lambda self: self._replica.committed)
+
+
+def no_lease(patch: Patch) -> None:
+    """A master that serves takes note of no echo."""
+    later(patch, Leader, "holds_lease", lambda self: False)
+
+
+def not_introduced(patch: Patch) -> None:
+    """A new link waits for the next heartbeat."""
+    later(patch, Joram, "link_up", lambda self, peer: None)
+
+
 _HALF = {"detection_timeout": "0.5", "fault_duration": "1.5", "fault_gap": "0.3"}
 JORAM_LATE: dict[str, tuple[str, str, str, dict[str, str], Callable[[Patch], None]]] = {
     "enough": ("joram", "queue", "kill", {**_HALF, "kill_kind": "master"}, never_enough),
@@ -264,6 +285,10 @@ JORAM_LATE: dict[str, tuple[str, str, str, dict[str, str], Callable[[Patch], Non
     "unwritten": ("joram", "queue", "kill", {}, never_quiet),
     **{f"turn-{place}": ("joram", "queue", "kill", {**_HALF, "kill_kind": "master"}, nobody_stands)
        for place in range(5)},
+    "master": ("joram", "queue", "kill", {**_HALF, "kill_kind": "master"}, no_more_masters),
+    "serving": ("joram", "queue", "kill", _HALF, never_serves),
+    "lease": ("joram", "queue", "kill", _HALF, no_lease),
+    "greeting": ("joram", "queue", "kill", {"detection_timeout": "4"}, not_introduced),
     "silent-peer": ("joram", "queue", "kill", _HALF, quiet_followers),
     "unapplied": ("joram", "queue", "kill", {}, applied_late),
     "not-in-view": ("joram", "queue", "kill", _HALF, never_joins),

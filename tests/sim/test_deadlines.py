@@ -37,8 +37,10 @@ from nodes.timeouts import within
 from stormproof.contracts.deadline import Deadline, Pending
 from stormproof.contracts.invariant import INVARIANTS
 from stormproof.run_folder import read_run
+from tests.icestorm.test_icestorm_deadlines import LATE as ICESTORM_LATE
 from tests.qpid.qpid_breaks import QPID_LATE
 from tests.sim.joram_breaks import JORAM_LATE
+from tests.sim.test_fiorano_deadlines import LATE as FIORANO_LATE
 from workloads.connection import StompConnection
 
 ALWAYS = Deadline("own", {"timeout": 2}, 0.5, "a paper", what="it waits")
@@ -113,8 +115,7 @@ def test_names_are_told_apart_and_settings_are_there() -> None:
             assert {setting for each in system.deadlines for setting in each.times} <= options
 
 
-@pytest.mark.requirement("H17", part=True)
-@pytest.mark.parametrize(("bug", "deadline", "nemesis", "seed"), [
+LATE_BUGS = [
     ("idle-by-parts", "idle-connection", "kill,pause", 3), ("dials-rarely", "link", "partition", 3),
     ("renews-late", "asking", "kill", 1),
     ("merges-lowest-first", "merge", "kill", 1), ("turns-of-twenty", "turn-1", "kill", 1),
@@ -123,8 +124,14 @@ def test_names_are_told_apart_and_settings_are_there() -> None:
     ("election-without-end", "election", "points,kill", 4), ("waits-for-all-replicas", "answered", "kill", 2),
     ("dead-link-kept", "silent-link", "partition", 1), ("stood-still-adds-up", "believed", "power", 3),
     ("leaver-is-awaited", "leaver", "rolling", 3), ("standby-names-itself", "misdirects", "kill", 1),
-    pytest.param("heartbeats-late", "silent-master", "kill", 1, marks=pytest.mark.soak),
-    pytest.param("expected-for-long", "expected", "kill", 3, marks=pytest.mark.soak),
+]  # fmt: skip
+"""Bug -> the deadline that it misses, the faults under which, and a seed."""
+SLOW_BUGS = [("heartbeats-late", "silent-master", "kill", 1), ("expected-for-long", "expected", "kill", 3)]
+
+
+@pytest.mark.requirement("H17", part=True)
+@pytest.mark.parametrize(("bug", "deadline", "nemesis", "seed"), [
+    *LATE_BUGS, *(pytest.param(*each, marks=pytest.mark.soak) for each in SLOW_BUGS),
 ])  # fmt: skip
 def test_a_broker_that_is_late_ends_the_run(bug: str, deadline: str, nemesis: str, seed: int, tmp_path: Path) -> None:
     workload = "subscriptions" if BUGS[bug].design == "icestorm" else "queue"
@@ -339,6 +346,29 @@ def settled_when_sent(patch: Patch) -> None:
     patch.setattr(Destinations, "delivery", made)
 
 
+def not_dispatched(patch: Patch) -> None:
+    """Room that an acknowledgement makes is not used before the next message comes."""
+    consume = Destinations.consume
+
+    def quietly(self: Destinations, message: Message) -> None:
+        before = dict(self._touched)
+        consume(self, message)
+        self._touched = before
+
+    patch.setattr(Destinations, "consume", quietly)
+
+
+def counted_as_strangers(patch: Patch) -> None:
+    """Whoever has logged in counts as somebody who has not."""
+    seat = ReferenceBroker.seat
+
+    def kept(self: ReferenceBroker, session: Session) -> bool:
+        self._logins = {**self._logins, session: None} if seat(self, session) else self._logins
+        return session in self._logins
+
+    patch.setattr(ReferenceBroker, "seat", kept)
+
+
 QUIET = ("silent-client", "mute-client", "idle-session", "network-silent")
 """Whoever has something to say is not silent."""
 LATE: dict[str, tuple[str, str, str, dict[str, str], Callable[[Patch], None]]] = {
@@ -369,6 +399,8 @@ LATE: dict[str, tuple[str, str, str, dict[str, str], Callable[[Patch], None]]] =
     "database-answer": ("fiorano", "queue", "shared-db", {"mode": "shared", "database_timeout": "0.5"},
                         awaits_the_database),
     "undecided": ("fiorano", "queue", "kill", {"mode": "replicated"}, undecided),
+    "delivery": ("standalone", "queue", "kill", {}, not_dispatched),
+    "login": ("standalone", "queue", "none", {}, counted_as_strangers),
     "orphan": ("standalone", "clustered", "packets", {"idle_timeout": "1", "surface": "true"}, never_idle),
     "settled-early": ("joram", "queue", "kill", {"surface": "true"}, settled_when_sent),
     **QPID_LATE,
@@ -395,3 +427,11 @@ def test_a_deadline_that_is_missed_ends_the_run(name: str, tmp_path: Path, monke
         if found.run_dir is not None and read_run(found.run_dir).get("invariant_broken", {}).get("name") == name:
             return
     raise AssertionError(seen)
+
+
+@pytest.mark.requirement("H17", part=True)
+def test_each_deadline_is_missed_by_something() -> None:
+    elsewhere = {"adoption", "overtaken"}  # above; tests/broker/test_broker_reliable.py
+    missed = {*LATE, *FIORANO_LATE, *ICESTORM_LATE, *(deadline for _, deadline, *_ in (*LATE_BUGS, *SLOW_BUGS))}
+    declared = {each.name for name in SYSTEMS.names() for each in SYSTEMS.load(name).deadlines}
+    assert declared == missed | elsewhere

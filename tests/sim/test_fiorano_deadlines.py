@@ -16,16 +16,18 @@ from nodes.reference.designs.fiorano.active import ActiveSide
 from nodes.reference.designs.fiorano.configuration import Options
 from nodes.reference.designs.fiorano.design import Fiorano
 from nodes.reference.designs.fiorano.gateway import service
+from nodes.reference.designs.fiorano.gateway.protocol import TAKE
 from nodes.reference.designs.fiorano.lock import GatewayLock, Wish
 from nodes.reference.designs.fiorano.messages import Hello, Stored
 from nodes.reference.designs.fiorano.pair import Pair
 from nodes.reference.designs.fiorano.server import Server
-from nodes.reference.designs.fiorano.states import ACTIVE, PASSIVE, STANDALONE
+from nodes.reference.designs.fiorano.states import ACTIVE, PASSIVE, STANDALONE, WAITING
 from nodes.reference.storage.client import StorageClient
 from nodes.reference.storage.service import StorageService
 from nodes.systems.catalog import SYSTEMS
 from stormproof.contracts.invariant import INVARIANTS
 from stormproof.run_folder import read_run
+from tests.breaking import later
 
 Patch = pytest.MonkeyPatch
 
@@ -157,7 +159,54 @@ def requests_wait(patch: Patch) -> None:
     patch.setattr(StorageService, "_do_all", late)
 
 
+def unheard(patch: Patch) -> None:
+    """What the other server says of itself does not count."""
+    later(patch, Server, "take_hello", lambda self, hello: None)
+
+
+def gateway_lost(patch: Patch) -> None:
+    """A gateway that was away is not called again."""
+    talk = GatewayLock._talk_forever
+
+    async def once(self: GatewayLock) -> None:
+        connected = False
+        work = asyncio.ensure_future(talk(self))
+        try:
+            while self.connected or not connected:
+                connected = connected or self.connected
+                await asyncio.sleep(0.01)
+        finally:
+            work.cancel()
+        await asyncio.sleep(1000)
+
+    patch.setattr(GatewayLock, "_talk_forever", once)
+
+
+def never_asks(patch: Patch) -> None:
+    """Who wants the lock does not ask for it."""
+    request = GatewayLock._request
+    later(patch, GatewayLock, "_request", lambda self: (
+        found if (found := request(self)) and found[0] != TAKE else None))
+
+
+def stays_in_between(patch: Patch) -> None:
+    """Nothing is decided when a server has left a state that lasts."""
+    decide = Server.decide
+    later(patch, Server, "decide", lambda self: decide(self) if self.state in (WAITING, ACTIVE, PASSIVE) else None)
+
+
+def pages_not_counted(patch: Patch) -> None:
+    """What the standby has of the repository is not noted."""
+    later(patch, ActiveSide, "stored", lambda self, message: False)
+
+
 LATE: dict[str, tuple[str, dict[str, str], Callable[[Patch], None]]] = {
+    "hello": ("kill", {}, unheard),
+    "gateway": ("gateway", {}, gateway_lost),
+    "taking": ("kill", {}, never_asks),
+    "state": ("kill", {}, stays_in_between),
+    "page": ("kill", {}, pages_not_counted),
+    "completion": ("kill", {}, pages_not_counted),
     "overdue": ("kill", {"heartbeat": "1"}, undecided),
     "broadcast": ("kill", {}, not_broadcast),
     "sign-of-life": ("kill", {}, seldom_alive),
