@@ -31,7 +31,7 @@ from harness.bench.interpreter import operations_per_second
 from harness.bench.joram import joram_figures
 from harness.bench.qpid import qpid_figures
 from harness.bench.report import report_figures
-from harness.bench.simulation import demo_seconds, speed
+from harness.bench.simulation import WATCHED, demo_seconds, speed, watching
 from harness.bench.ssh import shell_figures
 from stormproof.errors import StormproofError, UsageError
 
@@ -110,6 +110,14 @@ def harness_figures() -> Iterator[Row]:
     yield "the same: simulated seconds a real second", f"{simulated.simulated_a_second:,.0f}", ""
     for partitions, seconds in demo_seconds().items():
         yield f"the demo's test with {partitions} in simulation, to the report", f"{seconds:.1f} s", "under 10 s"
+
+
+def watching_figures() -> Iterator[Row]:
+    """What invariants cost in simulation."""
+    for system in WATCHED:
+        invariants, all_ = watching(system)
+        yield f"{system}, simulated: time with invariants over time without", f"{invariants:.2f}", "at most 1.20"
+        yield f"{system}, simulated: the same with deadlines", f"{all_:.2f}", ""
 
 
 def sending_figures() -> Iterator[Row]:
@@ -252,8 +260,9 @@ def on_each_backend(rows: Callable[[str], Iterator[Row]]) -> Callable[[], Iterat
 
 
 GROUPS: Mapping[str, Callable[[], Iterator[Row]]] = {
-    "harness": harness_figures, "sending": sending_figures, "joram": on_each_backend(joram_figures),
-    "qpid": on_each_backend(qpid_figures), "fiorano": on_each_backend(fiorano_figures), "elections": election_figures,
+    "harness": harness_figures, "watching": watching_figures, "sending": sending_figures,
+    "joram": on_each_backend(joram_figures), "qpid": on_each_backend(qpid_figures),
+    "fiorano": on_each_backend(fiorano_figures), "elections": election_figures,
     "events": lambda: event_figures("local"), "backends": backend_figures, "check": check_figures,
     "engines": engine_figures, "engines-large": large_engine_figures,
     "porcupine": porcupine_figures, "report": report_figures,

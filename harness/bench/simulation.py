@@ -1,21 +1,27 @@
-"""How fast simulation is: 3 nodes, 30 simulated seconds, 500 operations under faults, checks included."""
+"""How fast simulation is: 3 nodes, 30 simulated seconds, 500 operations under faults, checks included; what it costs to
+watch the nodes meanwhile."""
 
 from __future__ import annotations
 
 import contextlib
 import io
 import tempfile
-from dataclasses import dataclass
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from checkers.spark import SparkWarmup
 from harness.demo import DEMOS, run_twins
 from harness.sim.campaign import Case, SeedResult, campaign
 from harness.sim.tally import Tally
+from nodes.systems.catalog import SYSTEMS
+from stormproof.contracts.invariant import INVARIANTS
 from stormproof.errors import StormproofError
 
 PLAN = Case("joram", "queue", "partition,pause,kill", 3, 30.0, 500 / 30)
 JOBS = 2
+WATCHED = ("standalone", "joram", "icestorm", "qpid", "fiorano")
 
 
 @dataclass(frozen=True)
@@ -49,6 +55,56 @@ def speed(runs: int = 200) -> Speed:
         raise StormproofError(f"a simulated run failed: {tally.failures[0].command}")
     seconds = tally.seconds
     return Speed(tally.runs / seconds * 60, tally.simulated / seconds)
+
+
+def watching(system: str, seeds: int = 6, times: int = 3) -> tuple[float, float]:
+    """CPU seconds of such runs with invariants on, over those with them off: without deadlines, and with them.
+
+    Of each seed the best of so many times counts, in turns, as machines are not quiet.
+
+    Raises:
+        StormproofError: a run failed, so there is nothing to compare.
+    """
+    plan = replace(PLAN, system=system, workload="events" if system == "icestorm" else PLAN.workload, nodes=None)
+    on = replace(plan, settings={INVARIANTS: "true"})
+    off = replace(plan, settings={INVARIANTS: "false"})
+    _cpu_seconds(on, 1)  # loads the libraries
+    totals = [0.0, 0.0, 0.0]
+    for seed in range(1, seeds + 1):
+        best = [float("inf")] * len(totals)
+        for _ in range(times):
+            found = [_cpu_seconds(off, seed)]
+            with _no_deadlines(system):
+                found.append(_cpu_seconds(on, seed))
+            found.append(_cpu_seconds(on, seed))
+            best = list(map(min, best, found))
+        totals = [total + seconds for total, seconds in zip(totals, best, strict=True)]
+    return totals[1] / totals[0], totals[2] / totals[0]
+
+
+def _cpu_seconds(plan: Case, seed: int) -> float:
+    failures: list[str] = []
+
+    def note(result: SeedResult) -> None:
+        failures.extend([result.sentence] if result.failed else [])
+
+    with tempfile.TemporaryDirectory(prefix="stormproof-bench-") as store:
+        begun = time.process_time()
+        campaign([plan], [seed], Path(store), jobs=1, collect=True, report=note)
+        seconds = time.process_time() - begun
+    if failures:
+        raise StormproofError(f"a simulated run of {plan.system}, seed {seed}, failed: {failures[0]}")
+    return seconds
+
+
+@contextlib.contextmanager
+def _no_deadlines(system: str) -> Iterator[None]:
+    tested = SYSTEMS.load(system)
+    declared, tested.deadlines = tested.deadlines, ()
+    try:
+        yield
+    finally:
+        tested.deadlines = declared
 
 
 def demo_seconds() -> dict[str, float]:
