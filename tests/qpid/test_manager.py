@@ -7,7 +7,9 @@ import signal
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -17,9 +19,11 @@ from test_manager_chaos import storm
 from nodes.reference.api import ConfigError
 from nodes.reference.designs.qpid.manager import coordinator
 from nodes.reference.designs.qpid.manager.config import parse_manager_config
+from nodes.reference.designs.qpid.manager.coordinator import COORDINATING, Coordinator
 from nodes.reference.designs.qpid.manager.lessor import PROTOCOL, manager_name
 from nodes.reference.designs.qpid.manager.membership import Answers, leases_are_over
 from nodes.reference.designs.qpid.manager.note import Note
+from nodes.reference.designs.qpid.manager.options import ManagerOptions
 from nodes.reference.designs.qpid.manager.processes import Command, Processes
 from nodes.reference.designs.qpid.manager.programs import BROKER, ProgramError
 from nodes.reference.designs.qpid.manager.record import Record, Store
@@ -291,6 +295,27 @@ def test_candidates_are_tried_best_first() -> None:
     assert may_bootstrap(empty, order, 5)
     assert not may_bootstrap(empty, order, 6), "asked before the coordinator's ballot was accepted"
     assert not may_bootstrap(empty | {"e": Report()}, order, 5)
+
+
+@pytest.mark.requirement("Q15", part=True)
+@pytest.mark.parametrize("finished", [True, False])
+def test_nobody_starts_anew_beside_one_that_may_still_become_primary(finished: bool) -> None:
+    """A member says that its store is empty, and its manager, which has been told that it is to be primary, is slow."""
+    empty = Report(True, "connecting", store="empty", ballot=7)
+    reports = {"n1": replace(empty, finished=5 if finished else 4), "n2": empty, "n3": empty}
+    store: Any = SimpleNamespace(record=Record(promised=7, ballot=7, term=5, primary="n1"), saved=[])
+    store.save = lambda record: (setattr(store, "record", record), store.saved.append(record))
+    runtime: Any = SimpleNamespace(now=lambda: 1000.0, log=lambda *_, **__: None, point=lambda *_: None)
+    membership: Any = SimpleNamespace(
+        node="n2", members=["n1", "n2", "n3"], needed=2, quorum_since=lambda now: now, echo=lambda name: None,
+        accepted=lambda decision, now: {"n1": 0.0, "n3": 0.0})  # fmt: skip
+    others: Any = SimpleNamespace(reports=lambda: reports, beat=lambda: None, alive=lambda: membership.members,
+                                  silent_for=lambda peer: 0.0, send=lambda *_: None)
+    answers: Any = SimpleNamespace(superseded=lambda: None, age=lambda now: 0.0)
+    coordinator = Coordinator(runtime, ManagerOptions(), store, membership, answers, others)
+    coordinator.phase, coordinator._ballot = COORDINATING, 7
+    coordinator.tick()
+    assert [(record.term, record.primary) for record in store.saved] == ([(7, "n1")] if finished else [])
 
 
 # Bad input.

@@ -109,12 +109,14 @@ class OutputBuffer:
 
     def refused_since(self, now: float) -> float | None:
         """Since when, at least, the client has taken nothing though something waits for it; None: it takes it."""
-        taken = self._written - self._unwritten()
-        if not self.waiting():
+        unwritten = self._unwritten()
+        if not unwritten and not self._unmade:
             self._seen = None
-        elif self._seen is None or self._seen[0] != taken:
+            return None
+        taken = self._written - unwritten
+        if self._seen is None or self._seen[0] != taken:
             self._seen = taken, now
-        return self._seen[1] if self._seen is not None else None
+        return self._seen[1]
 
     def unconfirmed(self) -> int:
         """Bytes written that the client's system has not confirmed yet, as far as ours can tell."""

@@ -323,8 +323,10 @@ class Session:
             return [(LINGERING, self._last_read)]
         if self._leaving:
             return []
-        refused = self._output.refused_since(now)
-        return [*self._late(now), *([(UNREAD, refused)] if refused is not None else [])]
+        found = self._late(now)
+        if (refused := self._output.refused_since(now)) is not None:
+            found.append((UNREAD, refused))
+        return found
 
     def _late(self, now: float) -> list[tuple[str, float]]:
         read = self._last_read

@@ -99,7 +99,7 @@ class Coordinator:
     @property
     def bootstrap(self) -> bool:
         """Whether a primary that is started now does not have to be ready."""
-        return self.cleared and may_bootstrap(self._others.reports(), self._membership.members, self.record.ballot)
+        return self.cleared and self._is_fresh(self._predecessor)
 
     @property
     def lacking(self) -> list[str]:
@@ -293,9 +293,9 @@ class Coordinator:
             self._decide(chosen, now)
 
     def _choose(self, now: float, reports: Mapping[str, Report]) -> str:
-        members = self._membership.members
-        fresh = may_bootstrap(reports, members, self.record.ballot)
-        able = (successors(reports, members, self.record.primary) if self._options.cold
+        members, record = self._membership.members, self.record
+        fresh = self._is_fresh((record.term, record.primary) if record.term else None)
+        able = (successors(reports, members, record.primary) if self._options.cold
                 else [name for name in members if reports[name].state != STOPPED] if fresh
                 else candidates(reports, members, self._latest_note().names))  # fmt: skip
         chosen = next((name for name in able if now >= self._avoided.get(name, now)), "")
@@ -355,8 +355,15 @@ class Coordinator:
     def _may_lack_something(self, primary: str) -> bool:
         """Whether a person vouches for it, or there is nothing to lack."""
         reports = self._others.reports()
-        return (primary in reports and reports[primary].forced) or may_bootstrap(
-            reports, self._membership.members, self.record.ballot)
+        return (primary in reports and reports[primary].forced) or self._is_fresh(self._predecessor)
+
+    def _is_fresh(self, earlier: tuple[int, str] | None) -> bool:
+        """Whether anybody may be primary, as no store has anything. Who was to be primary ``earlier`` (term and name)
+        in this ballot may become it after it has told of its store, until its manager says that it never will."""
+        reports, members = self._others.reports(), self._membership.members
+        if not may_bootstrap(reports, members, self.record.ballot):
+            return False
+        return earlier is None or earlier[1] not in members or reports[earlier[1]].finished >= earlier[0]
 
     def _predecessor_has_ended(self) -> bool:
         """Whether the earlier primary's own manager says that its broker isn't primary, and never will be in that term.

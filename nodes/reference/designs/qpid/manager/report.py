@@ -76,7 +76,8 @@ def may_bootstrap(reports: Mapping[str, Report], members: Sequence[str], ballot:
     """Whether the whole cluster starts for the first time, or after an orderly shutdown: then anybody may be primary.
 
     Every configured member must say so of its store, and must have been asked after it had accepted the coordinator's
-    ballot: from then on no earlier decision can make its store another one.
+    ballot: from then on no decision of an earlier ballot can make its store another one, but that which the coordinator
+    has taken over (``Coordinator``).
     """
     found = [reports.get(name) for name in members]
     known = [report for report in found if report is not None and report.up and report.ballot >= ballot]
