@@ -371,3 +371,30 @@ def test_the_real_systems_lone_coordinator_stays_until_a_change_is_tried(tmp_pat
 
     options = {"reads": "local", "step_down": "on-write"} if real else {}
     simulate(scenario, tmp_path, **options)
+
+
+def test_who_is_brought_by_another_is_awaited_though_its_own_invitation_comes_second() -> None:
+    class Peering:
+        """Those who are asked: n1 is in n2's group still, which takes it along before it is invited itself."""
+
+        names = ("n1", "n2")
+
+        async def ask_all(self, peers: list[str], question: str, *about: Any) -> dict[str, bool]:
+            assert election.accepted("n2", about[1], ["n1"], 0)
+            return {"n1": False, "n2": True}
+
+    config = Config("n3", "icestorm", "", peers={"n1": ("", 1), "n2": ("", 2), "n3": ("", 3)})
+    runtime = SimpleNamespace(random=random.Random(1), now=lambda: 0.0, log=lambda *_, **__: None, point=lambda _: None)
+    peering: Any = Peering()
+    broker: Any = SimpleNamespace(config=config, runtime=runtime)
+    database: Any = None
+    election = Election(broker, Options(), database, peering, lambda: None)
+
+    async def invite() -> None:
+        merging = asyncio.create_task(election._merge(["n1", "n2"]))
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        assert (election.state, election.awaited) == ("election", ["n1"])
+        merging.cancel()
+
+    asyncio.run(invite())
