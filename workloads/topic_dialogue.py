@@ -8,6 +8,7 @@ order, so that what one leaves behind for another shows: a topic that is made ag
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import random
 from collections.abc import Callable, Mapping
@@ -34,7 +35,7 @@ from stormproof.generator import (
 from stormproof.operation import INFO, INVOKE, Op
 from stormproof.test import Test
 from workloads.client import CLIENT_HEARTBEAT, CLIENT_ORDER
-from workloads.connection import ConnectionBroken, NotSent, Rejected
+from workloads.connection import ConnectionBroken, NotSent, Rejected, StompConnection
 from workloads.dialogue import TALK
 from workloads.dialogue_client import NOT_AS_MODELLED, OBSERVE, SETTLE
 from workloads.draws import TOPIC_DIALOGUE as DRAWS
@@ -74,6 +75,8 @@ _PATIENCE = 10.0
 """Seconds, when no fault is in force any more, within which an event comes, and somebody unreachable is removed."""
 _LOOK = 0.05
 """Seconds between two looks whether that is so."""
+_COMES_BACK = 0.2
+"""The share of steps that are about a subscriber that is removed, and subscribes again."""
 
 
 @dataclass
@@ -90,6 +93,8 @@ class TopicDialogueClient(ManagedConnection):
     def __init__(self, cluster: TopicCluster, host: str, first: int, rng: random.Random, mine: str) -> None:
         super().__init__(cluster, host, first)
         self._mine, self._rng = mine, rng
+        self._turns = cluster.test.rng(f"returns/{mine}")
+        self._returned = 0
         self._endpoint = self._settings.local_host or host, FIRST_PORT + first
         self._topics: dict[str, Topic] = {}
         self._noted: list[tuple[Op, Op]] = []
@@ -141,6 +146,9 @@ class TopicDialogueClient(ManagedConnection):
 
     async def _step(self) -> None:
         rng = self._rng
+        if self._turns.random() < _COMES_BACK:
+            await self._come_back()
+            return
         name = f"{self._mine}-{rng.choice('abcd')}"
         if name not in self._topics:
             await rng.choice((self._create, self._create, self._create, self._miss))(name)
@@ -252,6 +260,47 @@ class TopicDialogueClient(ManagedConnection):
             return
         await self._send(name, b"to nobody")
 
+    async def _come_back(self) -> None:
+        """Who can't be reached is removed by whichever replica has an event for it, and subscribes again: that is
+        another subscription, and stays, however late it becomes known that the first has no attempts left.
+
+        Each time to another topic, since the event may come late as well.
+        """
+        name = f"{self._mine}-v{self._returned}"
+        if name in self._topics and (how := self._topics[name].subscribers.get(name)) is not None:
+            if how[1] == 0:
+                await self._return(name)
+                return
+            await self._look(name)
+            await self._destroy(name)
+            self._returned += 1
+            name = f"{self._mine}-v{self._returned}"
+        if name not in self._topics:
+            await self._create(name)
+        await self._request("subscribe", {**_about(name), "retryCount": 0}, None)
+        self._topics[name].subscribers[name] = (_NOBODY, 0, "unordered")
+
+    async def _return(self, name: str) -> None:
+        await self._publish_elsewhere(name)
+        try:
+            said = (await self._ask("unsubscribe", _about(name))).get("x-error")
+            if said not in (None, "no-such-subscriber"):
+                raise ConnectionBroken(f"what became of a subscriber is not known ({said})")
+            await self._request("subscribe", {**_about(name), "retryCount": -1}, None)
+        except NotSent as error:
+            raise ConnectionBroken(f"{error}, and it may have been removed") from None
+        self._topics[name].subscribers[name] = (_NOBODY, -1, "unordered")
+        await self._look(name)
+
+    async def _publish_elsewhere(self, name: str) -> None:
+        """Publish at any replica; it does not matter whether the event comes there."""
+        other = StompConnection([self._turns.choice(self._addresses)], self._settings)
+        about = {"destination": f"/topic/{name}", "content-type": "text/plain"}
+        with contextlib.suppress(ConnectionBroken, NotSent, Rejected, TimeoutError):
+            await other.open(self._open_timeout)
+            await other.request("SEND", about, b"to nobody", self._op_timeout)
+        await other.abort()
+
     async def _retried(self) -> None:
         """A subscriber that takes each event at its last attempt but one stays; one that takes none is removed, not
         before all its attempts have failed."""
@@ -339,6 +388,11 @@ class TopicDialogueClient(ManagedConnection):
             raise ConnectionBroken("it could not be listed")
         found: list[str] = json.loads(answer["x-answer"])
         return found
+
+
+def _about(name: str) -> dict[str, Any]:
+    """What a request says of the subscriber of a topic of its own name, whom nobody reaches."""
+    return {"topic": name, "subscriber": name, "endpoint": _NOBODY}
 
 
 class TopicDialogueWorkload(Workload):

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from icestorm_sim import Group, simulate
 
+from harness.sim.campaign import ALL, Case, run_and_judge
 from nodes.reference.api import Config
 from nodes.reference.designs.icestorm import topics
 from nodes.reference.designs.icestorm.decisions import Stamp, may_replicate, merge_delay, most_recent, next_epoch
@@ -19,6 +20,7 @@ from nodes.reference.designs.icestorm.options import Options
 from nodes.reference.designs.icestorm.peers import PeerFailed, Peers
 from nodes.reference.designs.icestorm.requests import Request
 from nodes.reference.replication.links import LinkError
+from nodes.systems.catalog import SYSTEMS
 from stormproof.contracts.cluster import MAIN
 
 
@@ -371,3 +373,42 @@ def test_the_real_systems_lone_coordinator_stays_until_a_change_is_tried(tmp_pat
 
     options = {"reads": "local", "step_down": "on-write"} if real else {}
     simulate(scenario, tmp_path, **options)
+
+
+def test_who_is_brought_by_another_is_awaited_though_its_own_invitation_comes_second() -> None:
+    class Peering:
+        """Those who are asked: n1 is in n2's group still, which takes it along before it is invited itself."""
+
+        names = ("n1", "n2")
+
+        async def ask_all(self, peers: list[str], question: str, *about: Any) -> dict[str, bool]:
+            assert election.accepted("n2", about[1], ["n1"], 0)
+            return {"n1": False, "n2": True}
+
+    config = Config("n3", "icestorm", "", peers={"n1": ("", 1), "n2": ("", 2), "n3": ("", 3)})
+    runtime = SimpleNamespace(random=random.Random(1), now=lambda: 0.0, log=lambda *_, **__: None, point=lambda _: None)
+    peering: Any = Peering()
+    broker: Any = SimpleNamespace(config=config, runtime=runtime)
+    database: Any = None
+    election = Election(broker, Options(), database, peering, lambda: None)
+
+    async def invite() -> None:
+        merging = asyncio.create_task(election._merge(["n1", "n2"]))
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        assert (election.state, election.awaited) == ("election", ["n1"])
+        merging.cancel()
+
+    asyncio.run(invite())
+
+
+def test_a_coordinator_that_does_not_wait_for_who_is_brought_is_seen(
+        tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    accepted = Election.accepted
+    monkeypatch.setattr(Election, "accepted", lambda self, peer, group, passed_on, max_seen: accepted(
+        self, peer, group, [], max_seen))
+    (rule,) = (each for each in SYSTEMS.load("icestorm").invariants if each.name == "awaits-who-comes")
+    monkeypatch.setattr(SYSTEMS.load("icestorm"), "invariants", (rule,))
+    case = Case("icestorm", "subscriptions", "partition,pause,kill", 5, 20.0, 30.0, {"min_ok": "5"})
+    found = (run_and_judge(case, seed, tmp_path / str(seed), tmp_path, ALL)[0].sentence for seed in range(1, 26))
+    assert any("awaits-who-comes" in each and "without" in each for each in found)

@@ -151,6 +151,8 @@ def test_nothing_is_marked_for_nobody():
     marks.gather()
     assert first == second and first
     marks.unwatch(first)
+    assert marks.watched == 1
+    marks.gather()  # the other goes on, though it had the same
     marks.unwatch(second)
     triggers = source.database.execute("SELECT count(*) FROM temp.sqlite_master").fetchone()
     assert triggers == (0,)

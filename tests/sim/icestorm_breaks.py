@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -13,7 +14,7 @@ from nodes.reference.designs.icestorm.decisions import INACTIVE, Stamp
 from nodes.reference.designs.icestorm.delivery import Delivery
 from nodes.reference.designs.icestorm.design import IceStorm
 from nodes.reference.designs.icestorm.election import Election
-from nodes.reference.designs.icestorm.replication import Replication
+from nodes.reference.designs.icestorm.replication import Replication, Unavailable
 from nodes.reference.designs.icestorm.topics import Change, Database
 
 _ELECTION = "nodes.reference.designs.icestorm.election"
@@ -96,6 +97,17 @@ def _unconfirmed(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Replication, "_confirm", confirm)
 
 
+def _answers_anyway(patch: pytest.MonkeyPatch) -> None:
+    """A coordinator that finds out that its group is gone answers what it was asked nevertheless."""
+    confirm = Replication._confirm
+
+    async def instead(self: Replication, group: str) -> None:
+        with contextlib.suppress(Unavailable):
+            await confirm(self, group)
+
+    patch.setattr(Replication, "_confirm", instead)
+
+
 def _all_kept(patch: pytest.MonkeyPatch) -> None:
     """What waits for who has left stays."""
     patch.setattr(Delivery, "forget_gone", lambda self: None)
@@ -127,6 +139,7 @@ ICESTORM_BREAKS: dict[str, tuple[Case, Callable[[pytest.MonkeyPatch], None]]] = 
     "changes-as-asked": (_CASE, _dearer),
     "most-recent-wins": (_bug("oldest-database-wins"), _nothing),
     "answers-while-it-leads": (replace(_CASE, nemesis="pause"), _unconfirmed),
+    "answers-in-its-group": (_CASE, _answers_anyway),
     "delivers-to-subscribers": (replace(_CASE, workload="topic-dialogue"), _all_kept),
     "answers-as-it-stands": (_CASE, _hides),
     "tells-its-state": (_CASE, _boasts),

@@ -15,6 +15,7 @@ from nodes.reference.designs.joram.decisions import Voter, committed_index, refu
 from nodes.reference.designs.joram.design import Joram
 from nodes.reference.designs.joram.election import Election
 from nodes.reference.designs.joram.leader import Leader
+from nodes.reference.designs.joram.log import Log
 from nodes.reference.designs.joram.outbox import Outbox
 from nodes.reference.designs.joram.replica import Replica
 from nodes.reference.replication.follower_log import FollowerLog
@@ -140,6 +141,12 @@ def lets_all_out(patch: Patch) -> None:
     patch.setattr(Leader, "_release", release)
 
 
+def half_of_the_log(patch: Patch) -> None:
+    """Half of what is to be kept of the log is kept."""
+    compact = Log.compact
+    patch.setattr(Log, "compact", lambda self, keep, keep_bytes, hold: compact(self, keep // 2, keep_bytes, hold))
+
+
 def status_of_before(patch: Patch) -> None:
     """The status tells of one entry more than there is."""
     status = Joram.status
@@ -159,6 +166,7 @@ JORAM_BREAKS: dict[str, tuple[Case, Callable[[Patch], None]]] = {
     "states-are-needed": (_group("kill"), always_the_whole),
     "commits-its-own": (_group("kill", ack="majority"), former_epochs_count),
     "releases-in-lease": (_group("points", points_kind="pause", points_at="joram.shipped"), lets_all_out),
+    "log-is-long-enough": (_group("kill", log_keep="20"), half_of_the_log),
     "status-tells": (_group("kill"), status_of_before),
 }
 

@@ -432,6 +432,21 @@ def test_each_sum_of_a_broker_is_counted_again(case: Case, owner: type, function
         raise AssertionError(found)
 
 
+@pytest.mark.requirement("H17", part=True)
+def test_a_window_that_is_not_kept_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def pump(self: Replicator, stamp: float) -> None:
+        keep(self, stamp)
+        while not self.sends_state and self.next <= self._replica.log.last:
+            self._send(self.next, stamp)
+
+    keep = Replicator.pump
+    monkeypatch.setattr(Replicator, "pump", pump)
+    monkeypatch.setattr(SYSTEMS.load("joram"), "invariants", (COUNTS_ADD_UP,))
+    case = replace(JORAM, settings={**JORAM.settings, "send_window": "200"})
+    found, _ = run_and_judge(case, 1, tmp_path, tmp_path, ALL)
+    assert "was sent more when" in found.sentence
+
+
 def test_a_backup_that_keeps_one_message_too_many_is_found(tmp_path: Path) -> None:
     case = Case("qpid", "consume-last", "rolling,pause,points", 4, 28.0, 17.0, {
         "bug": "agreement-by-one", "detection_timeout": "2", "catchup_timeout": "0.3", "catchup_chunk": "100",

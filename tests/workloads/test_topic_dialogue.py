@@ -10,6 +10,7 @@ import pytest
 
 from harness.sim.campaign import NONE, Case, run_and_judge
 from nodes.reference.designs.icestorm.delivery import Outbox
+from nodes.reference.designs.icestorm.topics import Change, Database, Topic
 
 TOPICS = Case("icestorm", "topic-dialogue", "kill", 3, 14.0, 30.0, {"min_ok": "5"})
 LOGINS = Case("standalone", "dialogue", "kill", None, 14.0, 60.0, {"fault_gap": "2", "visitors": "true"})
@@ -64,3 +65,24 @@ def test_attempts_that_are_counted_otherwise_are_seen(
     assert "dialogue" in result.broken and verdict is not None
     found = [str(each) for check in verdict.checks for each in check.outcome.anomalies]
     assert any(told in each for each in found), found
+
+
+@pytest.mark.requirement("H17", part=True)
+def test_a_removal_that_takes_the_subscription_of_after_is_seen(
+        tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A replica that was cut off learns late that a subscriber has no attempts left, who has subscribed again since."""
+    make = Database._change
+
+    def whichever(self: Database, change: Change, since: str) -> list[str]:
+        known = self.topics.get(change[1], Topic("")).subscribers.get(change[2]) if change[0] == "remove" else None
+        return make(self, [*change[:3], known.since] if known is not None else change, since)
+
+    case = replace(TOPICS, nemesis="partition", time_limit=16.0, rate=17.0, settings={
+        "min_ok": "3", "invariants": "false", "talkers": "8", "partition_kind": "bridge", "op_timeout": "1",
+        "election_timeout": "2", "master_timeout": "0.5", "fault_lengths": "0.53,1.1,6", "fault_gap": "0.1"})
+    sound, _ = run_and_judge(case, 1, tmp_path, tmp_path, NONE)
+    assert sound.verdict == "valid", sound.sentence
+    monkeypatch.setattr(Database, "_change", whichever)
+    results = (run_and_judge(case, seed, tmp_path, tmp_path, NONE)[0] for seed in range(1, 33))
+    found = next((result for result in results if result.verdict == "invalid"), None)
+    assert found is not None and "dialogue" in found.broken

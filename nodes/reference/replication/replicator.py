@@ -53,6 +53,8 @@ class Replicator:
         self._frames = frames
         self._in_flight: deque[tuple[int, int]] = deque()
         self._unacked = 0
+        self._most = -1
+        """Bytes that were under way when more were sent, at most."""
         self._transfer: Transfer | None = None
         self._sent_chunks = self._acked_chunks = self._bytes = 0
         self._ended = False
@@ -152,8 +154,11 @@ class Replicator:
         self._acked_chunks = max(self._acked_chunks, count)
 
     def miscounted(self) -> str:
-        """Whether the bytes that the peer has not acknowledged are counted otherwise than they are there."""
-        there = sum(size for _, size in self._in_flight)
+        """Whether the bytes that the peer has not acknowledged are counted otherwise than they are there, or were too
+        many for more."""
+        there, window = sum(size for _, size in self._in_flight), self._replica.options.send_window
+        if self._most >= window:
+            return f"{self._peer} was sent more when {self._most} bytes were under way, and {window} are enough"
         if self._unacked == there:
             return ""
         return f"bytes under way to {self._peer}: {self._unacked} are counted, and there are {there}"
@@ -168,6 +173,7 @@ class Replicator:
         frame, end = self._frames.append(replica, self._epoch, start, stamp)
         replica.links.send(self._peer, frame)
         self._in_flight.append((end, len(frame)))
+        self._most = max(self._most, self._unacked)
         self._unacked += len(frame)
         self.next = end + 1
 

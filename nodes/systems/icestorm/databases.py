@@ -207,6 +207,21 @@ class AnswersWhileItLeads(Watcher):
             self._begun = {name: each.begun for name, each in self._programs.items()}
 
 
+class AnswersInItsGroup(Watcher):
+    """Nothing of its own: a replica is looked at in the step in which it answers."""
+
+    fields = ("answered",)
+
+    def look(self, node: str, program: IceStorm, now: Observed, before: Observed | None) -> str:
+        """A majority has confirmed its group, and it still has that: it has not found out in between that they left."""
+        number, epoch = now.answered
+        if not number or (before is not None and before.answered == now.answered):
+            return ""
+        if (now.state, now.coordinator, now.epoch) == (NORMAL, node, epoch):
+            return ""
+        return f"it has answered request {number} of epoch {epoch}, and is {now.state} in epoch {now.epoch}"
+
+
 class DeliversToSubscribers(Watcher):
     """Nothing of its own: a replica is looked at as it is."""
 

@@ -70,13 +70,15 @@ class InvitesInTurn(Watcher):
 
 
 class AwaitsWhoComes(Watcher):
-    """Who has been in each group for which there is an election."""
+    """Who has been in each group for which there is an election; the programs."""
 
     def __init__(self) -> None:
         self._been: dict[str, set[str]] = {}
+        self._programs: dict[str, IceStorm] = {}
 
     def look(self, node: str, program: IceStorm, now: Observed, before: Observed | None) -> str:
-        """A coordinator waits for those that have taken its invitation, and for nobody else."""
+        """A coordinator waits for those that have taken its invitation, or that of its members, and for nobody else."""
+        self._programs[node] = program
         if before is None:  # one that has just been started may have been in any before
             for group in self._been.values():
                 group.add(node)
@@ -90,8 +92,20 @@ class AwaitsWhoComes(Watcher):
             return f"it waits for {others[0]}, which has not taken its invitation" if others else ""
         early = (now.state == REORGANIZATION and before is not None and before.state == ELECTION
                  and before.group == now.group and election.lasted < program.options.election_timeout - _ROUNDING)
+        if early and not awaited:  # by its own account; its members know better whom they said that they bring
+            awaited = self._brought(node, program, now.group)
         return (f"it goes on after {election.lasted:.3f} s without {awaited[0]}, which has taken its invitation"
                 if awaited and early else "")
+
+    def ended(self, node: str) -> None:
+        """It brings nobody."""
+        self._programs.pop(node, None)
+
+    def _brought(self, node: str, program: IceStorm, group: str) -> list[str]:
+        """Who is not here of those whom the members of a group have passed the invitation on to."""
+        here = {node, *program.members}
+        said = [self._programs[name].election.passed_on for name in program.members if name in self._programs]
+        return [name for of, names in said if of == group for name in names if name not in here]
 
 
 class KeepsWhoFollows(Watcher):

@@ -18,6 +18,7 @@ from nodes.reference.designs.icestorm.design import IceStorm, Observed
 from nodes.reference.designs.icestorm.election import INACTIVE, NORMAL, REORGANIZATION
 from nodes.reference.designs.icestorm.topics import Subscriber
 from nodes.systems.icestorm.databases import (
+    AnswersInItsGroup,
     AnswersWhileItLeads,
     ChangesAsAsked,
     ChangesInTheirEpoch,
@@ -286,6 +287,9 @@ INVARIANTS = (
     Invariant("answers-while-it-leads", "nobody answers requests in an epoch that a majority had left before",
               "docs/designs/icestorm.md: reads are confirmed by a majority, so they never are stale",
               AnswersWhileItLeads, unless=("disk",)),
+    Invariant("answers-in-its-group", "whoever answers a request coordinates the group in which it has begun it",
+              "docs/designs/icestorm.md: reads are confirmed by a majority, so they never are stale",
+              AnswersInItsGroup),
     Invariant("delivers-to-subscribers", "events wait for subscribers only",
               "the document: The subscriber will stop receiving events", DeliversToSubscribers, unless=("disk",)),
     Invariant("answers-as-it-stands", "whoever asks a replica whether it coordinates, counts or follows is told so",

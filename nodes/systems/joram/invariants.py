@@ -170,6 +170,24 @@ class LogIsShort(Watcher):
         return f"its log holds {held} entries that are committed, and {most} are enough" if held > most else ""
 
 
+class LogIsLongEnough(Watcher):
+    """Nothing of its own: a master is looked at when its log has become shorter."""
+
+    fields = ("base",)
+
+    def look(self, node: str, program: Joram, now: Observed, before: Observed | None) -> str:
+        """It still holds what is kept for replicas that come back, and what one needs that it feeds, unless that lags
+        too far. Who is given the whole state keeps nothing, but no master is."""
+        if before is None or now.base <= before.base or not now.leads or before.leads != now.leads:
+            return ""
+        keep, there = program.log_keep, now.last - now.base
+        if there < keep and program.log.size <= program.log_keep_bytes / 2:
+            return f"its log holds {there} entries, and {keep} are to be kept"
+        if there < _FOR_THE_SLOW * keep and (slow := program.lacking(now.base)):
+            return f"its log begins behind entry {now.base}, which it has not sent {slow[0]}"
+        return ""
+
+
 class LeaseProtects(Watcher):
     """Who is master, and which epoch each replica has promised."""
 
@@ -471,6 +489,10 @@ INVARIANTS = (
               unless=("clock", "disk"), where=_PRIMARY),
     Invariant("log-is-short", "the log holds what is kept for replicas that come back, and little more",
               "docs/designs/joram.md: log_keep", LogIsShort, where=_PRIMARY),
+    Invariant("log-is-long-enough", "a master's log holds what is kept for replicas that come back, and what "
+              "those need that it feeds",
+              "docs/designs/joram.md: log_keep, how much of the log is kept for replicas that come back",
+              LogIsLongEnough, where=_PRIMARY),
     Invariant("lease-protects", "while a master's lease holds, no majority promises a newer epoch",
               "Ongaro's dissertation, 6.4.1", LeaseProtects, where=_PRIMARY),
     Invariant("newest-log-leads", "a master's log is as complete as those of a majority that promised its epoch",

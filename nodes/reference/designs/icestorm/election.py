@@ -90,6 +90,8 @@ class Election:
         self._peers = peers
         self._changed = changed
         self._issued: dict[str, None] = {}
+        self._brought: dict[str, None] = {}
+        """Whom members of the new group have said that they take along; each may be among those invited here, too."""
         self._seen_by: dict[str, int] = {}
         self._merge_due: tuple[str, float] | None = None
         self._highest = 0
@@ -101,6 +103,8 @@ class Election:
         """Whether those who are invited are about to answer."""
         self.entered = self.lasted = 0.0
         """When this replica came to its state, and for how long it had been in the one before."""
+        self.passed_on: tuple[str, tuple[str, ...]] = ("", ())
+        """The group to which it has accepted an invitation last, and whom it has taken along."""
         self._refused = ""
         """The group for which an acceptance of this replica counted for nothing."""
         self._checks = False
@@ -211,7 +215,8 @@ class Election:
         if self.state != ELECTION or not self.leads or self.group != group:
             return False
         self.up[peer] = None
-        self._issued.update(dict.fromkeys(name for name in passed_on if name != self.name))
+        self._brought.update(dict.fromkeys(name for name in passed_on if name != self.name))
+        self._issued.update(self._brought)
         self._seen_by[peer] = max_seen
         self._runtime.point(ACCEPTED)
         if all(name in self.up for name in self._issued):
@@ -347,7 +352,7 @@ class Election:
         invited = [*coordinators, *self.up]
         group = self._new_group()
         self.up = {}
-        self._issued = dict.fromkeys(invited)
+        self._issued, self._brought = dict.fromkeys(invited), {}
         self._seen_by = {}
         self._accepted = asyncio.Event()
         self._invites = True
@@ -357,7 +362,7 @@ class Election:
         if self.group != group or self.state != ELECTION:
             return
         for name in invited:
-            if not taken.get(name):
+            if not taken.get(name) and name not in self._brought:  # who is brought says no, being in the group already
                 self._issued.pop(name, None)
         self._invites = False
         if any(name not in self.up for name in self._issued):
@@ -373,6 +378,7 @@ class Election:
         passed_on = [name for name, answer in taken.items() if answer]
         if self.state != ELECTION or self.group != group:
             return
+        self.passed_on = group, tuple(passed_on)
         # The next word of the coordinator may overtake the answer to this one.
         self._enter(REORGANIZATION, inviter, group, "accepting")
         self._runtime.point(ACCEPTING)

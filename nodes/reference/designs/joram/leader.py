@@ -329,6 +329,10 @@ class Leader:
         """How many replicas are being sent the whole state."""
         return sum(not each.in_step for each in self._replicators.values())
 
+    def lacking(self, index: int) -> list[str]:
+        """The peers that are fed by the log, and have not been sent the entry at an index."""
+        return [peer for peer, each in self._replicators.items() if not each.sends_state and each.next <= index]
+
     def sent_state(self) -> list[str]:
         """The peers that are being sent the whole state."""
         return [peer for peer, each in self._replicators.items() if each.sends_state]

@@ -213,6 +213,11 @@ class Log:
         return encoded_members(_newest(self._groups, index))
 
     @property
+    def size(self) -> int:
+        """Bytes of the entries."""
+        return self._bytes
+
+    @property
     def has_unwritten(self) -> bool:
         """Whether entries wait for ``write``, or removed ones are still on disk."""
         return self._clean_upto < self.last or self._drop_from is not None

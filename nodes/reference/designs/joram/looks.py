@@ -196,6 +196,15 @@ class Looked(ABC):
         """How many entries are kept for replicas that come back."""
         return self._options.log_keep
 
+    @property
+    def log_keep_bytes(self) -> int:
+        """How many bytes of entries are kept for them."""
+        return self._options.log_keep_bytes
+
+    def lacking(self, index: int) -> list[str]:
+        """Who is fed by this master's log, and has not been sent the entry at an index."""
+        return self._leader.lacking(index) if self._leader is not None else []
+
     def miscounted(self) -> str:
         """What is counted otherwise than it is there."""
         leader, feeds = self._leader, [feed for _, feed in self._catch_up_feeds.values()]
