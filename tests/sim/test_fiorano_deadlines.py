@@ -116,6 +116,25 @@ def copies_no_more(patch: Patch) -> None:
     patch.setattr(ActiveSide, "stored", deaf)
 
 
+def not_released(patch: Patch) -> None:
+    """What the standby has stored is confirmed with the next command."""
+    stored = ActiveSide.stored
+
+    def later(self: ActiveSide, message: Stored) -> bool:
+        vars(self)["release"] = lambda: None
+        try:
+            return stored(self, message)
+        finally:
+            del vars(self)["release"]
+
+    patch.setattr(ActiveSide, "stored", later)
+
+
+def database_not_heard(patch: Patch) -> None:
+    """What the database has taken is confirmed with the next command."""
+    patch.setattr(shared.SharedPair, "_committed", lambda self, task: None)
+
+
 def never_alone(patch: Patch) -> None:
     """What only one server has is never confirmed."""
     patch.setattr(ActiveSide, "may_go_alone", lambda self: False)
@@ -170,6 +189,8 @@ LATE: dict[str, tuple[str, dict[str, str], Callable[[Patch], None]]] = {
     "command": ("kill", {}, not_carried_out),
     "behind": ("kill", {}, told_more),
     "copying": ("kill", {"page": "24"}, copies_no_more),
+    "unreleased": ("kill", {}, not_released),
+    "unreleased shared": ("kill", {"mode": "shared"}, database_not_heard),
     "unconfirmed": ("kill", {}, never_alone),
     "database-look": ("kill", {"mode": "shared"}, database_not_asked),
     "database": ("partition", {"mode": "shared"}, lost_for_long),
@@ -182,6 +203,7 @@ LATE: dict[str, tuple[str, dict[str, str], Callable[[Patch], None]]] = {
 @pytest.mark.parametrize("name", LATE)
 def test_a_deadline_that_is_missed_ends_the_run(name: str, tmp_path: Path, monkeypatch: Patch) -> None:
     nemesis, settings, break_it = LATE[name]
+    name = name.partition(" ")[0]
     system = SYSTEMS.load("fiorano")
     (deadline,) = (each for each in system.deadlines if each.name == name)
     monkeypatch.setattr(system, "deadlines", (deadline,))

@@ -157,15 +157,18 @@ class ActiveSide:
             return self._lock.holds()
         return self._lock.holds() and self._lock.epoch > self.above and self._repository.stamp.epoch == self._lock.epoch
 
+    def _safe(self) -> int:
+        """Up to which change-set clients may be told; -1: of none."""
+        standing = self.standing
+        if standing is not None and standing.complete and RECEIPT_BEFORE_STANDBY not in self._bugs:
+            return standing.stored
+        if RECEIPT_BEFORE_STANDBY in self._bugs or self.may_go_alone():
+            return self._repository.stamp.counter
+        return -1
+
     def release(self) -> None:
         """Let clients have what is safe."""
-        standing, safe = self.standing, -1
-        if RECEIPT_BEFORE_STANDBY in self._bugs:
-            safe = self._repository.stamp.counter
-        elif standing is not None and standing.complete:
-            safe = standing.stored
-        elif self.may_go_alone():
-            safe = self._repository.stamp.counter
+        safe = self._safe()
         effects: list[Effect] = []
         while self._waiting and self._waiting[0][0] <= safe:
             counter, epoch, told = self._waiting.popleft()
@@ -181,6 +184,8 @@ class ActiveSide:
             found["command"] = [self._repository.stamp.counter]
         if self._waiting:
             found["completion"] = [self._waiting[0][0]]
+            if self._waiting[0][0] <= self._safe():
+                found["unreleased"] = [self._waiting[0][0]]
         standing = self.standing
         if standing is not None and standing.under_way:
             found["page"] = [(standing.sync, standing.under_way)]

@@ -97,6 +97,9 @@ class SharedPair(Server):
             found["database"] = [""]
         if self._waiting:
             found["commit"] = [(self._epoch, self._commits - len(self._waiting))]
+            task = self._waiting[0][0]
+            if task is not None and task.done() and not task.cancelled() and task.exception() is None:
+                found["unreleased"] = found["commit"]
         if self._commands:
             found["command"] = [(self._epoch, self._commits)]
         return found
