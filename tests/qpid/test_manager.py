@@ -222,6 +222,24 @@ def test_a_broker_that_leaves_in_order_is_not_started_again() -> None:
     run(World(13, 3), scenario)
 
 
+def test_a_manager_that_is_let_promote_while_it_promotes_looks_again_at_once() -> None:
+    async def scenario(world: World) -> None:
+        await world.start()
+        services = world.managers[await world.primary()].services
+        looked: list[float] = []
+
+        async def promote() -> None:
+            looked.append(world.loop.now)
+            if len(looked) == 1:
+                services.clear(99, False, ())
+
+        vars(services)["_promote_if_due"] = promote
+        await world.until(lambda: len(looked) > 1, 2.0)
+        assert looked[1] - looked[0] < world.options.heartbeat / 2
+
+    run(World(1, 3), scenario)
+
+
 def test_a_manager_that_is_stopped_ends_its_broker() -> None:
     async def scenario(world: World) -> None:
         await world.start()

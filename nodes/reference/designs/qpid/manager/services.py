@@ -149,8 +149,8 @@ class Services:
         """Ask the broker how it is, and promote it when it is time, until this is cancelled."""
         while True:
             await self._poll()
+            self._wake.clear()  # before it looks: what comes while it promotes is looked at next
             await self._promote_if_due()
-            self._wake.clear()
             try:
                 await asyncio.wait_for(self._wake.wait(), self._options.heartbeat)
             except TimeoutError:
