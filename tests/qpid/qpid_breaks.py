@@ -77,6 +77,11 @@ def replaced_primary(patch: Patch) -> None:
     patch.setattr(Coordinator, "_govern", instead)
 
 
+def told_with_the_next_beat(patch: Patch) -> None:
+    """That a broker has ended is told with the next heartbeat."""
+    patch.setattr(Manager, "_changed", lambda self: self.coordinator.react())
+
+
 def same_version(patch: Patch) -> None:
     """Each note of a primary has the same number."""
     def noted(self: Services, term: int, version: int, excluded: list[str]) -> int:
@@ -134,6 +139,7 @@ QPID_BREAKS: dict[str, tuple[Case, Break]] = {
     "cleared-when-over": (QPID, hasty_clearance),
     "backed-by-most": (QPID, unnoted_answer),
     "primary-kept": (QPID, replaced_primary),
+    "at-once": (QPID, told_with_the_next_beat),
     "notes-grow": (QPID, same_version),
     "confirmed-or-noted": (replace(QPID, settings={"min_ok": "5", "bug": "exclusion-not-noted"}), nothing),
     "noted-are-not-promoted": (QPID, unread_notes),
