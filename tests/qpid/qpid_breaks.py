@@ -124,6 +124,12 @@ def role_unwritten(patch: Patch) -> None:
         self, **{name: value for name, value in changes.items() if name != "role"}))
 
 
+def primary_untold(patch: Patch) -> None:
+    """A backup does not tell whose it is."""
+    description = Administration.description
+    patch.setattr(Administration, "description", lambda self: {**description(self), "primary": None})
+
+
 def every_other_message(patch: Patch) -> None:
     """A backup leaves out every other message."""
     enqueue = QueueReplicas.enqueue
@@ -147,6 +153,7 @@ QPID_BREAKS: dict[str, tuple[Case, Break]] = {
     "newest-leads": (QPID, same_generation),
     "may-lead": (QPID, anybody_promoted),
     "store-tells": (QPID, role_unwritten),
+    "tells-how-it-stands": (QPID, primary_untold),
     "clean-alike": (_SHUT_DOWN, every_other_message),
 }
 """Invariant -> a case, and what breaks it there."""
