@@ -124,6 +124,17 @@ def role_unwritten(patch: Patch) -> None:
         self, **{name: value for name, value in changes.items() if name != "role"}))
 
 
+def no_patience(patch: Patch) -> None:
+    """Whoever is promoted has to be let go on as primary at once."""
+    lead = ManagerPermission.lead
+
+    def hasty(self: ManagerPermission, term: int) -> None:
+        lead(self, term)
+        self._patience = NEVER
+
+    patch.setattr(ManagerPermission, "lead", hasty)
+
+
 def primary_untold(patch: Patch) -> None:
     """A backup does not tell whose it is."""
     description = Administration.description
@@ -150,6 +161,7 @@ QPID_BREAKS: dict[str, tuple[Case, Break]] = {
     "confirmed-or-noted": (replace(QPID, settings={"min_ok": "5", "bug": "exclusion-not-noted"}), nothing),
     "noted-are-not-promoted": (QPID, unread_notes),
     "has-its-time": (QPID, nobody_awaited),
+    "ends-when-not-let": (QPID, no_patience),
     "newest-leads": (QPID, same_generation),
     "may-lead": (QPID, anybody_promoted),
     "store-tells": (QPID, role_unwritten),

@@ -322,6 +322,16 @@ class NotedAreNotPromoted(_Cluster):
         return ""
 
 
+class EndsWhenNotLet(Watcher):
+    """Nothing of its own: a broker says whether it ended itself too early."""
+
+    fields = ("gave_up",)
+
+    def look(self, node: str, program: Qpid, now: Observed, before: Observed | None) -> str:
+        """Whoever is made primary, or gives way, has its time to be let go on as what it is now."""
+        return "it ends itself for want of quorum, and its manager has let it go on for longer" if now.gave_up else ""
+
+
 class NewestLeads(Watcher):
     """The newest generation in which anything was completed."""
 
@@ -378,6 +388,9 @@ MANAGER_INVARIANTS = (
     Invariant("has-its-time", "nothing is completed without a backup that has its time to catch up still",
               "the document: New backups connecting to primary", HasTheirTime,
               where={**_MANAGED, "as_documented": ("",)}),
+    Invariant("ends-when-not-let", "a broker ends itself when no grant of its manager's runs any more",
+              "docs/designs/qpid-manager.md: a broker that was not let for a lease ends itself", EndsWhenNotLet,
+              where=_MANAGED),
     Invariant("newest-leads", "a new primary's generation is behind all in which something was completed",
               "the document: generation number, incremented by new primary", NewestLeads, unless=("disk", "clock"),
               where={**_HOT, "store": ("sync",)}),
