@@ -81,6 +81,8 @@ class ActiveSide:
         """How far the repository was when this server began to serve."""
         self.confirmed = (0, 0)
         """Epoch and number of the newest change-set of which clients were told."""
+        self._told: tuple[int, int] | None = None
+        """Epoch and number of the change-set that the standby was told of last."""
         self._noted = engine.changes = Noted()
         self._task = broker.runtime.spawn(self._run(), "fiorano commit")
 
@@ -141,6 +143,7 @@ class ActiveSide:
         if ACL_NOT_REPLICATED in self._bugs:
             tables = [table for table in tables if table[0] not in self._left_out]
         self._send(Changes(standing.sync, stamp.epoch, stamp.counter, stamp.changed, tables))
+        self._told = stamp.epoch, stamp.counter
 
     # What may be confirmed.
 
@@ -148,6 +151,12 @@ class ActiveSide:
     def shares(self) -> bool:
         """Whether a standby has everything, so that nothing is confirmed without it."""
         return self.standing is not None and self.standing.complete
+
+    @property
+    def untold(self) -> bool:
+        """Whether a standby that has everything has not been told how far this server is."""
+        stamp = self._repository.stamp
+        return self.shares and self._told != (stamp.epoch, stamp.counter)
 
     def may_go_alone(self) -> bool:
         """Whether what only this server has may be confirmed now."""
@@ -241,6 +250,6 @@ class ActiveSide:
             await asyncio.sleep(0)
         stamp = self._repository.stamp
         self._send(Complete(standing.sync, stamp.epoch, stamp.counter))
-        standing.complete = True
+        standing.complete, self._told = True, (stamp.epoch, stamp.counter)
         self._broker.runtime.point(ALL_SENT)
         self.above = max(self.above, stamp.epoch)

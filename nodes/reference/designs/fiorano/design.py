@@ -37,7 +37,7 @@ class Observed(NamedTuple):
     asked for and the highest that it has disowned, and whether it may confirm what only it has; up to which change-set
     its standby has everything, as far as it knows, and the newest of which clients were told (its epoch and number);
     what the other server has said of the epochs that it disowns; whether there is a channel, and whether it seeks or
-    keeps the lock; how often it has changed its state."""
+    keeps the lock; how often it has changed its state; whether its standby has not been told how far it is."""
 
     state: str
     before: str
@@ -54,6 +54,7 @@ class Observed(NamedTuple):
     channel: bool = False
     seeks: bool = False
     changes: int = 0
+    untold: bool = False
 
 
 class Fiorano:
@@ -141,7 +142,7 @@ class Fiorano:
         return Observed(server.state, server.before, server.serves, lock.epoch, lock.holds(), server.stamp,
                         lock.asked, server.disowned, server.alone, server.stored, server.confirmed,
                         server.peer.asked if server.peer is not None else 0, server.peer is not None,
-                        lock.seeks, server.changes)  # fmt: skip
+                        lock.seeks, server.changes, server.untold)  # fmt: skip
 
     def pending(self) -> Pending:
         """What this server has to do, or to hear, before long."""
