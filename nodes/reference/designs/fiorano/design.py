@@ -26,6 +26,7 @@ from nodes.reference.designs.fiorano.transitions import View
 from nodes.reference.engine.audit import Rows
 from nodes.reference.engine.engine import StoreEngine
 from nodes.reference.replication.links import Links
+from nodes.reference.wire import WireError
 
 _PASSING = (WAITING, ACTIVATING, ACTIVE_TRANSITION, PASSIVE_TRANSITION)
 """States that a server passes through."""
@@ -268,4 +269,12 @@ class Fiorano:
         self._server.take_sent(sent)
 
     def _send(self, message: Message) -> None:
-        self._links.send(self._options.peer, pack(message))
+        try:
+            self._links.send(self._options.peer, pack(message))
+        except WireError as error:
+            self._runtime.log("the other server can't be told", level="error", error=str(error))
+            # Not at once: whoever sends this counts on the channel. Then all is sent page by page.
+            asyncio.get_running_loop().call_soon(self._cut)
+
+    def _cut(self) -> None:
+        self._links.cut(self._options.peer, reason="what it has to be told is too much for a frame")
