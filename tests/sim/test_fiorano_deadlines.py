@@ -157,6 +157,17 @@ def lost_for_long(patch: Patch) -> None:
     patch.setattr(shared.SharedPair, "_reached", late)
 
 
+def rests_at_once(patch: Patch) -> None:
+    """A database that could not be reached is left alone like one that is damaged."""
+    failed = shared.SharedPair._failed
+
+    def rests(self: shared.SharedPair, error: shared.StorageError) -> None:
+        self._rest_until = self._runtime.now() + 10 * self._options.lease
+        failed(self, error)
+
+    patch.setattr(shared.SharedPair, "_failed", rests)
+
+
 def patient(patch: Patch) -> None:
     """A commit may take twenty seconds."""
     def client(*about: Any) -> StorageClient:
@@ -194,6 +205,7 @@ LATE: dict[str, tuple[str, dict[str, str], Callable[[Patch], None]]] = {
     "unconfirmed": ("kill", {}, never_alone),
     "database-look": ("kill", {"mode": "shared"}, database_not_asked),
     "database": ("partition", {"mode": "shared"}, lost_for_long),
+    "database resting": ("partition", {"mode": "shared"}, rests_at_once),
     "commit": ("shared-db", {"mode": "shared", "shared_db_kind": "cut"}, patient),
     "request": ("kill", {"mode": "shared"}, requests_wait),
 }
