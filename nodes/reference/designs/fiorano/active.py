@@ -81,6 +81,8 @@ class ActiveSide:
         """How far the repository was when this server began to serve."""
         self.confirmed = (0, 0)
         """Epoch and number of the newest change-set of which clients were told."""
+        self._copying: dict[asyncio.Task[None], int] = {}
+        """What sends a standby all pages, until it has; with the number of the synchronisation."""
         self._told: tuple[int, int] | None = None
         """Epoch and number of the change-set that the standby was told of last."""
         self._noted = engine.changes = Noted()
@@ -203,7 +205,11 @@ class ActiveSide:
         return found
 
     def miscounted(self) -> str:
-        """Whether each change-set since this server began to serve was counted."""
+        """Whether each change-set since this server began to serve was counted, and no synchronisation goes on that is
+        over."""
+        present = self.standing.sync if self.standing is not None else 0
+        if over := [sync for task, sync in self._copying.items() if sync != present and not task.cancelling()]:
+            return f"synchronisations that are over: {over[0]} goes on"
         made, counted = self._repository.stamp.counter - self.began.counter, self._tally.changes - self._counted
         return f"change-sets: {counted} are counted, and {made} were made" if made != counted else ""
 
@@ -215,7 +221,9 @@ class ActiveSide:
         standing = self.standing = Standing(sync)
         stamp = self._repository.stamp
         self._send(Begin(sync, stamp.epoch, stamp.counter))
-        standing.task = self._broker.runtime.spawn(self._copy(standing), "synchronisation")
+        task = standing.task = self._broker.runtime.spawn(self._copy(standing), "synchronisation")
+        self._copying[task] = sync
+        task.add_done_callback(self._copying.pop)
 
     def part(self) -> None:
         """The channel is broken, or the standby is none any more."""
