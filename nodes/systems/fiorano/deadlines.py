@@ -182,6 +182,7 @@ FIORANO_DEADLINES = (
         {},
         0.02,
         "active.py, shared.py: effects go out as soon as they are on disk, and at the standby or with the lock",
+        where={"lock": (True,), "fencing": (True,)},
         what="nothing holds what waits to be confirmed",
         momentary=True,
     ),
