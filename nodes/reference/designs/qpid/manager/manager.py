@@ -96,7 +96,7 @@ class Manager:
         return ManagerObserved(coordinator.phase, coordinator.ballot, record.promised, record.ballot, record.term,
                                record.primary, record.promoted, record.finished, record.note,
                                record.term if coordinator.cleared else 0, answers.earlier, answers.present,
-                               self._said != self._news(), self.services.unheeded())  # fmt: skip
+                               self._unsaid(), self.services.unheeded())  # fmt: skip
 
     @property
     def node(self) -> str:
@@ -135,11 +135,15 @@ class Manager:
             found["manager-link"] = missing
         return found
 
-    def _news(self) -> tuple[Hashable, ...]:
-        """What others have to know at once: what it decides as the coordinator, and that its broker is not primary."""
+    def _news(self) -> tuple[int, int, int, bool]:
+        """What others have to know at once: that its broker is not primary, and what it decides as the coordinator."""
         record, coordinator = self._store.record, self.coordinator
-        decided = (coordinator.ballot, record.term, coordinator.cleared) if coordinator.ballot else ()
-        return record.finished, decided
+        return record.finished, coordinator.ballot, record.term, coordinator.cleared
+
+    def _unsaid(self) -> bool:
+        """Whether something of that was not told. That it coordinates no more others find by themselves."""
+        said, news = self._said, self._news()
+        return news[0] != said[0] or (news[1] > 0 and news[1:] != said[1:])
 
     async def run(self) -> None:
         """Manage until the task is cancelled; then the broker is ended in order.
