@@ -20,8 +20,9 @@ from nodes.reference import wire
 from nodes.reference.designs.fiorano.gateway.config import parse_gateway_config
 from nodes.reference.designs.fiorano.gateway.protocol import PROTOCOL as GATEWAY_PROTOCOL
 from nodes.reference.designs.fiorano.messages import Begin, Changes, Complete, Hello, Page, Stored, pack
-from nodes.reference.designs.fiorano.states import ACTIVE, PASSIVE
+from nodes.reference.designs.fiorano.states import ACTIVE, PASSIVE, STANDALONE
 from nodes.reference.gateway import GatewayProcess
+from nodes.reference.replication import links
 from nodes.reference.replication.links import PROTOCOL, Handshake, LinkError, encode_frame
 from nodes.reference.server.process import NodeProcess
 from nodes.reference.storage.protocol import PROTOCOL as STORAGE_PROTOCOL
@@ -311,3 +312,24 @@ def test_a_damaged_repository_of_a_client(tmp_path: Path, monkeypatch: pytest.Mo
     assert not set(result.anomalies) & {"lost", "duplicated", "phantom"}
     errors = set(read_columns(result.run_dir / HISTORY).error.names)
     assert {error for error in errors if "client0: damaged at byte" in error and "it is left as it is" in error}
+
+
+@pytest.mark.requirement("H26")
+def test_an_active_server_outlives_a_change_set_that_no_frame_holds(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Several transactions that end in one turn; its standby gets it page by page, and the log says why."""
+    async def scenario(server: EnterpriseServer) -> None:
+        await server.begin()
+        monkeypatch.setattr(links, "MAX_FRAME", 4000)
+        client = await server.connect("n1")
+        await client.request("BEGIN", {"transaction": "t"}, b"", 10.0)
+        for _ in range(5):
+            await client.request("SEND", {"destination": "/queue/q", "transaction": "t"}, b"x" * 1000, 10.0)
+        await client.request("COMMIT", {"transaction": "t"}, b"", 10.0)
+        assert "is longer than 4000" in await server.log("n1")
+        await server.until("n1", ACTIVE)
+        await server.until("n2", PASSIVE)
+        await server.kill("n1")
+        await server.until("n2", STANDALONE)
+        assert await server.drain("n2", 5) == ["x" * 1000] * 5
+
+    simulate(scenario, page=1000)

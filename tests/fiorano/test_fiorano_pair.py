@@ -7,7 +7,8 @@ import asyncio
 import pytest
 from fiorano_sim import EnterpriseServer, simulate
 
-from nodes.reference.designs.fiorano.states import ACTIVE, PASSIVE, STANDALONE, WAITING
+from nodes.reference.designs.fiorano.active import ActiveSide
+from nodes.reference.designs.fiorano.states import ACTIVE, ACTIVE_TRANSITION, PASSIVE, STANDALONE, WAITING
 from nodes.systems.fiorano.cluster import CHANNEL
 from stormproof.contracts.cluster import MAIN
 from stormproof.contracts.system import GATEWAY
@@ -266,6 +267,39 @@ def test_synchronisation_while_clients_are_served() -> None:
         assert await server.holds("n2") == 4 * 30 + sent - 20
 
     simulate(scenario)
+
+
+@pytest.mark.parametrize("goes_on", [False, True])
+def test_a_synchronisation_that_is_broken_off_ends(goes_on: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that goes on all the same is noticed: nobody takes what it sends."""
+    sides: list[ActiveSide] = []
+    synchronise, part = ActiveSide.synchronise, ActiveSide.part
+
+    def begun(self: ActiveSide, sync: int) -> None:
+        sides.append(self)
+        synchronise(self, sync)
+
+    def parted(self: ActiveSide) -> None:
+        if self.standing is not None and goes_on:
+            self.standing.task = None
+        part(self)
+
+    monkeypatch.setattr(ActiveSide, "synchronise", begun)
+    monkeypatch.setattr(ActiveSide, "part", parted)
+
+    async def scenario(server: EnterpriseServer) -> None:
+        await server.begin()
+        await server.kill("n2")
+        await server.until("n1", STANDALONE)
+        await server.send("n1", *map(str, range(20)))
+        await server.slow_channel(0.05)
+        await server.start("n2")
+        await server.until("n1", ACTIVE_TRANSITION)
+        await server.kill("n2")
+        await server.until("n1", STANDALONE)
+        assert sides[-1].miscounted() == "synchronisations that are over: 2 goes on" * goes_on
+
+    simulate(scenario, page=24, page_window=4)
 
 
 @pytest.mark.requirement("F3", part=True)

@@ -83,6 +83,11 @@ def replaced_primary(patch: Patch) -> None:
     patch.setattr(Coordinator, "_govern", instead)
 
 
+def told_with_the_next_beat(patch: Patch) -> None:
+    """That a broker has ended is told with the next heartbeat."""
+    patch.setattr(Manager, "_changed", lambda self: self.coordinator.react())
+
+
 def same_version(patch: Patch) -> None:
     """Each note of a primary has the same number."""
     def noted(self: Services, term: int, version: int, excluded: list[str]) -> int:
@@ -125,6 +130,23 @@ def role_unwritten(patch: Patch) -> None:
         self, **{name: value for name, value in changes.items() if name != "role"}))
 
 
+def no_patience(patch: Patch) -> None:
+    """Whoever is promoted has to be let go on as primary at once."""
+    lead = ManagerPermission.lead
+
+    def hasty(self: ManagerPermission, term: int) -> None:
+        lead(self, term)
+        self._patience = NEVER
+
+    patch.setattr(ManagerPermission, "lead", hasty)
+
+
+def primary_untold(patch: Patch) -> None:
+    """A backup does not tell whose it is."""
+    description = Administration.description
+    patch.setattr(Administration, "description", lambda self: {**description(self), "primary": None})
+
+
 def every_other_message(patch: Patch) -> None:
     """A backup leaves out every other message."""
     enqueue = QueueReplicas.enqueue
@@ -140,13 +162,16 @@ QPID_BREAKS: dict[str, tuple[Case, Break]] = {
     "cleared-when-over": (QPID, hasty_clearance),
     "backed-by-most": (QPID, unnoted_answer),
     "primary-kept": (QPID, replaced_primary),
+    "at-once": (QPID, told_with_the_next_beat),
     "notes-grow": (QPID, same_version),
     "confirmed-or-noted": (replace(QPID, settings={"min_ok": "5", "bug": "exclusion-not-noted"}), nothing),
     "noted-are-not-promoted": (QPID, unread_notes),
     "has-its-time": (QPID, nobody_awaited),
+    "ends-when-not-let": (QPID, no_patience),
     "newest-leads": (QPID, same_generation),
     "may-lead": (QPID, anybody_promoted),
     "store-tells": (QPID, role_unwritten),
+    "tells-how-it-stands": (QPID, primary_untold),
     "clean-alike": (_SHUT_DOWN, every_other_message),
 }
 """Invariant -> a case, and what breaks it there."""

@@ -30,6 +30,7 @@ from nodes.reference.designs.qpid.manager.record import Record, Store
 from nodes.reference.designs.qpid.manager.report import Report, candidates, may_bootstrap
 from nodes.reference.replication import links
 from nodes.reference.replication.links import Handshake, encode_frame
+from nodes.systems.qpid.manager_invariants import AtOnce
 from stormproof.contracts.backend import DEAD, RUNNING
 
 # Starts.
@@ -224,6 +225,38 @@ def test_a_broker_that_leaves_in_order_is_not_started_again() -> None:
         assert world.primaries() not in ([], [primary])
 
     run(World(13, 3), scenario)
+
+
+def test_a_manager_that_is_let_promote_while_it_promotes_looks_again_at_once() -> None:
+    async def scenario(world: World) -> None:
+        await world.start()
+        services = world.managers[await world.primary()].services
+        looked: list[float] = []
+
+        async def promote() -> None:
+            looked.append(world.loop.now)
+            if len(looked) == 1:
+                services.clear(99, False, ())
+
+        vars(services)["_promote_if_due"] = promote
+        await world.until(lambda: len(looked) > 1, 2.0)
+        assert looked[1] - looked[0] < world.options.heartbeat / 2
+
+    run(World(1, 3), scenario)
+
+
+def test_a_manager_that_is_let_promote_and_waits_is_noticed() -> None:
+    async def scenario(world: World) -> None:
+        await world.start()
+        manager = world.managers[await world.primary()]
+        await world.until(lambda: manager.services._rests, 2.0)
+        before = manager.observed()
+        manager.services._cleared = 99
+        now = manager.observed()
+        assert AtOnce().look("n1", manager, before, None) == ""
+        assert "in term 99, and nobody looks" in AtOnce().look("n1", manager, now, before)
+
+    run(World(1, 3), scenario)
 
 
 def test_a_manager_that_is_stopped_ends_its_broker() -> None:

@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 from qpid_sim import LIMIT, Group, simulate
 
+from nodes.reference.designs.qpid.browsing import Browsing
+from nodes.reference.designs.qpid.messages import Attach
 from stormproof.contracts.backend import DiskFault
 from workloads.connection import ConnectionBroken
 
@@ -47,6 +49,41 @@ def test_completions_wait_for_a_backup_that_catches_up_for_so_long(tmp_path: Pat
         assert await group.depth("n3") == 202
 
     simulate(scenario, tmp_path, catchup_chunk=1, catchup_timeout=1.0)
+
+
+@pytest.mark.parametrize("goes_on", [False, True])
+def test_a_backup_that_is_gone_is_sent_nothing(goes_on: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """That it is all the same is noticed: what comes of it would reach the same backup when it is back."""
+    primaries: list[Browsing] = []
+    attached, detached = Browsing.attached, Browsing.detached
+
+    def come(self: Browsing, name: str, message: Attach) -> None:
+        primaries.append(self)
+        attached(self, name, message)
+
+    def gone(self: Browsing, name: str) -> None:
+        if goes_on and name in self.browsers:
+            self.browsers[name].task = None
+        detached(self, name)
+
+    monkeypatch.setattr(Browsing, "attached", come)
+    monkeypatch.setattr(Browsing, "detached", gone)
+
+    async def scenario(group: Group) -> None:
+        await group.begin()
+        await group.send("n1", *map(str, range(50)))
+        await group.kill("n3")
+        await group.backend.set_disk("n3", SLOW)
+        await group.start("n3")
+        while (await group.ask("n1", "status"))["backups"].get("n3") != "catchup":  # noqa: ASYNC110 - another process's state
+            await asyncio.sleep(0.01)
+        await asyncio.sleep(0.2)
+        await group.kill("n3")
+        while "n3" in (await group.ask("n1", "status"))["backups"]:  # noqa: ASYNC110 - another process's state
+            await asyncio.sleep(0.01)
+        assert primaries[-1].miscounted() == "backups that are gone: n3 is still sent what it lacks" * goes_on
+
+    simulate(scenario, tmp_path, catchup_chunk=1)
 
 
 @pytest.mark.requirement("Q10")

@@ -29,6 +29,12 @@ def one_more_stored(patch: pytest.MonkeyPatch) -> None:
         self, message._replace(counter=message.counter + 1)))
 
 
+def epoch_untold(patch: pytest.MonkeyPatch) -> None:
+    """A standby hears of a new epoch with the next change."""
+    tell = ActiveSide._tell
+    patch.setattr(ActiveSide, "_tell", lambda self, tables: tell(self, tables) if tables else None)
+
+
 def complete_at_once(patch: pytest.MonkeyPatch) -> None:
     """A standby that has anything has everything."""
     stored = ActiveSide.stored

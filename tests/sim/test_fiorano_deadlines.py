@@ -118,6 +118,25 @@ def copies_no_more(patch: Patch) -> None:
     patch.setattr(ActiveSide, "stored", deaf)
 
 
+def not_released(patch: Patch) -> None:
+    """What the standby has stored is confirmed with the next command."""
+    stored = ActiveSide.stored
+
+    def later(self: ActiveSide, message: Stored) -> bool:
+        vars(self)["release"] = lambda: None
+        try:
+            return stored(self, message)
+        finally:
+            del vars(self)["release"]
+
+    patch.setattr(ActiveSide, "stored", later)
+
+
+def database_not_heard(patch: Patch) -> None:
+    """What the database has taken is confirmed with the next command."""
+    patch.setattr(shared.SharedPair, "_committed", lambda self, task: None)
+
+
 def never_alone(patch: Patch) -> None:
     """What only one server has is never confirmed."""
     patch.setattr(ActiveSide, "may_go_alone", lambda self: False)
@@ -138,6 +157,17 @@ def lost_for_long(patch: Patch) -> None:
         await reached(self)
 
     patch.setattr(shared.SharedPair, "_reached", late)
+
+
+def rests_at_once(patch: Patch) -> None:
+    """A database that could not be reached is left alone like one that is damaged."""
+    failed = shared.SharedPair._failed
+
+    def rests(self: shared.SharedPair, error: shared.StorageError) -> None:
+        self._rest_until = self._runtime.now() + 10 * self._options.lease
+        failed(self, error)
+
+    patch.setattr(shared.SharedPair, "_failed", rests)
 
 
 def patient(patch: Patch) -> None:
@@ -219,9 +249,12 @@ LATE: dict[str, tuple[str, dict[str, str], Callable[[Patch], None]]] = {
     "command": ("kill", {}, not_carried_out),
     "behind": ("kill", {}, told_more),
     "copying": ("kill", {"page": "24"}, copies_no_more),
+    "unreleased": ("kill", {}, not_released),
+    "unreleased shared": ("kill", {"mode": "shared"}, database_not_heard),
     "unconfirmed": ("kill", {}, never_alone),
     "database-look": ("kill", {"mode": "shared"}, database_not_asked),
     "database": ("partition", {"mode": "shared"}, lost_for_long),
+    "database resting": ("partition", {"mode": "shared"}, rests_at_once),
     "commit": ("shared-db", {"mode": "shared", "shared_db_kind": "cut"}, patient),
     "request": ("kill", {"mode": "shared"}, requests_wait),
 }
@@ -231,6 +264,7 @@ LATE: dict[str, tuple[str, dict[str, str], Callable[[Patch], None]]] = {
 @pytest.mark.parametrize("name", LATE)
 def test_a_deadline_that_is_missed_ends_the_run(name: str, tmp_path: Path, monkeypatch: Patch) -> None:
     nemesis, settings, break_it = LATE[name]
+    name = name.partition(" ")[0]
     system = SYSTEMS.load("fiorano")
     (deadline,) = (each for each in system.deadlines if each.name == name)
     monkeypatch.setattr(system, "deadlines", (deadline,))

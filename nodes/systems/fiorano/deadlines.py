@@ -178,6 +178,15 @@ FIORANO_DEADLINES = (
         what="a command is not carried out",
     ),
     Deadline(
+        "unreleased",
+        {},
+        0.02,
+        "active.py, shared.py: effects go out as soon as they are on disk, and at the standby or with the lock",
+        where={"lock": (True,), "fencing": (True,)},
+        what="nothing holds what waits to be confirmed",
+        momentary=True,
+    ),
+    Deadline(
         "behind",
         {},
         0.02,

@@ -114,6 +114,17 @@ class AcknowledgedIsStored(_Servers):
         return f"it takes changes up to {now.stored} for stored by {lacking[0]}" if lacking else ""
 
 
+class StandbyIsTold(Watcher):
+    """Nothing of its own: a server is looked at after each of its steps."""
+
+    fields = ("untold",)
+
+    def look(self, node: str, program: Fiorano, now: Observed, before: Observed | None) -> str:
+        """A change-set, or an epoch that is new, is told in the step in which the repository gets it."""
+        stamp = now.stamp.epoch, now.stamp.counter
+        return f"its repository is at {_told(stamp)}, and its standby was not told" if now.untold else ""
+
+
 class StandbyIsWhole(_Servers):
     """The servers, and what they have."""
 
@@ -293,6 +304,9 @@ PAIR_INVARIANTS = (
     Invariant("acknowledged-is-stored", "what a standby is taken to have stored is on its disk",
               "the page: effects go to clients when the standby has it on disk", AcknowledgedIsStored, unless=_DISK,
               where=REPLICATED_PAIR),
+    Invariant("standby-is-told", "a standby that has everything is told of each change and each epoch at once",
+              "the document: the Active Server replicates its data store and state to the Passive Server",
+              StandbyIsTold, unless=_DISK, where=REPLICATED_PAIR),
     Invariant("standby-is-whole", "a standby, and that of an active server, has a whole repository",
               "the document: completion of the Runtime Synchronization Protocol causes ACTIVE and PASSIVE",
               StandbyIsWhole, unless=_DISK, where=REPLICATED_PAIR),

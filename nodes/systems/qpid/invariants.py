@@ -298,6 +298,26 @@ class LevelsKept(Watcher):
         return f"as a backup it has {odd[0]}, which says {REPLICATE}={NONE}" if odd else ""
 
 
+class StatusTells(Watcher):
+    """Nothing of its own: a broker is looked at as it is."""
+
+    period = 2.0
+
+    def inspect(self, node: str, program: Qpid) -> str:
+        """What a person is shown, and its manager decides by, is how things stand."""
+        status, now = program.status(), program.observed()
+        primary = node if now.state == PRIMARY else program.serves_at
+        shown = {**status, "store": status["store"]["state"], "of": status["store"]["role"]}
+        stands = {"state": now.state, "role": now.state, "eligible": now.eligible, "epoch": now.generation,
+                  "generation": now.generation, "master": primary, "primary": primary, "store": now.store,
+                  "of": now.role, "forced": now.vouched and now.state == CONNECTING,
+                  "view": sorted({node, *status["backups"]})}
+        wrong = [f"{name} {shown[name]}, which is {stands[name]}" for name in stands if shown[name] != stands[name]]
+        if status["serving"] and not now.confirms:
+            wrong.append("that it serves, and it may not confirm")
+        return f"its status tells {wrong[0]}" if wrong else ""
+
+
 INVARIANTS = (
     Invariant("one-primary-confirms", "at any instant at most one primary may confirm and deliver",
               "the document: Failover and Cluster Resource Managers; Gray and Cheriton 1989", OneConfirms,
@@ -336,6 +356,8 @@ INVARIANTS = (
     Invariant("clean-alike", "stores that are clean with the same identifier hold the same",
               "the document: after clean shutdown all nodes have equivalent stores", CleanAlike, unless=("disk",),
               where={"as_documented": ("",), "standby": ("hot",)}),
+    Invariant("tells-how-it-stands", "what a person, and a manager, is told of a broker is how it stands",
+              "docs/designs/qpid.md: admin qpid status; manager/report.py: its own word", StatusTells),
     *MANAGER_INVARIANTS,
     STORE_HOLDS,
     COUNTS_ADD_UP,

@@ -163,6 +163,20 @@ class PrimaryKept(_Cluster):
         return f"it makes {now.primary} primary in place of {before.primary}, which is heard, and is that already"
 
 
+class AtOnce(Watcher):
+    """Nothing of its own: a manager is looked at after each of its steps."""
+
+    fields = ("unsaid", "unheeded")
+
+    def look(self, node: str, program: Manager, now: ManagerObserved, before: ManagerObserved | None) -> str:
+        """What others have to know is told in the step in which it comes to be so; what is to be done is not left to
+        the next turn."""
+        if now.unsaid:
+            return (f"it has decided something, or its broker is primary no longer (term {now.term}, finished "
+                    f"{now.finished}), and nobody was told")  # fmt: skip
+        return f"its broker may be promoted in term {now.unheeded}, and nobody looks" if now.unheeded else ""
+
+
 class NotesGrow(_Cluster):
     """What each note says."""
 
@@ -308,6 +322,16 @@ class NotedAreNotPromoted(_Cluster):
         return ""
 
 
+class EndsWhenNotLet(Watcher):
+    """Nothing of its own: a broker says whether it ended itself too early."""
+
+    fields = ("gave_up",)
+
+    def look(self, node: str, program: Qpid, now: Observed, before: Observed | None) -> str:
+        """Whoever is made primary, or gives way, has its time to be let go on as what it is now."""
+        return "it ends itself for want of quorum, and its manager has let it go on for longer" if now.gave_up else ""
+
+
 class NewestLeads(Watcher):
     """The newest generation in which anything was completed."""
 
@@ -352,6 +376,8 @@ MANAGER_INVARIANTS = (
     Invariant("backed-by-most", "a primary goes on for a lease after most managers backed it, and noted so", _LEASES,
               BackedByMost, unless=("disk", "clock"), where=_MANAGED, of=_BOTH),
     Invariant("primary-kept", "a primary that is heard is not replaced", _OWN, PrimaryKept, where=_MANAGED, of=_BOTH),
+    Invariant("at-once", "what managers decide, and that a primary has ended, is told and acted upon at once",
+              "manager.py: nobody has to wait for the next heartbeat to know", AtOnce, where=_MANAGED, of=(MANAGER,)),
     Invariant("notes-grow", "a manager's note gives way to a later one only, of its term, and says the same everywhere",
               _NOTES, NotesGrow, unless=("disk",), where=_MANAGED, of=_BOTH),
     Invariant("confirmed-or-noted", "what is completed is at each backup, or most managers have noted that it is not",
@@ -362,6 +388,9 @@ MANAGER_INVARIANTS = (
     Invariant("has-its-time", "nothing is completed without a backup that has its time to catch up still",
               "the document: New backups connecting to primary", HasTheirTime,
               where={**_MANAGED, "as_documented": ("",)}),
+    Invariant("ends-when-not-let", "a broker ends itself when no grant of its manager's runs any more",
+              "docs/designs/qpid-manager.md: a broker that was not let for a lease ends itself", EndsWhenNotLet,
+              where=_MANAGED),
     Invariant("newest-leads", "a new primary's generation is behind all in which something was completed",
               "the document: generation number, incremented by new primary", NewestLeads, unless=("disk", "clock"),
               where={**_HOT, "store": ("sync",)}),

@@ -81,6 +81,10 @@ class ActiveSide:
         """How far the repository was when this server began to serve."""
         self.confirmed = (0, 0)
         """Epoch and number of the newest change-set of which clients were told."""
+        self._copying: dict[asyncio.Task[None], int] = {}
+        """What sends a standby all pages, until it has; with the number of the synchronisation."""
+        self._told: tuple[int, int] | None = None
+        """Epoch and number of the change-set that the standby was told of last."""
         self._noted = engine.changes = Noted()
         self._task = broker.runtime.spawn(self._run(), "fiorano commit")
 
@@ -141,6 +145,7 @@ class ActiveSide:
         if ACL_NOT_REPLICATED in self._bugs:
             tables = [table for table in tables if table[0] not in self._left_out]
         self._send(Changes(standing.sync, stamp.epoch, stamp.counter, stamp.changed, tables))
+        self._told = stamp.epoch, stamp.counter
 
     # What may be confirmed.
 
@@ -148,6 +153,12 @@ class ActiveSide:
     def shares(self) -> bool:
         """Whether a standby has everything, so that nothing is confirmed without it."""
         return self.standing is not None and self.standing.complete
+
+    @property
+    def untold(self) -> bool:
+        """Whether a standby that has everything has not been told how far this server is."""
+        stamp = self._repository.stamp
+        return self.shares and self._told != (stamp.epoch, stamp.counter)
 
     def may_go_alone(self) -> bool:
         """Whether what only this server has may be confirmed now."""
@@ -157,15 +168,18 @@ class ActiveSide:
             return self._lock.holds()
         return self._lock.holds() and self._lock.epoch > self.above and self._repository.stamp.epoch == self._lock.epoch
 
+    def _safe(self) -> int:
+        """Up to which change-set clients may be told; -1: of none."""
+        standing = self.standing
+        if standing is not None and standing.complete and RECEIPT_BEFORE_STANDBY not in self._bugs:
+            return standing.stored
+        if RECEIPT_BEFORE_STANDBY in self._bugs or self.may_go_alone():
+            return self._repository.stamp.counter
+        return -1
+
     def release(self) -> None:
         """Let clients have what is safe."""
-        standing, safe = self.standing, -1
-        if RECEIPT_BEFORE_STANDBY in self._bugs:
-            safe = self._repository.stamp.counter
-        elif standing is not None and standing.complete:
-            safe = standing.stored
-        elif self.may_go_alone():
-            safe = self._repository.stamp.counter
+        safe = self._safe()
         effects: list[Effect] = []
         while self._waiting and self._waiting[0][0] <= safe:
             counter, epoch, told = self._waiting.popleft()
@@ -181,6 +195,8 @@ class ActiveSide:
             found["command"] = [self._repository.stamp.counter]
         if self._waiting:
             found["completion"] = [self._waiting[0][0]]
+            if self._waiting[0][0] <= self._safe():
+                found["unreleased"] = [self._waiting[0][0]]
         standing = self.standing
         if standing is not None and standing.under_way:
             found["page"] = [(standing.sync, standing.under_way)]
@@ -189,7 +205,11 @@ class ActiveSide:
         return found
 
     def miscounted(self) -> str:
-        """Whether each change-set since this server began to serve was counted."""
+        """Whether each change-set since this server began to serve was counted, and no synchronisation goes on that is
+        over."""
+        present = self.standing.sync if self.standing is not None else 0
+        if over := [sync for task, sync in self._copying.items() if sync != present and not task.cancelling()]:
+            return f"synchronisations that are over: {over[0]} goes on"
         made, counted = self._repository.stamp.counter - self.began.counter, self._tally.changes - self._counted
         return f"change-sets: {counted} are counted, and {made} were made" if made != counted else ""
 
@@ -201,7 +221,9 @@ class ActiveSide:
         standing = self.standing = Standing(sync)
         stamp = self._repository.stamp
         self._send(Begin(sync, stamp.epoch, stamp.counter))
-        standing.task = self._broker.runtime.spawn(self._copy(standing), "synchronisation")
+        task = standing.task = self._broker.runtime.spawn(self._copy(standing), "synchronisation")
+        self._copying[task] = sync
+        task.add_done_callback(self._copying.pop)
 
     def part(self) -> None:
         """The channel is broken, or the standby is none any more."""
@@ -236,6 +258,6 @@ class ActiveSide:
             await asyncio.sleep(0)
         stamp = self._repository.stamp
         self._send(Complete(standing.sync, stamp.epoch, stamp.counter))
-        standing.complete = True
+        standing.complete, self._told = True, (stamp.epoch, stamp.counter)
         self._broker.runtime.point(ALL_SENT)
         self.above = max(self.above, stamp.epoch)

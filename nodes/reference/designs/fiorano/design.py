@@ -26,6 +26,7 @@ from nodes.reference.designs.fiorano.transitions import View
 from nodes.reference.engine.audit import Rows
 from nodes.reference.engine.engine import StoreEngine
 from nodes.reference.replication.links import Links
+from nodes.reference.wire import WireError
 
 _PASSING = (WAITING, ACTIVATING, ACTIVE_TRANSITION, PASSIVE_TRANSITION)
 """States that a server passes through."""
@@ -37,7 +38,7 @@ class Observed(NamedTuple):
     asked for and the highest that it has disowned, and whether it may confirm what only it has; up to which change-set
     its standby has everything, as far as it knows, and the newest of which clients were told (its epoch and number);
     what the other server has said of the epochs that it disowns; whether there is a channel, and whether it seeks or
-    keeps the lock; how often it has changed its state."""
+    keeps the lock; how often it has changed its state; whether its standby has not been told how far it is."""
 
     state: str
     before: str
@@ -54,6 +55,7 @@ class Observed(NamedTuple):
     channel: bool = False
     seeks: bool = False
     changes: int = 0
+    untold: bool = False
 
 
 class Fiorano:
@@ -141,7 +143,7 @@ class Fiorano:
         return Observed(server.state, server.before, server.serves, lock.epoch, lock.holds(), server.stamp,
                         lock.asked, server.disowned, server.alone, server.stored, server.confirmed,
                         server.peer.asked if server.peer is not None else 0, server.peer is not None,
-                        lock.seeks, server.changes)  # fmt: skip
+                        lock.seeks, server.changes, server.untold)  # fmt: skip
 
     def pending(self) -> Pending:
         """What this server has to do, or to hear, before long."""
@@ -267,4 +269,12 @@ class Fiorano:
         self._server.take_sent(sent)
 
     def _send(self, message: Message) -> None:
-        self._links.send(self._options.peer, pack(message))
+        try:
+            self._links.send(self._options.peer, pack(message))
+        except WireError as error:
+            self._runtime.log("the other server can't be told", level="error", error=str(error))
+            # Not at once: whoever sends this counts on the channel. Then all is sent page by page.
+            asyncio.get_running_loop().call_soon(self._cut)
+
+    def _cut(self) -> None:
+        self._links.cut(self._options.peer, reason="what it has to be told is too much for a frame")

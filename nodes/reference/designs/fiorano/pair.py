@@ -65,6 +65,11 @@ class Pair(Server):
         return self._active is not None and not self._active.shares and self._active.may_go_alone()
 
     @property
+    def untold(self) -> bool:
+        """Whether a standby that has everything has not been told how far this server is."""
+        return self._active is not None and self._active.untold
+
+    @property
     def stored(self) -> int:
         """Up to which change-set the standby has everything on disk, as it says; -1: there is none, or it said nothing.
         """

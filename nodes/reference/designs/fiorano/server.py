@@ -74,6 +74,11 @@ class Server(ABC):
         return False
 
     @property
+    def untold(self) -> bool:
+        """Whether a standby that has everything has not been told how far this server is."""
+        return False
+
+    @property
     def stored(self) -> int:
         """Up to which change-set the standby has everything on disk, as it says; -1: nobody says so."""
         return -1

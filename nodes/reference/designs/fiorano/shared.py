@@ -93,10 +93,13 @@ class SharedPair(Server):
         found: dict[str, Collection[Hashable]] = {"database-look": [self._looks]}
         if asked := list(self._client.asked):
             found["database-answer"] = asked
-        if not self._reachable and self._runtime.now() >= self._rest_until:
-            found["database"] = [""]
+        if not self._reachable:
+            found["database"] = [""]  # resting as well: only a damaged database is a reason to rest
         if self._waiting:
             found["commit"] = [(self._epoch, self._commits - len(self._waiting))]
+            task = self._waiting[0][0]
+            if task is not None and task.done() and not task.cancelled() and task.exception() is None:
+                found["unreleased"] = found["commit"]
         if self._commands:
             found["command"] = [(self._epoch, self._commits)]
         return found

@@ -96,6 +96,8 @@ class Browsing:
         self._gone: list[Browser] = []
         """Those that are away and count all the same, by a bug."""
         self.number = self.released = 0
+        self._catching_up: dict[asyncio.Task[None], Browser] = {}
+        """What sends each backup what it lacks, until it has."""
 
     def stop(self) -> None:
         """Send nothing any more."""
@@ -195,7 +197,11 @@ class Browsing:
         return browser.live and browser.number >= 0 and self._broker.runtime.now() >= asked + self._options.beat
 
     def miscounted(self) -> str:
-        """Of which backup the bytes that wait for it are counted wrongly."""
+        """Of which backup the bytes that wait for it are counted wrongly, or which is sent what it lacks though it is
+        gone."""
+        for task, browser in self._catching_up.items():
+            if self.browsers.get(browser.name) is not browser and not task.cancelling():
+                return f"backups that are gone: {browser.name} is still sent what it lacks"
         for each in self.browsers.values():
             there = sum(size_of(events) for _, events in each.held)
             if each.held_bytes != there:
@@ -228,7 +234,10 @@ class Browsing:
         first, behind = self._differences(message)
         self._send_group(browser, 0, first)
         self._broker.runtime.point(ATTACHED)
-        browser.task = self._broker.runtime.spawn(self._catch_up(browser, self.number, behind), f"browser of {name}")
+        task = browser.task = self._broker.runtime.spawn(
+            self._catch_up(browser, self.number, behind), f"browser of {name}")
+        self._catching_up[task] = browser
+        task.add_done_callback(self._catching_up.pop)
 
     def detached(self, name: str) -> None:
         """The backup is gone."""

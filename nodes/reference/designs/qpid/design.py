@@ -41,7 +41,7 @@ class Observed(NamedTuple):
     whether it may confirm and deliver, and until when by its clock, what its store says of itself; how often it has
     become ready, whether it may be promoted, and may by a person's word; the last group that it has told of, or
     completed; whom it sends nothing of what it lacks though there is room in the window; as primary, the last group
-    that clients know to be complete."""
+    that clients know to be complete; whether it has ended itself for want of quorum, though its manager had let it."""
 
     state: str
     term: int
@@ -56,6 +56,7 @@ class Observed(NamedTuple):
     number: int
     held_back: str
     released: int
+    gave_up: bool = False
 
 
 class Qpid:
@@ -85,6 +86,7 @@ class Qpid:
         self._roles = Roles(broker, broker.engine, options, self._urls, self._send, self._cut, self._permission)
         self._administration = Administration(broker, options, self._roles, self._urls, self._links, self._permission)
         self._ticker: asyncio.Task[None] | None = None
+        self._gave_up = False
 
     # The design's protocol.
 
@@ -160,7 +162,7 @@ class Qpid:
         return Observed(roles.state, term, leads and self.confirms(), until, status.state, status.role,
                         status.generation, roles.times_ready, roles.eligible, roles.forced, roles.number,
                         primary.held_back() if primary is not None else "",
-                        primary.released if primary is not None else 0)  # fmt: skip
+                        primary.released if primary is not None else 0, self._gave_up)  # fmt: skip
 
     def confirms(self) -> bool:
         """Whether this broker is primary, and may confirm and deliver now."""
@@ -280,6 +282,7 @@ class Qpid:
                 self._links.forgive(stood_still)
             self._links.cut_silent()
             if self._permission is not None and self._permission.lost() and INQUORATE_BROKER_LIVES not in self._bugs:
+                self._gave_up = self._permission.was_let()
                 self._runtime.log("no quorum: the manager's lease ran out", level="error")
                 raise NoQuorum("the manager lets this broker go on no longer")
             self._roles.tick()

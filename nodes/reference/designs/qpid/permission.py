@@ -37,7 +37,8 @@ class ManagerPermission:
         self._complaints = Complaints(runtime, "no word of the manager")
         self._changed = changed
         self._patience = runtime.now() + _PATIENCE * lease
-        self._until = -math.inf
+        self._until = self._let_until = -math.inf
+        """Until when it may go on, and until when it was let go on whatever it has become since."""
         self.term = 0
         """The term in which this broker was promoted; 0: it is a backup, and any grant will do."""
         self._version = 0
@@ -98,6 +99,10 @@ class ManagerPermission:
     def lost(self) -> bool:
         """Whether it must end itself: its lease has run out, or nobody has let it go on for a while after its start."""
         return not self.holds() and self._runtime.now() > self._patience
+
+    def was_let(self) -> bool:
+        """Whether some grant that it was given still runs, be it for what it was before."""
+        return self._runtime.now() < self._let_until
 
     def recorded(self, excluded: Sequence[str]) -> bool:
         """Whether whoever promotes knows that these backups may lack what is confirmed; asks for it if not."""
@@ -166,6 +171,7 @@ class ManagerPermission:
         if self.term not in (0, term):
             return
         self._until = max(self._until, sent + seconds)
+        self._let_until = max(self._let_until, self._until)
         if version in self._recorded:
             self._known = self._recorded[version]
             self._recorded = {each: names for each, names in self._recorded.items() if each >= version}

@@ -32,7 +32,8 @@ _LATE = 2
 
 class ManagerObserved(NamedTuple):
     """What invariants look at: the phase, the ballot in which it is coordinator (0: it is not), its record, the term
-    whose primary it lets be started (0: none), and when it last backed a primary (``Answers``)."""
+    whose primary it lets be started (0: none), and when it last backed a primary (``Answers``); whether others have not
+    been told of what they are to know at once, and the term in which its broker may be promoted, if nobody looks."""
 
     phase: str
     leads: int
@@ -46,6 +47,8 @@ class ManagerObserved(NamedTuple):
     cleared: int
     earlier: float
     present: float
+    unsaid: bool = False
+    unheeded: int = 0
 
 
 class Manager:
@@ -77,6 +80,8 @@ class Manager:
             self._address = VirtualAddress(runtime, addresses, config.virtual_address, options.lease)
         self._reports: dict[str, Report] = {}
         self._quorum = False
+        self._said = self._news()
+        """What the last heartbeat told of that others act upon."""
         self._ticked = runtime.now()
         self._ending = False
         """Whether it has been told to end, and sees its broker off."""
@@ -90,7 +95,8 @@ class Manager:
         answers = self._answers
         return ManagerObserved(coordinator.phase, coordinator.ballot, record.promised, record.ballot, record.term,
                                record.primary, record.promoted, record.finished, record.note,
-                               record.term if coordinator.cleared else 0, answers.earlier, answers.present)  # fmt: skip
+                               record.term if coordinator.cleared else 0, answers.earlier, answers.present,
+                               self._unsaid(), self.services.unheeded())  # fmt: skip
 
     @property
     def node(self) -> str:
@@ -128,6 +134,16 @@ class Manager:
         if missing := self._links.missing():
             found["manager-link"] = missing
         return found
+
+    def _news(self) -> tuple[int, int, int, bool]:
+        """What others have to know at once: that its broker is not primary, and what it decides as the coordinator."""
+        record, coordinator = self._store.record, self.coordinator
+        return record.finished, coordinator.ballot, record.term, coordinator.cleared
+
+    def _unsaid(self) -> bool:
+        """Whether something of that was not told. That it coordinates no more others find by themselves."""
+        said, news = self._said, self._news()
+        return news[0] != said[0] or (news[1] > 0 and news[1:] != said[1:])
 
     async def run(self) -> None:
         """Manage until the task is cancelled; then the broker is ended in order.
@@ -210,6 +226,7 @@ class Manager:
         for peer in self._membership.members:
             if peer != self._node:
                 self._links.send(peer, frame)
+        self._said = self._news()
 
     def alive(self) -> Sequence[str]:
         """The members from whom something was heard within a lease, this one included, in order."""

@@ -59,6 +59,10 @@ class Services:
         self._left = False
         self._report = Report()
         self._wake = asyncio.Event()
+        self._heeded = 0
+        """The last term of which it has looked whether it is time to promote the broker."""
+        self._rests = False
+        """Whether it waits for a reason to look again."""
 
     @property
     def promoted(self) -> int:
@@ -82,6 +86,10 @@ class Services:
         if self._asked_at is not None:
             found["unasked"] = [(self._process, self._asked_at)]
         return found
+
+    def unheeded(self) -> int:
+        """The term in which the broker may be promoted, if whoever does that waits for something else; else 0."""
+        return self._cleared if self._rests and self._cleared > self._heeded and not self._wake.is_set() else 0
 
     def has_quorum(self, now: float) -> bool:
         """Whether a majority of managers has lately heard this one."""
@@ -149,12 +157,15 @@ class Services:
         """Ask the broker how it is, and promote it when it is time, until this is cancelled."""
         while True:
             await self._poll()
+            self._wake.clear()  # before it looks: what comes while it promotes is looked at next
             await self._promote_if_due()
-            self._wake.clear()
+            self._rests = True
             try:
                 await asyncio.wait_for(self._wake.wait(), self._options.heartbeat)
             except TimeoutError:
                 continue
+            finally:
+                self._rests = False
 
     async def stop(self) -> None:
         """End the broker in order."""
@@ -256,6 +267,7 @@ class Services:
 
     async def _promote_if_due(self) -> None:
         now, record, term = self._runtime.now(), self._store.record, self._cleared
+        self._heeded = term
         if self.promoted and self._is_primary_of(self.promoted):
             if self._report.up and self._report.state not in (_PRIMARY, STOPPED):
                 await self._promote(self.promoted)  # an earlier manager may have died before it could ask
