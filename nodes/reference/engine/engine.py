@@ -233,6 +233,7 @@ class StoreEngine:
 
     def delete_queue(self, name: str) -> None:
         """Remove a queue, which is there, inside ``Broker.transaction``, with all that is in it."""
+        self._last_values.removed(self._state.queues[name])
         self._destinations.delete(name)
 
     def replicas(self) -> QueueReplicas:
