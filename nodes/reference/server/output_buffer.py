@@ -99,6 +99,11 @@ class OutputBuffer:
     def _unwritten(self) -> int:
         return self._transport.get_write_buffer_size()
 
+    @property
+    def is_over(self) -> bool:
+        """Whether the connection has ended."""
+        return bool(self._transport.is_closing())
+
     def waiting(self) -> int:
         """Bytes, about, that the kernel has not taken yet."""
         return self._unmade + self._transport.get_write_buffer_size()
