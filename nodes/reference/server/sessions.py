@@ -241,8 +241,8 @@ class Session:
         """How many things it has noted of what its client has said, where nothing of that is under way or waits: one
         for each transaction that is open, at most."""
         output, work = self._output, self._work
-        if (self.ended or self._leaving or self._outstanding or self._entering or self._repeated or output.waiting()
-                or output.is_over):
+        busy = self.ended or self._leaving or self._outstanding or self._entering or self._repeated
+        if busy or not output.rests:
             return 0
         containers = [each for part in (self, output, work) for each in vars(part).values()
                       if isinstance(each, (deque, dict, list, set))]
