@@ -147,7 +147,8 @@ class Parser:
         """
         if self._fault is not None:
             raise self._fault
-        if not self._buffer:  # nothing is under way: most often there comes a heart-beat, or nothing
+        # Nothing is under way, no body either: most often there comes a heart-beat, or nothing.
+        if not self._buffer and self._head is None:
             if data == EOL:
                 return [HEARTBEAT]
             if not data:

@@ -195,8 +195,10 @@ class SimBackend(Backend):
         self._moved = False
         """Whether a clock was ever set, so that the times in a log may be wrong."""
         self._rng = random.Random(0)
-        self._observer: Observer | None = None
-        self._system = ""
+        self._test: Test | None = None
+        self._observers: dict[str, Observer | None] = {}
+        """Design -> who looks at its nodes."""
+        self._calm_since: Callable[[], float | None] = lambda: None
 
     async def provision(self, test: Test, topology: Topology, run_dir: Path) -> None:
         """Make machines and networks; all that is random about them comes from the test's seed."""
@@ -217,23 +219,38 @@ class SimBackend(Backend):
         self._nodes = {name: SimNode(name, self._loop, test.rng(f"sim/{name}")) for name in topology.machines}
         self._rng = test.rng("sim/machines")
         self._shared = {name: Disk(test.rng(f"sim/shared/{name}"), alone=True) for name in topology.shared}
-        self._system = test.system
-        claimed = [each for each in SYSTEMS.load(test.system).invariants if each.claimed(test)]
-        wanted = bool(test.options.get(INVARIANTS))
-        claimed = claimed if wanted else []
-        deadlines = deadlines_of(SYSTEMS.load(test.system).deadlines, test) if wanted else []
-        explorer: Explorer | None = self._loop.explorer
-        if explorer is not None:
-            explorer.watch_network(self._network)
-            self.points.come_by = explorer.came_by
-        if claimed or deadlines or explorer is not None:
-            self._observer = Observer(claimed, self._loop, self._last_lines, explorer, deadlines,
-                                      test.options)
+        self._test = test
+        if self._loop.explorer is not None:
+            self._loop.explorer.watch_network(self._network)
+            self.points.come_by = self._loop.explorer.came_by
+
+    def _observer(self, design: str) -> Observer | None:
+        """Who looks at the nodes of a design, if anybody does."""
+        if design not in self._observers:
+            known = self._test is not None and (design == self._test.system or design in SYSTEMS)
+            self._observers[design] = self._observing(design) if known else None
+        return self._observers[design]
+
+    def _observing(self, design: str) -> Observer | None:
+        """Local servers of another design than the one under test keep to what their own promises, but that what
+        depends on others takes as long as these may take."""
+        test = self._test
+        assert test is not None
+        system, tested = SYSTEMS.load(design), SYSTEMS.load(test.system)
+        wanted, taking = bool(test.options.get(INVARIANTS)), {each.name: each for each in tested.deadlines}
+        claimed = [each for each in system.invariants if each.claimed(test)] if wanted else []
+        declared = [taking.get(each.name, each) if each.calm else each for each in system.deadlines]
+        deadlines = deadlines_of(declared, test) if wanted else ()
+        explorer: Explorer | None = self._loop.explorer if system is tested else None
+        if not (claimed or deadlines or explorer is not None):
+            return None
+        observer = Observer(claimed, self._loop, self._last_lines, explorer, deadlines, test.options)
+        observer.calm_since = lambda: self._calm_since()
+        return observer
 
     def told_of_faults(self, disturbed: Callable[[], tuple[bool, int]]) -> None:
         """``disturbed`` says whether a fault is in force, and how many steps of faults there have been."""
-        if self._observer is not None:
-            self._observer.calm_since = _Calm(disturbed, lambda: self._loop.now)
+        self._calm_since = _Calm(disturbed, lambda: self._loop.now)
 
     def holdings(self, node: str) -> Mapping[str, int]:
         """What the programs of a node that run hold: name of a container or table, or of what tasks run -> how many
@@ -322,8 +339,8 @@ class SimBackend(Backend):
             disk = place.shared[program] = self._shared[shared]
             user = place.user(program)
         def watch(group: str, name: str, subject: Watched) -> None:
-            observer = self._observer
-            if observer is not None and group.startswith(self._system + "/"):
+            observer = self._observer(group.rpartition("/")[0])
+            if observer is not None:
                 process.look = observer.watch(node, name, group, subject, process)
                 process.over = partial(observer.ended, name, group)
 

@@ -16,6 +16,7 @@ from nodes.reference.server.broker import ReferenceBroker
 from nodes.reference.server.frames import Greeting
 from nodes.reference.server.runtime import RealRuntime
 from nodes.reference.server.sessions import Session
+from nodes.reference.server.under_way import Work
 
 Start = Callable[..., BrokerProcess]
 pytestmark = pytest.mark.requirement("J15")
@@ -286,4 +287,28 @@ async def test_what_is_left_of_the_time_when_it_served_is_told(
     services._started += [service for _, service in services._services] * 2
     assert broker.left_over() == f"services that were stopped: {len(services._services)} are counted"
     services._started.clear()
+    await broker.stop()
+
+
+@pytest.mark.requirement("H17", part=True)
+async def test_what_a_session_keeps_of_what_is_over_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    config = Config("n1", "standalone", str(tmp_path), port=0, passcode="secret-word")
+    broker = ReferenceBroker(config, RealRuntime(config, io.StringIO()))
+    await broker.start()
+    client = await RawClient.connect(broker.port)
+    there = {"destination": "/queue/q", "transaction": "t"}
+
+    async def aborted() -> str:
+        client.send("BEGIN", {"transaction": "t"})
+        await client.confirmed("SEND", there, b"x")
+        assert not broker.miscounted(), "it is open"
+        await client.confirmed("ABORT", {"transaction": "t"})
+        return broker.miscounted()
+
+    assert not await aborted()
+    in_transaction = Work._in_transaction
+    monkeypatch.setattr(Work, "_in_transaction", lambda self, command: in_transaction(
+        self, command) if command.kind != "abort" else 1)
+    assert await aborted() == "things that sessions have noted of what is over: 1 are counted, and there are 0"
+    client.abort()
     await broker.stop()

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from nodes.reference.api import Command, Done
 from nodes.reference.engine.engine import StoreEngine
+from nodes.reference.engine.last_values import LastValues
 from nodes.reference.engine.limits import Limits
 from nodes.reference.engine.shapes import ShapeError, check_command
 from nodes.reference.server.frames import MAX_VALUE, FrameError, command_of
@@ -189,3 +190,27 @@ def test_values_that_are_known_and_not_there_are_told() -> None:
     (known,) = engine._last_values._known.values()
     known["k"].clear()
     assert engine.miscounted() == "values of last-value:v: 0 are known, and 1 are there, or others"
+
+
+@pytest.mark.requirement("H17", part=True)
+def test_a_key_that_is_known_and_has_no_value_is_told() -> None:
+    bench = opened()
+    put(bench, "k", "1")
+    put(bench, "l", "1", expected=7)
+    engine = bench.engine
+    assert not engine.miscounted(), "whoever was refused has left nothing"
+    (known,) = engine._last_values._known.values()
+    known["l"] = []
+    assert engine.miscounted() == "keys of last-value:v: 2 are known, and not all of them have a value"
+
+
+@pytest.mark.requirement("H17", part=True)
+def test_the_values_of_a_queue_that_is_deleted_are_known_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    bench = opened()
+    put(bench, "k", "1")
+    bench.engine.delete_queue("last-value:v")
+    assert not bench.engine._last_values._known and not bench.engine.miscounted()
+    assert put(bench, "k", "2", expected=0) == {"x-version": "1"}
+    monkeypatch.setattr(LastValues, "removed", lambda self, queue: None)
+    bench.engine.delete_queue("last-value:v")
+    assert bench.engine.miscounted() == "values of queues that are gone: 1 are known"

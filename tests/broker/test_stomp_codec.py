@@ -1,9 +1,10 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from nodes.stomp import HEARTBEAT, Frame, FrameLimits, Heartbeat, Parser, ProtocolError, encode
@@ -43,6 +44,16 @@ def test_frames_survive_any_cutting_of_the_stream(sent: list[Frame], places: lis
     items, fault = feed_all(Parser(), cut(stream, places))
     assert not fault
     assert [body_of(item) for item in items if isinstance(item, Frame)] == sent
+
+
+@example(Frame("SEND"), b"\n")
+@given(frames, st.sampled_from([b"", b"\n", b"\n\n", b"\r\n"]))
+def test_a_frame_that_comes_byte_by_byte_is_the_same(sent: Frame, before: bytes) -> None:
+    """Its body may begin with what would be a heart-beat elsewhere."""
+    sent = replace(sent, body=before + sent.body)
+    items, fault = feed_all(Parser(), [bytes([each]) for each in encode(sent)])
+    assert not fault and [body_of(item) for item in items if isinstance(item, Frame)] == [sent]
+    assert not any(isinstance(item, Heartbeat) for item in items)
 
 
 noise = st.lists(st.sampled_from([b"SEND", b"CONNECT", b"\n", b"\r\n", b"\n\n", b"\0", b"a:b", b"a:\\c", b"\\t",

@@ -21,8 +21,8 @@ from qpid_processes import Cluster
 from qpid_sim import Group, simulate
 
 from harness.settings import make_test
-from nodes.reference.designs.qpid.configuration import BINDING, QUEUE, Configuration, Mistaken, binding_name
-from nodes.reference.designs.qpid.management import CREATE_QUEUE, MAX_OBJECTS, changes_of
+from nodes.reference.designs.qpid.configuration import BINDING, EXCHANGE, QUEUE, Configuration, Mistaken, binding_name
+from nodes.reference.designs.qpid.management import BIND, CREATE_QUEUE, MAX_OBJECTS, changes_of
 from nodes.reference.designs.qpid.manager.config import ManagerConfig
 from nodes.reference.designs.qpid.manager.lessor import MAX_CONNECTIONS, PROTOCOL, manager_name
 from nodes.reference.designs.qpid.messages import SNAPSHOT, Events, pack
@@ -243,6 +243,17 @@ def test_as_many_objects_as_there_may_be_fit_into_one_frame() -> None:
         there.put(QUEUE, f"q{number}", {})
     with pytest.raises(Mistaken, match="delete some first"):
         changes_of(CREATE_QUEUE, {"queue": "one more"}, there)
+
+
+@pytest.mark.requirement("H27", part=True)
+def test_no_exchange_brings_messages_among_the_values_of_keys() -> None:
+    there = Configuration(sqlite3.connect(":memory:"))
+    there.put(EXCHANGE, "all", {"type": "fanout"})
+    for queue in ("q", "last-value:v"):
+        there.put(QUEUE, queue, {})
+    assert changes_of(BIND, {"exchange": "all", "queue": "q"}, there)
+    with pytest.raises(Mistaken, match="last-value:v: values are written to /last-value/NAME"):
+        changes_of(BIND, {"exchange": "all", "queue": "last-value:v"}, there)
 
 
 @pytest.mark.requirement("H26")

@@ -178,6 +178,14 @@ def patient(patch: Patch) -> None:
     patch.setattr(shared, "StorageClient", client)
 
 
+def not_told(patch: Patch) -> None:
+    """Whoever waits for the database is not told that the connection is lost."""
+    def lose(self: StorageClient, reason: str) -> None:
+        self._writer = self._reading = None
+
+    patch.setattr(StorageClient, "_lose", lose)
+
+
 def requests_wait(patch: Patch) -> None:
     """The storage service does nothing for a second."""
     done = StorageService._do_all
@@ -255,6 +263,7 @@ LATE: dict[str, tuple[str, dict[str, str], Callable[[Patch], None]]] = {
     "database-look": ("kill", {"mode": "shared"}, database_not_asked),
     "database": ("partition", {"mode": "shared"}, lost_for_long),
     "database resting": ("partition", {"mode": "shared"}, rests_at_once),
+    "database-lost": ("shared-db", {"mode": "shared"}, not_told),
     "commit": ("shared-db", {"mode": "shared", "shared_db_kind": "cut"}, patient),
     "request": ("kill", {"mode": "shared"}, requests_wait),
 }

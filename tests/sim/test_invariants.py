@@ -50,6 +50,7 @@ from nodes.reference.designs.qpid.permission import ManagerPermission
 from nodes.reference.designs.qpid.roles import Roles
 from nodes.reference.designs.qpid.states import PRIMARY, READY
 from nodes.reference.designs.qpid.store_status import CLEAN, PRIMARY_STORE, StoreStatus
+from nodes.reference.designs.standalone import Standalone
 from nodes.reference.engine.engine import StoreEngine
 from nodes.reference.engine.model import Message, Subscription
 from nodes.reference.engine.replica import QueueReplicas
@@ -456,6 +457,15 @@ def test_a_window_that_is_not_kept_is_found(tmp_path: Path, monkeypatch: pytest.
     case = replace(JORAM, settings={**JORAM.settings, "send_window": "200"})
     found, _ = run_and_judge(case, 1, tmp_path, tmp_path, ALL)
     assert "was sent more when" in found.sentence
+
+
+@pytest.mark.requirement("H17", part=True)
+def test_local_servers_beside_the_system_under_test_keep_to_what_their_own_design_promises(
+        tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Standalone, "miscounted", lambda self: "one of a local server's sums")
+    case = Case("joram", "store-and-forward", "kill", None, 22.0, 17.0, {"min_ok": "1", INVARIANTS: "true"})
+    found, *_ = run_and_judge(case, 1, tmp_path, tmp_path, ALL)
+    assert "counts-add-up: one of a local server's sums" in found.sentence
 
 
 def test_a_backup_that_keeps_one_message_too_many_is_found(tmp_path: Path) -> None:

@@ -233,6 +233,7 @@ class StoreEngine:
 
     def delete_queue(self, name: str) -> None:
         """Remove a queue, which is there, inside ``Broker.transaction``, with all that is in it."""
+        self._last_values.removed(self._state.queues[name])
         self._destinations.delete(name)
 
     def replicas(self) -> QueueReplicas:
@@ -324,6 +325,11 @@ class StoreEngine:
     def connections(self) -> Mapping[str, bool]:
         """Every client's connection context, in order of opening -> whether it is reliable."""
         return {conn: context.reliable for conn, context in self._state.contexts.items() if not is_agent(conn)}
+
+    def open_transactions(self, conn: str) -> int | None:
+        """How many transactions a connection has begun that are neither ended nor prepared; None if there is none."""
+        context = self._state.contexts.get(conn)
+        return len(context.transactions) if context is not None else None
 
     def settled_early(self) -> list[tuple[str, int, int]]:
         """Reliable connections on which something was settled by itself that the client has not said that it has

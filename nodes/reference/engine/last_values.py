@@ -39,6 +39,10 @@ class LastValues:
         """Others have changed the queues, or will."""
         self._known.clear()
 
+    def removed(self, queue: Queue) -> None:
+        """The queue is gone, and its values with it."""
+        self._known.pop(queue.id, None)
+
     def put(self, queue: Queue, args: Mapping[str, Any]) -> dict[str, str]:
         """Replace the value of a key, if it is the expected one; what the receipt says."""
         key, expected = str(args["key"]), args.get("expected")
@@ -73,7 +77,9 @@ class LastValues:
         return newest.sequence - self._counted_from.get(newest.queue.id, 0)
 
     def miscounted(self) -> str:
-        """In what it knows other messages than a queue holds."""
+        """In what it knows other messages than a queue holds, keys without a value, or queues that are gone."""
+        if gone := self._known.keys() - {queue.id for queue in self._state.all_queues()}:
+            return f"values of queues that are gone: {len(gone)} are known"
         for queue in self._state.all_queues():
             known = self._known.get(queue.id)
             if known is None:
@@ -82,6 +88,8 @@ class LastValues:
             if here != len(there := {message.id for message in queue.waiting()}) or any(
                     message.id not in there for held in known.values() for message in held):
                 return f"values of {queue.name}: {here} are known, and {len(there)} are there, or others"
+            if not all(known.values()):
+                return f"keys of {queue.name}: {len(known)} are known, and not all of them have a value"
         return ""
 
     def _of(self, queue: Queue) -> dict[str, list[Message]]:

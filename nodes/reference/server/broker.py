@@ -358,11 +358,17 @@ class ReferenceBroker:
             "size of work that has its turn": (self.turns.taken, sum(each.turns for each in self._sessions)),
             "sessions that count wrongly what they have to do": (0, sum(each.miscounted for each in self._sessions)),
             "sessions with commands under way": (self.turns.busy, sum(each.busy for each in self._sessions)),
+            "things that sessions have noted of what is over": (sum(map(self._kept, self._sessions)), 0),
         }
         wrong = [f"{what}: {counted} are counted, and there are {there}"
                  for what, (counted, there) in sums.items() if counted != there]
         return "" if self._store_failed else (
             self.engine.miscounted() or next(iter(wrong), "") or self.networks.miscounted() or self.left_over())
+
+    def _kept(self, session: Session) -> int:
+        """What a session has noted beyond one thing for each transaction that its connection has open."""
+        open_now = self.engine.open_transactions(session.conn) if session.conn is not None else None
+        return max(0, session.keeps - open_now) if open_now is not None else 0
 
     def left_over(self) -> str:
         """What is counted of the time when this node served."""

@@ -93,6 +93,9 @@ class Networks:
         self._tasks: list[asyncio.Task[None]] = []
         self._ticker: asyncio.Task[None] | None = None
         self._wanted = {server: asyncio.Event() for server in self._config.servers}
+        self._calls = dict.fromkeys(self._wanted, 0)
+        self._calling: set[int] = set()
+        """Servers that are called, or connected with, or that a person has to do something about first."""
         self._outward: dict[int, _Connection] = {}
         self._inward: dict[int, _Connection] = {}
         self._to_acknowledge: dict[int, int] = {}
@@ -144,6 +147,7 @@ class Networks:
         for task in self._tasks:
             task.cancel()
         self._tasks.clear()
+        self._calling.clear()
         for connection in [*self._outward.values(), *self._inward.values()]:
             connection.cut()
         self._outward.clear()
@@ -177,8 +181,8 @@ class Networks:
             self._pump(server, connection)
 
     def pending(self) -> dict[str, Collection[Hashable]]:
-        """Other servers for which messages wait, each with how far it has them; connections on which nothing was said,
-        or heard, since then."""
+        """Other servers for which messages wait, each with how far it has them; those of them that are not called, with
+        how often they were; connections on which nothing was said, or heard, since then."""
         if not self._open:
             return {}
         waiting = [(server, peer.acked) for server in self._wanted
@@ -186,6 +190,8 @@ class Networks:
         there = [*(("to", *each) for each in self._outward.items()), *(("of", *each) for each in self._inward.items())]
         found: dict[str, Collection[Hashable]] = {
             "forwarding": waiting,
+            "network-call": [(server, calls) for server, calls in self._calls.items()
+                             if server not in self._calling and self._waits(server)],
             "network-beat": [(way, server, connection.wrote) for way, server, connection in there],
             "network-silent": [(way, server, connection.heard) for way, server, connection in there],
         }
@@ -224,6 +230,8 @@ class Networks:
             if not self._waits(server):
                 wanted.clear()
             await wanted.wait()
+            self._calls[server] += 1
+            self._calling.add(server)
             try:
                 async with within(self._silence / 2):
                     connection = await self._dial(server, known[place % len(known)])
@@ -234,6 +242,7 @@ class Networks:
                     await asyncio.sleep(self._silence)
                 if elsewhere in known and elsewhere != known[place % len(known)]:
                     place = known.index(elsewhere)
+                    self._calling.discard(server)
                     continue
                 place += 1
             except LinkError as error:
@@ -243,6 +252,7 @@ class Networks:
                 place += 1
             else:
                 await self._run_outward(server, connection)
+            self._calling.discard(server)
             await asyncio.sleep(self._retry * (0.5 + self._runtime.random.random()))
 
     async def _dial(self, server: int, address: Address) -> _Connection:

@@ -99,6 +99,12 @@ class OutputBuffer:
     def _unwritten(self) -> int:
         return self._transport.get_write_buffer_size()
 
+    @property
+    def rests(self) -> bool:
+        """Whether nothing waits, and everybody who is to know that has been told; not where the connection has ended.
+        """
+        return not self.waiting() and self._drain is None and not self._transport.is_closing()
+
     def waiting(self) -> int:
         """Bytes, about, that the kernel has not taken yet."""
         return self._unmade + self._transport.get_write_buffer_size()

@@ -159,7 +159,7 @@ class Session:
         self._worker = Worker()
         self._may_go_on = asyncio.Event()
         self._reading = True
-        self._waits = self._for_share = self._idled = False
+        self._waits = self._for_share = self._idled = self._repeated = False
         self._last_read = self._loop.time()
         self._to_acknowledge: dict[str, str] = {}
         self._timers: dict[str, asyncio.TimerHandle] = {}
@@ -235,6 +235,18 @@ class Session:
         """Whether it counts what waits to go out, or is under way, otherwise than it is there."""
         under_way = sum(each.size for each in self._outstanding), sum(each.weight for each in self._outstanding)
         return self._output.miscounted() or under_way != (self._outstanding_bytes, self._outstanding_weight)
+
+    @property
+    def keeps(self) -> int:
+        """How many things it has noted of what its client has said, where nothing of that is under way or waits: one
+        for each transaction that is open, at most."""
+        output, work = self._output, self._work
+        busy = self.ended or self._leaving or self._outstanding or self._entering or self._repeated
+        if busy or not output.rests:
+            return 0
+        containers = [each for part in (self, output, work) for each in vars(part).values()
+                      if isinstance(each, (deque, dict, list, set))]
+        return sum(map(len, containers)) - len(self._timers)
 
     @property
     def turns(self) -> int:
@@ -476,6 +488,8 @@ class Session:
             if effect.auto:
                 self._to_acknowledge[effect.subscription] = effect.ack_id
         elif isinstance(effect, Done):
+            # Until it says something new, its transactions may have ended before.
+            self._repeated = effect.duplicate
             if effect.duplicate:
                 self._host.log("duplicate discarded", conn=effect.conn, seq=effect.seq)
             # There may be none: after a takeover come the outcomes of what the older session submitted.

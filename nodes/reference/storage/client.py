@@ -46,7 +46,8 @@ class StorageClient:
         self._writer: asyncio.StreamWriter | None = None
         self._reading: asyncio.Task[None] | None = None
         self._connecting = asyncio.Lock()
-        self._answers: dict[int, asyncio.Future[list[Any]]] = {}
+        self._answers: dict[int, tuple[asyncio.StreamWriter, asyncio.Future[list[Any]]]] = {}
+        """What was asked, by its number: on which connection, and the answer."""
         self._number = 0
         self.asked: dict[int, None] = {}
         """The numbers of what was asked and is not answered."""
@@ -88,6 +89,12 @@ class StorageClient:
         """Who holds the store."""
         return StoreState(*await self._ask("state"))
 
+    def unanswerable(self) -> list[int]:
+        """The numbers of what was asked on a connection that is lost, and is waited for; between callbacks there are
+        none."""
+        return [number for number, (writer, waiting) in self._answers.items()
+                if writer is not self._writer and not waiting.done()]
+
     def close(self) -> None:
         """End the connection; whoever waits for an answer gets StorageUnavailableError."""
         self._lose("the connection was closed")
@@ -105,10 +112,11 @@ class StorageClient:
         try:
             async with within(self._deadline):
                 writer = await self._connected()
-                answer = self._answers[number] = asyncio.get_running_loop().create_future()
+                answer: asyncio.Future[list[Any]] = asyncio.get_running_loop().create_future()
+                self._answers[number] = writer, answer
                 try:
                     writer.write(encode_frame([number, *request]))
-                    answered: list[Any] = await answer
+                    answered = await answer
                 finally:
                     self._answers.pop(number, None)
         except TimeoutError as error:
@@ -149,7 +157,7 @@ class StorageClient:
         try:
             while data := await reader.read(_CHUNK):
                 for number, *answer in parser.feed(data):
-                    waiting = self._answers.get(number)
+                    _, waiting = self._answers.get(number, (None, None))
                     if waiting is not None and not waiting.done():
                         waiting.set_result(answer)
         except (OSError, LinkError, TypeError, ValueError):
@@ -165,6 +173,6 @@ class StorageClient:
         reading, self._reading = self._reading, None
         if reading is not None:
             reading.cancel()
-        for waiting in self._answers.values():
+        for _, waiting in self._answers.values():
             if not waiting.done():
                 waiting.set_exception(ConnectionAbortedError(reason))

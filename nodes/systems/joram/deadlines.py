@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from nodes.systems.reference.deadlines import (
+    CALLED,
+    CALLS,
     CONNECTIONS,
     DEADLINES,
     GREETING,
@@ -270,6 +272,7 @@ JORAM_DEADLINES = (
         NETWORKS,
         what="a connection with another server of which nothing comes is kept",
     ),
+    Deadline("network-call", {"network_timeout": 0.15}, 0.05, CALLS, what=CALLED),
     Deadline(
         "collocated",
         {"detection_timeout": 4},

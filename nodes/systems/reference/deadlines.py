@@ -126,7 +126,9 @@ GREETING = Deadline(
 """Of designs whose nodes tell each other how they are."""
 
 NETWORKS = "networks.py: heartbeats in each fifth of network_timeout, and a silent connection is cut"
-"""Of designs that talk to other servers: source of what may be pending there."""
+CALLS = "networks.py: whoever has messages for a server calls it, and again after 0.15 of network_timeout at most"
+CALLED = "a message waits for another server, and that is not called,"
+"""Of designs that talk to other servers: source of what may be pending there, and what is wrong then."""
 REACTIONS = "HA Joram, 1.2: a collocated client consumes a message, computes, produces, and so on"
 """Of designs in which clients run inside the broker: likewise."""
 

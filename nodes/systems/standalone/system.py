@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from nodes.systems.reference.audits import COUNTS_ADD_UP, STORE_HOLDS
-from nodes.systems.reference.deadlines import CONNECTIONS, DEADLINES, NETWORKS, REACTIONS
+from nodes.systems.reference.deadlines import CALLED, CALLS, CONNECTIONS, DEADLINES, NETWORKS, REACTIONS
 from nodes.systems.reference.log_events import Line
 from nodes.systems.reference.surface import of_surface
 from nodes.systems.reference.system import (
@@ -49,6 +49,7 @@ BY_ITSELF = (
         NETWORKS,
         what="a connection with another server of which nothing comes is kept",
     ),
+    Deadline("network-call", {}, 0.15 * _NETWORK_TIMEOUT + 0.05, CALLS, what=CALLED),
     Deadline("collocated", {}, 0.5, REACTIONS, what="a client inside the broker has no connection"),
     Deadline(
         "reaction", {}, 0.5, REACTIONS, what="a client inside the broker goes on to have the message that it has taken"

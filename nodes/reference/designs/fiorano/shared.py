@@ -93,6 +93,8 @@ class SharedPair(Server):
         found: dict[str, Collection[Hashable]] = {"database-look": [self._looks]}
         if asked := list(self._client.asked):
             found["database-answer"] = asked
+        if lost := self._client.unanswerable():
+            found["database-lost"] = lost
         if not self._reachable:
             found["database"] = [""]  # resting as well: only a damaged database is a reason to rest
         if self._waiting:

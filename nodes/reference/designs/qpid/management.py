@@ -26,6 +26,7 @@ from nodes.reference.designs.qpid.configuration import (
     Mistaken,
     binding_name,
 )
+from nodes.reference.engine.value_names import LAST_VALUE, LAST_VALUE_PREFIX
 
 CREATE_QUEUE, DELETE_QUEUE = "create-queue", "delete-queue"
 CREATE_EXCHANGE, DELETE_EXCHANGE = "create-exchange", "delete-exchange"
@@ -132,6 +133,8 @@ def _bind(request: str, said: Mapping[str, str], configuration: Configuration) -
             raise Mistaken(f"no-such-{kind}")
     if there:
         raise Mistaken("binding-exists")
+    if queue.startswith(LAST_VALUE):  # what an exchange brought there would be no key's value
+        raise Mistaken(f"{queue}: values are written to {LAST_VALUE_PREFIX}NAME, and come from no exchange")
     return [(True, BINDING, name, {"exchange": exchange, "queue": queue, "key": key})]
 
 
