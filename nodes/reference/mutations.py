@@ -530,6 +530,30 @@ _FOUND_BY_OTHERS = (
          ".server.networks:_tick", "self._silence / 5", "self._silence * 5"),
     _one("passcodes-rest", "standalone", "twenty passcodes are hashed in a hundred seconds, and others have to wait",
          ".server.guard:_count", "if now - self._window >= 1:", "if now - self._window >= 100:"),
+    _one("redials-rarely", "joram", "a server that can't be reached is called again ten times later",
+         ".server.networks:_send_to", "self._retry * (0.5", "10 * self._retry * (0.5"),
+    _one("loss-untold", "fiorano", "who waits for an answer of the shared database is not told that it is lost",
+         ".storage.client:_lose", "waiting.set_exception(ConnectionAbortedError(reason))", "continue"),
+    _one("aborted-under-way", "standalone", "a transaction that was aborted weighs on the next of its name",
+         ".server.under_way:_in_transaction", '("commit", "abort", "prepare")', '("commit", "prepare")'),
+    _one("confirms-after-loss", "icestorm", "a coordinator answers though most have just left its group",
+         ".designs.icestorm.replication:_confirm",
+         "not answers.get(name)])\n        if election.group != group or election.state != NORMAL:\n"
+         "            raise Unavailable\n", "not answers.get(name)])\n"),
+    _one("brought-not-awaited", "icestorm", "a coordinator does not wait for those that its members bring",
+         ".designs.icestorm.election:accepted", "        self._issued.update(self._brought)\n", ""),
+    _one("leads-without-patience", "qpid", "a broker that is made primary ends itself if not let go on as such at once",
+         ".designs.qpid.permission:lead", ", self._patience = -math.inf, self._runtime.now() + 2 * self._lease",
+         " = -math.inf"),
+    _one("wakes-in-vain", "qpid", "what a manager is told while it promotes its broker waits for the next heartbeat",
+         ".designs.qpid.manager.services:converse",
+         "            self._wake.clear()  # before it looks: what comes while it promotes is looked at next\n"
+         "            await self._promote_if_due()\n",
+         "            await self._promote_if_due()\n            self._wake.clear()\n"),
+    _one("adopted-unreleased", "fiorano", "what waits is not confirmed when a server has got a later epoch of the lock",
+         ".designs.fiorano.active:adopt_epoch", "        self.release()\n", ""),
+    _one("adopted-untold", "fiorano", "the standby is not told of a later epoch of the lock",
+         ".designs.fiorano.active:adopt_epoch", "            if self.shares:\n                self._tell([])\n", ""),
 )
 
 MUTATIONS: Mapping[str, Mutation] = {
