@@ -26,6 +26,7 @@ from nodes.reference.storage import protocol as storage_protocol
 from nodes.reference.storage.client import StorageClient
 from nodes.reference.storage.config import StorageConfig
 from nodes.reference.storage.service import StorageService
+from tests.peak import forget, most_mib
 
 FUZZ_SECONDS = float(os.environ.get("STORMPROOF_FUZZ_SECONDS", "120"))
 SEED = int(os.environ.get("STORMPROOF_FUZZ_SEED", "1"))
@@ -187,15 +188,8 @@ async def test_noise_on_a_link_ends_nothing(tmp_path: Path, attack: Any) -> None
 async def test_much_noise_on_a_link_ends_nothing(tmp_path: Path, attack: Any) -> None:
     """For ``STORMPROOF_FUZZ_SECONDS`` each, from ``STORMPROOF_FUZZ_SEED``."""
     until = time.monotonic() + FUZZ_SECONDS
-    Path("/proc/self/clear_refs").write_text("5")  # what was the most until now counts no longer
-    before = _most_mib()
+    before = forget()
     frames = await attack(tmp_path, random.Random(SEED), lambda: time.monotonic() > until)
-    more = _most_mib() - before
+    more = most_mib() - before
     print(f"{attack.__name__}: {frames} frames, at most {more} MiB more")
     assert more < MOST_MIB
-
-
-def _most_mib() -> int:
-    """The most memory that this process has had since that was last asked to be forgotten."""
-    (line,) = (each for each in Path("/proc/self/status").read_text().splitlines() if each.startswith("VmHWM:"))
-    return int(line.split()[1]) >> 10

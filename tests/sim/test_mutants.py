@@ -41,7 +41,7 @@ def test_every_bug_is_caught(bug: str, tmp_path: Path) -> None:
     catch = hunt(bug, 0, 1, BUDGET, tmp_path)
     assert catch.caught, f"{bug} escaped {BUDGET} seeds"
     judged_by = WORKLOADS.load(BUGS[bug].workload).judged_by(case_of(bug).test(1).options)
-    assert set(catch.anomalies) <= {*judged_by, "recovery", "availability", "stability", "growth"}
+    assert set(catch.anomalies) <= {*judged_by, "recovery", "availability", "stability", "growth", "work"}
     assert f"bug={bug}" in catch.command
 
 
