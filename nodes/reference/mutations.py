@@ -545,11 +545,6 @@ _FOUND_BY_OTHERS = (
     _one("leads-without-patience", "qpid", "a broker that is made primary ends itself if not let go on as such at once",
          ".designs.qpid.permission:lead", ", self._patience = -math.inf, self._runtime.now() + 2 * self._lease",
          " = -math.inf"),
-    _one("wakes-in-vain", "qpid", "what a manager is told while it promotes its broker waits for the next heartbeat",
-         ".designs.qpid.manager.services:converse",
-         "            self._wake.clear()  # before it looks: what comes while it promotes is looked at next\n"
-         "            await self._promote_if_due()\n",
-         "            await self._promote_if_due()\n            self._wake.clear()\n"),
     _one("adopted-unreleased", "fiorano", "what waits is not confirmed when a server has got a later epoch of the lock",
          ".designs.fiorano.active:adopt_epoch", "        self.release()\n", ""),
     _one("adopted-untold", "fiorano", "the standby is not told of a later epoch of the lock",

@@ -167,7 +167,7 @@ def test_our_own_pages_still_work_in_their_sandbox(served: Served, page: Page) -
     page.locator("#theme").click()
     assert page.evaluate("document.documentElement.dataset.theme") != theme
     page.locator("nav.sections").get_by_role("link", name="Faults").click()
-    assert page.url.endswith("#faults")
+    expect(page).to_have_url(re.compile("#faults$"))
     with page.expect_download() as download:
         page.get_by_role("link", name="history.parquet").click()
     assert download.value.suggested_filename == "history.parquet"
