@@ -80,9 +80,10 @@ def check(run: Run) -> CheckOutcome:
     replicating = [formed for lines in account.groups.values() for formed in lines if formed.replicates]
     if not replicating:
         return CheckOutcome(UNKNOWN, 0, "the replicas' logs show no group that replicates")
-    found = [*_groups(account), *_members(account), *_full_start(account)]
     effects = frozenset[str]().union(*(fault.effects for fault in run.faults))
-    if LOSES_DATA not in effects:  # a replica that lost its disk may have forgotten what it had promised
+    remembers = LOSES_DATA not in effects  # a replica that lost its disk may have forgotten what it had promised
+    found = [*_groups(account, remembers), *_members(account), *_full_start(account)]
+    if remembers:
         found += _epochs_grow(account)
     times_known = run.in_process or MOVES_CLOCK not in effects
     if run.lateness is not None and times_known:
@@ -138,8 +139,8 @@ def _breach(kind: str, reason: str, **detail: object) -> Anomaly:
     return Anomaly(kind, (), detail={"reason": reason, **detail})
 
 
-def _groups(account: Account) -> Iterator[Anomaly]:
-    """Only a majority replicates; one coordinator a group, one group an epoch."""
+def _groups(account: Account, remembers: bool) -> Iterator[Anomaly]:
+    """Only a majority replicates; one coordinator a group and, where promises are kept, one group an epoch."""
     of_epoch: dict[tuple[int, int], str] = {}
     for group, lines in account.groups.items():
         if len({formed.node for formed in lines}) > 1:
@@ -151,7 +152,7 @@ def _groups(account: Account) -> Iterator[Anomaly]:
             yield _breach("minority-replicates", f"group {group} replicates with {len(formed.members)} of "
                           f"{len(account.names)} replicas", members=list(formed.members))  # fmt: skip
         other = of_epoch.setdefault(formed.epoch, group)
-        if other != group:
+        if other != group and remembers:
             yield _breach("two-groups-in-one-epoch", f"groups {other} and {group} replicate in one epoch of "
                           f"{formed.node}")  # fmt: skip
 

@@ -434,6 +434,11 @@ def test_elections_that_break_a_rule(logs: Logs, kind: str, tmp_path: Path) -> N
     assert found.verdict == INVALID and kind in {anomaly.kind for anomaly in found.anomalies}, found.summary
 
 
+def test_who_has_lost_its_disk_may_open_an_epoch_again(tmp_path: Path) -> None:
+    logs = begun().form("3:B", 1, *ALL)
+    assert elections(logs, tmp_path, [fault(100, 200, family="disk", targets=("n3",))]).verdict == VALID
+
+
 def test_nobody_is_in_two_groups_at_once(tmp_path: Path) -> None:
     logs = begun().start("n3")
     for group, coordinator in (("2:B", "n2"), ("3:C", "n3")):

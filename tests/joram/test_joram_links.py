@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from random import SystemRandom
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -323,3 +324,22 @@ async def test_who_knows_the_names_but_not_the_secret_gets_no_link(tmp_path: Pat
         assert "n1 has another secret" in (tmp_path / "n2.log").read_text()
         assert pair.events["n2"].events == [("up", "n1")]
         writer.close()
+
+
+async def test_a_peer_that_is_forgotten_while_it_introduces_itself_is_not_let_in(monkeypatch: pytest.MonkeyPatch):
+    runtime: Any = SimpleNamespace(random=SystemRandom(), now=lambda: 0.0, log=lambda *_, **__: None,
+                                   point=lambda *_: None)
+    up: list[str] = []
+    events: Any = SimpleNamespace(link_up=up.append, link_down=lambda peer: None)
+    links = Links(runtime, events, "n1", {"n1": ("", 1), "n2": ("", 2)}, "c", silence=1.0, retry=0.1)
+
+    async def accept(*_: Any) -> str:
+        links.retain([])
+        return "n2"
+
+    monkeypatch.setattr(links, "_handshake", SimpleNamespace(accept=accept))
+    ended: list[str] = []
+    transport = SimpleNamespace(abort=lambda: ended.append("cut"), get_extra_info=lambda *_: None)
+    writer: Any = SimpleNamespace(transport=transport, get_extra_info=lambda *_: None)
+    await links._accept(asyncio.StreamReader(), writer)
+    assert ended == ["cut"] and not up

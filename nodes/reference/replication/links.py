@@ -489,6 +489,9 @@ class Links:
                 self._complaints.tell("", str(error))
             writer.transport.abort()
             return
+        if peer not in self._addresses:  # forgotten while it introduced itself (``retain``)
+            writer.transport.abort()
+            return
         task = asyncio.current_task()
         if task is not None:
             self._accepted[task] = None
