@@ -8,6 +8,7 @@ from pathlib import Path
 from random import SystemRandom
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from joram_cluster import PATIENCE, until
@@ -339,7 +340,7 @@ async def test_a_peer_that_is_forgotten_while_it_introduces_itself_is_not_let_in
 
     monkeypatch.setattr(links, "_handshake", SimpleNamespace(accept=accept))
     ended: list[str] = []
-    transport = SimpleNamespace(abort=lambda: ended.append("cut"), get_extra_info=lambda *_: None)
-    writer: Any = SimpleNamespace(transport=transport, get_extra_info=lambda *_: None)
+    writer = Mock()
+    writer.transport.abort = lambda: ended.append("cut")
     await links._accept(asyncio.StreamReader(), writer)
     assert ended == ["cut"] and not up

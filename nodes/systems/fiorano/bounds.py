@@ -35,5 +35,5 @@ _PAIR = ("the active server tells its standby each change, or asks the shared da
 
 WORK = (
     WorkBound(FRAMES, 2.2, {"heartbeat": 1, "lease": 0.5}, 30, _PAIR, ("clock", "packets")),
-    WorkBound(BYTES, 5, {"heartbeat": 50}, 10_000, _PAIR, ("clock", "packets")),
+    WorkBound(BYTES, 5.5, {"heartbeat": 50}, 10_000, _PAIR, ("clock", "packets")),
 )
