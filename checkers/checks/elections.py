@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
@@ -81,9 +81,10 @@ def check(run: Run) -> CheckOutcome:
     if not replicating:
         return CheckOutcome(UNKNOWN, 0, "the replicas' logs show no group that replicates")
     effects = frozenset[str]().union(*(fault.effects for fault in run.faults))
-    remembers = LOSES_DATA not in effects  # a replica that lost its disk may have forgotten what it had promised
-    found = [*_groups(account, remembers), *_members(account), *_full_start(account)]
-    if remembers:
+    # A replica that lost its disk may have forgotten what it had promised.
+    forgetful = {name for fault in run.faults if LOSES_DATA in fault.effects for name in fault.targets}
+    found = [*_groups(account, forgetful), *_members(account), *_full_start(account)]
+    if LOSES_DATA not in effects:
         found += _epochs_grow(account)
     times_known = run.in_process or MOVES_CLOCK not in effects
     if run.lateness is not None and times_known:
@@ -139,8 +140,8 @@ def _breach(kind: str, reason: str, **detail: object) -> Anomaly:
     return Anomaly(kind, (), detail={"reason": reason, **detail})
 
 
-def _groups(account: Account, remembers: bool) -> Iterator[Anomaly]:
-    """Only a majority replicates; one coordinator a group and, where promises are kept, one group an epoch."""
+def _groups(account: Account, forgetful: Collection[str]) -> Iterator[Anomaly]:
+    """Only a majority replicates; one coordinator a group and, unless that may be ``forgetful``, one group an epoch."""
     of_epoch: dict[tuple[int, int], str] = {}
     for group, lines in account.groups.items():
         if len({formed.node for formed in lines}) > 1:
@@ -152,7 +153,7 @@ def _groups(account: Account, remembers: bool) -> Iterator[Anomaly]:
             yield _breach("minority-replicates", f"group {group} replicates with {len(formed.members)} of "
                           f"{len(account.names)} replicas", members=list(formed.members))  # fmt: skip
         other = of_epoch.setdefault(formed.epoch, group)
-        if other != group and remembers:
+        if other != group and formed.node not in forgetful:
             yield _breach("two-groups-in-one-epoch", f"groups {other} and {group} replicate in one epoch of "
                           f"{formed.node}")  # fmt: skip
 

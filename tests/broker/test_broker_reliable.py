@@ -178,13 +178,19 @@ class Sitting:
         """There is nothing to be written."""
 
 
-async def test_a_connection_that_somebody_waits_for_is_not_abandoned(
-        tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The client is back before the broker hears that its connection of before has ended."""
+async def silent_broker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ReferenceBroker:
+    """One that carries nothing out."""
     config = Config("n1", "standalone", str(tmp_path), port=0)
     broker = ReferenceBroker(config, RealRuntime(config, io.StringIO()))
     await broker.start()
     monkeypatch.setattr(broker.design, "submit", lambda command: None)
+    return broker
+
+
+async def test_a_connection_that_somebody_waits_for_is_not_abandoned(
+        tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The client is back before the broker hears that its connection of before has ended."""
+    broker = await silent_broker(tmp_path, monkeypatch)
     older, newer, latest = (cast(Session, Sitting()) for _ in range(3))
     broker.open(older, Greeting("guest", "guest", 0, 0, False, True, None, 0))
     assert older.conn is not None
@@ -205,10 +211,7 @@ async def test_a_connection_that_somebody_waits_for_is_not_abandoned(
 
 async def test_a_connection_that_goes_to_whoever_asked_first_is_overdue(
         tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    config = Config("n1", "standalone", str(tmp_path), port=0)
-    broker = ReferenceBroker(config, RealRuntime(config, io.StringIO()))
-    await broker.start()
-    monkeypatch.setattr(broker.design, "submit", lambda command: None)
+    broker = await silent_broker(tmp_path, monkeypatch)
     first, later = (cast(Session, Sitting()) for _ in range(2))
     broker.open(first, Greeting("guest", "guest", 0, 0, False, True, None, 0))
     assert first.conn is not None
@@ -221,10 +224,7 @@ async def test_a_connection_that_goes_to_whoever_asked_first_is_overdue(
 
 async def test_who_gives_up_before_the_answer_takes_nobody_elses(
         tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    config = Config("n1", "standalone", str(tmp_path), port=0)
-    broker = ReferenceBroker(config, RealRuntime(config, io.StringIO()))
-    await broker.start()
-    monkeypatch.setattr(broker.design, "submit", lambda command: None)
+    broker = await silent_broker(tmp_path, monkeypatch)
     first, gone, later, last = (cast(Session, Sitting()) for _ in range(4))
     broker.open(first, Greeting("guest", "guest", 0, 0, False, True, None, 0))
     assert first.conn is not None

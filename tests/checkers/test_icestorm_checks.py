@@ -434,9 +434,11 @@ def test_elections_that_break_a_rule(logs: Logs, kind: str, tmp_path: Path) -> N
     assert found.verdict == INVALID and kind in {anomaly.kind for anomaly in found.anomalies}, found.summary
 
 
-def test_who_has_lost_its_disk_may_open_an_epoch_again(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("struck", "verdict"), [("n3", VALID), ("n1", INVALID)])
+def test_who_has_lost_its_disk_and_nobody_else_may_open_an_epoch_again(struck: str, verdict: str,
+                                                                       tmp_path: Path) -> None:
     logs = begun().form("3:B", 1, *ALL)
-    assert elections(logs, tmp_path, [fault(100, 200, family="disk", targets=("n3",))]).verdict == VALID
+    assert elections(logs, tmp_path, [fault(100, 200, family="disk", targets=(struck,))]).verdict == verdict
 
 
 def test_nobody_is_in_two_groups_at_once(tmp_path: Path) -> None:
