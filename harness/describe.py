@@ -12,7 +12,7 @@ from harness import plugins
 from harness.backends.catalog import BACKENDS
 from harness.deployment import demands_of
 from harness.guarantees import exemptions_of, guarantees_of
-from harness.settings import declared_options
+from harness.settings import declared_options, repeated
 from nodes.systems.catalog import SYSTEMS
 from stormproof.contracts.bounds import (
     JUDGED_BY_BOUNDS,
@@ -45,9 +45,8 @@ def command_line(test: Test, store: Path, brief: bool = False) -> str:
     words += ["--seed", str(test.seed), "--store", str(store)]
     for check in plugins.checks():
         words += ["--check", check]
-    for name, value in sorted(test.options.items()):
-        if value in ("", usual.get(name)):
-            continue
+    told = {name: value for name, value in test.options.items() if value not in ("", usual.get(name))}
+    for name, value in sorted(repeated(test.system, test.workload, test.nemesis, told).items()):
         words += ["--set", f"{name}={str(value).lower() if isinstance(value, bool) else value}"]
     return shlex.join(words)
 

@@ -26,7 +26,7 @@ class Held:
 def of_lock(anomaly: ShownAnomaly, options: Mapping[str, Any], operations: Callable[[], Sequence[Operation]]) -> Cause:
     """Why, as far as the operations and the length of a lease tell."""
     holds = sorted(_holds(anomaly, operations()), key=lambda hold: end_of(hold.got))
-    lease = number(options.get("lease"))
+    lease = number(options.get("lease_seconds", options.get("lease")))  # its name in older runs
     if len(holds) != 2 or lease is None or end_of(holds[0].used) <= end_of(holds[1].got):
         return Cause("", CANT_TELL)
     first, second = holds
@@ -40,8 +40,9 @@ def of_lock(anomaly: ShownAnomaly, options: Mapping[str, Any], operations: Calla
     text += f" Its {first.used.f} lasted from {first.used.start:.3f} to {until:.3f} s{_stalls(first, options)}."
     text += f" Another one was told to have the lock when that lease was over, and process {holder} "
     text += "went on as its holder"
-    if first.used.f == _UPDATE and options.get("fencing") is False:
-        text += ": what the lock guards looks at no tokens (fencing=false)"
+    name = next((name for name in ("refuse_old_tokens", "fencing") if name in options), "")
+    if first.used.f == _UPDATE and name and options[name] is False:
+        text += f": what the lock guards looks at no tokens ({name}=false)"
     return Cause("lease-outlived", f"{text}.")
 
 

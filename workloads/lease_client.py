@@ -38,8 +38,8 @@ class Lease(ABC):
     """One worker's part in a lease; subclasses look at the register, and swap its value."""
 
     def __init__(self, options: Mapping[str, Any], updates: Updates) -> None:
-        self._seconds, self._stall = float(options["lease"]), float(options["stall"])
-        self._fencing = bool(options["fencing"])
+        self._seconds, self._stall = float(options["lease_seconds"]), float(options["stall"])
+        self._fencing = bool(options["refuse_old_tokens"])
         self._updates = updates
         self._watched, self._since = -1, 0.0
         self._mine: Seen | None = None
@@ -167,8 +167,8 @@ class LockServiceClient(NeutralQueueClient):
     ) -> None:
         super().__init__(cluster, connection, host, thread)  # type: ignore[arg-type]  # opened and closed alike
         options = cluster.test.options
-        self._seconds, self._stall = float(options["lease"]), float(options["stall"])
-        self._patience, self._fencing = float(options["poll"]), bool(options["fencing"])
+        self._seconds, self._stall = float(options["lease_seconds"]), float(options["stall"])
+        self._patience, self._fencing = float(options["poll"]), bool(options["refuse_old_tokens"])
         self._updates = updates
         self._token = 0
         self._until = 0.0

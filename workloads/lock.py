@@ -193,8 +193,9 @@ class LeaseWorkload(LockWorkload):
     options = (
         Option("guard", "lease", "what the lock is: a register with a time limit, or the system's own lock",
                ("lease", "service")),
-        Option("lease", 1.0, "seconds that a lease lasts"),
-        Option("fencing", True, "what the lock guards refuses tokens older than one that it has seen"),
+        Option("lease_seconds", 1.0, "seconds that a lease lasts", was="lease"),
+        Option("refuse_old_tokens", True, "what the lock guards refuses tokens older than one that it has seen",
+               was="fencing"),
         Option("stall", 3.0, "seconds that a stalling holder stands still"),
         *_COMMON,
     )

@@ -112,7 +112,8 @@ class LogWorkload(Workload):
         Option("open_timeout", 2.0, "seconds a new client tries to connect before its operation fails"),
         CONNECT,
         *CONNECTING,
-        Option("copies", True, "each node's own copy is read at the end, where the system shows it"),
+        Option("read_copies", True, "each node's own copy is read at the end, where the system shows it",
+               was="copies"),
         Option("drain_limit", 60.0, "seconds that the last reads may take in all"),
         Option("min_ok", 20, "confirmed appends, and polls, below which the verdict is unknown"),
     )
@@ -164,7 +165,7 @@ class LogWorkload(Workload):
         """One reader reads each log whole, then each node's copies."""
         logs = range(test.options["logs"])
         reads: list[Source] = [UntilEmpty(Op(INVOKE, "scan", None, key)) for key in logs]
-        if test.options["copies"] and len(test.node_names) > 1:
+        if test.options["read_copies"] and len(test.node_names) > 1:
             reads += [UntilEmpty(Op(INVOKE, "copy", node, key)) for node in range(len(test.node_names)) for key in logs]
         return clients(on_threads([test.options["producers"]], time_limit(test.options["drain_limit"],
                                                                           sequence(*reads))))  # fmt: skip

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Any
 
-from harness.settings import NO_FAULTS, declared_options, with_aims
+from harness.settings import NO_FAULTS, declared_options, with_aims, with_new_names
 from harness.sim.campaign import Case
 from nemesis.catalog import FAULTS
 from nemesis.schedule import DURATION, GAP, LENGTHS
@@ -96,6 +96,7 @@ class DrawnCase:
 
 def _drawn(system: str, workload: str, given: Given, rng: random.Random) -> Case:
     drawing = SYSTEMS.load(system).drawing
+    given = replace(given, settings=with_new_names(system, workload, NO_FAULTS, "sim", given.settings))
     settings = _settings(drawing.draws, rng, given.settings)
     settings |= _settings(WORKLOADS.load(workload).draws, rng, given.settings)
     nodes = rng.choice(drawing.nodes) if drawing.nodes and rng.random() < NODES_SHARE else None

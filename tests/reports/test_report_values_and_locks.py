@@ -84,11 +84,11 @@ FIRST = operation("acquire", 1.0, "n1", process=1)
 SLOW = operation("update", 1.2, "n1", process=1, seconds=5.1)
 SECOND = operation("acquire", 3.4, "n1", process=2)
 QUICK = operation("update", 3.6, "n1", process=2)
-LEASE = {"lease": 2.0, "holders": "stalling", "stall": 5.0, "fencing": False}
+LEASE = {"lease_seconds": 2.0, "holders": "stalling", "stall": 5.0, "refuse_old_tokens": False}
 OUTLIVED = ("Process 1 got the lock at 1.100 s, under a lease of 2 s. Its update lasted from 1.200 to 6.300 s: some "
             "holders of this test stand still for 5 s (holders=stalling). Another one was told to have the lock when "
             "that lease was over, and process 1 went on as its holder: what the lock guards looks at no tokens "
-            "(fencing=false).")
+            "(refuse_old_tokens=false).")
 
 
 @pytest.mark.parametrize(("kind", "named"), [(TWO_HOLDERS, (FIRST, SLOW, SECOND)), (LOST_UPDATE, (SLOW, QUICK))])

@@ -137,8 +137,8 @@ def system(gives_back: bool = True, numbers: bool = False) -> dict[str, Any]:
 
 
 def cluster(of: dict[str, Any], **options: Any) -> Any:
-    defaults = {"connect": "any", "open_timeout": 1.0, "op_timeout": 1.0, "poll": 0.01, "stall": 0.03, "lease": 0.02,
-                "fencing": True, "refuse_older": True}  # fmt: skip
+    defaults = {"connect": "any", "open_timeout": 1.0, "op_timeout": 1.0, "poll": 0.01, "stall": 0.03,
+                "lease_seconds": 0.02, "refuse_old_tokens": True, "refuse_older": True}  # fmt: skip
     return SimpleNamespace(
         test=SimpleNamespace(options=defaults | options), backend=SimpleNamespace(address=lambda host: "127.0.0.1"),
         client_addresses=lambda: [("h", 1)], node_names=["n1"], own_name=str, queue_connection=lambda: One(of),
@@ -239,7 +239,7 @@ def test_a_lease_of_a_system_of_another_kind() -> None:
 def test_a_holder_that_stands_still_is_fenced_off_or_overwrites_what_came_meanwhile(fencing: bool) -> None:
     async def work() -> None:
         there, guarded = system(), Guarded()
-        about = cluster(there, fencing=fencing, stall=0.2)
+        about = cluster(there, refuse_old_tokens=fencing, stall=0.2)
         slow = NeutralLeaseClient(about, One(there), "c", 0, updates(guarded, stalls=True))
         quick = NeutralLeaseClient(about, One(there), "c", 1, updates(guarded))
         await done(slow, "acquire")
@@ -271,7 +271,7 @@ def verdict(workload: str, seed: int, folder: Path, **settings: str) -> tuple[st
 def test_the_twins_of_fencing(tmp_path: Path) -> None:
     """Holders stand still longer than their leases last: what they write then is refused, or loses updates."""
     assert verdict("lease", 1, tmp_path, holders="stalling")[0] == "valid"
-    bad, broken = verdict("lease", 1, tmp_path, holders="stalling", fencing="false")
+    bad, broken = verdict("lease", 1, tmp_path, holders="stalling", refuse_old_tokens="false")
     assert bad == "invalid" and {"mutual-exclusion", "lost-update"} <= broken
 
 
