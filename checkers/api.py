@@ -25,6 +25,11 @@ class WholeRun(Protocol):
         """As ``Run.open_queues``."""
         ...
 
+    @property
+    def accounts(self) -> Mapping[int, float]:
+        """As ``Run.accounts``."""
+        ...
+
 
 class ByParts:
     """How a check judges a run of which each part (``checkers.parts``) holds all about the messages of some producers.

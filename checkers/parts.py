@@ -61,6 +61,7 @@ class Rest:
     counts: Mapping[str, Any]
     under: str
     open_queues: Mapping[int, str]
+    accounts: Mapping[int, float]
 
 
 @dataclass
@@ -93,7 +94,8 @@ def judge_rest(run_dir: Path) -> Rest | Verdict:
     outcomes += [(name, CheckOutcome(UNKNOWN, 0, f"there is no check {name!r}"))
                  for name in run.info.get("guarantees") or () if name not in CHECKS]  # fmt: skip
     decides = {name: decides for name, _, decides in asked}
-    return Rest(run.name, outcomes, decides, counts_of(run), circumstances(run), run.open_queues if split else {})
+    return Rest(run.name, outcomes, decides, counts_of(run), circumstances(run), run.open_queues if split else {},
+                run.accounts if split else {})  # fmt: skip
 
 
 def _drawn(outcome: CheckOutcome) -> CheckOutcome:

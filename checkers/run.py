@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 
 from checkers import kernels, kernels_rows
-from checkers.history import dense_keys, read_history
+from checkers.history import read_history
+from checkers.queue_ends import QueueEnds
 from checkers.topics import Topics
 from checkers.transactions import TransactionTable
 from checkers.wholeness import LEDGER_DIGEST
@@ -30,6 +31,7 @@ from stormproof.history.ledger import (
 )
 from stormproof.history.schema import decode_pair
 from stormproof.run_folder import LEDGER
+from stormproof.unnamed_takes import UNNAMED_TAKES
 from stormproof.vocabulary import ANY, FUNCTIONS, MESSAGES, TOPICS, TRANSACTIONS, TRANSFERS
 
 SECOND = 1_000_000_000
@@ -172,23 +174,26 @@ class Run:
         """Queues (durable subscriptions, for a run on topics) whose drain did not finish, with the reason."""
         if TOPICS in self.subjects:
             return self.topics.undrained
-        return self.transactions.undrained if TRANSACTIONS in self.subjects else self._undrained_queues
+        return self.transactions.undrained if TRANSACTIONS in self.subjects else self._ends.undrained
+
+    @property
+    def open_queues(self) -> Mapping[int, str]:
+        """As ``QueueEnds.open``."""
+        return self._ends.open
+
+    @property
+    def accounts(self) -> Mapping[int, float]:
+        """As ``QueueEnds.accounts``."""
+        return self._ends.accounts
+
+    @property
+    def still_open(self) -> Mapping[int, float]:
+        """As ``QueueEnds.still_open``; empty for a run on topics or transactions, where such queues are not drained."""
+        return {} if self.subjects & {TOPICS, TRANSACTIONS} else self._ends.still_open
 
     @cached_property
-    def open_queues(self) -> Mapping[int, str]:
-        """Queues that may still hold messages: not drained, nor their depth read as zero after everything else, with
-        the reason."""
-        return {queue: reason for queue, reason in self.undrained.items() if not self._proven_empty(queue)}
-
-    def _proven_empty(self, queue: int) -> bool:
-        """Whether the queue's depth was read as zero, after all other operations on it had completed."""
-        depth, row = self.depths.get(queue, (-1, -1))
-        if depth != 0:
-            return False
-        h = self.history
-        here = (h.key == queue) & (h.role >= vocabulary.ENQUEUE) & (h.role <= vocabulary.DRAIN)
-        still_open = here & (h.kind == vocabulary.INVOKE) & (h.partner < 0)
-        return not still_open.any() and not here[h.partner[row] :].any()
+    def _ends(self) -> QueueEnds:
+        return QueueEnds(self.history, self.empty, self.depths, self.info.get(UNNAMED_TAKES))
 
     def place(self, message: int) -> int:
         """Where a message is in the order in which messages appear, also among those of a run's other parts."""
@@ -202,26 +207,6 @@ class Run:
         first = np.empty(len(messages.key), dtype=np.int64)
         first[messages.of_row[rows]] = self.history.index[rows]
         return first
-
-    @cached_property
-    def _undrained_queues(self) -> Mapping[int, str]:
-        """A queue is drained when some drain operation found it empty that was invoked after everything else had
-        happened on it; then nobody holds a message of it that will still be delivered.
-        """
-        h = self.history
-        queue, bound, keys = dense_keys(h)
-        empty = self.empty.astype(np.int8)
-        busy, found_empty = kernels.last_words(h.role, h.kind, queue, h.partner, empty, bound)
-        reasons = {}
-        for number in np.flatnonzero((busy > kernels.UNTOUCHED) & (found_empty <= busy)):
-            if busy[number] >= h.rows:
-                reason = "an operation was still open when the history ended"
-            elif found_empty[number] < 0:
-                reason = "no drain ever found it empty"
-            else:
-                reason = "its last drain ended before it had found it empty"
-            reasons[int(keys[number])] = reason
-        return reasons
 
     @cached_property
     def depths(self) -> Mapping[int, tuple[int, int]]:

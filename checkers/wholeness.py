@@ -15,6 +15,7 @@ from typing import Any
 from stormproof.contracts.guarantee import KNOWN_VIOLATION, NOT_PROMISED, PROMISED
 from stormproof.errors import HistoryError
 from stormproof.run_folder import RUN_FILE
+from stormproof.unnamed_takes import UNNAMED_TAKES
 
 RUNNING, RECORDED, BROKEN = "running", "recorded", "broken"
 
@@ -112,6 +113,12 @@ def _are_gates(value: Any) -> bool:
         ) for name, wanted in value.items())  # fmt: skip
 
 
+def _are_limits(value: Any) -> bool:
+    return isinstance(value, dict) and all(
+        isinstance(each, dict) and all(limit is None or (_is_whole(limit) and limit >= 0) for limit in each.values())
+        for each in value.values())  # fmt: skip
+
+
 def _is_count(value: Any) -> bool:
     return _is_number(value) and value >= 0
 
@@ -173,6 +180,7 @@ _RUN: Mapping[str, Kind] = {
     "backend": _OBJECT,
     "phases": ("a list", lambda value: isinstance(value, list)),
     "recovery": ("an object or null", _or_null(_is_object)),
+    UNNAMED_TAKES: ("limits of takes by function", _are_limits),
     "livelock": _TEXT,
     "invariant_broken": ("what is known of a broken invariant", _is_broken_invariant),
     "bounds": ("bounds by name, each with seconds, formula and source", _are_bounds),
@@ -196,7 +204,8 @@ _PHASE: Mapping[str, Kind] = {"name": _TEXT, "start": _TIME, "end": ("a time or 
 _RECOVERY: Mapping[str, Kind] = {"healthy": _TRUTH, "seconds": _NUMBER, "bound": _NUMBER, "state": _TEXT}
 
 _OPTIONAL = ("statuses", "exemptions", "subject", "phases", "recovery", "livelock", "invariant_broken",
-             "rest", "keeps", "clock_zero", "faults_planned", "failure", "bounds", "role_changes")  # fmt: skip
+             "rest", "keeps", UNNAMED_TAKES, "clock_zero", "faults_planned", "failure", "bounds",
+             "role_changes")  # fmt: skip
 """Fields that no verdict needs, or whose absence makes it stricter; where they are, they must be what they should."""
 _OPTIONAL_OF_TEST = ("backend", "seed", "time_limit", "rate", "concurrency")
 _NOT_IN_1 = ("guarantees", "gates", "backend", "options")

@@ -41,6 +41,8 @@ from stormproof.operation import FAIL, INFO, INVOKE, NEMESIS, OK
 from stormproof.run_folder import HISTORY, LEDGER, update_run
 from stormproof.store import Store
 from stormproof.test import Test
+from stormproof.unnamed_takes import IMPORTED as IMPORTED_TAKES
+from stormproof.unnamed_takes import UNNAMED_TAKES
 from workloads.catalog import WORKLOADS
 from workloads.register_client import NO_MATCH
 
@@ -53,6 +55,8 @@ IMPORTED = "imported"
 RUN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,60}")
 _OURS = "; stormproof history of run "
 """How an EDN file begins that was written here: its rows are taken as they are."""
+_SCHEMA = '{"schema":'
+"""How a file of JSON lines begins that was written here."""
 _COLUMNS = ("index", "time", "process", "type", "f", "key", "value", "text", "node", "error")
 _EMPTY = "empty"
 _FIELDS = ("process", "type", "f")
@@ -158,6 +162,7 @@ def import_run(path: Path, workload: str, store: Path, *, system: str, failed_ca
         command=shlex.join(["stormproof", "import", str(path), "--workload", workload, "--system", system,
                             "--failed-cas", failed_cas, "--store", str(store)]),
         versions=versions(),
+        **({UNNAMED_TAKES: IMPORTED_TAKES} if TRANSLATIONS[workload] is Queues and not _is_ours(path) else {}),
     )  # fmt: skip
     table = _renamed(found, run_dir.name)
     write_history(table, run_dir.name, run_dir / HISTORY)
@@ -206,6 +211,12 @@ class Ids:
         return self._known.setdefault(json.dumps(value, default=str, sort_keys=True), len(self._known) + 1)
 
 
+def _is_ours(path: Path) -> bool:
+    """Whether a file was exported from here: then a client of ours made its history."""
+    with path.open("rb") as file:
+        return file.read(len(_OURS)).startswith((_OURS.encode(), _SCHEMA.encode()))
+
+
 def read_foreign(path: Path, workload: str, failed_cas: str, run: str) -> pa.Table:
     """A file's history as a table, in the words of a workload.
 
@@ -220,7 +231,7 @@ def read_foreign(path: Path, workload: str, failed_cas: str, run: str) -> pa.Tab
         text = bytes(read_small(path)).decode()
     except UnicodeDecodeError:
         raise HistoryError(f"{path}: not UTF-8 text") from None
-    if text.startswith('{"schema":'):
+    if text.startswith(_SCHEMA):
         return _renamed(import_jsonl(path), run)
     items = list(_items(path, text))
     imported = Imported()
@@ -358,6 +369,8 @@ class Queues:
         elif kind == FAIL:
             empty = f == "dequeue" and item.get("error") in (None, ":empty", "empty", "exhausted", ":exhausted")
             to.add(item, kind, f, None, 0, _EMPTY if empty else None)
+        elif f == "dequeue" and kind == OK and value is None:
+            to.add(item, FAIL, f, None, 0, _EMPTY)
         else:
             taken = value is not None and kind != INVOKE
             to.add(item, kind, f, self._message(value) if taken else None, 0)

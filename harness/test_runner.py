@@ -41,7 +41,7 @@ from nodes.systems.catalog import SYSTEMS
 from nodes.timeouts import within
 from stormproof.contracts.backend import DEAD, CountsFrames, Disturbed, Holding, Metered
 from stormproof.contracts.bounds import KEEPS_ROLES
-from stormproof.contracts.client import Client
+from stormproof.contracts.client import AcknowledgingUnseen, Client, Prefetching
 from stormproof.errors import EXIT_ERROR, StormproofError
 from stormproof.generator import any_of
 from stormproof.generator.core import SECOND
@@ -52,6 +52,7 @@ from stormproof.run_folder import COSTS, JOURNAL, LEADERS, LEDGER, LOGS, read_ru
 from stormproof.test import Test
 from stormproof.text import amount
 from stormproof.timeout_scale import timeout_scale
+from stormproof.unnamed_takes import live
 from workloads.catalog import WORKLOADS
 
 logger = logging.getLogger("stormproof.runner")
@@ -258,6 +259,7 @@ class TestRunner:
     async def _load_and_drain(self) -> None:
         test, workload = self.test, self.workload
         main = any_of(workload.main(test), self.faults)
+        update_run(self.run_dir, unnamed_takes=self._unnamed_takes())
         if isinstance(self.backend, Disturbed):
             self.backend.told_of_faults(self._disturbed)
         self.loaded = True
@@ -277,6 +279,14 @@ class TestRunner:
         await self._phase("depth", self._interpret(workload.depth(test)))
         await self.interpreter.close()
         await self._rest()
+
+    def _unnamed_takes(self) -> dict[str, dict[str, int | None]]:
+        """How many messages a take of this run's clients may have had that named none."""
+        connection = self.cluster.queue_connection()
+        if connection is None:
+            return live(self.workload.prefetch(self.test.options))
+        return live(connection.prefetch if isinstance(connection, Prefetching) else None,
+                    isinstance(connection, AcknowledgingUnseen) and connection.acknowledges_unseen)  # fmt: skip
 
     def _disturbed(self) -> tuple[bool, int]:
         """Whether a fault is in force, or the system is being set right; and how many steps of that there were."""

@@ -10,11 +10,12 @@ from stormproof.vocabulary import MESSAGES, TOPICS, TRANSACTIONS
 
 
 def check(run: Run) -> CheckOutcome:
-    """Messages left in drained queues (or durable subscriptions); unknown where the depth was not read or the drain did
-    not finish."""
+    """Messages left in drained queues (or durable subscriptions); unknown where the depth was not read, the drain did
+    not finish, or operations that never completed may hold as many."""
     noun = noun_of(run)
     left = {queue: found for queue, found in run.depths.items() if found[0] > 0}
-    stuck = {queue: found for queue, found in left.items() if queue not in run.undrained}
+    stuck = {queue: (depth - int(held), row) for queue, (depth, row) in left.items()
+             if queue not in run.undrained and (held := run.still_open.get(queue, 0)) < depth}  # fmt: skip
     count = sum(depth for depth, _ in stuck.values())
     figures = {"depths": {str(queue): depth for queue, (depth, _) in run.depths.items()}}
     if count:
@@ -28,7 +29,9 @@ def check(run: Run) -> CheckOutcome:
     if unread:
         return CheckOutcome(UNKNOWN, 0, f"the depth of {noun} {_list(unread)} was not read", (), figures)
     if left:
-        text = f"{noun} {_list(list(left))} holds messages, but its drain did not finish"
+        closed = [queue for queue in left if queue not in run.undrained]
+        why = "operations that never ended may hold them" if closed else "its drain did not finish"
+        text = f"{noun} {_list(closed or list(left))} holds messages, but {why}"
         return CheckOutcome(UNKNOWN, 0, text, (), figures)
     return CheckOutcome(VALID, 0, f"every {noun} was empty at the end", (), figures)
 

@@ -26,15 +26,17 @@ class StompQueues:
         host: the virtual host.
         sending: headers of what is sent.
         subscribing: headers of subscriptions, as the broker's prefetch limit.
+        prefetch: what that limit is.
         heartbeat: seconds between two heart-beats of the client's; 0: none.
     """
 
     def __init__(self, destination: Callable[[str], str], depth: Depth, *, login: tuple[str, str], host: str = "/",
                  sending: Mapping[str, str], subscribing: Mapping[str, str],
-                 heartbeat: float = 0.0) -> None:  # fmt: skip
+                 prefetch: int = 1, heartbeat: float = 0.0) -> None:  # fmt: skip
         self._destination, self._depth = destination, depth
         self._login, self._host = login, host
         self._sending, self._subscribing = sending, subscribing
+        self.prefetch = prefetch
         self.heartbeat = heartbeat
         self.place = ("", 0, "")
         """Where it is connected to, and from which address."""

@@ -68,6 +68,25 @@ class Delivery:
 
 
 @runtime_checkable
+class Prefetching(Protocol):
+    """A connection that says how many messages a broker may give it ahead of their acknowledgement.
+
+    A client that does not return from a call is abandoned, and may go on holding that many. Without this declaration
+    nobody knows how many, and whatever is missing after that is no proven loss.
+    """
+
+    prefetch: int
+
+
+@runtime_checkable
+class AcknowledgingUnseen(Protocol):
+    """A connection whose library acknowledges messages before ``take`` has returned them, if ``acknowledges_unseen`` is
+    true: a take that ends without an answer may then have taken all that was given ahead."""
+
+    acknowledges_unseen: bool
+
+
+@runtime_checkable
 class Beating(Protocol):
     """A connection with heart-beats: the system finds out by itself that its client stands still.
 

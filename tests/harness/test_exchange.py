@@ -150,6 +150,22 @@ def test_a_queue_that_is_drained_at_once(tmp_path: Path, last: str, verdict: str
                                            told["sentence"])  # fmt: skip
 
 
+def test_a_dequeue_that_gave_nil_found_the_queue_empty(tmp_path: Path) -> None:
+    rows = QUEUE.replace("LAST", "fail").replace(":type :fail, :f :dequeue, :error :empty", ":type :ok, :f :dequeue")
+    assert imported(tmp_path, rows, "queue")[1]["verdict"] == "valid"
+
+
+@pytest.mark.parametrize(("crashed", "verdict"), [("", "invalid"), ("dequeue", "invalid"), ("drain", "unknown")])
+def test_a_crashed_drain_may_have_taken_what_is_missing(tmp_path: Path, crashed: str, verdict: str) -> None:
+    """Two are missing: a crashed dequeue accounts for one of them, a crashed drain for both."""
+    rows = [f"{{:process 0, :type :{kind}, :f :enqueue, :value {n}}}" for n in (1, 2) for kind in ("invoke", "ok")]
+    rows += [f"{{:process 2, :type :{kind}, :f :{crashed}, :value nil}}" for kind in ("invoke", "info") if crashed]
+    rows += [f"{{:process 1, :type :{kind}, :f :drain, :value {value}}}" for kind, value in
+             (("invoke", "nil"), ("ok", "[]"))]  # fmt: skip
+    code, told = imported(tmp_path, "\n".join(rows), "queue")
+    assert (told["verdict"], code) == (verdict, {"invalid": 1, "unknown": 2}[verdict])
+
+
 def test_a_lock_s_two_holders(tmp_path: Path) -> None:
     rows = [(0, "invoke", "acquire"), (0, "ok", "acquire"), (1, "invoke", "acquire"), (1, "ok", "acquire"),
             (0, "invoke", "release"), (0, "ok", "release")]  # fmt: skip

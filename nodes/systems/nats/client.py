@@ -23,6 +23,8 @@ CONNECT_SECONDS, ANSWER_SECONDS = 2, 2.0
 class NatsConnection:
     """One client's connection to one server, which it neither leaves for another nor opens again by itself."""
 
+    prefetch = 1
+
     def __init__(self, log_stream: str = LOG_STREAM, credentials: Credentials = NOBODY) -> None:
         self._log_stream, self._credentials = log_stream, credentials
         self._client: Any = None
