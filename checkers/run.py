@@ -15,7 +15,7 @@ from checkers.history import read_history
 from checkers.queue_ends import QueueEnds
 from checkers.topics import Topics
 from checkers.transactions import TransactionTable
-from checkers.wholeness import LEDGER_DIGEST
+from checkers.wholeness import LEDGER_DIGEST, demand_whole, ended_early
 from stormproof import vocabulary
 from stormproof.contracts.check import MAX_EXAMPLES
 from stormproof.errors import HistoryError
@@ -30,7 +30,8 @@ from stormproof.history.ledger import (
     read_standstills,
 )
 from stormproof.history.schema import decode_pair
-from stormproof.run_folder import LEDGER
+from stormproof.history.seal import demand_sealed
+from stormproof.run_folder import LEDGER, read_run, written_by
 from stormproof.unnamed_takes import UNNAMED_TAKES
 from stormproof.vocabulary import ANY, FUNCTIONS, MESSAGES, TOPICS, TRANSACTIONS, TRANSFERS
 
@@ -92,6 +93,8 @@ class Run:
     """When the harness itself stood still."""
     whole: bool = True
     """Whether the history is all of it, not a part (``checkers.parts``)."""
+    unsealed: bool = False
+    """Whether the description is of a format without a seal: nothing shows whether it was changed."""
 
     @property
     def test(self) -> Mapping[str, Any]:
@@ -282,15 +285,25 @@ def noun_of(run: Run) -> str:
     return vocabulary.noun_of(run.history.f.names)
 
 
-def load_run(run_dir: Path, info: Mapping[str, Any]) -> Run:
-    """Read a run's history and ledger.
+class EndedEarly(HistoryError):
+    """The run ended before its history was sealed: there is no verdict on it, and no damage."""
+
+
+def load_run(run_dir: Path) -> Run:
+    """Read a run: its description, which must be whole and fit its seal, its history, and its ledger.
 
     Raises:
-        HistoryError: one of them can't be read, isn't well formed, or isn't what the run recorded.
+        EndedEarly: it was never sealed. HistoryError: one of the three can't be read, isn't well formed, or isn't what
+            the run recorded.
     """
+    info = read_run(run_dir)
+    is_sealed = demand_sealed(run_dir, info)
+    if (reason := ended_early(info)) is not None:
+        raise EndedEarly(reason)
+    demand_whole(run_dir, info, written_by(run_dir))
     history = read_history(run_dir, info["history_file_sha256"], info["history_sha256"])
     ledger = run_dir / LEDGER
     if LEDGER_DIGEST in info:
         demand_same(ledger, info[LEDGER_DIGEST])
     return Run(run_dir.name, info, read_ledger(ledger), history, run_dir, read_repairs(ledger),
-               read_standstills(ledger))  # fmt: skip
+               read_standstills(ledger), unsealed=not is_sealed)  # fmt: skip

@@ -11,14 +11,12 @@ from typing import Any
 
 from checkers.api import RunCheck
 from checkers.catalog import CHECKS, GATES
-from checkers.run import SECOND, Run, load_run
+from checkers.run import SECOND, EndedEarly, Run, load_run
 from checkers.verdict import CheckVerdict, Verdict
-from checkers.wholeness import demand_whole, ended_early
 from stormproof import vocabulary
 from stormproof.contracts.check import INVALID, UNKNOWN, VALID, Check, CheckOutcome, RecordedRun, worst
 from stormproof.contracts.invariant import INVARIANTS
 from stormproof.errors import HistoryError
-from stormproof.run_folder import read_run, written_by
 
 THREADED_ROWS = 1_000_000
 """From how many rows on checks are asked in several threads."""
@@ -46,11 +44,9 @@ def check_in_memory(run_dir: Path) -> Verdict:
 def opened(run_dir: Path) -> Run | Verdict:
     """The run, if it is one that can be judged; else the verdict that says why it can't."""
     try:
-        info = read_run(run_dir)
-        if (reason := ended_early(info)) is not None:
-            return unjudged(run_dir.name, reason, None)
-        demand_whole(run_dir, info, written_by(run_dir))
-        return load_run(run_dir, info)
+        return load_run(run_dir)
+    except EndedEarly as error:
+        return unjudged(run_dir.name, str(error), None)
     except HistoryError as error:
         return unjudged(run_dir.name, str(error), str(error))
     except MemoryError:
@@ -254,6 +250,8 @@ def circumstances(run: Run) -> str:
     repaired = ", after repair" if run.repairs else ""
     if run.standstills:
         repaired += f", though the harness stood still for {sum(each.seconds for each in run.standstills):.1f} s"
+    if run.unsealed:
+        repaired += ", description unsealed"
     if not counts:
         return f", with no fault in force{repaired}"
     listed = ", ".join(f"{count} {name}" for name, count in counts.items())

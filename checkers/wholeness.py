@@ -14,10 +14,8 @@ from typing import Any
 
 from stormproof.contracts.guarantee import KNOWN_VIOLATION, NOT_PROMISED, PROMISED
 from stormproof.errors import HistoryError
-from stormproof.run_folder import RUN_FILE
+from stormproof.run_folder import BROKEN, RECORDED, RUN_FILE, RUNNING
 from stormproof.unnamed_takes import UNNAMED_TAKES
-
-RUNNING, RECORDED, BROKEN = "running", "recorded", "broken"
 
 DIGESTS = ("history_sha256", "history_file_sha256")
 LEDGER_DIGEST = "ledger_sha256"

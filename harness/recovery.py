@@ -49,7 +49,7 @@ def recover(run_dir: Path) -> Recovery:
             if sealed.dropped_bytes
             else "no torn write was found"
         )
-        note = f"the harness ended before the test did; recovered {sealed.rows} rows, {lost}"
+        note = f"the harness ended before the test did; recovered {sealed.rows} rows, {lost}; the description is sealed"
         digests = {"history_sha256": sealed.sha256, "history_file_sha256": sealed.file_sha256,
                    "ledger_sha256": ledger_sha256(run_dir / LEDGER)}  # fmt: skip
         costs = costs_summary(run_dir, run)

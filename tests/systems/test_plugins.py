@@ -15,6 +15,7 @@ from system_runs import HERE, TWO_TIER, Ran, possible, stormproof
 
 from harness import plugins
 from stormproof.errors import HistoryError
+from stormproof.run_folder import with_seal, write_json
 
 QUICK = ("--time-limit", "5", "--set", "fault_duration=1", "--nodes", "2", "--seed", "4")
 REAL = next((name for name in possible() if name != "sim"), None)
@@ -90,7 +91,7 @@ def test_a_run_folder_loads_nothing(outside: tuple[Path, Ran], tmp_path: Path) -
     trap.write_text(f"open({str(marker)!r}, 'w')\n")
     info = json.loads((run / "run.json").read_text())
     info["plugins"] = [{**plugin, "target": f"{trap}:Echo"} for plugin in info["plugins"]]
-    (run / "run.json").write_text(json.dumps(info))
+    write_json(run / "run.json", with_seal(info))
     for words in (("check", run.name), ("report", run.name), ("recover", run.name), ("list", "systems")):
         done = stormproof(*words, *(("--store", str(store)) if words[0] != "list" else ()), cwd=tmp_path)
         assert done.status in (0, 3), (words, done.err)
