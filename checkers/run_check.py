@@ -17,7 +17,10 @@ from stormproof import vocabulary
 from stormproof.contracts.check import INVALID, UNKNOWN, VALID, Check, CheckOutcome, RecordedRun, worst
 from stormproof.contracts.invariant import INVARIANTS
 from stormproof.errors import HistoryError
+from stormproof.text import printable
 
+_SENSELESS = 1 << 63
+"""Seconds or bytes: nobody has used so many, but a file may say so."""
 THREADED_ROWS = 1_000_000
 """From how many rows on checks are asked in several threads."""
 
@@ -38,7 +41,16 @@ def check_run(run_dir: Path) -> Verdict:
 def check_in_memory(run_dir: Path) -> Verdict:
     """As ``check_run``, but raises MemoryError where there is not enough."""
     found = opened(run_dir)
-    return judge(found) if isinstance(found, Run) else found
+    if not isinstance(found, Run):
+        return found
+    try:
+        return judge(found)
+    except MemoryError:
+        raise
+    except Exception as error:
+        # Checks answer for themselves. What breaks here is a field that nobody thought of: it costs this run alone.
+        reason = f"{run_dir}: judging the run failed: {_origin(error)}"
+        return unjudged(run_dir.name, reason, reason)
 
 
 def opened(run_dir: Path) -> Run | Verdict:
@@ -66,13 +78,15 @@ def judge(run: Run) -> Verdict:
 def verdict_of(name: str, results: tuple[CheckVerdict, ...], counts: Mapping[str, Any], under: str) -> Verdict:
     """The verdict that follows from what the checks found; ``counts`` as ``counts_of`` tells them, ``under`` as
     ``circumstances``."""
-    return Verdict(name, _sentence(under, results), results, _figures(counts, results))
+    return Verdict(name, printable(_sentence(under, results)), results, _figures(counts, results))
 
 
 def unjudged(name: str, reason: str, damage: str | None) -> Verdict:
     """The verdict on a run that was not judged; ``damage`` says why it can't be, if that is so."""
+    reason = printable(reason)
     outcome = CheckOutcome(UNKNOWN, 1, reason)
-    return Verdict(name, f"Unknown: {reason}.", (CheckVerdict(GATES, True, outcome),), damage=damage)
+    return Verdict(name, f"Unknown: {reason}.", (CheckVerdict(GATES, True, outcome),),
+                   damage=None if damage is None else printable(damage))
 
 
 def _results(run: Run) -> Iterator[CheckVerdict]:
@@ -191,8 +205,8 @@ def _costs(noted: Any, confirmed: int, ok: int) -> dict[str, Any]:
     told = [each for each in nodes.values() if isinstance(each, Mapping)] if isinstance(nodes, Mapping) else []
     if not told:
         return {}
-    used = {name: sum(value for each in told if isinstance(value := each.get(name), int | float))
-            for name in ("cpu_s", "written", "sent")}  # fmt: skip
+    used = {name: sum(value for each in told if isinstance(value := each.get(name), int | float)
+                      and abs(value) < _SENSELESS) for name in ("cpu_s", "written", "sent")}  # fmt: skip
     found: dict[str, Any] = {"cpu_s": round(used["cpu_s"], 2), "written": used["written"], "sent": used["sent"],
                              "complete": not noted.get("troubles")}  # fmt: skip
     if count := confirmed or ok:

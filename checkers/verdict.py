@@ -14,6 +14,7 @@ from stormproof.contracts.check import MAX_EXAMPLES, Anomaly, CheckOutcome, wors
 from stormproof.errors import HistoryError
 from stormproof.history.bounds import read_small
 from stormproof.run_folder import VERDICT_FILE, VERDICT_SCHEMA, pictures
+from stormproof.text import printable
 
 JUDGED = "judged"
 """The field of verdict.json that says what the verdict rests on."""
@@ -94,7 +95,9 @@ class Verdict:
     def from_json(cls, data: Mapping[str, Any]) -> Verdict:
         """What ``to_json`` gave."""
         checks = tuple(map(CheckVerdict.from_json, data["checks"]))
-        return cls(data["run"], data["sentence"], checks, data["figures"], data.get("damage"))
+        damage = data.get("damage")
+        return cls(printable(data["run"]), printable(data["sentence"]), checks, data["figures"],
+                   None if damage is None else printable(damage))
 
 
 def write_verdict(run_dir: Path, verdict: Verdict, note: Mapping[str, Any] | None = None) -> None:

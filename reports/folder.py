@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from stormproof.errors import HistoryError
-from stormproof.history.bounds import read_small_text
+from stormproof.history.bounds import OBJECT_BYTES, read_small_text
 from stormproof.history.columns import HistoryColumns, read_columns
 from stormproof.history.ledger import (
     FaultWindow,
@@ -140,7 +140,7 @@ def _history(run_dir: Path, notes: list[str]) -> HistoryColumns | None:
             notes.append("There is no history: no operations are shown.")
         return None
     try:
-        return read_columns(path, texts=True)
+        return read_columns(path, texts=True, row_bytes=OBJECT_BYTES)
     except HistoryError as error:
         notes.append(f"{path.name} can't be read, so no operations are shown: {error}.")
         return None

@@ -18,6 +18,7 @@ from typing import Any
 
 from stormproof.errors import HistoryError, StormproofError
 from stormproof.history.bounds import read_small
+from stormproof.text import printable
 
 RUN_FILE = "run.json"
 LOCK_FILE = "lock"
@@ -162,7 +163,8 @@ def read_run(run_dir: Path) -> dict[str, Any]:
     """
     path = run_dir / RUN_FILE
     if not path.exists():
-        raise HistoryError(f"{run_dir} is no run: it has no {RUN_FILE}")
+        raise HistoryError(f"{run_dir} is no run: it has no {RUN_FILE} (its harness was killed before the first write, "
+                           "or somebody removed it; `stormproof heal` removes an empty folder)")  # fmt: skip
     data = read_object(path)
     schema = data.get("schema")
     if isinstance(schema, bool) or not isinstance(schema, int) or schema not in range(1, RUN_SCHEMA + 1):
@@ -270,7 +272,8 @@ def read_verdict(run_dir: Path) -> dict[str, Any]:
         raise HistoryError(f"{path}: no verdict ({error}); run `stormproof check {run_dir.name}`") from error
     if not isinstance(data, dict) or data.get("schema") != VERDICT_SCHEMA:
         raise HistoryError(f"{path}: not a verdict of schema {VERDICT_SCHEMA}; check the run again")
-    return data
+    # It is printed as it is, and may come from strangers.
+    return data | {"sentence": printable(data["sentence"])} if "sentence" in data else data
 
 
 def write_json(path: Path, data: Any) -> None:

@@ -11,6 +11,14 @@ MAX_SEEDS = 1_000_000
 """Of which a list is made."""
 
 
+def printable(text: object) -> str:
+    """A text on one line without anything that moves a terminal's cursor: control characters, line breaks, marks of
+    writing direction and lone surrogates are written as escapes."""
+    told = str(text)
+    return told if told.isprintable() else "".join(
+        each if each.isprintable() else each.encode("unicode_escape").decode() for each in told)
+
+
 def amount(count: int, one: str, more: str = "") -> str:
     """A number with its noun (and verb), as a person would write them: ``more`` is ``one`` with an s unless given."""
     return f"{count:,} {one if count == 1 else more or one + 's'}"

@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from stormproof.errors import HistoryError, StormproofError
-from stormproof.history.bounds import FOOTER_LIMITS, demand_bytes, demand_small
+from stormproof.history.bounds import FOOTER_LIMITS, OBJECT_BYTES, demand_bytes, demand_small
 from stormproof.history.digest import RowsDigest, text_sizes
 from stormproof.history.journal import JOURNAL_SCHEMA, read_journal
 from stormproof.history.schema import HISTORY_SCHEMA, SCHEMA_VERSION, TYPE_NAMES
@@ -131,7 +131,7 @@ def read_history(run_dir: Path) -> pa.Table:
     if not path.is_file():
         raise HistoryError(f"{path} can't be read: it is no file")
     try:
-        demand_small(pq.ParquetFile(path, **FOOTER_LIMITS).metadata, path)
+        demand_small(pq.ParquetFile(path, **FOOTER_LIMITS).metadata, path, OBJECT_BYTES)
         texts = [field.name for field in HISTORY_SCHEMA if not pa.types.is_integer(field.type)]
         table = pq.read_table(path, read_dictionary=texts, **FOOTER_LIMITS)
         chunks = (chunk for name in texts for chunk in table.column(name).chunks)

@@ -251,7 +251,7 @@ def test_a_footer_that_lies_is_found_out(tmp_path: Path, monkeypatch: pytest.Mon
     path = tmp_path / "history.parquet"
     bomb(path, 200_000, "")
     monkeypatch.setenv(VARIABLE, "10M")
-    monkeypatch.setattr("stormproof.history.columns.demand_small", lambda footer, where: None)
+    monkeypatch.setattr("stormproof.history.columns.demand_small", lambda footer, where, row_bytes: None)
     with pytest.raises(HistoryError, match="10 MiB is the bound"):
         read_columns(path)
 
@@ -262,7 +262,7 @@ def test_sizes_are_read_as_people_write_them() -> None:
     for text in ("", "0", "-1", "1.5G", "many", "1P", "٣"):
         with pytest.raises(UsageError, match="--max-history"):
             read_size(text)
-    assert bounds.DEFAULT == 4 << 30
+    assert bounds.DEFAULT == 6 << 30
 
 
 def test_one_damaged_run_leaves_the_others_in_a_table_of_runs(tmp_path: Path) -> None:
