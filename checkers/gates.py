@@ -33,6 +33,8 @@ DEFAULT_GATES: Mapping[str, Any] = {
 
 KEPT = "kept in the repository"
 """The error of a send that was accepted though no broker had confirmed it."""
+OPERATIONS = "operations"
+"""The gate that is not met by a run without an operation, unless its run.json asks for none."""
 NOTHING_PREPARED = "none prepared"
 """The error of a look for prepared transactions that found none."""
 
@@ -84,10 +86,12 @@ def _results(run: Run) -> Iterator[tuple[str, Any, GateResult]]:
     if run.standstills:
         yield "schedule", True, _schedule(run)
     asked = run.info.get("gates")
+    if (asked or {}).get(OPERATIONS) is not False and not (run.history.process >= 0).any():
+        yield OPERATIONS, True, GateResult(False, 0, "no client did anything")
     if asked is None:
         asked = DEFAULT_GATES if run.subjects <= {MESSAGES, ANY} else {}
     for name, value in asked.items():
-        if value is None or value is False:
+        if value is None or value is False or name == OPERATIONS:
             continue
         gate = GATES.get(name)
         if gate is None:
@@ -284,6 +288,7 @@ def asks(name: str, wanted: Any) -> str:
 ASKS: Mapping[str, str] = {
     "completed": "the run came to its end",
     "guarantees": "it names the guarantees that it is judged by",
+    OPERATIONS: "clients did something",
     "schedule": "the faults happened as planned, though the harness stood still",
     "min_ok": "so many operations were confirmed at least: {listed}",
     "recovered": "in the end somebody saw that no prepared transaction was left",

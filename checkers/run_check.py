@@ -18,7 +18,8 @@ from stormproof import vocabulary
 from stormproof.contracts.check import INVALID, UNKNOWN, VALID, Check, CheckOutcome, RecordedRun, worst
 from stormproof.contracts.invariant import INVARIANTS
 from stormproof.errors import HistoryError
-from stormproof.run_folder import read_run, written_by
+from stormproof.run_folder import IMPORTED, read_run, written_by
+from stormproof.text import amount
 
 THREADED_ROWS = 1_000_000
 """From how many rows on checks are asked in several threads."""
@@ -254,6 +255,11 @@ def circumstances(run: Run) -> str:
     repaired = ", after repair" if run.repairs else ""
     if run.standstills:
         repaired += f", though the harness stood still for {sum(each.seconds for each in run.standstills):.1f} s"
+    if claimed := [fault.fault for fault in run.faults if fault.claimed]:
+        names = ", ".join(f"{claimed.count(name)} {name}" for name in dict.fromkeys(claimed))
+        return f" under {amount(len(claimed), 'claimed fault')} ({names}), without proof{repaired}"
+    if not counts and (run.info.get("backend") or {}).get("name") == IMPORTED:
+        return ", and no fault was recorded"
     if not counts:
         return f", with no fault in force{repaired}"
     listed = ", ".join(f"{count} {name}" for name, count in counts.items())

@@ -23,6 +23,11 @@ class FaultRow:
     healed: tuple[tuple[str, str], ...]
     recovery: str
 
+    @property
+    def status(self) -> str:
+        """How sure it is that the fault took effect."""
+        return "confirmed" if self.window.confirmed else "claimed" if self.window.claimed else "not confirmed"
+
 
 def fault_rows(faults: Sequence[FaultWindow], verdict: Mapping[str, Any]) -> list[FaultRow]:
     """The ledger's faults with their evidence and the recovery time that the checks measured."""

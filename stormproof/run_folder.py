@@ -50,6 +50,9 @@ PIN_FILE = "pinned.json"
 NIGHT_FILE = "night.json"
 """Which night made the run; run.json is as it was when the run was judged."""
 
+IMPORTED = "imported"
+"""What stands for the backend of a run that was recorded elsewhere."""
+
 RUN_SCHEMA = 3
 """Since 3 there is a digest of the ledger; what 1 was like, ``upgraded`` tells."""
 VERDICT_SCHEMA = 1

@@ -142,3 +142,22 @@ def tokens_that_went_back(rows: Sequence[Row]) -> int:
     return sum(any(other.value == each.value for other in found[:place])
                or any((other.ret or 0) < each.call and other.value > each.value for other in found)
                for place, each in enumerate(found))  # fmt: skip
+
+
+def mutex_holds(rows: Sequence[Row], reentrant: bool) -> bool:
+    """Whether some order of instants explains the answers of a lock that is held until its owner releases it."""
+
+    def step(state: tuple[Any, int], each: Done) -> Sequence[tuple[Any, int]]:
+        owner, depth = state
+        who = ("process", each.process) if each.sent is None else ("owner", each.sent)
+        mine = depth > 0 and owner == who
+        can = mine if each.f == "release" else depth == 0 or (mine and reentrant)
+        if each.kind == "fail":
+            return () if can else (state,)
+        if not can:
+            return ()
+        deeper = depth + (1 if each.f == "acquire" else -1)
+        return ((who, deeper) if deeper else (None, 0),)
+
+    todo = frozenset(each for each in operations(rows) if each.kind != "fail" or each.error == "refused")
+    return explained(todo, (None, 0), step, _happened)

@@ -17,7 +17,8 @@ from typer.testing import CliRunner
 
 from checkers.run_check import check_run
 from harness.cli import app
-from harness.exchange import DID_NOT_HAPPEN, EDN, JSONL, export, import_run, read_foreign
+from harness.exchange import EDN, JSONL, NO_CHOICES, export, import_run
+from harness.foreign import Choices, read_foreign, renamed
 from stormproof.errors import StormproofError
 from stormproof.history.schema import HISTORY_SCHEMA, TYPE_CODES, encode_value
 
@@ -52,7 +53,7 @@ def test_what_is_written_can_be_read_again(tmp_path: Path, table: pa.Table, form
     export(table, form, out)
     path = tmp_path / f"history.{form}"
     path.write_text(out.getvalue(), encoding="utf-8")
-    assert read_foreign(path, "queue", DID_NOT_HAPPEN, "r").to_pylist() == table.to_pylist()
+    assert renamed(read_foreign(path, "queue", NO_CHOICES).table, "r").to_pylist() == table.to_pylist()
 
 
 @st.composite
@@ -97,18 +98,19 @@ def test_a_register_of_jepsen_is_judged_as_porcupine_judges_it(
     path.write_text(as_edn(rows) if edn else "".join(f"{json.dumps(row)}\n" for row in rows))
     model = porcupine.model_named("cas-register")
     wanted = porcupine.check_operations(model, porcupine_history(path, model, failed_cas=failed_cas)).value
-    run_dir = import_run(path, "register", tmp_path / "runs", system="etcd", failed_cas=failed_cas)
+    choices = Choices(failed_cas)
+    run_dir, _ = import_run(path, "register", tmp_path / "runs", system="etcd", choices=choices)
     found = next(result for result in check_run(run_dir).checks if result.check == "register")
     if found.outcome.figures.get("objects"):
         assert found.outcome.verdict == {"ok": "valid", "illegal": "invalid"}[wanted]
     event(found.outcome.verdict)
 
 
-def imported(folder: Path, text: str, workload: str, **options: str) -> tuple[int, dict[str, Any]]:
+def imported(folder: Path, text: str, workload: str, *more: str, **options: str) -> tuple[int, dict[str, Any]]:
     """The exit status and verdict of ``stormproof import``."""
     path = folder / "history"
     path.write_text(text)
-    words = ["import", str(path), "--workload", workload, "--store", str(folder / "runs"), "--json"]
+    words = ["import", str(path), "--workload", workload, "--store", str(folder / "runs"), "--json", *more]
     words += [word for name, value in options.items() for word in (f"--{name.replace('_', '-')}", value)]
     result = CliRunner().invoke(app, words)
     assert not isinstance(result.exception, StormproofError), result.exception
@@ -170,8 +172,105 @@ def test_a_lock_s_two_holders(tmp_path: Path) -> None:
     rows = [(0, "invoke", "acquire"), (0, "ok", "acquire"), (1, "invoke", "acquire"), (1, "ok", "acquire"),
             (0, "invoke", "release"), (0, "ok", "release")]  # fmt: skip
     text = "\n".join(json.dumps({"process": p, "type": kind, "f": f, "value": None}) for p, kind, f in rows)
-    code, told = imported(tmp_path, text, "lock")
+    code, told = imported(tmp_path, text, "lease")
     assert code == 1 and "1 time two held the lock at once" in told["sentence"]
+    code, told = imported(tmp_path, text, "lock")
+    assert code == 1 and "1 lock had two holders" in told["sentence"]
+
+
+def as_lines(*rows: tuple[int | str, str, str, Any]) -> str:
+    """JSON lines of (process, type, f, value)."""
+    return "\n".join(json.dumps({"process": p, "type": kind, "f": f, "value": value}) for p, kind, f, value in rows)
+
+
+def done(process: int, f: str, sent: Any = None, got: Any = None, kind: str = "ok") -> list[Any]:
+    return [(process, "invoke", f, sent), (process, kind, f, got)]
+
+
+TWICE = as_lines(*done(0, "acquire"), *done(0, "acquire"), *done(0, "release"), *done(0, "release"))
+PASSED = as_lines(*done(0, "acquire"), *done(1, "acquire"))
+NAMED = as_lines(*done(0, "acquire", 7, 7), *done(1, "release", 7, 7), *done(2, "acquire", 8, 8))
+TOKENS = as_lines(*done(0, "acquire", None, 4), *done(0, "release"), *done(1, "acquire", None, 3))
+
+
+@pytest.mark.parametrize(("text", "workload", "options", "verdict"), [
+    pytest.param(TWICE, "lock", [], "invalid", id="acquired twice"),
+    pytest.param(TWICE, "lock", ["--reentrant"], "valid", id="acquired twice, by one that may"),
+    pytest.param(PASSED, "lock", ["--reentrant"], "invalid", id="two holders"),
+    pytest.param(PASSED, "lease", [], "valid", id="the lease of the first may be over"),
+    pytest.param(NAMED, "lock", [], "valid", id="another process of the owner releases it; its name is no token"),
+    pytest.param(TOKENS, "lock", [], "invalid", id="a token that is less than the one before"),
+])  # fmt: skip
+def test_locks_and_leases(tmp_path: Path, text: str, workload: str, options: list[str], verdict: str) -> None:
+    assert imported(tmp_path, text, workload, *options)[1]["verdict"] == verdict
+
+
+@pytest.mark.parametrize(("initial", "code"), [(None, 1), ("0", 0), ("1", 1), ('"0"', 1)])
+def test_the_first_value_of_a_register(tmp_path: Path, initial: str | None, code: int) -> None:
+    """nil is a value like others when it is not the first one."""
+    text = as_lines(*done(0, "read", None, 0), *done(0, "write", None, None), *done(0, "read", None, None),
+                    *done(0, "cas", [None, 0]), *done(0, "read", None, 0))  # fmt: skip
+    options = [] if initial is None else ["--initial", initial]
+    assert imported(tmp_path, text, "register", *options)[0] == code
+
+
+def test_what_is_said_of_another_kind_of_history_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "history"
+    path.write_text(TWICE)
+    for workload, options, reason in (("lock", ["--initial", "0"], "first value of registers"),
+                                      ("lease", ["--reentrant"], "--workload lock"),
+                                      ("register", ["--failed-cas", "maybe"], "did-not-happen or did-not-match"),
+                                      ("register", ["--initial", "[1"], "--initial:1: '\\['")):  # fmt: skip
+        words = ["import", str(path), "--workload", workload, "--store", str(tmp_path / "runs"), *options]
+        with pytest.raises(StormproofError, match=reason):
+            CliRunner().invoke(app, words, catch_exceptions=False)
+    assert not (tmp_path / "runs").exists()
+
+
+@pytest.mark.parametrize(("rows", "verdict"), [
+    pytest.param([*done(0, "enqueue", 1), (1, "invoke", "drain", None), *done(0, "enqueue", 2),
+                  (1, "ok", "drain", [1])], "unknown", id="sent while the drain went on: it may be there still"),
+    pytest.param([*done(0, "enqueue", 1), (1, "invoke", "drain", None), *done(0, "enqueue", 2),
+                  (1, "ok", "drain", [1]), *done(1, "drain", None, [])], "invalid", id="and nothing was there then"),
+    pytest.param([*done(0, "enqueue", 1), (1, "invoke", "drain", None), *done(2, "dequeue", kind="fail"),
+                  (1, "ok", "drain", [])], "invalid", id="a dequeue that found nothing meanwhile"),
+    pytest.param([*done(0, "enqueue", 1), *done(1, "drain", None, [], "info")], "unknown", id="the drain crashed"),
+    pytest.param([*done(0, "enqueue", 1), *done(1, "drain", None, "timeout", "info")], "unknown", id="for a reason"),
+    pytest.param([*done(0, "enqueue", 1), *done(1, "drain", None, "exhausted")], "invalid", id="nothing left"),
+    pytest.param([*done(0, "enqueue", 1), *done(1, "drain", None, None)], "invalid", id="nil"),
+    pytest.param([*done(0, "enqueue", 1), (1, "invoke", "drain", None), (1, "ok", "drain", [1, 1])], "invalid",
+                 id="taken twice"),
+    pytest.param([*done(0, "enqueue", 1, None), *done(1, "drain", None, [1])], "valid",
+                 id="the end of a send does not repeat its message"),
+])  # fmt: skip
+def test_drains(tmp_path: Path, rows: list[Any], verdict: str) -> None:
+    assert imported(tmp_path, as_lines(*rows), "queue")[1]["verdict"] == verdict
+
+
+NEMESIS_ALONE = as_lines(("nemesis", "info", "start-partition", "majority"), ("nemesis", "info", "stop-partition", 0))
+
+
+@pytest.mark.parametrize("workload", ["queue", "register", "lock", "lease"])
+@pytest.mark.parametrize("text", ["", "\n\n", NEMESIS_ALONE])
+def test_a_history_without_operations_is_unknown(tmp_path: Path, workload: str, text: str) -> None:
+    code, told = imported(tmp_path, text, workload)
+    assert (code, told["verdict"], told["operations"]) == (2, "unknown", 0)
+    assert told["sentence"] == "Unknown: no client did anything."
+
+
+def test_a_history_may_be_empty_if_the_user_says_so(tmp_path: Path) -> None:
+    assert imported(tmp_path, NEMESIS_ALONE, "queue", "--allow-empty")[0] == 0
+
+
+def test_what_the_nemesis_says_is_claimed(tmp_path: Path) -> None:
+    rows = [*done(0, "write", 1), *done(0, "read", None, 1)]
+    assert imported(tmp_path, as_lines(*rows), "register")[1]["sentence"].endswith(", and no fault was recorded.")
+    text = as_lines(*rows[:2], ("nemesis", "info", "kill", "one"), ("nemesis", "info", "kill", None), *rows[2:])
+    _, told = imported(tmp_path, text, "register")
+    assert told["sentence"].endswith(" under 1 claimed fault (1 kill), without proof.")
+    page = Path(told["report"]).read_text()
+    assert "The history tells of these faults." in page and "not confirmed" not in page
+    assert "recorded elsewhere: history" in page and "no faults" not in page
 
 
 @pytest.mark.parametrize(("text", "workload", "reason"), [
@@ -179,8 +278,8 @@ def test_a_lock_s_two_holders(tmp_path: Path) -> None:
     ("{:process 0, :type :maybe, :f :read}", "register", "the type is 'maybe'"),
     ("{:process x, :type :ok, :f :read}", "register", "no whole number from 0"),
     ("{:process 0, :type :invoke, :f :read", "register", "never closed"),
-    ('{"process": 0, "type": "invoke", "f": "txn", "value": []}', "register", "operation 1: txn is no operation"),
-    ('{"process": 0, "type": "invoke", "f": "cas", "value": 3}', "register", "cas needs the pair"),
+    ('{"process": 0, "type": "invoke", "f": "txn", "value": []}', "register", "history:1: f: one of read, write, cas"),
+    ('{"process": 0, "type": "invoke", "f": "cas", "value": 3}', "register", ":1: value: a cas needs [expected new]"),
     ('{"process": 0, "type"', "queue", "neither EDN nor JSON lines"),
     ("[1 2]", "queue", "a map is expected, not 1"),
     ("", "topic", "histories can be imported as register, queue, consume-last, lock, lease"),
@@ -203,4 +302,4 @@ def test_a_run_goes_out_as_csv_too(tmp_path: Path) -> None:
     assert "choose one of edn, jsonl, csv" in str(refused.exception)
     assert CliRunner().invoke(app, [*words, "edn", "-o", str(tmp_path / "out.edn")]).exit_code == 0
     again = tmp_path / "out.edn"
-    assert len(read_foreign(again, "register", DID_NOT_HAPPEN, "r")) == 8 and set(TYPE_CODES) >= {"ok"}
+    assert read_foreign(again, "register", NO_CHOICES).table.num_rows == 8 and set(TYPE_CODES) >= {"ok"}

@@ -1,0 +1,317 @@
+"""Histories of others, in the words of a workload: what their operations say, as rows that checks know.
+
+What an operation's end means stays as Jepsen has it: ``ok`` happened, ``fail`` did not, ``info`` may have, and so may
+what never ended.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import pyarrow as pa
+from porcupine.models.base import freeze, shown
+
+from checkers.checks.mutex import MUTEX, REFUSED
+from stormproof.history.schema import HISTORY_SCHEMA, NO_VALUE, TYPE_CODES, encode_value
+from stormproof.operation import FAIL, INFO, INVOKE, OK
+from workloads.register_client import NO_MATCH
+
+_EMPTY = "empty"
+_NOTHING_LEFT = frozenset({"empty", ":empty", "exhausted", ":exhausted"})
+"""What a take says that found the queue empty."""
+
+
+class Unfit(ValueError):
+    """A field of a row is not what it must be: ``field`` names it, the text says what is expected."""
+
+    def __init__(self, field: str, text: str) -> None:
+        super().__init__(text)
+        self.field = field
+
+
+@dataclass(frozen=True)
+class Event:
+    """One row of a foreign history: ``process`` is a number from 0, ``time`` in nanoseconds, ``line`` its place in the
+    file. ``key`` is None where the row has none. ``text`` is what our own files have for a value that is no number."""
+
+    line: int
+    process: int
+    type: str
+    f: str
+    value: Any
+    time: int
+    key: Any = None
+    node: str | None = None
+    error: Any = None
+    text: str | None = None
+
+
+@dataclass(frozen=True)
+class Meaning:
+    """What a history leaves open: whether a ``cas`` that failed found another value (``observed``), or did not happen;
+    and the ``initial`` value of registers."""
+
+    observed: bool = False
+    initial: Any = None
+
+
+@dataclass
+class Rows:
+    """Rows for a history: (type, f, value, key, process, time, node, error)."""
+
+    rows: list[tuple[str, str, Any, int | None, int, int, str | None, str | None]] = field(default_factory=list)
+
+    def add(self, event: Event, kind: str, value: Any, key: int | None = None, error: str | None = None) -> None:
+        """A row that says when and by whom what a foreign one says."""
+        told = event.error if error is None else error
+        text = told if told is None or isinstance(told, str) else json.dumps(told, default=str)
+        self.rows.append((kind, event.f, value, key, event.process, event.time, event.node, text))
+
+    def table(self, run: str) -> pa.Table:
+        """The rows as a table of HISTORY_SCHEMA."""
+        columns: dict[str, list[Any]] = {name: [] for name in HISTORY_SCHEMA.names}
+        for index, (kind, f, value, key, process, time, node, error) in enumerate(self.rows):
+            number, text = encode_value(value)
+            entries = (run, index, time, process, TYPE_CODES[kind], f, NO_VALUE if key is None else key, number, text,
+                       node, error)  # fmt: skip
+            for name, entry in zip(HISTORY_SCHEMA.names, entries, strict=True):
+                columns[name].append(entry)
+        return pa.table(columns, schema=HISTORY_SCHEMA)
+
+
+class Ids:
+    """Numbers from 1 for values of any kind, in order of first sight; equal values, as their format says, have one."""
+
+    def __init__(self) -> None:
+        self._known: dict[Hashable, int] = {}
+
+    def of(self, value: Any) -> int:
+        """The number of a value."""
+        return self._known.setdefault(freeze(value), len(self._known) + 1)
+
+
+class Translation(Protocol):
+    """Makes rows of events, one after another; ``begun`` is the invocation that a completion ends."""
+
+    def __call__(self, event: Event, begun: Event | None, to: Rows) -> None: ...
+
+
+def _known(event: Event, functions: Collection[str], what: str) -> None:
+    if event.f not in functions:
+        raise Unfit("f", f"one of {', '.join(functions)} is expected for a {what}, not {event.f!r:.40}")
+
+
+class Registers:
+    """``read``, ``write`` and ``cas`` of one register, or of several by keys.
+
+    Keys are a field of their own, or ``[key value]``, as ``independent`` of Jepsen and Maelstrom's ``lin-kv`` have it:
+    then all invocations have that form. A register that was never written holds the initial value.
+    """
+
+    functions = ("read", "write", "cas")
+
+    def __init__(self, meaning: Meaning, events: Iterable[Event]) -> None:
+        self._meaning = meaning
+        self._values, self._keys = Ids(), Ids()
+        self._first = freeze(meaning.initial)
+        invoked = [event for event in events if event.type == INVOKE]
+        self._keyed = bool(invoked) and all(_has_key(event) for event in invoked)
+
+    def __call__(self, event: Event, begun: Event | None, to: Rows) -> None:
+        _known(event, self.functions, "register")
+        # What may have happened stands in the invocation, also where the completion says something else.
+        key, value = self._parts(begun or event)
+        if begun is not None and event.f == "read" and event.type == OK:
+            value = self._read(key, event)
+        if event.f == "cas":
+            # Both from the start: of one that never ends it is known what it expected, too.
+            old, new = map(self._number, _pair(value, "a cas needs [expected new]"))
+            failed = event.type == FAIL and self._meaning.observed
+            error = NO_MATCH if failed else _not(NO_MATCH, event) if event.type == FAIL else None
+            to.add(event, event.type, (old, new), key, error)
+            return
+        told = event.f == "write" or event.type == OK
+        to.add(event, event.type, self._number(value) if told else None, key)
+
+    def _parts(self, event: Event) -> tuple[int, Any]:
+        """The key's number, and the value without it."""
+        if event.key is not None:
+            return self._keys.of(event.key), event.value
+        if not self._keyed:
+            return 0, event.value
+        key, value = _pair(event.value, "[key value] is expected")
+        return self._keys.of(key), value
+
+    def _read(self, key: int, event: Event) -> Any:
+        """What a read gave; with keys, the value may be nil without its key."""
+        if not self._keyed or event.value is None:
+            return event.value
+        of, value = _pair(event.value, "[key value] is expected, as in the invocation")
+        if self._keys.of(of) != key:
+            raise Unfit("value", f"the key of the invocation is expected, not {shown(of)}")
+        return value
+
+    def _number(self, value: Any) -> int:
+        return 0 if freeze(value) == self._first else self._values.of(value)
+
+
+def _has_key(event: Event) -> bool:
+    value = event.value
+    if event.key is not None or not isinstance(value, list | tuple) or len(value) != 2:
+        return False
+    return event.f != "cas" or (isinstance(value[1], list | tuple) and len(value[1]) == 2)
+
+
+def _pair(value: Any, expected: str) -> tuple[Any, Any]:
+    if not isinstance(value, list | tuple) or len(value) != 2:
+        raise Unfit("value", f"{expected}, not {shown(value)}")
+    return value[0], value[1]
+
+
+def _not(word: str, event: Event) -> str:
+    """The error of an operation that certainly did not happen, which must not read as an observation."""
+    told = event.error
+    text = "did not happen" if told is None else told if isinstance(told, str) else json.dumps(told, default=str)
+    return f"did not happen: {text}" if text == word else text
+
+
+class Queues:
+    """``enqueue`` and ``dequeue`` of one queue, or of several by a key. A ``drain`` takes a list of messages, and then
+    the queue was empty."""
+
+    functions = ("enqueue", "dequeue", "drain")
+
+    def __init__(self, meaning: Meaning, events: Iterable[Event]) -> None:
+        self._messages, self._queues = Ids(), Ids()
+        self._seen = 0
+        self._drains: dict[int, int] = {}
+        """Process -> how many events there were before it began its drain."""
+        self._put: dict[int, int] = {}
+        """Queue -> how many events there were before a message was last put there, or may have been put back."""
+
+    def __call__(self, event: Event, begun: Event | None, to: Rows) -> None:
+        _known(event, self.functions, "queue")
+        asked = (begun or event).key
+        key = 0 if asked is None else self._queues.of(asked)
+        self._note(event, key)
+        if event.f == "enqueue":
+            sent = (begun or event).value
+            if sent is None:
+                raise Unfit("value", "an enqueue needs a message; nil is what a take of an empty queue gives")
+            to.add(event, event.type, self._message(sent), key)
+        elif event.type == INVOKE:
+            to.add(event, INVOKE, None, key)
+        elif event.type == FAIL:
+            to.add(event, FAIL, None, key, _EMPTY if _found_empty(event) else None)
+        elif event.f == "drain":
+            self._drained(event, key, to)
+        elif event.type == OK and event.value is None:
+            to.add(event, FAIL, None, key, _EMPTY)
+        else:
+            to.add(event, event.type, None if event.value is None else self._message(event.value), key)
+
+    def _drained(self, event: Event, key: int, to: Rows) -> None:
+        """What a drain took, a row for each message; one that ended ``info`` may have taken more."""
+        taken = event.value
+        if not isinstance(taken, list | tuple):
+            word = isinstance(taken, str) and taken in _NOTHING_LEFT
+            if event.type == OK and taken is not None and not word:
+                raise Unfit("value", f"a drain that ended ok needs a list of messages, :exhausted or nil, not "
+                                     f"{shown(taken)}")  # fmt: skip
+            taken = ()
+        for each in taken:
+            to.add(event, OK, self._message(each), key)
+            to.add(event, INVOKE, None, key)
+        if event.type != OK:
+            to.add(event, INFO, None, key)
+        # The queue was empty at some time within the drain, which ends later than what was put there meanwhile.
+        elif taken and self._put.get(key, 0) > self._drains[event.process]:
+            to.add(event, FAIL, None, key, "messages were put there meanwhile")
+        else:
+            to.add(event, FAIL, None, key, _EMPTY)
+
+    def _note(self, event: Event, key: int) -> None:
+        self._seen += 1
+        if event.f == "drain" and event.type == INVOKE:
+            self._drains[event.process] = self._seen
+        put = event.f == "enqueue" and event.type == OK
+        put_back = event.f != "enqueue" and event.type == FAIL and not _found_empty(event)
+        if put or put_back:
+            self._put[key] = self._seen
+
+    def _message(self, value: Any) -> tuple[int, int]:
+        return 0, self._messages.of(value)
+
+
+def _found_empty(event: Event) -> bool:
+    """Whether a take that failed says that the queue was empty."""
+    if event.error is None:
+        return event.f == "dequeue"
+    return isinstance(event.error, str) and event.error in _NOTHING_LEFT
+
+
+class Locks:
+    """``acquire`` and ``release``. The invocation's value names the owner, or nobody: then it is the process. A whole
+    number that an acquire gave besides is its fencing token."""
+
+    functions = ("acquire", "release")
+
+    def __init__(self, meaning: Meaning, events: Iterable[Event]) -> None:
+        self._owners = Ids()
+
+    def __call__(self, event: Event, begun: Event | None, to: Rows) -> None:
+        _known(event, self.functions, "lock")
+        if event.key is not None:
+            raise Unfit("key", "a history of one lock is expected, without keys")
+        value, sent = event.value, (begun or event).value
+        if begun is None:
+            to.add(event, event.type, None if sent is None else self._owners.of(sent), 0)
+        elif event.type == OK and value is False:
+            to.add(event, FAIL, None, 0, REFUSED)
+        elif event.type == FAIL:
+            to.add(event, FAIL, None, 0, _not(REFUSED, event))
+        else:
+            token = event.f == "acquire" and event.type == OK and type(value) is int and freeze(value) != freeze(sent)
+            to.add(event, event.type, value if token else None, 0)
+
+
+TRANSLATIONS: Mapping[str, Callable[[Meaning, Iterable[Event]], Translation]] = {
+    "register": Registers, "queue": Queues, "consume-last": Queues, "lock": Locks, "lease": Locks,
+}  # fmt: skip
+"""Workload -> what makes its operations of foreign ones."""
+
+
+JUDGED_BY: Mapping[str, tuple[str, ...]] = {
+    "register": ("register",), **dict.fromkeys(("queue", "consume-last"), ("lost", "phantom", "duplicated")),
+    "lock": (MUTEX, "fencing"), "lease": ("mutual-exclusion", "fencing"),
+}  # fmt: skip
+"""Workload -> the checks that decide: those that need nothing but what clients did."""
+
+
+def translated(events: Iterable[Event], make: Callable[[Meaning, Iterable[Event]], Translation], meaning: Meaning,
+               refuse: Callable[[int, str, str], Exception]) -> Rows:
+    """The rows of events in the order in which they happened. Raises what ``refuse`` makes of a line, a field and what
+    is expected there."""
+    events, rows = list(events), Rows()
+    clients = [event for event in events if event.process >= 0]
+    translate, open_ones = make(meaning, clients), dict[int, Event]()
+    for event in events:
+        if event.process < 0:
+            rows.add(event, INFO, event.value)
+            continue
+        begun = None if event.type == INVOKE else open_ones.pop(event.process, None)
+        if event.type == INVOKE and (other := open_ones.get(event.process)) is not None:
+            raise refuse(event.line, "process", f"{other.f} of line {other.line} has not ended")
+        if event.type != INVOKE and (begun is None or begun.f != event.f):
+            what = "it has invoked nothing" if begun is None else f"it has invoked {begun.f} in line {begun.line}"
+            raise refuse(event.line, "f", f"{event.f} ends here, but {what}")
+        if event.type == INVOKE:
+            open_ones[event.process] = event
+        try:
+            translate(event, begun, rows)
+        except Unfit as error:
+            raise refuse(event.line, error.field, str(error)) from None
+    return rows
