@@ -1,4 +1,4 @@
-"""Faults that an imported history claims: what its nemesis says that it did, which nobody has proven.
+"""Faults that an imported history claims: actions of its nemesis, without evidence.
 
 Jepsen writes each action of a nemesis twice, when it begins and when it is done, both as ``info``. Some actions end
 what others began: ``start-partition`` and ``stop-partition``, ``kill`` and ``start``.
@@ -22,7 +22,7 @@ _WORD = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,30}")
 
 @dataclass(frozen=True)
 class Action:
-    """What a nemesis says that it did: a name, a value that can be written as JSON, and a time in nanoseconds."""
+    """An action of a nemesis: its name, a value that JSON can hold, and a time in nanoseconds."""
 
     f: str
     value: Any
@@ -32,7 +32,7 @@ class Action:
 def claimed_faults(actions: Iterable[Action]) -> list[LedgerLine]:
     """The ledger's lines for the actions of a nemesis: one where a fault begins, one where it ends.
 
-    An action that ends nothing by its name begins a fault. What no action ends lasts to the end of the history.
+    An action that ends nothing by its name begins a fault. A fault that no action ends lasts to the end of the history.
     """
     lines: list[LedgerLine] = []
     open_faults: dict[str, int] = {}

@@ -1,4 +1,4 @@
-"""Files of histories that were recorded elsewhere: by Jepsen, by Maelstrom, by clients of one's own."""
+"""Files of histories that were recorded elsewhere: by Jepsen, by Maelstrom, or by other clients."""
 
 from __future__ import annotations
 
@@ -34,16 +34,17 @@ from stormproof.text import amount
 from stormproof.vocabulary import REGISTER
 
 OURS = "; stormproof history of run "
-"""How an EDN file begins that was written here: its rows are taken as they are."""
+"""The beginning of an EDN file that Stormproof wrote. Its rows need no translation."""
 _SCHEMA = '{"schema":'
-"""How a file of JSON lines begins that was written here."""
+"""The beginning of JSON lines that Stormproof wrote."""
 _FIELDS = ("process", "type", "f")
 
 
 @dataclass(frozen=True)
 class Foreign:
-    """What a file holds: rows in HISTORY_SCHEMA, how many ``operations`` of clients were invoked, and the faults that
-    it claims. Some lines were ``passed_over``; ``first`` is the first of them. ``ours``: a client of ours made it."""
+    """The content of a file: rows in HISTORY_SCHEMA, the number of clients' ``operations``, and the faults that it
+    claims. ``passed_over`` counts the lines that hold no row; ``first`` is the first of them. ``ours``: Stormproof
+    wrote the file."""
 
     table: pa.Table
     operations: int
@@ -53,7 +54,7 @@ class Foreign:
     first: str = ""
 
     def told(self) -> str:
-        """What was read, for a person."""
+        """The content in words."""
         text = amount(self.operations, "operation")
         if self.claims:
             text += f", {amount(sum(line.phase == INJECT for line in self.claims), 'claimed fault')}"
@@ -64,11 +65,11 @@ class Foreign:
 
 @dataclass(frozen=True)
 class Choices:
-    """What a person says of a history, as typed.
+    """The user's options for a history, as typed.
 
-    ``failed_cas`` is what a ``cas`` that failed means, by default what it means in the file's format; ``initial`` the
-    first value of registers; ``reentrant``: a lock's holder may acquire it again; ``pass_over`` are processes that are
-    no clients; ``allow_empty``: it may be that no client did anything.
+    ``failed_cas`` is the meaning of a ``cas`` that ended ``fail``; by default the file's format decides. ``initial`` is
+    the first value of registers. With ``reentrant``, a lock's holder may acquire it again. Rows of processes in
+    ``pass_over`` are left out. With ``allow_empty``, a history without operations is valid.
     """
 
     failed_cas: str | None = None
@@ -89,7 +90,7 @@ def read_foreign(path: Path, workload: str, choices: Choices) -> Foreign:
     """A file's history, in the words of a workload.
 
     Raises:
-        HistoryError: the file is no history, or one of something else than the workload is about.
+        HistoryError: the file holds no history, or a row does not fit the workload.
         UsageError: histories of this workload can't be read.
     """
     if choices.failed_cas not in (None, *FAILED_CAS):

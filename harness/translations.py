@@ -1,7 +1,7 @@
-"""Histories of others, in the words of a workload: what their operations say, as rows that checks know.
+"""Translation of foreign histories into the words of a workload, as rows that checks know.
 
-What an operation's end means stays as Jepsen has it: ``ok`` happened, ``fail`` did not, ``info`` may have, and so may
-what never ended.
+The ends of operations keep Jepsen's meaning: ``ok`` happened, ``fail`` did not. ``info`` may have happened, and so may
+an operation without an end.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from workloads.register_client import NO_MATCH
 
 _EMPTY = "empty"
 _NOTHING_LEFT = frozenset({"empty", ":empty", "exhausted", ":exhausted"})
-"""What a take says that found the queue empty."""
+"""Words of a take that found the queue empty."""
 
 
 class Unfit(ValueError):
-    """A field of a row is not what it must be: ``field`` names it, the text says what is expected."""
+    """A row does not fit: ``field`` is the name of its wrong field, the text tells the expected value."""
 
     def __init__(self, field: str, text: str) -> None:
         super().__init__(text)
@@ -35,7 +35,7 @@ class Unfit(ValueError):
 @dataclass(frozen=True)
 class Event:
     """One row of a foreign history: ``process`` is a number from 0, ``time`` in nanoseconds, ``line`` its place in the
-    file. ``key`` is None where the row has none. ``text`` is what our own files have for a value that is no number."""
+    file. ``key`` is None where the row has none. ``text`` is the JSON of a value in our own files."""
 
     line: int
     process: int
@@ -51,8 +51,8 @@ class Event:
 
 @dataclass(frozen=True)
 class Meaning:
-    """What a history leaves open: whether a ``cas`` that failed found another value (``observed``), or did not happen;
-    and the ``initial`` value of registers."""
+    """The meaning of a history as far as its rows do not tell it. With ``observed``, a ``cas`` that ended ``fail``
+    found another value; otherwise it did not happen. ``initial`` is the first value of registers."""
 
     observed: bool = False
     initial: Any = None
@@ -65,7 +65,7 @@ class Rows:
     rows: list[tuple[str, str, Any, int | None, int, int, str | None, str | None]] = field(default_factory=list)
 
     def add(self, event: Event, kind: str, value: Any, key: int | None = None, error: str | None = None) -> None:
-        """A row that says when and by whom what a foreign one says."""
+        """Append a row with the time, process and node of a foreign one."""
         told = event.error if error is None else error
         text = told if told is None or isinstance(told, str) else json.dumps(told, default=str)
         self.rows.append((kind, event.f, value, key, event.process, event.time, event.node, text))
@@ -107,8 +107,8 @@ def _known(event: Event, functions: Collection[str], what: str) -> None:
 class Registers:
     """``read``, ``write`` and ``cas`` of one register, or of several by keys.
 
-    Keys are a field of their own, or ``[key value]``, as ``independent`` of Jepsen and Maelstrom's ``lin-kv`` have it:
-    then all invocations have that form. A register that was never written holds the initial value.
+    Each row has a field ``key``, or all invocations have values ``[key value]``, as in Jepsen's ``independent`` and in
+    Maelstrom's ``lin-kv``. A register that was never written holds the initial value.
     """
 
     functions = ("read", "write", "cas")
@@ -122,7 +122,7 @@ class Registers:
 
     def __call__(self, event: Event, begun: Event | None, to: Rows) -> None:
         _known(event, self.functions, "register")
-        # What may have happened stands in the invocation, also where the completion says something else.
+        # The invocation tells the operation; the completion of one that ended ``info`` may have a reason as its value.
         key, value = self._parts(begun or event)
         if begun is not None and event.f == "read" and event.type == OK:
             value = self._read(key, event)
@@ -146,7 +146,7 @@ class Registers:
         return self._keys.of(key), value
 
     def _read(self, key: int, event: Event) -> Any:
-        """What a read gave; with keys, the value may be nil without its key."""
+        """The value that a read gave; with keys, nil may come without its key."""
         if not self._keyed or event.value is None:
             return event.value
         of, value = _pair(event.value, "[key value] is expected, as in the invocation")
@@ -214,7 +214,7 @@ class Queues:
             to.add(event, event.type, None if event.value is None else self._message(event.value), key)
 
     def _drained(self, event: Event, key: int, to: Rows) -> None:
-        """What a drain took, a row for each message; one that ended ``info`` may have taken more."""
+        """Add a row for each message that a drain took. A drain that ended ``info`` may have taken more."""
         taken = event.value
         if not isinstance(taken, list | tuple):
             word = isinstance(taken, str) and taken in _NOTHING_LEFT
@@ -227,7 +227,7 @@ class Queues:
             to.add(event, INVOKE, None, key)
         if event.type != OK:
             to.add(event, INFO, None, key)
-        # The queue was empty at some time within the drain, which ends later than what was put there meanwhile.
+        # The queue was empty at some time within the drain. A message may have come there after that.
         elif taken and self._put.get(key, 0) > self._drains[event.process]:
             to.add(event, FAIL, None, key, "messages were put there meanwhile")
         else:
@@ -254,8 +254,8 @@ def _found_empty(event: Event) -> bool:
 
 
 class Locks:
-    """``acquire`` and ``release``. The invocation's value names the owner, or nobody: then it is the process. A whole
-    number that an acquire gave besides is its fencing token."""
+    """``acquire`` and ``release``. The owner is the invocation's value, or the process where that is nil. Another whole
+    number that an acquire gave is its fencing token."""
 
     functions = ("acquire", "release")
 
@@ -293,8 +293,8 @@ JUDGED_BY: Mapping[str, tuple[str, ...]] = {
 
 def translated(events: Iterable[Event], make: Callable[[Meaning, Iterable[Event]], Translation], meaning: Meaning,
                refuse: Callable[[int, str, str], Exception]) -> Rows:
-    """The rows of events in the order in which they happened. Raises what ``refuse`` makes of a line, a field and what
-    is expected there."""
+    """The rows of events, which are given in the order in which they happened. For a row that does not fit it raises
+    ``refuse(line, field, expected)``."""
     events, rows = list(events), Rows()
     clients = [event for event in events if event.process >= 0]
     translate, open_ones = make(meaning, clients), dict[int, Event]()

@@ -20,16 +20,16 @@ from stormproof.text import amount
 MUTEX, REENTRANT = "mutex", "reentrant-mutex"
 """The checks of a lock that its holder can't acquire again, and of one that it can."""
 REFUSED = "refused"
-"""The error of an acquire that was refused because the lock was held, or of a release by somebody who had no lock. A
-failure for any other reason shows nothing."""
+"""The error of an acquire of a lock that was held, and of a release without the lock. A failure for any other reason
+shows nothing."""
 
 
 def check(run: Run, kind: Kind) -> CheckOutcome:
     """Whether some order of instants explains the answers: porcupine's ``lock`` or ``reentrant-lock``.
 
     An operation that ended ``ok`` happened, one that ended ``info`` or never ended may have, at any time after its
-    invocation. The owner is whom the invocation names, else the process. A lock has no time limit: what was acquired is
-    held until its owner releases it.
+    invocation. The owner is the invocation's value, else the process. A lock has no time limit: its owner holds it
+    until the owner releases it.
     """
     found = operations_of(run)
     held = sum(operation.input[0] == ACQUIRE and operation.ret is not None and operation.output

@@ -47,7 +47,7 @@ def import_jsonl(path: Path) -> pa.Table:
     """Read a history as a table of HISTORY_SCHEMA; without a first line the run is named after the file.
 
     Raises:
-        HistoryError: a line is no row; the message names it.
+        HistoryError: a line does not hold a row; the message names it.
     """
     run = path.stem
     rows: list[dict[str, Any]] = []
@@ -127,11 +127,11 @@ _FIELDS: Mapping[str, tuple[bool, Callable[[Any], bool], str]] = {
     "node": (False, _is_text_or_null, "a text"),
     "error": (False, _is_text_or_null, "a text"),
 }
-"""Field of a row -> whether each row has it, whether a value fits, and what is expected."""
+"""Field of a row -> whether each row has it, whether a value fits, and the expected value in words."""
 
 
 def _wrong(data: Mapping[str, Any], index: int) -> str:
-    """The first field that is not as it should be, and what is expected; empty: all are."""
+    """The first wrong field with the expected value; empty if all fields fit."""
     if data.get("index", index) != index:
         return f"index: {index} is expected, the number of the row, not {_shown(data['index'])}"
     for name, (needed, fits, expected) in _FIELDS.items():
