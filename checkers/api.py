@@ -26,6 +26,11 @@ class WholeRun(Protocol):
         ...
 
     @property
+    def gone_queues(self) -> Mapping[int, tuple[int, int]]:
+        """As ``Run.gone_queues``."""
+        ...
+
+    @property
     def accounts(self) -> Mapping[int, float]:
         """As ``Run.accounts``."""
         ...
@@ -54,7 +59,8 @@ def examples_of(found: Iterable[Iterable[Example]]) -> tuple[Anomaly, ...]:
 
 class RunCheck(Check):
     """A check whose ``function`` takes a ``Run``; ``one`` and ``more`` are what a verdict's sentence says of one
-    anomaly, and of several. ``by_parts`` is the same for a run in parts. The rest is explained at ``Check``."""
+    anomaly, and of several. ``by_parts`` is the same for a run in parts. One that ``leads`` is told before all others,
+    by the summary of what it found. The rest is explained at ``Check``."""
 
     def __init__(
         self,
@@ -70,6 +76,7 @@ class RunCheck(Check):
         speaks_when_held: bool = False,
         headline_figures: bool = False,
         by_parts: ByParts | None = None,
+        leads: bool = False,
     ) -> None:
         self.name = name
         self.guarantee = guarantee
@@ -79,6 +86,7 @@ class RunCheck(Check):
         self.speaks_when_held = speaks_when_held
         self.headline_figures = headline_figures
         self.by_parts = by_parts
+        self.leads = leads
         self._function = function
         self._one, self._more = one, more
 

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from checkers.api import RunCheck
+from checkers.checks.recovery import never_again
 from checkers.history import CREATES, DELETES, READS
 from checkers.run import Run, noun_of
 from stormproof import vocabulary
@@ -81,6 +82,8 @@ def check(run: Run) -> CheckOutcome:
 
 def _results(run: Run) -> Iterator[tuple[str, Any, GateResult]]:
     yield "completed", True, _completed(run)
+    if (last := run.recovered) is not None and not last["healthy"] and not run.info.get("failure"):
+        yield "healthy", True, GateResult(False, False, never_again(run, last))
     if run.info.get("guarantees") == []:
         yield "guarantees", True, GateResult(False, 0, "it names no guarantee that the run is judged by")
     if run.standstills:
@@ -287,6 +290,7 @@ def asks(name: str, wanted: Any) -> str:
 
 ASKS: Mapping[str, str] = {
     "completed": "the run came to its end",
+    "healthy": "the cluster was healthy again once all faults were healed",
     "guarantees": "it names the guarantees that it is judged by",
     OPERATIONS: "clients did something",
     "schedule": "the faults happened as planned, though the harness stood still",

@@ -15,7 +15,15 @@ from checkers.history import dense_keys
 from stormproof import vocabulary
 from stormproof.history.columns import Bools, HistoryColumns, Int64s
 from stormproof.history.schema import NO_VALUE
+from stormproof.operation import NOT_FOUND
 from stormproof.unnamed_takes import CRASHED, OPEN, limit_of
+
+
+def said_not_found(h: HistoryColumns) -> Bools:
+    """By row: a completion that says that what was asked for is not there."""
+    told = np.asarray([*(name.startswith(NOT_FOUND) for name in h.error.names), False], dtype=np.bool_)
+    rows: Bools = (h.kind == vocabulary.FAIL) & told[h.error.codes]
+    return rows
 
 
 @dataclass(frozen=True)
@@ -27,20 +35,50 @@ class QueueEnds:
     empty: Bools
     depths: Mapping[int, tuple[int, int]]
     declared: Mapping[str, Any] | None
+    patience: int | None = None
+    """Nanoseconds for which every answer has to be that a queue is not there, until it is taken for gone; None: the
+    cluster was not healthy, so that no such answer proves anything."""
 
     @cached_property
     def undrained(self) -> Mapping[int, str]:
         """Queues whose drain did not finish, with the reason.
 
-        A queue is drained when a drain found it empty that was invoked after everything else on it had completed. A
-        take that never completed does not prevent that: ``accounts`` says what it may hold.
+        A queue is drained when a drain found it empty that was invoked after everything else on it had completed; or
+        when it is gone. A take that never completed does not prevent that: ``accounts`` says what it may hold.
         """
         reasons = {}
         for queue, (busy, found_empty) in self._last_words.items():
-            if found_empty <= busy:
+            if found_empty <= busy and queue not in self.gone:
                 reasons[queue] = ("no drain ever found it empty" if found_empty < 0 else
                                   "its last drain ended before it had found it empty")  # fmt: skip
         return reasons
+
+    @cached_property
+    def gone(self) -> Mapping[int, tuple[int, int]]:
+        """Queues that are gone as a whole, each with the first and the last row that say so.
+
+        Once everything else on it had completed, drains were told that the queue is not there (or found it empty), the
+        last time too, for ``patience`` at least; and no drain of it ended with another error.
+        """
+        h = self.history
+        absent = said_not_found(h)
+        found: dict[int, tuple[int, int]] = {}
+        if self.patience is None or not absent.any():
+            return found
+        ended = (h.kind != vocabulary.INVOKE) & (h.role >= vocabulary.ENQUEUE) & (h.role <= vocabulary.DRAIN)
+        drains = h.role == vocabulary.DRAIN
+        for queue in np.unique(h.key[absent & drains]).tolist():
+            here = ended & (h.key == queue)
+            answers = here & drains & (absent | self.empty)
+            failed = here & drains & ~answers & ((h.kind == vocabulary.FAIL) | (h.value == NO_VALUE))
+            others = np.flatnonzero(here & ~answers)
+            rows = np.flatnonzero(answers)
+            rows = rows[h.partner[rows] > others.max(initial=-1)]
+            if failed.any() or not len(rows) or not absent[rows[-1]]:
+                continue
+            if h.time[rows[-1]] - h.time[rows[0]] >= self.patience:
+                found[queue] = int(rows[0]), int(rows[-1])
+        return found
 
     @cached_property
     def open(self) -> Mapping[int, str]:
@@ -97,6 +135,8 @@ class QueueEnds:
         known = finds[h.partner[finds] > busy].tolist()
         if self._read_as_empty(queue):
             known.append(self.depths[queue][1])
+        if queue in self.gone:
+            known.append(self.gone[queue][1])
         return min(known, default=h.rows)
 
     def _read_as_empty(self, queue: int) -> bool:

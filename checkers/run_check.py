@@ -16,7 +16,6 @@ from checkers.verdict import CheckVerdict, Verdict
 from checkers.wholeness import demand_whole, ended_early
 from stormproof import vocabulary
 from stormproof.contracts.check import INVALID, UNKNOWN, VALID, Check, CheckOutcome, RecordedRun, worst
-from stormproof.contracts.invariant import INVARIANTS
 from stormproof.errors import HistoryError
 from stormproof.run_folder import IMPORTED, read_run, written_by
 from stormproof.text import amount
@@ -226,12 +225,13 @@ def _sentence(under: str, results: Iterable[CheckVerdict]) -> str:
     deciding = [result for result in results if result.decides]
     verdict = worst(result.outcome.verdict for result in deciding)
     if verdict == INVALID:
-        bad = [result for result in deciding if result.outcome.verdict == INVALID]
-        clauses = [text for result in bad if (text := load_check(result.check).clause(result.outcome.count))]
+        found = [(load_check(result.check), result) for result in deciding if result.outcome.verdict == INVALID]
+        # What ended the run, or the service, is told first.
+        first = [result.outcome.summary for check, result in found if getattr(check, "leads", False)]
+        others = [(check, result) for check, result in found if not getattr(check, "leads", False)]
+        clauses = [text for check, result in others if (text := check.clause(result.outcome.count))]
         # The readings repeat what the loud checks say: they speak when nothing else does.
-        clauses = clauses or [result.outcome.summary for result in bad if result.check != INVARIANTS]
-        # What ended the run is told first.
-        clauses = [result.outcome.summary for result in bad if result.check == INVARIANTS] + clauses
+        clauses = first + (clauses or [result.outcome.summary for _, result in others])
         return f"Invalid: {_join(clauses)}{under}."
     if verdict == UNKNOWN:
         open_ones = [result for result in deciding if result.outcome.verdict == UNKNOWN]

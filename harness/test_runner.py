@@ -176,6 +176,7 @@ class TestRunner:
         """Whether the load has begun, and nobody sets the system right."""
         self.phases: list[dict[str, Any]] = []
         self.recovery: dict[str, Any] | None = None
+        self.repair_errors: list[str] = []
         self._attached = False
         """Whether clients were let into a system that ran before, so that something of this run may be there."""
         self._over = False
@@ -428,33 +429,56 @@ class TestRunner:
             await work
         finally:
             on_call.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
+            try:
                 await on_call
+            except asyncio.CancelledError:
+                pass
+            except StormproofError as error:
+                self._repair_failed(str(error))
 
     async def _heal(self) -> None:
         """Undo all faults, and wait for health."""
         await self.nemesis.heal_all()
-        bound = float(self.test.options[SETTLE_TIMEOUT.name])
-        start = self.clock()
-        healthy = await self.cluster.await_healthy(bound)
-        seconds = (self.clock() - start) / SECOND
-        state = "" if healthy else await self.cluster.describe()
-        self.recovery = {"healthy": healthy, "seconds": seconds, "bound": bound, "state": state}
-        if not healthy:
-            # The drain will tell what became of the messages; the failure keeps the run from being *valid*.
-            trouble = f"not healthy within {bound:g} s of the last heal: {state}"
-            self._tell("warning", text=trouble)
-            update_run(self.run_dir, failure=f"the cluster was {trouble}")
+        self.recovery = await self._health()
+        if not self.recovery["healthy"]:
+            self._tell("warning", text=f"not healthy within {self.recovery['bound']:g} s of the last heal: "
+                                       f"{self.recovery['state']}")  # fmt: skip
+
+    async def _health(self) -> dict[str, Any]:
+        """Wait until the cluster is healthy, for as long as it is given; whether it is, else what its nodes say."""
+        bound, start = float(self.test.options[SETTLE_TIMEOUT.name]) * timeout_scale(self.backend), self.clock()
+        try:
+            healthy = await self.cluster.await_healthy(bound)
+            state = "" if healthy else self._unsaid(await self.cluster.describe())
+        except Exception as error:  # a mistake in a hook of a plug-in must not cost the run its verdict
+            logger.exception("%s: looking at it failed", self.test.system)
+            healthy, state = False, f"looking at it failed: {type(error).__name__}: {error}"
+        return {"healthy": healthy, "seconds": (self.clock() - start) / SECOND, "bound": bound, "state": state}
 
     async def _repair(self) -> None:
-        """Do what an operator would, by the system's own manual."""
-        start = self.clock()
+        """Do what an operator would, by the system's own manual, and see whether the cluster is healthy then."""
+        assert self.recovery is not None
+        start, done = self.clock(), ""
         if self.cluster.helped_since is not None:  # it became healthy because of that
             start -= round((asyncio.get_running_loop().time() - self.cluster.helped_since) * SECOND)
         limit = float(self.test.options[SETTLE_TIMEOUT.name]) * timeout_scale(self.backend)
-        done = await self._of_the_system("repairing it", self.cluster.repair(), limit)
+        try:
+            done = await self._of_the_system("repairing it", self.cluster.repair(), limit)
+        except StormproofError as error:
+            self._repair_failed(str(error))
         if done:
             self._repaired(done, start)
+        if self.repair_errors:
+            self.recovery["repair_errors"] = self.repair_errors
+        if not self.recovery["healthy"] or self.repair_errors or (done and not self.backend.in_process):
+            self.recovery["after_repair"] = after = await self._health()
+            if not after["healthy"]:
+                self._tell("warning", text=f"not healthy within {after['bound']:g} s of the repair: {after['state']}")
+
+    def _repair_failed(self, error: str) -> None:
+        """Note that an operator's work went wrong; the run goes on without it."""
+        self.repair_errors.append(self._unsaid(error))
+        self._tell("warning", text=f"the repair failed: {self.repair_errors[-1]}")
 
     def _repaired(self, done: str, start: int | None = None) -> None:
         """Note what an operator did, from ``start`` on, and tell."""

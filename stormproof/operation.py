@@ -9,6 +9,9 @@ OK = "ok"
 FAIL = "fail"
 INFO = "info"
 
+NOT_FOUND = "not found"
+"""How the error of an operation begins whose object was not there, by the word of a node that would know."""
+
 NEMESIS = -1
 """Process number of the nemesis; clients count from 0."""
 

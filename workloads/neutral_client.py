@@ -12,14 +12,25 @@ from collections.abc import Awaitable
 from typing import Any, TypeVar
 
 from nodes.timeouts import within
-from stormproof.contracts.client import Delivery, EventConnection, NotDone, QueueConnection, WatchConnection
+from stormproof.contracts.client import (
+    Delivery,
+    EventConnection,
+    NotDone,
+    NotFound,
+    QueueConnection,
+    WatchConnection,
+)
 from stormproof.contracts.cluster import Cluster
-from stormproof.operation import Op
+from stormproof.operation import NOT_FOUND, Op
 from workloads.client import CONNECT, HOME, decode_body, encode_body, in_order
 
 T = TypeVar("T")
 
 CLOSE_SECONDS = 2.0
+NOT_FOUND_PAUSE = 0.25
+"""Seconds between two questions for something that was not there."""
+_REPEATED = ("dequeue", "drain", "poll", "scan")
+"""Functions that are asked for again at once."""
 
 
 class NeutralQueueClient:
@@ -78,6 +89,10 @@ class NeutralQueueClient:
             if self._connection is None:
                 await self.open()
             done = await self._carry_out(op)
+        except NotFound as error:  # a definite answer, so the connection is good
+            if op.f in _REPEATED:
+                await asyncio.sleep(NOT_FOUND_PAUSE)
+            done = op.fail(f"{NOT_FOUND}: {error}".removesuffix(": "))
         except NotDone as error:
             await self.close()
             done = op.fail(f"not done: {reason_of(error)}")

@@ -86,6 +86,9 @@ def conclude(parts: Sequence[Found], whole: WholeRun) -> CheckOutcome:
         if accounted := sum(told.count for told in lost) - count:
             figures["accounted"] = accounted
             text = f"at least {text}: {count + accounted:,} did not come, and {_may_have(accounted)}"
+        if gone := sorted(whole.gone_queues.keys() & {key for key, (each, _) in split.items() if each}):
+            figures["gone"] = gone
+            text += f"; queue {', '.join(map(str, gone[:5]))} is not there any more, by every answer of the drain"
         return CheckOutcome(INVALID, count, text, examples_of(told.examples for told in lost), figures)
     text = f"{undecided:,} of {confirmed:,} confirmed messages were not delivered"
     first = min((told.place, key) for key, each in missing.items() for told in each)[1]

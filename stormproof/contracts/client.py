@@ -51,6 +51,15 @@ class NotDone(Exception):
     """What was asked certainly did not happen; the text says why. Any other exception: it may have happened."""
 
 
+class NotFound(NotDone):
+    """The queue, log or key that was asked for is not there, by the word of a node that would know.
+
+    Raise it only for a definite answer of the leader, or of a group with a majority, about something that does not
+    expire by itself; a node that may lag behind has to raise ``NotDone``. Where such answers last until the drain's
+    limit, and no other came, everything that was confirmed and not delivered is lost.
+    """
+
+
 @dataclass(frozen=True)
 class Delivery:
     """A message that was taken from a queue; awaiting ``ack()`` takes it for good, or raises.

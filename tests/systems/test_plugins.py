@@ -150,8 +150,8 @@ def test_a_run_of_an_installed_package_is_checked_again(tmp_path: Path, monkeypa
 
 
 def test_mistakes_in_hooks(tmp_path: Path) -> None:
-    """Logs that can't be read and leaders that can't be told cost a run nothing; a repair that fails ends it with a
-    line that says where."""
+    """Logs that can't be read and leaders that can't be told cost a run nothing; a repair that fails is told with a
+    line that says where, and the run is judged all the same."""
     (tmp_path / "hooks.py").write_text(
         f"import sys; sys.path.append({str(HERE)!r})\nimport two_tier\n"
         "class Base(two_tier.TwoTier):\n    name = 'base'\n"
@@ -167,7 +167,8 @@ def test_mistakes_in_hooks(tmp_path: Path) -> None:
     assert done.status == 0 and "can't read its nodes' logs: IndexError" in done.err, done.err
     assert "Traceback" not in done.err, done.err
     failed = stormproof("test", "--system", "hooks.py:Repairs", *words, cwd=tmp_path)
-    assert failed.status == 3 and "repairing it failed: ZeroDivisionError" in failed.err, failed.err
+    assert failed.status != 3 and "repairing it failed: ZeroDivisionError" in failed.out, failed.out
+    assert failed.run is not None and len(failed.info["recovery"]["repair_errors"]) == 1
     assert "defect in the harness" not in failed.err
 
 
