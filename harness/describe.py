@@ -68,8 +68,9 @@ def create_run(test: Test, why: str, store: Path, runs: Path | None = None) -> P
     """
     work, backend, system = WORKLOADS.load(test.workload), BACKENDS.load(test.backend), SYSTEMS.load(test.system)
     # Time is free in simulation, so there a cluster that takes too long, or is never done, is not excused.
-    wanted = [*work.judged_by(test.options), *(["livelock"] if backend.in_process else [])]
+    wanted = [*work.judged_by(test.options)]
     wanted += [] if test.options.get(ATTACH.name) else ["recovery"]  # who runs it may have stopped it, too
+    wanted += ["livelock"] if backend.in_process else []
     rules: list[Invariant | Deadline] = [*system.invariants, *system.deadlines]
     invariants = {each.name: each.source for each in rules if test.options.get(INVARIANTS) and each.claimed(test)}
     wanted += [*([INVARIANTS] if invariants else []), *plugins.check_names()]
