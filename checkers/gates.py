@@ -15,11 +15,13 @@ import numpy as np
 from checkers.api import RunCheck
 from checkers.checks.recovery import never_again
 from checkers.history import CREATES, DELETES, READS
+from checkers.locks import SLEPT, STOOD_STILL, UPDATE
 from checkers.run import Run, noun_of
 from stormproof import vocabulary
 from stormproof.contracts.check import MAX_EXAMPLES, UNKNOWN, VALID, Anomaly, CheckOutcome
 from stormproof.contracts.fault import CUTS_LINKS
 from stormproof.history.ledger import FaultWindow
+from stormproof.text import amount
 from stormproof.vocabulary import ANY, MESSAGES
 
 DEFAULT_GATES: Mapping[str, Any] = {
@@ -162,6 +164,19 @@ def _min_ok(run: Run, wanted: Any) -> GateResult:
     return GateResult(not short, found, f"only {', '.join(short)} were confirmed, {asked} are asked for", told)
 
 
+def _stalls(run: Run, wanted: Any) -> GateResult:
+    """At least so many holders of a lock stood still; those that only slept do not count."""
+    h = run.history
+    ended = h.f.rows_with(UPDATE) & (h.process >= 0) & (h.kind != vocabulary.INVOKE)
+    found = int(np.count_nonzero(ended & h.error.rows_containing(STOOD_STILL)))
+    slept = int(np.count_nonzero(ended & h.error.rows_containing(SLEPT)))
+    reason = f"only {found:,} holders stood still, {wanted:,} are asked for"
+    if slept:
+        reason = (f"{amount(slept, 'stall does', 'stalls do')} not count: the system's connections do not say whether "
+                  "they send heart-beats (docs/systems.md: heartbeat, stand_still)")  # fmt: skip
+    return GateResult(found >= wanted, found, reason, f"{found:,} did")
+
+
 def _recovered(run: Run, wanted: Any) -> GateResult:
     """After everything else, a look for prepared transactions found none."""
     h = run.history
@@ -295,6 +310,7 @@ ASKS: Mapping[str, str] = {
     OPERATIONS: "clients did something",
     "schedule": "the faults happened as planned, though the harness stood still",
     "min_ok": "so many operations were confirmed at least: {listed}",
+    "min_stalls": "at least {n:,} holders of the lock stood still",
     "recovered": "in the end somebody saw that no prepared transaction was left",
     "min_changes_ok": "at least {n:,} changes were confirmed",
     "min_looks_ok": "at least {n:,} looks were confirmed",
@@ -313,6 +329,7 @@ ASKS: Mapping[str, str] = {
 
 GATES: Mapping[str, Gate] = {
     "min_ok": _min_ok,
+    "min_stalls": _stalls,
     "recovered": _recovered,
     "min_changes_ok": _at_least((*CREATES, *DELETES), "changes"),
     "min_looks_ok": _at_least(READS, "looks"),

@@ -11,6 +11,7 @@ from typing import Any
 
 from checkers.api import RunCheck
 from checkers.catalog import CHECKS, GATES
+from checkers.locks import closed_by_test
 from checkers.run import SECOND, Run, load_run
 from checkers.verdict import CheckVerdict, Verdict
 from checkers.wholeness import demand_whole, ended_early
@@ -255,13 +256,15 @@ def circumstances(run: Run) -> str:
     repaired = ", after repair" if run.repairs else ""
     if run.standstills:
         repaired += f", though the harness stood still for {sum(each.seconds for each in run.standstills):.1f} s"
+    if closed := closed_by_test(run):
+        repaired = f", after this test itself closed the connections of {amount(closed, 'holder')}{repaired}"
     if claimed := [fault.fault for fault in run.faults if fault.claimed]:
         names = ", ".join(f"{claimed.count(name)} {name}" for name in dict.fromkeys(claimed))
         return f" under {amount(len(claimed), 'claimed fault')} ({names}), without proof{repaired}"
     if not counts and (run.info.get("backend") or {}).get("name") == IMPORTED:
         return ", and no fault was recorded"
     if not counts:
-        return f", with no fault in force{repaired}"
+        return repaired if closed else f", with no fault in force{repaired}"
     listed = ", ".join(f"{count} {name}" for name, count in counts.items())
     total = sum(counts.values())
     return f" under {total} confirmed fault{'s' if total != 1 else ''} ({listed}){repaired}"

@@ -137,14 +137,27 @@ class RegisterConnection(Protocol):
 class LockConnection(Protocol):
     """A connection to a system that has locks of its own, as the workload `lease` with ``guard=service`` needs it.
 
-    What exceptions mean, and what the harness does, is as for ``QueueConnection``.
+    What exceptions mean, and what the harness does, is as for ``QueueConnection``. A connection tells how its locks end
+    by attributes that it may have:
+
+    * ``heartbeat`` is as for ``Beating``, whose ``stand_still`` then has to be there. 0 declares that nothing renews a
+      lock by itself, so that a holder that sleeps stands still. Without this attribute nobody knows that: stalls do not
+      count, and a run with ``holders=stalling`` is *unknown*.
+    * ``session`` is the number of seconds after which the system takes the locks of a silent client away, if that is
+      not the lease that ``acquire`` asks for.
+    * ``acquire_seconds`` is the time that the harness waits for ``acquire``. Without it, the harness waits a little
+      longer than a session, or a lease, lasts.
     """
 
     async def connect(self, host: str, port: int, local: str) -> None:
         """Connect from the address ``local``, which decides on which side of a partition the client stands."""
 
-    async def acquire(self, name: str, seconds: float) -> int:
-        """Wait for a lock, and have it for so many seconds; the token, which grows from holder to holder."""
+    async def acquire(self, name: str, seconds: float) -> int | None:
+        """Wait for a lock, and have it for so many seconds.
+
+        Returns:
+            The fencing token: any integer, larger for each holder than for those before. None: the system has none.
+        """
         ...
 
     async def give_up(self, name: str) -> None:

@@ -137,11 +137,18 @@ def lost_updates(rows: Sequence[Row]) -> int:
 
 def tokens_that_went_back(rows: Sequence[Row]) -> int:
     """Acquires whose token is one that an earlier one has, or less than one that had been given before they began."""
-    found = sorted((o for o in operations(rows) if o.f == "acquire" and o.kind == "ok" and o.value),
-                   key=lambda o: o.ret or 0)  # fmt: skip
-    return sum(any(other.value == each.value for other in found[:place])
-               or any((other.ret or 0) < each.call and other.value > each.value for other in found)
-               for place, each in enumerate(found))  # fmt: skip
+    found = sorted(((o, token) for o in operations(rows) if o.f == "acquire" and o.kind == "ok"
+                    and (token := token_of(o)) is not None), key=lambda had: had[0].ret or 0)  # fmt: skip
+    return sum(any(other == token for _, other in found[:place])
+               or any((o.ret or 0) < each.call and other > token for o, other in found)
+               for place, (each, token) in enumerate(found))  # fmt: skip
+
+
+def token_of(acquire: Done) -> int | None:
+    """Its value; where a history has no number for the token, its error says it."""
+    if acquire.value is None and acquire.error is not None:
+        return int(acquire.error.removeprefix("token "))
+    return None if acquire.value is None else int(acquire.value)
 
 
 def mutex_holds(rows: Sequence[Row], reentrant: bool) -> bool:
