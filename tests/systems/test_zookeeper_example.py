@@ -43,9 +43,9 @@ def tokens(ran: Ran) -> int:
 
 def test_holders_that_outlive_their_sessions(tmp_path: Path) -> None:
     """Without stalls, the same lock is safe. ZooKeeper's first token is 0."""
-    settings = ({"holders": "stalling"}, {"holders": "prompt"})
     with ThreadPoolExecutor() as pool:
-        bad, good = pool.map(lambda each: lease(tmp_path / each["holders"], refuse_old_tokens="false", **each), settings)
+        bad, good = pool.map(lambda holders: lease(tmp_path / holders, refuse_old_tokens="false", holders=holders),
+                             ("stalling", "prompt"))  # fmt: skip
     assert bad.status == 1 and bad.verdict["anomalies"]["two-holders"] > 0, bad.err + bad.out
     assert good.status == 0, good.err + good.out
     assert tokens(bad) >= 5 and tokens(good) >= 5
