@@ -24,7 +24,8 @@ from checkers.api import ByParts, NeedsWhole
 from checkers.catalog import CHECKS
 from checkers.history import pair_rows, validated
 from checkers.run import Run, SentTwice
-from checkers.run_check import attempt, attempts, checks_of, circumstances, counts_of, load_check, opened, verdict_of
+from checkers.run_check import attempt, attempts, checks_of, counts_of, load_check, opened, verdict_of
+from checkers.sentence import Circumstances, circumstances
 from checkers.verdict import CheckVerdict, Verdict
 from stormproof.contracts.check import UNKNOWN, Check, CheckOutcome
 from stormproof.errors import HistoryError
@@ -59,7 +60,7 @@ class Rest:
     outcomes: list[tuple[str, CheckOutcome | None]]
     decides: Mapping[str, bool]
     counts: Mapping[str, Any]
-    under: str
+    under: Circumstances
     open_queues: Mapping[int, str]
     accounts: Mapping[int, float]
     gone_queues: Mapping[int, tuple[int, int]]

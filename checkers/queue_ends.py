@@ -15,8 +15,11 @@ from checkers.history import dense_keys
 from stormproof import vocabulary
 from stormproof.history.columns import Bools, HistoryColumns, Int64s
 from stormproof.history.schema import NO_VALUE
-from stormproof.operation import NOT_FOUND
+from stormproof.operation import KEPT_BACK, NOT_FOUND
 from stormproof.unnamed_takes import CRASHED, OPEN, limit_of
+
+EMPTY = "empty"
+_LONGEST = 160
 
 
 def said_not_found(h: HistoryColumns) -> Bools:
@@ -24,6 +27,22 @@ def said_not_found(h: HistoryColumns) -> Bools:
     told = np.asarray([*(name.startswith(NOT_FOUND) for name in h.error.names), False], dtype=np.bool_)
     rows: Bools = (h.kind == vocabulary.FAIL) & told[h.error.codes]
     return rows
+
+
+def undrained_reason(h: HistoryColumns, here: Bools, found_empty: bool, role: int = vocabulary.DRAIN) -> str:
+    """Why the drain of what the rows ``here`` are about did not finish, with what the last drain was told that failed;
+    one that was told that messages are kept back is named before others."""
+    what = "its last drain ended before it had found it empty" if found_empty else "no drain ever found it empty"
+    failed = here & (h.role == role) & np.isin(h.kind, (vocabulary.FAIL, vocabulary.INFO)) & (h.error.codes >= 0)
+    rows = [int(row) for row in np.flatnonzero(failed) if h.error.at(int(row)) != EMPTY]
+    if not rows:
+        return what
+    row = next((row for row in reversed(rows) if KEPT_BACK in (h.error.at(row) or "")), rows[-1])
+    error = (h.error.at(row) or "").removeprefix("not done: ")
+    by = f"{h.node.at(row)}: " if h.node.at(row) else ""
+    if KEPT_BACK in error:
+        return f"no drain found it empty, since messages were kept back ({by}{error[:_LONGEST]})"
+    return f"{what} (the last error of a drain: {by}{error[:_LONGEST]})"
 
 
 @dataclass(frozen=True)
@@ -49,8 +68,7 @@ class QueueEnds:
         reasons = {}
         for queue, (busy, found_empty) in self._last_words.items():
             if found_empty <= busy and queue not in self.gone:
-                reasons[queue] = ("no drain ever found it empty" if found_empty < 0 else
-                                  "its last drain ended before it had found it empty")  # fmt: skip
+                reasons[queue] = undrained_reason(self.history, self.history.key == queue, found_empty >= 0)
         return reasons
 
     @cached_property

@@ -11,15 +11,14 @@ from typing import Any
 
 from checkers.api import RunCheck
 from checkers.catalog import CHECKS, GATES
-from checkers.locks import closed_by_test
 from checkers.run import SECOND, Run, load_run
+from checkers.sentence import Circumstances, circumstances, sentence
 from checkers.verdict import CheckVerdict, Verdict
 from checkers.wholeness import demand_whole, ended_early
 from stormproof import vocabulary
-from stormproof.contracts.check import INVALID, UNKNOWN, VALID, Check, CheckOutcome, RecordedRun, worst
+from stormproof.contracts.check import UNKNOWN, Check, CheckOutcome, RecordedRun
 from stormproof.errors import HistoryError
-from stormproof.run_folder import IMPORTED, read_run, written_by
-from stormproof.text import amount
+from stormproof.run_folder import read_run, written_by
 
 THREADED_ROWS = 1_000_000
 """From how many rows on checks are asked in several threads."""
@@ -68,10 +67,12 @@ def judge(run: Run) -> Verdict:
     return verdict_of(run.name, results, counts_of(run), circumstances(run))
 
 
-def verdict_of(name: str, results: tuple[CheckVerdict, ...], counts: Mapping[str, Any], under: str) -> Verdict:
+def verdict_of(
+    name: str, results: tuple[CheckVerdict, ...], counts: Mapping[str, Any], under: Circumstances
+) -> Verdict:
     """The verdict that follows from what the checks found; ``counts`` as ``counts_of`` tells them, ``under`` as
     ``circumstances``."""
-    return Verdict(name, _sentence(under, results), results, _figures(counts, results))
+    return Verdict(name, sentence(under, results, load_check), results, _figures(counts, results))
 
 
 def unjudged(name: str, reason: str, damage: str | None) -> Verdict:
@@ -219,52 +220,3 @@ def _figures(counts: Mapping[str, Any], results: Iterable[CheckVerdict]) -> dict
 def _kinds(run: Run, functions: Collection[str]) -> list[int]:
     """How many rows of clients are of each type, of some functions."""
     return [sum(int(run.tally[name][kind]) for name in functions) for kind in range(4)]
-
-
-def _sentence(under: str, results: Iterable[CheckVerdict]) -> str:
-    """One sentence for a person: what was found, or why nothing can be said, or what held."""
-    deciding = [result for result in results if result.decides]
-    verdict = worst(result.outcome.verdict for result in deciding)
-    if verdict == INVALID:
-        found = [(load_check(result.check), result) for result in deciding if result.outcome.verdict == INVALID]
-        # What ended the run, or the service, is told first.
-        first = [result.outcome.summary for check, result in found if getattr(check, "leads", False)]
-        others = [(check, result) for check, result in found if not getattr(check, "leads", False)]
-        clauses = [text for check, result in others if (text := check.clause(result.outcome.count))]
-        # The readings repeat what the loud checks say: they speak when nothing else does.
-        clauses = first + (clauses or [result.outcome.summary for _, result in others])
-        return f"Invalid: {_join(clauses)}{under}."
-    if verdict == UNKNOWN:
-        open_ones = [result for result in deciding if result.outcome.verdict == UNKNOWN]
-        gates = [result for result in open_ones if result.check == GATES]
-        return f"Unknown: {(gates or open_ones)[0].outcome.summary}."
-    held = [result.outcome.summary for result in results
-            if result.outcome.verdict == VALID and load_check(result.check).speaks_when_held]  # fmt: skip
-    return f"Valid: {_join(held) if held else 'every guarantee was kept'}{under}."
-
-
-def _join(clauses: list[str]) -> str:
-    return clauses[0] if len(clauses) == 1 else f"{', '.join(clauses[:-1])} and {clauses[-1]}"
-
-
-def circumstances(run: Run) -> str:
-    """The faults that were confirmed, and what was done after them, as a phrase."""
-    counts: dict[str, int] = {}
-    for fault in run.faults:
-        if fault.confirmed:
-            counts[fault.fault] = counts.get(fault.fault, 0) + 1
-    repaired = ", after repair" if run.repairs else ""
-    if run.standstills:
-        repaired += f", though the harness stood still for {sum(each.seconds for each in run.standstills):.1f} s"
-    if closed := closed_by_test(run):
-        repaired = f", after this test itself closed the connections of {amount(closed, 'holder')}{repaired}"
-    if claimed := [fault.fault for fault in run.faults if fault.claimed]:
-        names = ", ".join(f"{claimed.count(name)} {name}" for name in dict.fromkeys(claimed))
-        return f" under {amount(len(claimed), 'claimed fault')} ({names}), without proof{repaired}"
-    if not counts and (run.info.get("backend") or {}).get("name") == IMPORTED:
-        return ", and no fault was recorded"
-    if not counts:
-        return repaired if closed else f", with no fault in force{repaired}"
-    listed = ", ".join(f"{count} {name}" for name, count in counts.items())
-    total = sum(counts.values())
-    return f" under {total} confirmed fault{'s' if total != 1 else ''} ({listed}){repaired}"

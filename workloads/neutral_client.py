@@ -21,7 +21,8 @@ from stormproof.contracts.client import (
     WatchConnection,
 )
 from stormproof.contracts.cluster import Cluster
-from stormproof.operation import NOT_FOUND, Op
+from stormproof.operation import KEPT_BACK, NOT_FOUND, Op
+from stormproof.text import amount
 from workloads.client import CONNECT, HOME, decode_body, encode_body, in_order
 
 T = TypeVar("T")
@@ -147,7 +148,7 @@ class NeutralQueueClient:
             if depth == 0:
                 return None
             if loop.time() >= patience:
-                raise NotDone(f"the broker keeps {depth} messages back")
+                raise NotDone(f"{KEPT_BACK} {amount(depth, 'message')} back")
 
     async def _bounded(self, call: Awaitable[T], extra: float = 0.0) -> T:
         async with within(float(self._options["op_timeout"]) + extra):

@@ -42,5 +42,6 @@ CHECK = RunCheck(
     one="message was delivered again after the receipt of the ACK",
     more="messages were delivered again after the receipt of the ACK",
     function=check,
+    happens=True,
     by_parts=check,
 )

@@ -80,4 +80,5 @@ CHECK = RunCheck(
     one="fencing token was not larger than one before",
     more="fencing tokens were not larger than one before",
     function=check,
+    happens=True,
 )

@@ -74,4 +74,5 @@ CHECK = RunCheck(
     more="updates under the lock were overwritten unseen",
     speaks_when_held=True,
     function=check,
+    happens=True,
 )

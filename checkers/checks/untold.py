@@ -59,4 +59,5 @@ CHECK = RunCheck(
     one="duplicate came without a mark that tells it",
     more="duplicates came without a mark that tells them",
     function=check,
+    happens=True,
 )
