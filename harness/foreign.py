@@ -13,6 +13,7 @@ import pyarrow.compute as pc
 from porcupine import PorcupineError
 from porcupine.formats.edn import parse_edn
 from porcupine.formats.rows import DID_NOT_MATCH, FAILED_CAS
+from porcupine.values import as_json
 
 from harness.claims import Action, claimed_faults
 from harness.translations import TRANSLATIONS, Event, Meaning, Rows, translated
@@ -197,7 +198,7 @@ def _maps(path: Path, text: str) -> Iterator[dict[str, Any]]:
         raise HistoryError(f"{path}: a bracket is never closed" if ours else str(error)) from None
     except (ValueError, RecursionError) as error:
         raise HistoryError(f"{path}: neither EDN nor JSON lines: {error}") from None
-    for number, item in enumerate(found, 1):
+    for number, item in enumerate(map(as_json, found), 1):
         if not isinstance(item, dict):
             raise HistoryError(f"{path}: operation {number}: a map is expected, not {item!r:.40}")
         yield {str(name).removeprefix(":"): value for name, value in item.items()}

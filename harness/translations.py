@@ -12,7 +12,8 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import pyarrow as pa
-from porcupine.models.base import freeze, shown
+from porcupine.models.base import shown
+from porcupine.values import freeze
 
 from checkers.checks.mutex import MUTEX, REFUSED
 from stormproof.history.schema import HISTORY_SCHEMA, NO_VALUE, TYPE_CODES, encode_value
