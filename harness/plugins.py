@@ -47,6 +47,10 @@ class Plugin:
     sha256: str
 
 
+_PREFIX = "stormproof_plugin_"
+"""How the modules of files are named."""
+_modules: set[str] = set()
+"""Modules and packages that belong to plug-ins, beside those of files."""
 _loaded: dict[tuple[str, str], Plugin] = {}
 _digests: dict[Path, str] = {}
 """Of files that were loaded, as they were then."""
@@ -153,6 +157,12 @@ def demand_same(info: Mapping[str, Any], where: str) -> None:
         raise HistoryError(f"{where} was made with plug-ins that are not in use here: add {' '.join(missing)}")
 
 
+def is_code_of_one(names: Mapping[str, Any]) -> bool:
+    """Whether the code with these global names is that of a plug-in; ``names`` may be those of any frame."""
+    module = str(names.get("__name__", ""))
+    return module in _modules or module.startswith(_PREFIX) or any(module.startswith(f"{each}.") for each in _modules)
+
+
 def forget() -> None:
     """Forget all plug-ins, as if none had been named."""
     for kind, name in list(_loaded):
@@ -192,6 +202,7 @@ def _installed(kind: str, name: str) -> str:
         except (Exception, SystemExit) as error:
             raise UsageError(f"{point.value} can't be loaded: {type(error).__name__}: {error}") from error
         path = Path(str(sys.modules[point.module].__file__))
+        _modules.add(point.module.partition(".")[0])
         _register(kind, found, point.value, _digest(path), name)
         break
     return name
@@ -210,7 +221,7 @@ def _load_file(kind: str, path: Path, attribute: str) -> str:
 
 
 def _module(path: Path) -> ModuleType:
-    name = f"stormproof_plugin_{hashlib.sha256(str(path).encode()).hexdigest()[:12]}"
+    name = f"{_PREFIX}{hashlib.sha256(str(path).encode()).hexdigest()[:12]}"
     if name in sys.modules:
         return sys.modules[name]
     spec = importlib.util.spec_from_file_location(name, path)

@@ -14,7 +14,7 @@ import json
 import logging
 import secrets
 import sys
-import traceback
+import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -24,14 +24,16 @@ from typing import Any, TypeVar
 from harness import plugins
 from harness.backends.catalog import BACKENDS
 from harness.backends.clock_machines import ClockBackend
+from harness.child import Watch, run_child
 from harness.costs import CostWatch, costs_summary, interval_of
 from harness.coverage import read_coverage, read_role_changes
-from harness.deployment import cluster_of, topology_of
+from harness.deployment import cluster_of, leave_connections, topology_of
 from harness.interpreter import Interpreter, Progress, RunClock
 from harness.kept import KeptNodes
 from harness.leaders import watch_leaders
 from harness.settings import SETTLE_TIMEOUT
 from harness.standstill import watch_for_standstills
+from harness.troubles import Troubles
 from harness.work import dialled_between, since, work_done
 from nemesis.compose import NemesisClient
 from nemesis.families import supported_families
@@ -39,10 +41,11 @@ from nemesis.membership import Membership
 from nemesis.schedule import count_faults, fault_generator
 from nodes.systems.catalog import SYSTEMS
 from nodes.timeouts import within
+from stormproof.apart import left_after
 from stormproof.contracts.backend import DEAD, CountsFrames, Disturbed, Holding, Metered
 from stormproof.contracts.bounds import KEEPS_ROLES
 from stormproof.contracts.client import AcknowledgingUnseen, Client, Prefetching
-from stormproof.errors import EXIT_ERROR, StormproofError
+from stormproof.errors import EXIT_ERROR, StormproofError, errors_of_others
 from stormproof.generator import any_of
 from stormproof.generator.core import SECOND
 from stormproof.history.journal import JournalWriter
@@ -50,8 +53,8 @@ from stormproof.history.ledger import LedgerLine, Repair, Standstill, ledger_sha
 from stormproof.history.seal import drop_journal, seal
 from stormproof.run_folder import COSTS, JOURNAL, LEADERS, LEDGER, LOGS, read_run, update_run
 from stormproof.test import Test
-from stormproof.text import amount
-from stormproof.timeout_scale import timeout_scale
+from stormproof.text import amount, place_of, reason
+from stormproof.timeout_scale import SLOW, timeout_scale
 from stormproof.unnamed_takes import live
 from workloads.catalog import WORKLOADS
 
@@ -66,6 +69,8 @@ ATTACHED_TIMEOUT, LEAVE_TIMEOUT = 10.0, 20.0
 REST = 3.0
 """Seconds, and twice the system's longest time-out, after which nodes that nobody uses are at rest: those after which
 connections are closed that nobody comes back to have then run out as well."""
+BREAK_OFF_SECONDS = 60.0 * SLOW
+"""How long a run that ends early may take to break off what it is doing."""
 DEAD_POLL = 0.5
 """Seconds between looks for a broker that ended as it started."""
 
@@ -82,6 +87,8 @@ class ControlChannel:
         """Said that the run is over; ``keep``: but its nodes are to stay."""
         self.keep = False
         self.interrupted = asyncio.Event()
+        """Said that the run is to end early, or ``failure`` makes it."""
+        self.failure: StormproofError | None = None
         self._task: asyncio.Task[None] | None = None
 
     async def open(self) -> None:
@@ -102,29 +109,36 @@ class ControlChannel:
                 self.interrupted.set()
         self.interrupted.set()
 
+    def fail(self, error: StormproofError) -> None:
+        """End the run early, because of this."""
+        self.failure = self.failure or error
+        self.interrupted.set()
+
     async def unless_interrupted(self, work: Coroutine[Any, Any, None]) -> None:
-        """Do the work; cancel it and raise ``Interrupted`` when the parent says so first."""
+        """Do the work; cancel it and raise ``Interrupted`` when the parent says so first, or what the run failed by."""
         task = asyncio.create_task(work)
         stop = asyncio.create_task(self.interrupted.wait())
         try:
             await asyncio.wait({task, stop}, return_when=asyncio.FIRST_COMPLETED)
             if not task.done():
                 task.cancel()
-                with contextlib.suppress(asyncio.CancelledError):
-                    await task
-                raise Interrupted
+                await asyncio.wait({task}, timeout=BREAK_OFF_SECONDS)
+                broken = task.exception() if task.done() and not task.cancelled() else None
+                raise self.failure or broken or Interrupted
             await task
         finally:
             stop.cancel()
 
 
 Emit = Callable[[Mapping[str, Any]], None]
+_telling = threading.RLock()
 
 
 def tell_parent(event: Mapping[str, Any]) -> None:
     """Tell the parent. A parent that is gone is noticed on the control, not here."""
-    with contextlib.suppress(BrokenPipeError):
-        print(json.dumps(event), flush=True)
+    with contextlib.suppress(BrokenPipeError), _telling:
+        sys.stdout.write(json.dumps(event) + "\n")
+        sys.stdout.flush()
 
 
 @dataclass(frozen=True)
@@ -161,6 +175,7 @@ class TestRunner:
         self.system = SYSTEMS.load(self.test.system)
         self.topology = topology_of(self.test)
         self.cluster = cluster_of(self.test, self.backend, environment.passcode)
+        self.apart = None if self.backend.in_process else leave_connections(self.cluster)
         families = supported_families(self.backend, self.test, self.topology)
         self.faults = fault_generator(self.test, families)
         self.planned = count_faults(self.test, families)
@@ -169,9 +184,11 @@ class TestRunner:
         update_run(run_dir, clock_zero=environment.time_of_day().isoformat(), faults_planned=self.planned)
         self.journal = environment.make_journal(run_dir / JOURNAL, run_dir.name)
         self.nemesis = NemesisClient(self.test, self.cluster, run_dir, self.clock, families, on_line=self._fault)
+        self.troubles = Troubles(lambda text: self._tell("warning", text=text))
         self.interpreter = Interpreter(
-            self.test, self._client, self.nemesis, self.journal, clock=self.clock, on_progress=self._progress
-        )
+            self.test, self._client, self.nemesis, self.journal, clock=self.clock, on_progress=self._progress,
+            on_abandoned=self.troubles.abandoned, on_completion=self.troubles.ended,
+        )  # fmt: skip
         self.loaded = False
         """Whether the load has begun, and nobody sets the system right."""
         self.phases: list[dict[str, Any]] = []
@@ -209,6 +226,8 @@ class TestRunner:
             self._tell("phase", name="teardown")
             await self._leave()
             await self.backend.release()
+            if self.apart is not None:
+                self.apart.close()
 
     async def _await_teardown(self) -> None:
         await self.control.teardown.wait()
@@ -369,8 +388,7 @@ class TestRunner:
         if not self._attached:
             return
         try:
-            async with within(LEAVE_TIMEOUT):
-                left = await self.cluster.leave()
+            left = await left_after(LEAVE_TIMEOUT, self.cluster.leave())
         except Exception as error:
             left = f"left there: {', '.join(sorted(self.cluster.own_names))} ({error or type(error).__name__})"
         if left:
@@ -389,18 +407,18 @@ class TestRunner:
         A mistake in a hook of a plug-in ends the run with a line that says where.
         """
         try:
-            async with within(limit):
+            if not self.backend.in_process:
+                return await left_after(limit, work)
+            async with within(limit):  # our own, in the one loop
                 return await work
         except StormproofError:
             raise
         except TimeoutError as error:
             given = f" (it is given {limit:g} s)" if limit is not None else ""
             raise StormproofError(f"{self.test.system}: {what} took too long{given}") from error
-        except Exception as error:
+        except errors_of_others() as error:
             logger.exception("%s: %s failed", self.test.system, what)
-            frame = traceback.extract_tb(error.__traceback__)[-1]
-            raise StormproofError(f"{self.test.system}: {what} failed: {type(error).__name__}: {error} "
-                                  f"({frame.filename}:{frame.lineno})") from error
+            raise StormproofError(f"{self.test.system}: {what} failed: {reason(error)} ({place_of(error)})") from error
 
     async def _comes_up(self, limit: float) -> bool:
         """Whether the cluster becomes healthy; a broker that ended won't, so there is nothing to wait for then."""
@@ -530,7 +548,7 @@ class TestRunner:
         if (costs := costs_summary(self.run_dir, {**info, "phases": self.phases})) is not None:
             found["costs"] = costs
         found |= {"status": status, "phases": self.phases, "recovery": self.recovery, "coverage": coverage,
-                  "surface": self._used(), **digests}  # fmt: skip
+                  "surface": self._used(), **self.troubles.found(), **digests}  # fmt: skip
         update_run(self.run_dir, **found)
         drop_journal(self.run_dir)
 
@@ -581,9 +599,10 @@ def at_once(work: Coroutine[Any, Any, None]) -> None:
     logger.warning("%s had to wait", work)
 
 
-async def main(run_dir: Path, plugged: Sequence[str] = ()) -> int:
+async def main(watch: Watch, run_dir: Path, plugged: Sequence[str] = ()) -> int:
     """Run the test; the exit status is 0 for a run that came to its end, 3 for one that broke."""
     control = ControlChannel()
+    watch.blocked = control.fail
     await control.open()
     try:
         plugins.load(plugged)
@@ -596,6 +615,10 @@ async def main(run_dir: Path, plugged: Sequence[str] = ()) -> int:
     return 0
 
 
+def tell_error(why: str) -> None:
+    """Tell the parent why this process ends."""
+    tell_parent({"event": "error", "message": why})
+
+
 if __name__ == "__main__":
-    logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(name)s %(message)s")
-    sys.exit(asyncio.run(main(Path(sys.argv[1]), sys.argv[2:])))
+    run_child(lambda watch: main(watch, Path(sys.argv[1]), sys.argv[2:]), Path(sys.argv[1]), tell_error)

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TextIO
+from typing import TextIO, TypeVar
 
 from nemesis.facts import gather_facts
 from nemesis.families import families_of
+from stormproof.apart import left_after
 from stormproof.contracts.cluster import Cluster
 from stormproof.contracts.fault import Evidence, Fault, FaultPlan, Infeasible
 from stormproof.errors import StormproofError, UsageError
@@ -19,6 +20,13 @@ from stormproof.history.undo import UndoJournal
 from stormproof.operation import Op
 from stormproof.run_folder import LEDGER
 from stormproof.test import Test
+from stormproof.text import reason
+from stormproof.timeout_scale import SLOW
+
+T = TypeVar("T")
+
+STEP_SECONDS = 300.0 * SLOW
+"""How long a step of a fault may take; an operator's recovery may be part of it."""
 
 
 @dataclass(frozen=True)
@@ -118,7 +126,7 @@ class NemesisClient:
         ident, kind, seed = int(op.value["id"]), str(op.value["kind"]), op.value["seed"]
         self.begun += 1
         try:
-            lost = await family.inspect(self._cluster)
+            lost = await self._bounded(family.inspect(self._cluster))
             facts = await gather_facts(self._cluster, kind, lost, family.aim(self._cluster.test.options))
             plan = family.plan(kind, facts, random.Random(seed))
         except Infeasible as error:
@@ -133,7 +141,7 @@ class NemesisClient:
         self._active[ident] = Active(ident, family, plan, undo, Evidence())
         now = self._clock()
         try:
-            evidence = await family.inject(self._cluster, plan)
+            evidence = await self._bounded(family.inject(self._cluster, plan))
         except Exception as error:  # whatever it is, the fault may be in effect and is recorded with the reason
             line = _line(self._active[ident], INJECT, now, self._clock(), Evidence(), _reason(error))
         else:
@@ -151,7 +159,7 @@ class NemesisClient:
     async def _heal(self, active: Active) -> LedgerLine:
         now = self._clock()
         try:
-            evidence = await active.family.heal(self._cluster, active.plan, active.injected)
+            evidence = await self._bounded(active.family.heal(self._cluster, active.plan, active.injected))
         except Exception as error:  # whatever it is, the other faults must still be healed
             line = _line(active, HEAL, now, self._clock(), Evidence(), _reason(error))
         else:
@@ -163,6 +171,10 @@ class NemesisClient:
                 self.repaired(Repair(evidence.repair, now, self._clock()))
         self._write(line)
         return line
+
+    async def _bounded(self, step: Awaitable[T]) -> T:
+        """What a step of a fault returns; a step that takes too long is left behind. Raises TimeoutError then."""
+        return await (step if self._cluster.backend.in_process else left_after(STEP_SECONDS, step))
 
     def repaired(self, repair: Repair) -> None:
         """Note what was done to the system as an operator would."""
@@ -208,4 +220,4 @@ def _completion(op: Op, line: LedgerLine) -> Op:
 
 
 def _reason(error: Exception) -> str:
-    return str(error) if isinstance(error, StormproofError) else f"{type(error).__name__}: {error}"
+    return str(error) if isinstance(error, StormproofError) else reason(error)

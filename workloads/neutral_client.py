@@ -22,7 +22,7 @@ from stormproof.contracts.client import (
 )
 from stormproof.contracts.cluster import Cluster
 from stormproof.operation import KEPT_BACK, NOT_FOUND, Op
-from stormproof.text import amount
+from stormproof.text import amount, reason, words_of
 from workloads.client import CONNECT, HOME, decode_body, encode_body, in_order
 
 T = TypeVar("T")
@@ -164,5 +164,4 @@ async def close_quietly(connection: QueueConnection | EventConnection | WatchCon
 
 def reason_of(error: BaseException) -> str:
     """An error in words; what was raised on purpose speaks for itself."""
-    text = " ".join(str(error).split())
-    return text if text and isinstance(error, NotDone) else f"{type(error).__name__}: {text}".removesuffix(": ")
+    return (words_of(error) if isinstance(error, NotDone) else "") or reason(error)

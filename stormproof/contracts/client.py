@@ -60,6 +60,14 @@ class NotFound(NotDone):
     """
 
 
+class Abandoned(BaseException):
+    """A call of a client did not end, even after it had been cancelled, and was left behind; the text says which.
+
+    What it may still do stays possible, so its operation never ends. It is no ``Exception``: code that turns errors
+    into completions lets it pass, as it lets a cancellation pass.
+    """
+
+
 @dataclass(frozen=True)
 class Delivery:
     """A message that was taken from a queue; awaiting ``ack()`` takes it for good, or raises.

@@ -12,7 +12,7 @@ import random
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple, TypeAlias
 
-from stormproof.errors import StormproofError
+from stormproof.errors import StormproofError, errors_of_others
 from stormproof.operation import FAIL, INFO, INVOKE, NEMESIS, OK, Op
 from stormproof.test import Test
 
@@ -214,7 +214,7 @@ def ask(generator: Generator, test: Test, ctx: Context) -> Answer:
         answer = generator.op(test, ctx)
     except StormproofError:
         raise
-    except Exception as error:
+    except errors_of_others() as error:
         raise GeneratorError(
             f"generator failed when asked for an operation at {ctx.time / SECOND:.3f} s: "
             f"{type(error).__name__}: {error}; generator: {describe(generator)}"
@@ -235,7 +235,7 @@ def tell(generator: Generator, test: Test, ctx: Context, event: Op) -> Generator
         following = generator.update(test, ctx, event)
     except StormproofError:
         raise
-    except Exception as error:
+    except errors_of_others() as error:
         raise GeneratorError(
             f"generator failed when told of {event}: {type(error).__name__}: {error}; generator: {describe(generator)}"
         ) from error
