@@ -71,19 +71,28 @@ class DrawnCase:
             UsageError: what is given leaves nothing that can be.
         """
         why = ""
-        names = self.workloads()
-        weights = [WORKLOADS.load(name).drawn for name in names]
-        (workload,) = random.Random(f"default campaign/{self.system}/{seed}").choices(names, weights)
-        for attempt in range(ATTEMPTS):
-            rng = random.Random(f"default campaign/{self.system}/{seed}/{attempt}")
-            try:
-                case = _drawn(self.system, workload, self.given, rng)
-                case.families(seed)
-            except UsageError as error:
-                why = str(error)
-            else:
-                return case
+        for workload in self._in_turn(seed):
+            for attempt in range(ATTEMPTS):
+                rng = random.Random(f"default campaign/{self.system}/{seed}/{attempt}")
+                try:
+                    case = _drawn(self.system, workload, self.given, rng)
+                    case.families(seed)
+                except UsageError as error:
+                    why = str(error)
+                else:
+                    return case
         raise UsageError(f"no test of {self.system} can be drawn with what is given: {why}")
+
+    def _in_turn(self, seed: int) -> list[str]:
+        """The workload of a seed, and the others in the order in which they replace one that can't be with what is
+        given: each is drawn, with its weight, from those that are left."""
+        rng = random.Random(f"default campaign/{self.system}/{seed}")
+        left, found = list(self.workloads()), list[str]()
+        while left:
+            (name,) = rng.choices(left, [WORKLOADS.load(each).drawn for each in left])
+            left.remove(name)
+            found.append(name)
+        return found
 
     def workloads(self) -> tuple[str, ...]:
         """What its clients may do."""
