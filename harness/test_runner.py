@@ -38,7 +38,7 @@ from harness.work import dialled_between, since, work_done
 from nemesis.compose import NemesisClient
 from nemesis.families import supported_families
 from nemesis.membership import Membership
-from nemesis.schedule import count_faults, fault_generator
+from nemesis.schedule import count_faults, fault_generator, lasting
 from nodes.systems.catalog import SYSTEMS
 from nodes.timeouts import within
 from stormproof.apart import left_after
@@ -47,6 +47,7 @@ from stormproof.contracts.bounds import KEEPS_ROLES
 from stormproof.contracts.client import AcknowledgingUnseen, Client, Prefetching
 from stormproof.errors import EXIT_ERROR, StormproofError, errors_of_others
 from stormproof.generator import any_of
+from stormproof.generator.basic import lift
 from stormproof.generator.core import SECOND
 from stormproof.history.journal import JournalWriter
 from stormproof.history.ledger import LedgerLine, Repair, Standstill, ledger_sha256
@@ -177,7 +178,7 @@ class TestRunner:
         self.cluster = cluster_of(self.test, self.backend, environment.passcode)
         self.apart = None if self.backend.in_process else leave_connections(self.cluster)
         families = supported_families(self.backend, self.test, self.topology)
-        self.faults = fault_generator(self.test, families)
+        self.faults, self.families = fault_generator(self.test, families), families
         self.planned = count_faults(self.test, families)
         self.clock = RunClock()
         # Node logs tell the time of day: this is what ties them to the history.
@@ -278,7 +279,7 @@ class TestRunner:
 
     async def _load_and_drain(self) -> None:
         test, workload = self.test, self.workload
-        main = any_of(workload.main(test), self.faults)
+        main = any_of(lasting(test, self.families, lift(workload.main(test))), self.faults)
         update_run(self.run_dir, unnamed_takes=self._unnamed_takes())
         if isinstance(self.backend, Disturbed):
             self.backend.told_of_faults(self._disturbed)
@@ -286,7 +287,7 @@ class TestRunner:
         if isinstance(self.backend, Holding):
             update_run(self.run_dir, rest_before=self._holdings())
         await self._phase("main", self._attended(self._interpret(main)))
-        if left_out := self.planned - self.nemesis.begun:
+        if left_out := self.planned - self.nemesis.begun_before(self.planned):
             why = "what is late must still last and be over with the load; a longer --time-limit helps"
             self._tell("warning", text=f"{left_out} of {amount(self.planned, 'planned fault')} had no time: {why}")
         await self._phase("heal", self._heal())

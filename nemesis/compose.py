@@ -65,8 +65,8 @@ class NemesisClient:
         self._undo: UndoJournal | None = None
         self._ledger: TextIO | None = None
         self._active: dict[int, Active] = {}
-        self.begun = 0
-        """How many faults it was asked to inject."""
+        self._begun: set[int] = set()
+        """Ids of the faults that it was asked to inject."""
         self.steps = 0
         """How many steps of faults, repairs and the like there have been."""
         self._busy = asyncio.Lock()
@@ -75,6 +75,10 @@ class NemesisClient:
     def active(self) -> tuple[int, ...]:
         """Ids of the faults that are in effect, in order of injection."""
         return tuple(self._active)
+
+    def begun_before(self, ident: int) -> int:
+        """How many faults with an id below this one it was asked to inject."""
+        return sum(each < ident for each in self._begun)
 
     def disturbed(self) -> tuple[bool, int]:
         """Whether a fault is in effect, or a step of one under way; and how many steps there have been."""
@@ -124,7 +128,7 @@ class NemesisClient:
 
     async def _inject(self, op: Op, family: Fault) -> Op:
         ident, kind, seed = int(op.value["id"]), str(op.value["kind"]), op.value["seed"]
-        self.begun += 1
+        self._begun.add(ident)
         try:
             lost = await self._bounded(family.inspect(self._cluster))
             facts = await gather_facts(self._cluster, kind, lost, family.aim(self._cluster.test.options))

@@ -16,6 +16,7 @@ from typing import Any
 
 from harness.settings import NO_FAULTS, declared_options, with_aims, with_new_names
 from harness.sim.campaign import Case
+from nemesis.again import RETRIES
 from nemesis.catalog import FAULTS
 from nemesis.schedule import DURATION, GAP, LENGTHS
 from nodes.systems.catalog import SYSTEMS
@@ -42,6 +43,8 @@ RATES = (17.0, 17.0, 17.0, 40.0)
 LEAST_SECONDS, SECONDS_A_FAMILY = 10.0, 6.0
 LEAST_OK = 3
 """Confirmed operations of each kind below which a drawn run is unknown: many have slow brokers and long faults."""
+CHANCES = 3
+"""How often a family of faults that was not proven is tried again."""
 ATTEMPTS = 200
 
 
@@ -120,6 +123,8 @@ def _drawn(system: str, workload: str, given: Given, rng: random.Random) -> Case
     declared = {option.name: option.default for option in declared_options(system, workload, names)}
     if "min_ok" in declared:
         settings["min_ok"] = min(LEAST_OK, declared["min_ok"])
+    if names and not {RETRIES.name, "schedule"} & set(given.settings):
+        settings |= {RETRIES.name: CHANCES}
     if names and not {DURATION.name, LENGTHS.name, "schedule"} & set(given.settings):
         settings |= _lengths(drawing.timeouts, {**declared, **settings, **given.settings}, rng)
     settings = {name: value for name, value in settings.items() if name in declared} | dict(fixed)
