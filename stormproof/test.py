@@ -46,7 +46,7 @@ class Test:
     def has_fault(self, fault: str) -> bool:
         """Whether a fault may strike: a family of faults, or one kind of it (``FAMILY:KIND``)."""
         family, _, kind = fault.partition(":")
-        kinds = str(self.options.get(f"{family}_kind", ANY_KIND)).split(",")
+        kinds = str(self.options.get(f"{family.replace('-', '_')}_kind", ANY_KIND)).split(",")
         return family in self.nemesis and (not kind or kind in kinds or ANY_KIND in kinds)
 
     def rng(self, purpose: str) -> random.Random:

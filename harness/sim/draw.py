@@ -43,7 +43,7 @@ RATES = (17.0, 17.0, 17.0, 40.0)
 LEAST_SECONDS, SECONDS_A_FAMILY = 10.0, 6.0
 LEAST_OK = 3
 """Confirmed operations of each kind below which a drawn run is unknown: many have slow brokers and long faults."""
-CHANCES = 3
+CHANCES = 6
 """How often a family of faults that was not proven is tried again."""
 ATTEMPTS = 200
 
