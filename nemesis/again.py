@@ -15,7 +15,7 @@ from stormproof.contracts.option import Option
 from stormproof.generator import Answer, Context, Generator, Pending
 from stormproof.generator.core import SECOND
 from stormproof.history.ledger import HEAL, INJECT
-from stormproof.operation import INFO, INVOKE, Op
+from stormproof.operation import INFO, NEMESIS, Op
 from stormproof.test import Test
 
 RETRIES = Option(
@@ -49,9 +49,9 @@ class Proofs(NamedTuple):
         return cls(tuple(families), (0,) * len(families), retries, planned)
 
     def after(self, event: Op) -> Proofs:
-        """How it is after something that the nemesis did."""
+        """How it is after the nemesis has done something."""
         name, _, phase = event.f.partition(".")
-        if event.type == INVOKE or name not in self.missing or phase not in (INJECT, HEAL):
+        if name not in self.missing or phase not in (INJECT, HEAL):
             return self
         place, value = self.missing.index(name), event.value if isinstance(event.value, Mapping) else {}
         if value.get("proven"):
@@ -134,7 +134,7 @@ class Again(Generator):
 
     def update(self, test: Test, ctx: Context, event: Op) -> Generator:
         planned = self.planned.update(test, ctx, event) if self.planned is not None else None
-        proofs, due = self.proofs.after(event), self.due
+        proofs, due = self.proofs.after(event) if ctx.free else self.proofs, self.due
         if self.healing is not None and ctx.free:
             due = ctx.time + self.lengths[self.healing.f.partition(".")[0]]
         if planned is self.planned and proofs is self.proofs and due == self.due:
@@ -162,7 +162,8 @@ class Lasting(Generator):
 
     def update(self, test: Test, ctx: Context, event: Op) -> Generator:
         load = self.load.update(test, ctx, event)
-        proofs = self.proofs.after(event) if event.process < 0 else self.proofs
+        done = event.process == NEMESIS and ctx.free & ctx.bit_of(NEMESIS)
+        proofs = self.proofs.after(event) if done else self.proofs
         if load is self.load and proofs is self.proofs:
             return self
         return Lasting(load, proofs, self.longest, self.start)

@@ -58,7 +58,7 @@ class Membership(Fault):
             why = str(error)
         if kinds == (REMOVE,):
             if test.nodes - spares < _LEAST_REPLICAS:
-                raise UsageError(f"--nemesis {self.name}:{REMOVE} needs a group of at least {_LEAST_REPLICAS} replicas, "
+                raise UsageError(f"--nemesis {self.name}:{REMOVE} needs a group of {_LEAST_REPLICAS} replicas or more, "
                                  f"and this has {test.nodes - spares}; use more --nodes")
             return
         if why:

@@ -37,8 +37,9 @@ class Bound:
     value. ``source`` is where that comes from.
 
     It is claimed of tests in which none of the faults ``unless`` strike (``FAMILY``, or ``FAMILY:KIND`` for one kind of
-    it), and whose options have all values of ``where``, each of which may be one of several. With ``of_use`` it holds, while nodes are down, where one of those
-    that stay was of use when that began, by its role: part of what serves, or ready to take over.
+    it), and whose options have all values of ``where``, each of which may be one of several. With ``of_use`` it holds,
+    while nodes are down, where one of those that stay was of use when that began, by its role: part of what serves, or
+    ready to take over.
     """
 
     name: str

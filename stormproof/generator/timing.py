@@ -30,8 +30,7 @@ stalls are not made up for, so that a healed system does not get a burst."""
 
 @dataclass(frozen=True, slots=True)
 class TimeLimit(Generator):
-    """``source`` until ``length`` nanoseconds after it was first asked. The test's own limit does not count in overtime.
-    """
+    """``source`` until ``length`` nanoseconds after it was first asked; the test's own limit is void in overtime."""
 
     length: int
     source: Generator
