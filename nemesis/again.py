@@ -9,7 +9,7 @@ from __future__ import annotations
 import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from stormproof.contracts.option import Option
 from stormproof.generator import Answer, Context, Generator, Pending
@@ -17,6 +17,8 @@ from stormproof.generator.core import SECOND
 from stormproof.history.ledger import HEAL, INJECT
 from stormproof.operation import INFO, NEMESIS, Op
 from stormproof.test import Test
+
+_T = TypeVar("_T")
 
 RETRIES = Option(
     "fault_retries", 0,
@@ -71,7 +73,7 @@ class Proofs(NamedTuple):
         return name, tried
 
 
-def _without(values: tuple[object, ...], place: int) -> tuple:  # type: ignore[type-arg]
+def _without(values: tuple[_T, ...], place: int) -> tuple[_T, ...]:
     return values[:place] + values[place + 1 :]
 
 

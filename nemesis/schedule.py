@@ -140,8 +140,8 @@ def fault_generator(test: Test, families: Sequence[Fault]) -> Generator:
         return gen.nemesis(faults)
     drawn = {family.name: attempts(_kinds(test, family), proofs.retries, test.rng(f"nemesis/again/{family.name}"))
              for family in families}  # fmt: skip
-    lengths = {fault.op.f: fault.end - fault.start for group in planned.values() for fault in reversed(group)}
-    return gen.nemesis(Again(faults, proofs, drawn, lengths, _LONGEST * limit))
+    lasts = {fault.op.f: fault.end - fault.start for group in planned.values() for fault in reversed(group)}
+    return gen.nemesis(Again(faults, proofs, drawn, lasts, _LONGEST * limit))
 
 
 def lasting(test: Test, families: Sequence[Fault], load: Generator) -> Generator:
