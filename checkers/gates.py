@@ -200,7 +200,7 @@ def _drained(run: Run, wanted: Any) -> GateResult:
 
 def _depth_read(run: Run, wanted: Any) -> GateResult:
     unread = [queue for queue in run.queues if queue not in run.depths]
-    reason = f"the depth of {len(unread)} {noun_of(run)}s was not read"
+    reason = f"the depth of {amount(len(unread), noun_of(run))} was not read"
     return GateResult(not unread, len(unread), reason, "all of it")
 
 

@@ -9,6 +9,7 @@ import numpy as np
 
 from checkers.api import RunCheck
 from checkers.catalog import GATES
+from checkers.checks import recovery
 from checkers.locks import closed_by_test
 from checkers.run import Run
 from checkers.verdict import CheckVerdict
@@ -70,7 +71,7 @@ def sentence(under: Circumstances, results: Iterable[CheckVerdict], load: Callab
     if verdict == INVALID:
         bad = {result.check: result.outcome for result in deciding if result.outcome.verdict == INVALID}
         checks = {name: load(name) for name in bad}
-        return f"Invalid: {_join(_clauses(checks, bad))}{under.phrase(_last_row(checks, bad))}."
+        return f"Invalid: {_join(_clauses(checks, bad))}{under.phrase(_last_row(checks, bad))}{_words(bad)}."
     if verdict == UNKNOWN:
         open_ones = [result for result in deciding if result.outcome.verdict == UNKNOWN]
         gates = [result for result in open_ones if result.check == GATES]
@@ -83,10 +84,20 @@ def sentence(under: Circumstances, results: Iterable[CheckVerdict], load: Callab
 def _clauses(checks: dict[str, Check], bad: dict[str, CheckOutcome]) -> list[str]:
     """A clause for each thing that happened."""
     leading = [name for name, check in checks.items() if isinstance(check, RunCheck) and check.leads]
+    first = ["".join(_told(checks[name], name, bad)) or bad[name].summary for name in leading]
     others = [name for name in bad if name not in leading]
     told = [text for name in others for text in _told(checks[name], name, bad) if text]
     # The readings repeat what the loud checks say: they speak when nothing else does.
-    return [bad[name].summary for name in leading] + (told or [bad[name].summary for name in others])
+    return first + (told or [bad[name].summary for name in others])
+
+
+def _words(bad: dict[str, CheckOutcome]) -> str:
+    """What the nodes of a cluster say that never served again, as an end of the sentence."""
+    if recovery.CHECK.name not in bad:
+        return ""
+    (anomaly,) = bad[recovery.CHECK.name].anomalies
+    errors = [f"a repair failed: {error}" for error in anomaly.detail.get(recovery.ERRORS, ())]
+    return "".join(f"; {text}" for text in (anomaly.detail[recovery.STATE], *errors))
 
 
 def _told(check: Check, name: str, bad: dict[str, CheckOutcome]) -> Sequence[str]:

@@ -15,6 +15,9 @@ from stormproof.contracts.fault import LOSES_SYNCED
 from stormproof.history.ledger import FaultWindow
 from stormproof.vocabulary import ANY, shown_service
 
+STATE, ERRORS = "state", "repair_errors"
+"""Details of an anomaly: what the nodes say, and what went wrong with repairs."""
+
 
 def check(run: Run) -> CheckOutcome:
     """Violated when the cluster was not healthy within the bound after the last heal, or, on real nodes, after the
@@ -35,20 +38,31 @@ def check(run: Run) -> CheckOutcome:
     text = never_again(run, last)
     if not run.in_process and (excuse := _excuse(run)):
         return CheckOutcome(UNKNOWN, 0, f"{text}; not judged, since {excuse}", (), figures)
-    detail = {"seconds": float(last["seconds"]), "bound": float(last["bound"]), "state": last["state"]}
+    detail = {"seconds": float(last["seconds"]), "bound": float(last["bound"]), STATE: last["state"]}
+    if errors := found.get(ERRORS):
+        detail[ERRORS] = list(errors)
     return CheckOutcome(INVALID, 1, text, (Anomaly("not-recovered", (), detail=detail),), figures)
+
+
+_NOT_HEALTHY, _NEVER = "was not healthy again", "never served again"
+
+
+def tell(outcome: CheckOutcome, invalid: Mapping[str, CheckOutcome]) -> list[str]:
+    """What happened, without what the nodes say, which a verdict's sentence tells last."""
+    return [outcome.summary.partition(";")[0]]
 
 
 def never_again(run: Run, last: Mapping[str, Any]) -> str:
     """What a person is told of a cluster that was not healthy in the end, with what its nodes say."""
     found = run.info.get("recovery") or {}
     since = "the repair" if last is found.get("after_repair") else "the last heal"
-    did = "was not healthy" if _served(run) else "never served again"
-    return f"the cluster {did} {float(last['bound']):g} s after {since}: {last['state']}{_repair_errors(run)}"
+    did = _NOT_HEALTHY if _served(run) else _NEVER
+    waited = f"it was given {float(last['bound']):g} s after {since}"
+    return f"the cluster {did}; {waited}: {last['state']}{_repair_errors(run)}"
 
 
 def _repair_errors(run: Run) -> str:
-    errors = (run.info.get("recovery") or {}).get("repair_errors") or ()
+    errors = (run.info.get("recovery") or {}).get(ERRORS) or ()
     return "".join(f"; a repair failed: {error}" for error in errors)
 
 
@@ -85,4 +99,5 @@ CHECK = RunCheck(
     headline_figures=True,
     function=check,
     leads=True,
+    tell=tell,
 )

@@ -11,6 +11,7 @@ from test_log_checks import append, poll, whole
 from checkers.run_check import judge
 from checkers.verdict import Verdict
 from stormproof.contracts.check import INVALID, UNKNOWN, VALID, CheckOutcome
+from stormproof.unnamed_takes import IMPORTED
 
 A, B = (0, 0), (0, 1)
 
@@ -49,6 +50,12 @@ def test_each_other_thing_has_a_clause_of_its_own() -> None:
     both = [*append(1, 1), *append(2, 2), *poll(1, 1), *poll(2, 2), *poll(1, 1), *whole((1, 1), (2, 2), (3, 7))]
     assert log(both) == ("Invalid: 1 value was in a log that nobody put there and 1 read of a log went back, "
                          "with no fault in force.")  # fmt: skip
+
+
+def test_how_many_are_lost_at_least() -> None:
+    crashed = taken(1, None, "info", error="late")
+    found = verdict(sent(0, A), sent(0, B), crashed, drained(), guarantees=("lost",), unnamed_takes=IMPORTED)
+    assert found.sentence == "Invalid: at least 1 confirmed message was never delivered, with no fault in force."
 
 
 def test_a_message_that_is_left_is_told_as_lost() -> None:

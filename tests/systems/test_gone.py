@@ -79,9 +79,11 @@ def outcome(ran: Ran, check: str) -> dict:
 @pytest.mark.requirement("H8", part=True)
 def test_a_queue_that_is_gone_as_a_whole_is_lost(tmp_path: Path) -> None:
     """All nodes are well, and say to the drain's end that there is no such queue."""
-    lost = outcome(forgetful(tmp_path, "Forgets"), "lost")
+    ran = forgetful(tmp_path, "Forgets")
+    lost = outcome(ran, "lost")
     assert lost["verdict"] == "invalid" and lost["figures"]["gone"] == [0], lost["summary"]
     assert "queue 0 is not there any more, by every answer of the drain" in lost["summary"]
+    assert "never delivered (queue 0 is gone as a whole) under " in ran.verdict["sentence"]
     # Who can't tell a queue that is gone from another refusal proves nothing.
     assert outcome(forgetful(tmp_path / "other", "Undecided"), "lost")["verdict"] == "unknown"
 
@@ -98,7 +100,7 @@ def test_losses_of_a_cluster_that_never_serves_again_are_undecided(tmp_path: Pat
     ran = forgetful(tmp_path, "NeverAgain")
     assert outcome(ran, "lost")["verdict"] == "unknown"
     assert outcome(ran, "recovery")["verdict"] == "invalid"
-    assert ran.verdict["sentence"].startswith("Invalid: the cluster never served again 3 s after the last heal: ")
+    assert ran.verdict["sentence"].startswith("Invalid: the cluster never served again under ")
     assert "ERROR undeclared" in ran.verdict["sentence"] and ran.info["failure"] is None
 
 
@@ -157,6 +159,6 @@ def test_on_real_nodes(tmp_path: Path, backend: str) -> None:
                  "--workload", "consume-last", "--nemesis", "kill", "--time-limit", "8", "--rate", "60",
                  **QUICK)  # fmt: skip
     assert ran.status == 1, ran.err + ran.out
-    assert ran.verdict["sentence"].startswith("Invalid: the cluster never served again 3 s after the repair: n1 ")
+    assert ran.verdict["sentence"].startswith("Invalid: the cluster never served again under ")
     assert "ERROR undeclared" in ran.verdict["sentence"] and "ZeroDivisionError" in ran.verdict["sentence"]
     assert outcome(ran, "lost")["verdict"] == "unknown" and "recovery" in ran.info["guarantees"]
