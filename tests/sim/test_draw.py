@@ -128,6 +128,15 @@ def test_a_shape_of_partitions_that_takes_more_nodes_is_not_drawn() -> None:
     assert {case.settings["fault_retries"] for case in cases} == {CHANCES}
 
 
+@pytest.mark.parametrize("system", ["joram", "qpid", "fiorano"])
+@pytest.mark.parametrize("workload", ["lock", "lease"])
+def test_who_asks_for_the_lock_at_the_end_may_go_to_all_nodes(system: str, workload: str) -> None:
+    cases = [DrawnCase(system, Given(workloads=(workload,))).of(seed) for seed in range(60)]
+    assert {case.settings.get("connect") for case in cases} == {None}
+    others = [DrawnCase(system, Given(workloads=("register",))).of(seed) for seed in range(60)]
+    assert {case.settings.get("connect") for case in others} == {None, "home"}
+
+
 def output(words: Sequence[str]) -> tuple[int, str]:
     done = CliRunner().invoke(app, list(words))
     return done.exit_code, done.stdout

@@ -228,6 +228,11 @@ def settings(text: str) -> dict[str, str]:
         "detection_timeout=0.5 catchup_timeout=2.0 eviction_timeout=2.0 catchup_chunk=2000 person=copies "
         "client_order=primary-first same_replica=2.0 surface=True threads=10 read_share=20 pause_kind=master min_ok=3 "
         "fault_lengths=0.6,2 fault_gap=1.0")), 320027033),
+    # A manager that had been cut off heard of two decisions at once, and took the note of the first.
+    (Case("qpid", "offline-send", "kill,points", None, 22.0, 17.0, settings(
+        "max_bytes_under_way=5000 max_outstanding=3 message_cache=300 manager_lease=2.0 catchup_timeout=0.3 "
+        "eviction_timeout=2.0 catchup_chunk=2000 broker_network=own person=copies client_heartbeat=3.0 poll=0.05 "
+        "offline=50 kill_kind=master min_ok=3 fault_retries=6 fault_lengths=1.05,1.2,2.2 fault_gap=0.1")), 410000036),
 ], ids=lambda each: each.workload if isinstance(each, Case) else str(each))  # fmt: skip
 def test_it_is_not_invalid(case: Case, seed: int, tmp_path: Path) -> None:
     result = run_seed(case, seed, tmp_path, tmp_path, NONE)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from nodes.systems.reference.draws import FLOW, MEMORY, REMEMBERED
+from nodes.systems.reference.draws import FLOW, MEMORY, ONE_ASKS, REMEMBERED
 from stormproof.contracts.draw import Draw, Drawing, Never
 
 DRAWING = Drawing(
@@ -24,6 +24,7 @@ DRAWING = Drawing(
     never=(
         Never("a client that is not beside the active server does not go elsewhere, so what is there is never taken",
               {"connect": ("home",)}, ("consume-last", "offline-send", "queue")),
+        ONE_ASKS,
         Never("the shape takes more nodes", {"partition_kind": ("majority-ring", "bridge", "random"), "nodes": (2,)}),
     ),
 )
