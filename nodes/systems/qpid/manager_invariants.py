@@ -190,7 +190,7 @@ class NotesGrow(_Cluster):
         if known is not None and now.note.order < known.note.order:
             return f"it has the note {now.note}, and had {known.note}"
         news = before is not None and now.note != before.note and now.note.version
-        # One that was cut off may hear of several decisions at once, and takes the note of one before it hears the next.
+        # One that was cut off may hear of several decisions at once, and take the note of one before it hears the next.
         if before is not None and news and not before.term <= now.note.term <= now.term:
             return f"it takes the note {now.note}, and has accepted the primary of term {now.term}"
         if now.note.version and (says := self._says.setdefault(now.note.order, now.note.names)) != now.note.names:
