@@ -119,8 +119,11 @@ class Membership(Fault):
             await asyncio.sleep(_POLL)
 
     async def _remove(self, cluster: Cluster, node: str) -> Evidence:
-        before = await cluster.members()
         loop = asyncio.get_running_loop()
+        deadline = loop.time() + PATIENCE
+        # Who serves tells who belongs to the group: without that nothing could be proven.
+        while not (before := await cluster.members()) and loop.time() < deadline:
+            await asyncio.sleep(_POLL)
         deadline = loop.time() + PATIENCE
         refusal = await cluster.remove_member(node)
         after = await cluster.members()

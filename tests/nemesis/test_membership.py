@@ -117,6 +117,22 @@ async def test_a_replica_is_removed_and_taken_in_again() -> None:
     assert healed.confirmed and healed.found["after"] == ["n1", "n3", "n2"] and group.asked == ["n2"]
 
 
+class Leaderless(Shrinking):
+    """A group of which nobody tells who belongs to it, when it is asked for the first time."""
+
+    looks = 0
+
+    async def members(self) -> tuple[str, ...]:
+        self.looks += 1
+        return self.nodes if self.looks > 1 else ()
+
+
+async def test_a_removal_waits_for_who_tells_who_belongs_to_the_group() -> None:
+    group = Leaderless("n1", "n2", "n3")
+    injected = await Membership().inject(cast(Cluster, group), FaultPlan("remove", ("n2",)))
+    assert injected.confirmed and injected.found["before"] == ["n1", "n2", "n3"]
+
+
 async def test_a_group_that_gives_nobody_up_says_why_and_nobody_is_taken_in() -> None:
     fault, group = Membership(), Shrinking("n1", "n2", "n3", refuses=True)
     cluster, plan = cast(Cluster, group), FaultPlan("remove", ("n2",))
