@@ -186,6 +186,7 @@ def _verdict_on(file: str, options: argparse.Namespace) -> int:
     from .check import check_operations_verbose
     from .formats import load_history
     from .models import model_named
+    from .types import PorcupineError
 
     began = time.monotonic()
     history = load_history(
@@ -198,9 +199,12 @@ def _verdict_on(file: str, options: argparse.Namespace) -> int:
     )
     read = time.monotonic() - began
     model = model_named(options.model, _initial(options.initial, history.format))
-    result = check_operations_verbose(
-        model, history.operations, timeout=options.timeout, max_memory=int(options.memory * 1e6)
-    )
+    try:
+        result = check_operations_verbose(
+            model, history.operations, timeout=options.timeout, max_memory=int(options.memory * 1e6)
+        )
+    except PorcupineError as error:
+        raise PorcupineError(_where(error, file, model, history)) from None
     status = _status(result)
     if not history.operations and not options.allow_empty:
         _say(f"{file}: unknown  {_nothing(history)}; --allow-empty takes it for ok")
@@ -235,6 +239,18 @@ def _line(file: str, history: History, result: Result, read: float) -> str:
         f"{parts} partition{'' if parts == 1 else 's'}, {passed} line{'' if passed == 1 else 's'} passed over, "
         f"{result.steps} steps, read {read:.3f} s, checked {result.seconds:.3f} s"
     )
+
+
+def _where(error: Exception, file: str, model: CompiledModel, history: History) -> str:
+    """What is wrong with a file's operations, with the line of the first that is wrong by itself."""
+    from .types import PorcupineError
+
+    for operation, line in zip(history.operations, history.lines, strict=True):
+        try:
+            model.encode([operation])
+        except PorcupineError as first:
+            return f"{file}:{line}: value: {first}"
+    return f"{file}: {error}"
 
 
 def _nothing(history: History) -> str:

@@ -2,7 +2,7 @@
 
 Python's own equality is not that of JSON or EDN: it holds ``True == 1``, and has no keywords. ``freeze`` gives a value
 the form that models compare. In it ``true`` is not 1, ``:a`` is not ``"a"``, ``1/2`` is neither ``"1/2"`` nor 0.5.
-JSON's 1 and 1.0 are one number. EDN's are two, so the EDN reader gives a float without a fraction a type of its own.
+JSON's 1 and 1.0 are one number. EDN's are two, so the EDN reader gives a float without a fraction the type ``Typed``.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -74,7 +74,8 @@ class History:
     """What a file holds: operations, and how many of its lines were no client's and passed over.
 
     ``first_passed_over`` shows the first such line, with its number, or is "" without one; ``did_not_happen`` counts
-    operations that ended ``fail`` and say nothing. ``format`` is one of ``FORMATS``.
+    operations that ended ``fail`` and say nothing. ``format`` is one of
+    ``FORMATS``. ``lines`` are those at which the operations end, or begin if they do not end.
     """
 
     operations: list[Operation]
@@ -82,6 +83,7 @@ class History:
     first_passed_over: str = ""
     did_not_happen: int = 0
     format: str = ""
+    lines: Sequence[int] = ()
 
 
 def operations_of(rows: Iterable[Row | int], model: CompiledModel, name: str, reading: Reading, room: Room) -> History:
@@ -103,6 +105,7 @@ def operations_of(rows: Iterable[Row | int], model: CompiledModel, name: str, re
         clients.append(row)
     opened: dict[Any, tuple[int, Row]] = {}
     found: list[tuple[int, Operation | None]] = []
+    ends: list[int] = []
     for time, place_of_row in enumerate(in_order(clients, name)):
         row = clients[place_of_row]
         if row.type == "invoke":
@@ -114,6 +117,7 @@ def operations_of(rows: Iterable[Row | int], model: CompiledModel, name: str, re
                 )
             opened[row.process] = (len(found), row)
             found.append((time, None))
+            ends.append(row.line)
             continue
         if row.process not in opened:
             raise PorcupineError(f"{name}:{row.line}: process {row.process} completes {row.f}, but has invoked nothing")
@@ -124,10 +128,13 @@ def operations_of(rows: Iterable[Row | int], model: CompiledModel, name: str, re
                 f"but invoked {begun.f} in line {begun.line}"
             )
         found[place] = (found[place][0], _operation(model, name, reading, begun, row, found[place][0], time))
+        ends[place] = row.line
     for place, begun in opened.values():
         found[place] = (found[place][0], _operation(model, name, reading, begun, None, found[place][0], 0))
     operations = [operation for _, operation in found if operation is not None]
-    return History(operations, len(passed_over), str(min(passed_over, default="")), len(found) - len(operations))
+    lines = [line for line, (_, operation) in zip(ends, found, strict=True) if operation is not None]
+    failed = len(found) - len(operations)
+    return History(operations, len(passed_over), str(min(passed_over, default="")), failed, lines=lines)
 
 
 def _operation(
