@@ -122,7 +122,7 @@ REPLICATED = (
     Transition(
         ACTIVE_TRANSITION, ACTIVE,
         "Completion of the Runtime Synchronization Protocol causes a transition of the ACTIVE SYNC server to the "
-        "ACTIVE state [...] A server can switch to Active only if it holds a lock over the LockFile",
+        "ACTIVE state [...] A server can switch to Active only if it holds a lock over the LockFile.",
         channel=True, lock=True, facts=(SYNCED,),
     ),
     Transition(
