@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
+import sys
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -12,6 +14,7 @@ from typing import Any
 
 import pytest
 from qpid_processes import PATIENCE, Cluster
+from qpid_runs import Ran
 
 from workloads.connection import Rejected
 
@@ -157,3 +160,19 @@ def test_a_shutdown_ends_the_programs_and_a_status_tells_from_what_a_broker_was_
         found = cluster.until("primary", "ready", "ready")
         told = cluster.admin("status", "--server", cluster.server(primary_of(found))).stdout
         assert [line for line in told.splitlines() if "started from a dirty store" in line][0].startswith(f"{backup}: ")
+
+
+@pytest.mark.requirement("Q7", part=True)
+def test_what_is_not_replicated_by_choice_is_not_promised_and_the_leader_is_the_broker(tmp_path: Path) -> None:
+    """Messages are lost with each primary, which is told and does not decide; ``kill:leader`` hits the broker."""
+    done = subprocess.run([sys.executable, "-m", "harness", "test", "--system", "qpid", "--backend", "local", "--seed",
+                           "3", "--nemesis", "kill:leader", "--time-limit", "10", "--rate", "60", "--store",
+                           str(tmp_path), "--set", "replicate=none", "--set", "producers=4", "--set", "consumers=1"],
+                          capture_output=True, text=True, timeout=300, check=False)  # fmt: skip
+    (run_json,) = tmp_path.glob("*/run.json")
+    ran, info = Ran(run_json.parent), json.loads(run_json.read_text())
+    assert {line["evidence"]["program"] for line in ran.lines("inject")} == {"broker"}
+    assert info["statuses"]["lost"]["status"] == "not promised" and "lost" not in info["guarantees"]
+    assert "duplicated" in info["guarantees"], "nothing else is left out"
+    lost = next(check for check in ran.verdict["checks"] if check["check"] == "lost")
+    assert lost["count"] > 0 and done.returncode in (0, 2), done.stdout[-3000:]
