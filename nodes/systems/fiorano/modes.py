@@ -16,7 +16,8 @@ _APART = {**_ON_BOTH_SIDES, "fault_network": "all", "partition_kind": "halves", 
 _ALONE = {**_ON_BOTH_SIDES, "fault_network": "channel", "kill_kind": "master",
           "schedule": "partition:halves:3-9:1 kill:master:6-8.5:1 partition:halves:11-17:1 kill:master:14-16.5:1"}
 """A server goes on alone, and is killed while its standby is not in touch with it."""
-_NO_LEASE = {**_ON_BOTH_SIDES, "fault_network": "channel", "gateway_target": "master", "heartbeat": "1", "producers": "6",
+_NO_LEASE = {**_ON_BOTH_SIDES, "fault_network": "channel", "gateway_target": "master", "heartbeat": "1",
+             "producers": "6",
              "schedule": "partition:halves:2-17:1 gateway:cut-one:8-10:1 gateway:cut-one:13-15:1"}
 """The active server can't renew its lease, and looks at it once a second; the other one takes the lock meanwhile."""
 _DATABASE = {**_ON_BOTH_SIDES, "partition_kind": "shared-db", "fault_network": "main", "fault_duration": "3"}

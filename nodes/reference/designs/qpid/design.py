@@ -78,8 +78,8 @@ class Qpid:
         self._urls = Urls(peers, config.client_addresses)
         pushed = PushedUrls(broker.database, self._urls)
         broker.engine.store_with(pushed.records)
-        self._links = Links(self._runtime, self, self._name, self._urls.brokers, options.cluster, silence=options.silence,
-                            retry=options.beat / 2, secret=options.secret)
+        self._links = Links(self._runtime, self, self._name, self._urls.brokers, options.cluster,
+                            silence=options.silence, retry=options.beat / 2, secret=options.secret)
         self._permission: ManagerPermission | None = None
         if options.manager == BUILTIN and options.manager_address is not None:
             self._permission = ManagerPermission(

@@ -1,4 +1,4 @@
-"""The lock file: a line of text with the epoch and who holds it, or held it last. It is on disk before anybody is told."""
+"""The lock file: a line of text with the epoch and who holds it, or held it last; on disk before anybody is told."""
 
 from __future__ import annotations
 
