@@ -32,8 +32,10 @@ CREATE_QUEUE, DELETE_QUEUE = "create-queue", "delete-queue"
 CREATE_EXCHANGE, DELETE_EXCHANGE = "create-exchange", "delete-exchange"
 BIND, UNBIND, LIST = "bind", "unbind", "list"
 REQUESTS = (CREATE_QUEUE, DELETE_QUEUE, CREATE_EXCHANGE, DELETE_EXCHANGE, BIND, UNBIND, LIST)
-_CHOICES = {QUEUE: {REPLICATE: options.LEVELS, STORE_ERRORS: options.STORE_ERRORS},
-            EXCHANGE: {REPLICATE: options.LEVELS}}
+_CHOICES: Mapping[str, Mapping[str, tuple[str, ...]]] = {
+    QUEUE: {REPLICATE: options.LEVELS, STORE_ERRORS: options.STORE_ERRORS},
+    EXCHANGE: {REPLICATE: options.LEVELS},
+}
 """The arguments of queues and exchanges that brokers act upon, with their values."""
 _OURS = "qpid."
 """Where the name of each such argument begins; other names are the client's."""
