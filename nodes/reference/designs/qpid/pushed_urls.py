@@ -14,7 +14,7 @@ _COLUMNS = ("id", "configured", "brokers", "clients", "named")
 
 
 class _Pushed(NamedTuple):
-    """What was pushed, each as ``wire`` encodes it: addresses as lists ``[name, host, port]``, or ``[name, text]``."""
+    """One row, encoded by ``wire``: broker addresses are lists ``[name, host, port]``, client addresses ``[name, text]``."""
 
     configured: bytes
     brokers: bytes
@@ -25,13 +25,12 @@ class _Pushed(NamedTuple):
 class PushedUrls:
     """Keeps the URLs of a broker over its restarts, from the first push on.
 
-    They hold as long as the addresses in the broker's configuration are those that were there when they were pushed:
-    who edits the configuration later means the new one. ``records`` are written at the end of a transaction.
+    A pushed URL holds until somebody changes the addresses in the broker's configuration; then the configuration's
+    addresses hold again. ``records`` are written at the end of a transaction.
     """
 
     def __init__(self, database: sqlite3.Connection, urls: Urls) -> None:
-        """Have ``urls``, which are the configuration's, say what was pushed last; raises ConfigError when the database
-        holds something else."""
+        """Replace the configured ``urls`` by the pushed ones; raises ConfigError when a row is malformed."""
         self._urls, self._database = urls, database
         self._configured = wire.encode([_brokers(urls.brokers), _clients(urls.clients)])
         database.execute("CREATE TABLE IF NOT EXISTS qpid_urls (id INTEGER PRIMARY KEY, configured BLOB NOT NULL, "
