@@ -14,7 +14,7 @@ _COLUMNS = ("id", "configured", "brokers", "clients", "named")
 
 
 class _Pushed(NamedTuple):
-    """One row, encoded by ``wire``: broker addresses are lists ``[name, host, port]``, client addresses ``[name, text]``."""
+    """One row, each value encoded by ``wire``: brokers are lists ``[name, host, port]``, clients ``[name, address]``."""
 
     configured: bytes
     brokers: bytes
