@@ -14,7 +14,7 @@ _COLUMNS = ("id", "configured", "brokers", "clients", "named")
 
 
 class _Pushed(NamedTuple):
-    """One row, each value encoded by ``wire``: brokers are lists ``[name, host, port]``, clients ``[name, address]``."""
+    """One row, encoded by ``wire``: brokers as ``[name, host, port]``, clients as ``[name, address]``."""
 
     configured: bytes
     brokers: bytes
