@@ -53,8 +53,8 @@ class Lock:
     """A lock on a file, which a node needs in order to serve: the machine that hosts the file, its path there, and what
     it says.
 
-    ``present``: the file is there. ``holder`` has the lock, or had it last (empty: nobody), and ``epoch`` tells one
-    time that it was granted from another.
+    ``present``: the file is there. ``holder`` has the lock, as the file says (empty: nobody has), and ``epoch`` tells
+    one time that it was granted from another.
     """
 
     machine: str

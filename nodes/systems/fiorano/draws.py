@@ -5,8 +5,13 @@ from __future__ import annotations
 from nodes.systems.reference.draws import FLOW, MEMORY, ONE_ASKS, REMEMBERED
 from stormproof.contracts.draw import Draw, Drawing, Never
 
+CLIENT_ORDER, PRIMARY_FIRST, NEAREST_FIRST = "client_order", "primary-first", "nearest-first"
+"""Whom clients try first, which workloads declare: the document has them connect to the primary when they initialise.
+"""
+
 DRAWING = Drawing(
     draws=(
+        Draw(CLIENT_ORDER, (NEAREST_FIRST,), 0.6),
         Draw("mode", ("shared",), 0.4),
         Draw("lease", (0.5, 2.0), 0.5),
         Draw("heartbeat", (0.1, 0.5, 1.0), 0.4),
