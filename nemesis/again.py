@@ -1,7 +1,7 @@
-"""Faults that are injected again because no fault of their family was proven.
+"""Retries of fault families without a proven fault.
 
-They come one at a time, when all planned faults are over, and the load goes on meanwhile. So a run in which one family
-had no time, or met nobody whom it could strike, still shows what that family does.
+The retries begin after the planned faults, one at a time, and the load continues until the last one. They give a family
+its effect in a run in which the planned faults of that family came too late, or found no target.
 """
 
 from __future__ import annotations
@@ -22,23 +22,22 @@ _T = TypeVar("_T")
 
 RETRIES = Option(
     "fault_retries", 0,
-    "times, at most, that a fault of a family is injected again while none of that family was proven; the load goes on "
-    "for at most another time limit",
+    "most retries of a fault family without a proven fault; the load continues, for another time limit at most",
 )
 PAUSES = (1.0, 2.0, 4.0)
-"""Seconds before a family's first, second, and each further attempt: the system comes back from what was before."""
+"""Seconds before a family's first, second, and each further retry, in which the system recovers from earlier faults."""
 
 
 class Attempt(NamedTuple):
-    """A fault that may be injected again: its kind, and the seed of its targets."""
+    """A retry: the kind of the fault, and the seed of its targets."""
 
     kind: str
     seed: int
 
 
 class Proofs(NamedTuple):
-    """Which families of a run lack proof, and how often each was tried again. ``planned``: the ids below are those of
-    planned faults."""
+    """The families of a run without a proven fault, and the number of retries of each. ``planned`` is the number of
+    planned faults, which have the lowest ids."""
 
     missing: tuple[str, ...]
     tried: tuple[int, ...]
@@ -47,11 +46,11 @@ class Proofs(NamedTuple):
 
     @classmethod
     def none(cls, families: Sequence[str], retries: int, planned: int) -> Proofs:
-        """How it is at the beginning."""
+        """Return the state before the first fault."""
         return cls(tuple(families), (0,) * len(families), retries, planned)
 
     def after(self, event: Op) -> Proofs:
-        """How it is after the nemesis has done something."""
+        """Return the state after a step of the nemesis."""
         name, _, phase = event.f.partition(".")
         if name not in self.missing or phase not in (INJECT, HEAL):
             return self
@@ -65,7 +64,7 @@ class Proofs(NamedTuple):
         return self
 
     def next(self) -> tuple[str, int] | None:
-        """The family that is to be tried again, and how often it was; the one that was tried least often."""
+        """Return the family with the fewest retries, and their number; None if all retries are used up."""
         left = [(tried, name) for name, tried in zip(self.missing, self.tried, strict=True) if tried < self.retries]
         if not left:
             return None
@@ -78,7 +77,7 @@ def _without(values: tuple[_T, ...], place: int) -> tuple[_T, ...]:
 
 
 def attempts(kinds: Sequence[str], retries: int, rng: random.Random) -> tuple[Attempt, ...]:
-    """What is tried, one after the other: each kind before any comes again."""
+    """Draw the retries of a family, in order; each kind appears once before any kind repeats."""
     found: list[str] = []
     while len(found) < retries:
         found += rng.sample(kinds, len(kinds))
@@ -87,10 +86,10 @@ def attempts(kinds: Sequence[str], retries: int, rng: random.Random) -> tuple[At
 
 @dataclass(frozen=True, slots=True)
 class Again(Generator):
-    """The planned faults, and then those that are tried again.
+    """The planned faults, then the retries.
 
-    ``attempts`` and ``lengths`` (nanoseconds) are given by family; ``longest`` is when it ends at the latest, after
-    ``start``. ``healing`` is the heal that is due at ``due``.
+    ``attempts`` and ``lengths`` (nanoseconds) belong to families. No retry begins later than ``longest`` after
+    ``start``. ``healing`` is the next heal, due at ``due``.
     """
 
     planned: Generator | None
@@ -146,7 +145,7 @@ class Again(Generator):
 
 @dataclass(frozen=True, slots=True)
 class Lasting(Generator):
-    """The load of a test: it goes on after the time limit while a family that lacks proof may be tried again."""
+    """The load of a test, which continues beyond the time limit while retries are left."""
 
     load: Generator
     proofs: Proofs

@@ -122,8 +122,10 @@ class Membership(Fault):
         loop = asyncio.get_running_loop()
         deadline = loop.time() + PATIENCE
         # Who serves tells who belongs to the group: without that nothing could be proven.
-        while not (before := await cluster.members()) and loop.time() < deadline:
+        before = await cluster.members()
+        while loop.time() < deadline and not before:
             await asyncio.sleep(_POLL)
+            before = await cluster.members()
         deadline = loop.time() + PATIENCE
         refusal = await cluster.remove_member(node)
         after = await cluster.members()
