@@ -57,6 +57,8 @@ class QueueEnds:
     patience: int | None = None
     """Nanoseconds for which every answer has to be that a queue is not there, until it is taken for gone; None: the
     cluster was not healthy, so that no such answer proves anything."""
+    unclosed: int = 0
+    """Clients that could not be closed: each may hold as much as an open take, of any queue."""
 
     @cached_property
     def undrained(self) -> Mapping[int, str]:
@@ -124,7 +126,15 @@ class QueueEnds:
                 queues, counts = np.unique(h.key[rows[h.role[rows] == role]], return_counts=True)
                 for queue, count in zip(queues.tolist(), counts.tolist(), strict=True):
                     found[queue] = found.get(queue, 0) + (inf if limit is None else limit * count)
-        return found
+        return self._with_unclosed(found)
+
+    def _with_unclosed(self, found: dict[int, float]) -> dict[int, float]:
+        """The same, with what clients may hold that could not be closed."""
+        limit = limit_of(self.declared, "dequeue", OPEN)
+        each = inf if limit is None else limit
+        if not self.unclosed:
+            return found
+        return {queue: found.get(queue, 0) + self.unclosed * each for queue in self._last_words}
 
     @cached_property
     def still_open(self) -> Mapping[int, float]:
@@ -138,7 +148,7 @@ class QueueEnds:
             if (role := int(h.role[row])) in limits:
                 limit, queue = limits[role], int(h.key[row])
                 found[queue] = found.get(queue, 0) + (inf if limit is None else limit)
-        return found
+        return self._with_unclosed(found)
 
     def _open_in_time(self, takes: Int64s) -> Int64s:
         """Those of the takes that were invoked before their queue was first known to be empty."""

@@ -215,7 +215,14 @@ class Run:
     @cached_property
     def _ends(self) -> QueueEnds:
         return QueueEnds(self.history, self.empty, self.depths, self.info.get(UNNAMED_TAKES),
-                         self.absence_proves)  # fmt: skip
+                         self.absence_proves, self._unclosed)  # fmt: skip
+
+    @property
+    def _unclosed(self) -> int:
+        """How many clients could not be closed, as run.json tells of what was abandoned; it tells the first ones only.
+        """
+        told = self.info.get("abandoned") or {}
+        return int(told.get("count", 0)) - sum(bool(each.get("f")) for each in told.get("first", ()))
 
     def place(self, message: int) -> int:
         """Where a message is in the order in which messages appear, also among those of a run's other parts."""

@@ -115,6 +115,12 @@ def _are_gates(value: Any) -> bool:
         ) for name, wanted in value.items())  # fmt: skip
 
 
+def _are_abandoned(value: Any) -> bool:
+    return (isinstance(value, dict) and _is_whole(value.get("count")) and isinstance(value.get("first"), list)
+            and len(value["first"]) <= value["count"]
+            and all(isinstance(each, dict) and _is_text(each.get("f")) for each in value["first"]))  # fmt: skip
+
+
 def _are_limits(value: Any) -> bool:
     return isinstance(value, dict) and all(
         isinstance(each, dict) and all(limit is None or (_is_whole(limit) and limit >= 0) for limit in each.values())
@@ -182,6 +188,7 @@ _RUN: Mapping[str, Kind] = {
     "backend": _OBJECT,
     "phases": ("a list", lambda value: isinstance(value, list)),
     "recovery": ("an object or null", _or_null(_is_object)),
+    "abandoned": ("how many were abandoned, and the first of them", _are_abandoned),
     UNNAMED_TAKES: ("limits of takes by function", _are_limits),
     "livelock": _TEXT,
     "invariant_broken": ("what is known of a broken invariant", _is_broken_invariant),
@@ -207,7 +214,7 @@ _RECOVERY: Mapping[str, Kind] = {"healthy": _TRUTH, "seconds": _NUMBER, "bound":
 _AFTER_REPAIR: Mapping[str, Kind] = {"after_repair": _OBJECT, "repair_errors": ("a list of texts", _is_texts)}
 
 _OPTIONAL = ("statuses", "exemptions", "subject", "phases", "recovery", "livelock", "invariant_broken",
-             "rest", "keeps", UNNAMED_TAKES, "clock_zero", "faults_planned", "failure", "bounds",
+             "rest", "keeps", UNNAMED_TAKES, "abandoned", "clock_zero", "faults_planned", "failure", "bounds",
              "role_changes")  # fmt: skip
 """Fields that no verdict needs, or whose absence makes it stricter; where they are, they must be what they should."""
 _OPTIONAL_OF_TEST = ("backend", "seed", "time_limit", "rate", "concurrency")

@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 from system_runs import HERE, Ran, backends, run_of, simulated
 
+from stormproof.unnamed_takes import UNNAMED_TAKES, live
+
 FORGETFUL = f'''
 import sys
 sys.path.append({str(HERE)!r})
@@ -162,3 +164,4 @@ def test_on_real_nodes(tmp_path: Path, backend: str) -> None:
     assert ran.verdict["sentence"].startswith("Invalid: the cluster never served again under ")
     assert "ERROR undeclared" in ran.verdict["sentence"] and "ZeroDivisionError" in ran.verdict["sentence"]
     assert outcome(ran, "lost")["verdict"] == "unknown" and "recovery" in ran.info["guarantees"]
+    assert ran.info[UNNAMED_TAKES] == live(prefetch=1), "its connection says so"
