@@ -16,6 +16,7 @@ from porcupine import PorcupineError
 from porcupine.models.base import shown
 from porcupine.values import as_json, freeze, name_of
 
+from checkers.checks.fencing import TOKEN
 from checkers.checks.mutex import MUTEX, REFUSED
 from stormproof.history.schema import HISTORY_SCHEMA, NO_VALUE, TYPE_CODES, encode_value
 from stormproof.operation import FAIL, INFO, INVOKE, OK
@@ -282,7 +283,8 @@ class Locks:
             to.add(event, FAIL, None, 0, _not(REFUSED, event))
         else:
             token = event.f == "acquire" and event.type == OK and type(value) is int and freeze(value) != freeze(sent)
-            to.add(event, event.type, value if token else None, 0)
+            fits = token and encode_value(value) == (value, None)
+            to.add(event, event.type, value if fits else None, 0, f"{TOKEN} {value}" if token and not fits else None)
 
 
 TRANSLATIONS: Mapping[str, Callable[[Meaning, Iterable[Event]], Translation]] = {

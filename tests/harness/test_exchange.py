@@ -200,6 +200,10 @@ TOKENS = as_lines(*done(0, "acquire", None, 4), *done(0, "release"), *done(1, "a
     pytest.param(PASSED, "lease", [], "valid", id="the lease of the first may be over"),
     pytest.param(NAMED, "lock", [], "valid", id="another process of the owner releases it; its name is no token"),
     pytest.param(TOKENS, "lock", [], "invalid", id="a token that is less than the one before"),
+    *(pytest.param(as_lines(*done(0, "acquire", None, first), *done(0, "release"), *done(1, "acquire", None, second)),
+                   "lease", [], verdict, id=f"{first}, then {second}")
+      for first, second, verdict in ((-2, -1, "valid"), (-1, -2, "invalid"), (0, 0, "invalid"), (0, 1, "valid"),
+                                     (1, 1 << 64, "valid"), (1 << 64, 1, "invalid"))),
 ])  # fmt: skip
 def test_locks_and_leases(tmp_path: Path, text: str, workload: str, options: list[str], verdict: str) -> None:
     assert imported(tmp_path, text, workload, *options)[1]["verdict"] == verdict
