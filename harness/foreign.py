@@ -3,22 +3,36 @@
 from __future__ import annotations
 
 import json
+from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 from porcupine import PorcupineError
-from porcupine.formats.edn import parse_edn
-from porcupine.formats.rows import DID_NOT_MATCH, FAILED_CAS
-from porcupine.values import as_json
+from porcupine.formats import (
+    LOG,
+    Row,
+    format_of,
+    in_order,
+    is_nemesis,
+    items_of,
+    of_2015,
+    parse_edn,
+    parse_json,
+    row_of,
+)
+from porcupine.formats.room import Room
+from porcupine.formats.rows import DID_NOT_MATCH, FAILED_CAS, Reading
+from porcupine.values import name_of, number_of
 
 from harness.claims import Action, claimed_faults
-from harness.translations import TRANSLATIONS, Event, Meaning, Rows, translated
+from harness.translations import TRANSLATIONS, Event, Meaning, Rows, Unfit, plain, translated
 from stormproof.errors import HistoryError, UsageError
-from stormproof.history.bounds import read_small
+from stormproof.history.bounds import max_history, read_small
 from stormproof.history.jsonl import import_jsonl
 from stormproof.history.ledger import INJECT, LedgerLine
 from stormproof.history.schema import (
@@ -38,7 +52,14 @@ OURS = "; stormproof history of run "
 """The beginning of an EDN file that Stormproof wrote. Its rows need no translation."""
 _SCHEMA = '{"schema":'
 """The beginning of JSON lines that Stormproof wrote."""
-_FIELDS = ("process", "type", "f")
+_MOST_SHOWN = 120
+"""Characters of the first line that was passed over."""
+_LATEST = 1 << 63
+"""Times are below this."""
+_PROCESSES = 1 << 31
+"""Processes are below this."""
+_SINCE_START = 10**9 * 86400 * 365
+"""A time above this, in nanoseconds, is one of a calendar: it does not count from the start of the history."""
 
 
 @dataclass(frozen=True)
@@ -103,19 +124,26 @@ def read_foreign(path: Path, workload: str, choices: Choices) -> Foreign:
         raise UsageError(f"--workload {workload}: histories can be imported as {', '.join(TRANSLATIONS)}")
     try:
         text = bytes(read_small(path)).decode("utf-8-sig")
-    except UnicodeDecodeError:
-        raise HistoryError(f"{path}: not UTF-8 text") from None
+    except UnicodeDecodeError as error:
+        line = error.object[: error.start].count(b"\n") + 1
+        raise HistoryError(f"{path}:{line}: not UTF-8 text") from None
+    except OSError as error:
+        raise HistoryError(f"can't read {path}: {error.strerror}") from None
     if text.startswith(_SCHEMA):
         return _claiming(renamed(import_jsonl(path), ""), ours=True)
-    events = list(_events(path, text))
-    if text.startswith(OURS):
-        return _claiming(_our_rows(events).table(""), ours=True)
-
-    def refuse(line: int, field: str, expected: str) -> HistoryError:
-        return HistoryError(f"{path}:{line}: {field}: {expected}")
-
-    meaning = Meaning(choices.failed_cas == DID_NOT_MATCH, _initial(choices.initial))
-    return _claiming(translated(events, make, meaning, refuse).table(""))
+    try:
+        form = format_of(text, str(path))
+        read = _read(path, text, form, choices.pass_over)
+        if text.startswith(OURS):
+            return _claiming(_our_rows(read.events).table(""), ours=True)
+        observed = form == LOG and of_2015(text) if choices.failed_cas is None else choices.failed_cas == DID_NOT_MATCH
+        rows = translated(read.events, make, Meaning(observed, _initial(choices.initial)))
+    except PorcupineError as error:
+        raise HistoryError(str(error)) from None
+    except Unfit as error:
+        raise HistoryError(f"{path}:{error.line}: {error.field}: {error}") from None
+    first = text.splitlines()[read.passed_over[0] - 1].strip()[:_MOST_SHOWN] if read.passed_over else ""
+    return replace(_claiming(rows.table("")), passed_over=len(read.passed_over), first=first)
 
 
 def _initial(text: str | None) -> Any:
@@ -123,7 +151,7 @@ def _initial(text: str | None) -> Any:
     if text is None:
         return None
     try:
-        return json.loads(text)
+        return parse_json(text)
     except ValueError:
         pass
     try:
@@ -166,39 +194,99 @@ def _our_rows(events: Iterable[Event]) -> Rows:
     return rows
 
 
-def _events(path: Path, text: str) -> Iterator[Event]:
-    last = 0
-    for number, item in enumerate(_maps(path, text), 1):
-        missing = [name for name in _FIELDS if item.get(name) is None]
-        if missing:
-            raise HistoryError(f"{path}: operation {number}: {missing[0]} is missing")
-        kind, process, time = str(item["type"]).removeprefix(":"), item["process"], item.get("time")
-        if kind not in TYPE_CODES:
-            raise HistoryError(f"{path}: operation {number}: the type is {kind!r:.40}, none of {', '.join(TYPE_NAMES)}")
-        if isinstance(process, str) and process.removeprefix(":") == "nemesis":
-            process = NEMESIS
-        if type(process) is not int or not NEMESIS <= process < 1 << 31:
-            raise HistoryError(f"{path}: operation {number}: the process is {process!r:.40}, no whole number from 0")
-        last = max(last, int(time)) if isinstance(time, int | float) else last + 1
-        node = item.get("node")
-        yield Event(number, process, kind, str(item["f"]).removeprefix(":"), item.get("value"), last, item.get("key"),
-                    None if node is None else str(node), item.get("error"), item.get("text"))
+@dataclass
+class _Read:
+    """The events of a file in the order in which they happened, and the lines that hold none."""
+
+    events: list[Event] = field(default_factory=list)
+    passed_over: list[int] = field(default_factory=list)
 
 
-def _maps(path: Path, text: str) -> Iterator[dict[str, Any]]:
-    start = text.lstrip()[:2]
-    try:
-        if start[:1] == "{" and start[1:].strip() in ('"', "") and ":process" not in text.partition("\n")[0]:
-            found: Any = [json.loads(line) for line in text.splitlines() if line.strip()]
-        else:
-            found = parse_edn(text if start[:1] in ("[", "(") else f"[{text}\n]", str(path))
-    except PorcupineError as error:
-        # The bracket that ends what is not a vector is ours.
-        ours = "unexpected ']'" in str(error)
-        raise HistoryError(f"{path}: a bracket is never closed" if ours else str(error)) from None
-    except (ValueError, RecursionError) as error:
-        raise HistoryError(f"{path}: neither EDN nor JSON lines: {error}") from None
-    for number, item in enumerate(map(as_json, found), 1):
-        if not isinstance(item, dict):
-            raise HistoryError(f"{path}: operation {number}: a map is expected, not {item!r:.40}")
-        yield {str(name).removeprefix(":"): value for name, value in item.items()}
+def _read(path: Path, text: str, form: str, pass_over: Sequence[str]) -> _Read:
+    name, room, reading = str(path), Room(max_history(), str(path)), Reading(pass_over=pass_over)
+    clients: list[tuple[Row, Mapping[str, Any]]] = []
+    faults: list[tuple[Row, Mapping[str, Any]]] = []
+    read = _Read()
+    for line, item in items_of(text, name, form, room):
+        row = None if item is None else row_of(item, name, line)
+        if row is None or item is None or (reading.passes_over(row, name) and not is_nemesis(row.process)):
+            read.passed_over.append(line)
+            continue
+        room.take_row(row.value, line)
+        if row.type not in TYPE_CODES:
+            raise Unfit("type", f"one of {', '.join(TYPE_NAMES)} is expected, not {row.type:.40}", line)
+        (faults if is_nemesis(row.process) else clients).append((row, item))
+    ordered = [clients[place] for place in in_order([row for row, _ in clients], name)]
+    numbers, clock = _Numbers(row.process for row, _ in clients), _Clock(row for row, _ in ordered)
+    for row, item in _merged(ordered, faults):
+        process = NEMESIS if is_nemesis(row.process) else numbers.of(row)
+        node, own = item.get("node"), item.get("text")
+        # Our own files have the JSON of some values beside them.
+        read.events.append(Event(
+            row.line, process, row.type, row.f, item.get("value"), clock.of(row), item.get("key"),
+            None if node is None else name_of(node) or str(node), plain(item.get("error")),
+            own if isinstance(own, str) else None,
+        ))  # fmt: skip
+    return read
+
+
+class _Numbers:
+    """Numbers of processes: their own, and for names those that are left."""
+
+    def __init__(self, processes: Iterable[Any]) -> None:
+        self._named: dict[str, int] = {}
+        self._taken = {process for process in processes if type(process) is int}
+        self._next = 0
+
+    def of(self, row: Row) -> int:
+        """The number of a row's process."""
+        if type(row.process) is int:
+            if row.process >= _PROCESSES:
+                raise Unfit("process", f"a number below 2**31 is expected, not {row.process}", row.line)
+            return row.process
+        name = repr(row.process)
+        if name not in self._named:
+            while self._next in self._taken:
+                self._next += 1
+            self._named[name] = self._next
+            self._next += 1
+        return self._named[name]
+
+
+class _Clock:
+    """Times of rows in nanoseconds from 0, which never run backwards. A row without a time comes right after the one
+    before it."""
+
+    def __init__(self, rows: Iterable[Row]) -> None:
+        times = [time for row in rows if (time := _time_of(row)) is not None]
+        first = min(times, default=0)
+        self._start = first if first < 0 or first > _SINCE_START else 0
+        self._last = 0
+
+    def of(self, row: Row) -> int:
+        """The time of a row; rows are given in order."""
+        time = _time_of(row)
+        self._last = self._last + 1 if time is None else max(self._last, int(time - self._start))
+        return self._last
+
+
+def _time_of(row: Row) -> int | float | Fraction | None:
+    time = number_of(row.time)
+    return time if time is not None and -_LATEST < time < _LATEST else None
+
+
+def _merged(ordered: Sequence[tuple[Row, Any]], faults: Sequence[tuple[Row, Any]]) -> Iterator[tuple[Row, Any]]:
+    """All rows in the order in which they happened. The rows of the nemesis do not change the order of the others."""
+    rest = deque(faults)
+    for row, item in ordered:
+        while rest and _before(rest[0][0], row):
+            yield rest.popleft()
+        yield row, item
+    yield from rest
+
+
+def _before(fault: Row, row: Row) -> bool:
+    for one, other in ((fault.index, row.index), (_time_of(fault), _time_of(row))):
+        if isinstance(one, int | float | Fraction) and isinstance(other, int | float | Fraction) and one != other:
+            return bool(one < other)
+    return fault.line < row.line

@@ -7,30 +7,33 @@ an operation without an end.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Collection, Hashable, Iterable, Mapping
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import pyarrow as pa
+from porcupine import PorcupineError
 from porcupine.models.base import shown
-from porcupine.values import freeze
+from porcupine.values import as_json, freeze, name_of
 
+from checkers.checks.fencing import TOKEN
 from checkers.checks.mutex import MUTEX, REFUSED
 from stormproof.history.schema import HISTORY_SCHEMA, NO_VALUE, TYPE_CODES, encode_value
 from stormproof.operation import FAIL, INFO, INVOKE, OK
 from workloads.register_client import NO_MATCH
 
 _EMPTY = "empty"
-_NOTHING_LEFT = frozenset({"empty", ":empty", "exhausted", ":exhausted"})
+_NOTHING_LEFT = frozenset({"empty", "exhausted"})
 """Words of a take that found the queue empty."""
 
 
 class Unfit(ValueError):
-    """A row does not fit: ``field`` is the name of its wrong field, the text tells the expected value."""
+    """A row does not fit: ``field`` is the name of its wrong field, ``line`` its line, the text tells the
+    expected value."""
 
-    def __init__(self, field: str, text: str) -> None:
+    def __init__(self, field: str, text: str, line: int = 0) -> None:
         super().__init__(text)
-        self.field = field
+        self.field, self.line = field, line
 
 
 @dataclass(frozen=True)
@@ -63,13 +66,13 @@ class Meaning:
 class Rows:
     """Rows for a history: (type, f, value, key, process, time, node, error)."""
 
-    rows: list[tuple[str, str, Any, int | None, int, int, str | None, str | None]] = field(default_factory=list)
+    rows: list[tuple[str, str | None, Any, int | None, int, int, str | None, str | None]] = field(default_factory=list)
 
     def add(self, event: Event, kind: str, value: Any, key: int | None = None, error: str | None = None) -> None:
         """Append a row with the time, process and node of a foreign one."""
         told = event.error if error is None else error
         text = told if told is None or isinstance(told, str) else json.dumps(told, default=str)
-        self.rows.append((kind, event.f, value, key, event.process, event.time, event.node, text))
+        self.rows.append((kind, _utf8(event.f), value, key, event.process, event.time, _utf8(event.node), _utf8(text)))
 
     def table(self, run: str) -> pa.Table:
         """The rows as a table of HISTORY_SCHEMA."""
@@ -81,6 +84,11 @@ class Rows:
             for name, entry in zip(HISTORY_SCHEMA.names, entries, strict=True):
                 columns[name].append(entry)
         return pa.table(columns, schema=HISTORY_SCHEMA)
+
+
+def _utf8(text: str | None) -> str | None:
+    """The text without halves of surrogate pairs, which JSON may have and columns can't hold."""
+    return None if text is None else text.encode("utf-8", "replace").decode()
 
 
 class Ids:
@@ -218,8 +226,7 @@ class Queues:
         """Add a row for each message that a drain took. A drain that ended ``info`` may have taken more."""
         taken = event.value
         if not isinstance(taken, list | tuple):
-            word = isinstance(taken, str) and taken in _NOTHING_LEFT
-            if event.type == OK and taken is not None and not word:
+            if event.type == OK and taken is not None and name_of(taken) not in _NOTHING_LEFT:
                 raise Unfit("value", f"a drain that ended ok needs a list of messages, :exhausted or nil, not "
                                      f"{shown(taken)}")  # fmt: skip
             taken = ()
@@ -251,7 +258,7 @@ def _found_empty(event: Event) -> bool:
     """Whether a take that failed says that the queue was empty."""
     if event.error is None:
         return event.f == "dequeue"
-    return isinstance(event.error, str) and event.error in _NOTHING_LEFT
+    return name_of(event.error) in _NOTHING_LEFT
 
 
 class Locks:
@@ -276,7 +283,8 @@ class Locks:
             to.add(event, FAIL, None, 0, _not(REFUSED, event))
         else:
             token = event.f == "acquire" and event.type == OK and type(value) is int and freeze(value) != freeze(sent)
-            to.add(event, event.type, value if token else None, 0)
+            fits = token and encode_value(value) == (value, None)
+            to.add(event, event.type, value if fits else None, 0, f"{TOKEN} {value}" if token and not fits else None)
 
 
 TRANSLATIONS: Mapping[str, Callable[[Meaning, Iterable[Event]], Translation]] = {
@@ -292,27 +300,48 @@ JUDGED_BY: Mapping[str, tuple[str, ...]] = {
 """Workload -> the checks that decide: those that need nothing but what clients did."""
 
 
-def translated(events: Iterable[Event], make: Callable[[Meaning, Iterable[Event]], Translation], meaning: Meaning,
-               refuse: Callable[[int, str, str], Exception]) -> Rows:
-    """The rows of events, which are given in the order in which they happened. For a row that does not fit it raises
-    ``refuse(line, field, expected)``."""
-    events, rows = list(events), Rows()
-    clients = [event for event in events if event.process >= 0]
-    translate, open_ones = make(meaning, clients), dict[int, Event]()
+def translated(events: Sequence[Event], make: Callable[[Meaning, Iterable[Event]], Translation],
+               meaning: Meaning) -> Rows:
+    """The rows of events, which are given in the order in which they happened.
+
+    Raises:
+        Unfit: a row does not fit, or does not pair with another one.
+    """
+    rows, open_ones = Rows(), dict[int, Event]()
+    translate = make(meaning, [event for event in events if event.process >= 0])
     for event in events:
         if event.process < 0:
-            rows.add(event, INFO, event.value)
+            rows.add(event, INFO, plain(event.value))
             continue
-        begun = None if event.type == INVOKE else open_ones.pop(event.process, None)
-        if event.type == INVOKE and (other := open_ones.get(event.process)) is not None:
-            raise refuse(event.line, "process", f"{other.f} of line {other.line} has not ended")
-        if event.type != INVOKE and (begun is None or begun.f != event.f):
-            what = "it has invoked nothing" if begun is None else f"it has invoked {begun.f} in line {begun.line}"
-            raise refuse(event.line, "f", f"{event.f} ends here, but {what}")
-        if event.type == INVOKE:
-            open_ones[event.process] = event
         try:
-            translate(event, begun, rows)
+            translate(event, _begun(event, open_ones), rows)
         except Unfit as error:
-            raise refuse(event.line, error.field, str(error)) from None
+            raise Unfit(error.field, str(error), event.line) from None
+        except PorcupineError as error:  # NaN
+            raise Unfit("value", str(error), event.line) from None
     return rows
+
+
+def _begun(event: Event, open_ones: dict[int, Event]) -> Event | None:
+    """The invocation that a row ends, None for an invocation."""
+    if event.type == INVOKE:
+        if (other := open_ones.get(event.process)) is not None:
+            raise Unfit("process", f"{event.f} begins, but {other.f} of line {other.line} has not ended")
+        open_ones[event.process] = event
+        return None
+    begun = open_ones.pop(event.process, None)
+    if begun is None or begun.f != event.f:
+        what = "its process has invoked nothing" if begun is None else f"line {begun.line} invoked {begun.f}"
+        raise Unfit("f", f"{event.f} ends, but {what}")
+    return begun
+
+
+def plain(value: Any) -> Any:
+    """A value of EDN as JSON holds it, sets as lists."""
+    if isinstance(value, frozenset):
+        return sorted((plain(each) for each in value), key=repr)
+    if isinstance(value, list | tuple):
+        return [plain(each) for each in value]
+    if isinstance(value, dict):
+        return {name_of(name) or str(name): plain(each) for name, each in value.items()}
+    return as_json(value)

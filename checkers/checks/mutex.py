@@ -19,6 +19,7 @@ from stormproof.text import amount
 
 MUTEX, REENTRANT = "mutex", "reentrant-mutex"
 """The checks of a lock that its holder can't acquire again, and of one that it can."""
+NEVER_HELD = "nobody ever had the lock"
 REFUSED = "refused"
 """The error of an acquire of a lock that was held, and of a release without the lock. A failure for any other reason
 shows nothing."""
@@ -34,11 +35,12 @@ def check(run: Run, kind: Kind) -> CheckOutcome:
     found = operations_of(run)
     held = sum(operation.input[0] == ACQUIRE and operation.ret is not None and operation.output
                for operation, _ in found)  # fmt: skip
-    if not held:
-        return CheckOutcome(UNKNOWN, 0, "nobody ever had the lock", (), {"model": kind.model.name, "holds": 0})
-    outcome = decide(run, kind, {0: found}, "")
-    summary = f"one holder at a time, in {amount(held, 'hold')}" if outcome.verdict == VALID else outcome.summary
-    return CheckOutcome(outcome.verdict, outcome.count, summary, outcome.anomalies, {**outcome.figures, "holds": held})
+    outcome = decide(run, kind, {0: found} if found else {}, NEVER_HELD)
+    verdict, summary = outcome.verdict, outcome.summary
+    if verdict == VALID:
+        verdict = VALID if held else UNKNOWN
+        summary = f"one holder at a time, in {amount(held, 'hold')}" if held else NEVER_HELD
+    return CheckOutcome(verdict, outcome.count, summary, outcome.anomalies, {**outcome.figures, "holds": held})
 
 
 def operations_of(run: Run) -> list[tuple[Operation, int]]:

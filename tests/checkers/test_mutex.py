@@ -67,7 +67,9 @@ def test_a_refusal_is_an_observation() -> None:
 
 def test_nobody_ever_had_it() -> None:
     assert outcome(MUTEX, acquired(0, kind="info")).summary == "nobody ever had the lock"
-    assert outcome(MUTEX, op(0, "acquire", "fail", error="refused")).verdict == UNKNOWN
+    assert outcome(MUTEX, op(0, "acquire", "fail", error="no")).verdict == UNKNOWN
+    assert outcome(MUTEX, op(0, "acquire", "fail", error="refused")).verdict == INVALID, "it was free"
+    assert outcome(MUTEX, released(0)).verdict == INVALID
 
 
 @st.composite
@@ -94,6 +96,6 @@ def histories(draw: st.DrawFn) -> list[Row]:
 @given(histories(), st.sampled_from((MUTEX, REENTRANT)))
 def test_verdicts_are_those_of_the_definition(rows: list[Row], name: str) -> None:
     had = any((row.f, row.type) == ("acquire", "ok") for row in rows)
-    wanted = UNKNOWN if not had else VALID if mutex_holds(rows, name == REENTRANT) else INVALID
+    wanted = INVALID if not mutex_holds(rows, name == REENTRANT) else VALID if had else UNKNOWN
     assert outcome(name, rows).verdict == wanted
     event(wanted)
