@@ -41,7 +41,7 @@ from stormproof.history.columns import (
     demand_schema,
     make_columns,
 )
-from stormproof.history.ledger import read_ledger
+from stormproof.history.ledger import read_ledger, read_standstills
 from stormproof.history.schema import PAIR_SHIFT
 from stormproof.run_folder import HISTORY, LEDGER, read_run
 from stormproof.vocabulary import FUNCTIONS, MESSAGES, OTHER
@@ -119,7 +119,8 @@ def judge_part(run_dir: Path, number: int, parts: int) -> Part:
     try:
         info = read_run(run_dir)
         history = read_part(run_dir / HISTORY, number, parts)
-        run = Run(run_dir.name, info, read_ledger(run_dir / LEDGER), history, run_dir, whole=False)
+        run = Run(run_dir.name, info, read_ledger(run_dir / LEDGER), history, run_dir,
+                  standstills=read_standstills(run_dir / LEDGER), whole=False)
         part = Part()
         for entry in CHECKS:
             how = by_parts(load_check(entry.name))

@@ -50,6 +50,8 @@ class NeutralQueueClient:
         self._connection: QueueConnection | None = None
         self._fresh: QueueConnection | None = connection
         self._node: str | None = None
+        self._connected = self._begun = 0.0
+        """Times of the event loop: when the connection was made, and the operation under way began."""
 
     async def open(self) -> None:
         """Connect to the first node that lets us in.
@@ -74,7 +76,7 @@ class NeutralQueueClient:
                 trouble = error
                 await close_quietly(connection)
                 continue
-            self._connection, self._node = connection, self._names[host, port]
+            self._connection, self._node, self._connected = connection, self._names[host, port], loop.time()
             return
         raise NotDone(reason_of(trouble))
 
@@ -86,6 +88,7 @@ class NeutralQueueClient:
 
     async def invoke(self, op: Op) -> Op:
         """``enqueue``, ``dequeue``, ``drain`` or ``depth``."""
+        self._begun = asyncio.get_running_loop().time()
         try:
             if self._connection is None:
                 await self.open()
@@ -122,8 +125,15 @@ class NeutralQueueClient:
         except Exception as error:
             # The message has been delivered; only the fate of its acknowledgement is unknown.
             await self.close()
-            return op.info(f"ack unconfirmed: {reason_of(error)}{', ' + mark if mark else ''}", value)
+            words = f"ack unconfirmed: {reason_of(error)}{', ' + mark if mark else ''}, {self._arrival(delivery)}"
+            return op.info(words, value)
         return op.ok(value)._replace(error=mark)
+
+    def _arrival(self, delivery: Delivery) -> str:
+        """When a delivery's bytes came, and when its connection was made, counted from the operation's beginning: by
+        these the checks tell a copy that was held back from one that was sent again (``checkers.held_back``)."""
+        came = "?" if delivery.came is None else f"{delivery.came - self._begun:+.6f}"
+        return f"came {came} s, connected {self._connected - self._begun:+.6f} s"
 
     def read(self, body: bytes) -> tuple[Any, str | None]:
         """What a body says: the message, and what is to be noted of this copy of it."""

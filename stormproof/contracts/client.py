@@ -76,12 +76,16 @@ class Delivery:
 
     ``number`` is how often the message was delivered, this time included, where the system counts that so that no later
     delivery of it ever has a smaller or the same number: a fencing token. None: it does not.
+
+    ``came`` is the time of the event loop at which the message's bytes came, where the system sends messages before
+    they are asked for. None: it sends a message when ``take`` asks for one.
     """
 
     body: bytes
     ack: Callable[[], Awaitable[None]]
     give_back: Callable[[], Awaitable[None]] | None = None
     number: int | None = None
+    came: float | None = None
 
 
 @runtime_checkable
