@@ -108,12 +108,14 @@ def _told(frame: FrameType | None) -> str:
     return f"{frame.f_code.co_qualname}() ({frame.f_code.co_filename}:{frame.f_lineno})"
 
 
-def run_child(main: Callable[[Watch], Coroutine[Any, Any, int]], run_dir: Path, tell: Callable[[str], None]
-              ) -> NoReturn:  # fmt: skip
-    """Carry out ``main`` and end the process with the status that it returns, whatever still runs then.
+Main = Callable[[Watch, Path, Path | None], Coroutine[Any, Any, int]]
+"""What a child does: (its watch, the run's folder, the file with its plug-ins) -> its exit status."""
 
-    ``tell`` tells the parent why the process ends.
-    """
+
+def run_child(main: Main, tell: Callable[[str], None]) -> NoReturn:
+    """Carry out ``main`` with the arguments of the command line, and end the process with the status that it returns,
+    whatever still runs then. ``tell`` tells the parent why the process ends."""
+    run_dir, plugged = Path(sys.argv[1]), Path(sys.argv[2]) if len(sys.argv) > 2 else None
     logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(name)s %(message)s")
 
     def give_up(why: str) -> None:
@@ -126,7 +128,7 @@ def run_child(main: Callable[[Watch], Coroutine[Any, Any, int]], run_dir: Path, 
     watch.start()
     status = EXIT_ERROR
     try:
-        status = runner.run(main(watch))
+        status = runner.run(main(watch, run_dir, plugged))
         runner.get_loop().run_until_complete(_rest())
     except BaseException as error:
         traceback.print_exc()

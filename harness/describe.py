@@ -87,7 +87,7 @@ def create_run(test: Test, why: str, store: Path, runs: Path | None = None) -> P
     work_bounds = work_bounds_of(system.work, test) if backend.in_process else {}
     wanted += ["work", "growth"] if backend.in_process and system.keeps else []
     judged_by, statuses = guarantees_of(test, wanted)
-    return Store(runs or store).create(
+    run_dir = Store(runs or store).create(
         test,
         backend={"name": test.backend, "why": why, "lateness": backend.lateness, "in_process": backend.in_process},
         plugins=plugins.named(),
@@ -106,3 +106,5 @@ def create_run(test: Test, why: str, store: Path, runs: Path | None = None) -> P
         command=command_line(test, store),
         versions=versions(),
     )
+    plugins.copy_to(run_dir)
+    return run_dir

@@ -192,7 +192,7 @@ def _of_our_plugins(runs: Sequence[Path], *, strict: bool) -> tuple[list[Path], 
             ours.append(run)
             continue
         try:
-            plugins.demand_same(info, run.name)
+            plugins.demand_same(info, run.name, run)
         except HistoryError as error:
             if strict:
                 raise

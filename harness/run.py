@@ -217,9 +217,10 @@ class RunnerProcess:
         ours = Path.cwd().resolve() == Path(__file__).resolve().parents[1]
         environment = os.environ if ours else {**os.environ, "PYTHONSAFEPATH": "1"}
         # Its own session: Ctrl-C in a terminal reaches the parent only, which then says so on its standard input.
+        self._plugged = plugged = plugins.write_arguments()
         with (run_dir / HARNESS_LOG).open("ab") as log:
             self._process = subprocess.Popen(
-                [*prefix, sys.executable, "-m", module, str(run_dir), *plugins.arguments()],
+                [*prefix, sys.executable, "-m", module, str(run_dir), *([str(plugged)] if plugged else [])],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=log,
@@ -286,6 +287,8 @@ class RunnerProcess:
 
     def end(self) -> None:
         """Make sure that it is gone; closing its input lets it heal first."""
+        if self._plugged is not None:
+            self._plugged.unlink(missing_ok=True)  # it died before it read that
         if self.left:
             return
         self._watch.end()

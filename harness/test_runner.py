@@ -1,6 +1,6 @@
 """The child process of a run: nodes, clients and nemesis, from provisioning to tear-down.
 
-``python -m harness.test_runner RUN_DIR [PLUGIN...]`` is started by ``harness.run``. It reports on standard output, one
+``python -m harness.test_runner RUN_DIR [PLUGINS]`` is started by ``harness.run``. It reports on standard output, one
 JSON object a line, and lives by its standard input: ``teardown`` ends a finished run, ``keep`` leaves its nodes as they
 are until a person lets them go (``harness.kept``), ``interrupt`` or end of file ends it early; in all cases faults are
 healed and the history is kept.
@@ -15,7 +15,7 @@ import logging
 import secrets
 import sys
 import threading
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -600,13 +600,14 @@ def at_once(work: Coroutine[Any, Any, None]) -> None:
     logger.warning("%s had to wait", work)
 
 
-async def main(watch: Watch, run_dir: Path, plugged: Sequence[str] = ()) -> int:
+async def main(watch: Watch, run_dir: Path, plugged: Path | None) -> int:
     """Run the test; the exit status is 0 for a run that came to its end, 3 for one that broke."""
     control = ControlChannel()
     watch.blocked = control.fail
     await control.open()
     try:
-        plugins.load(plugged)
+        if plugged is not None:
+            plugins.load_from(plugged)
         await TestRunner(run_dir, control, Environment.real()).run()
     except Interrupted:
         return EXIT_ERROR
@@ -622,4 +623,4 @@ def tell_error(why: str) -> None:
 
 
 if __name__ == "__main__":
-    run_child(lambda watch: main(watch, Path(sys.argv[1]), sys.argv[2:]), Path(sys.argv[1]), tell_error)
+    run_child(main, tell_error)

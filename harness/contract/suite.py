@@ -1,15 +1,14 @@
 """The child process of `stormproof systems check`: machines, the system on them, and the items, one after the other.
 
-``python -m harness.contract.suite RUN_DIR [PLUGIN...]`` reports on standard output, one JSON object a line; what it
+``python -m harness.contract.suite RUN_DIR [PLUGINS]`` reports on standard output, one JSON object a line; what it
 hears on standard input is as in ``harness.test_runner``.
 """
 
 from __future__ import annotations
 
 import secrets
-import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -92,13 +91,14 @@ def _connection(cluster: Cluster, has_queues: bool) -> Any:
     return StompQueues("/queue/{}".format, depth, login=(cluster.login, cluster.passcode), sending={}, subscribing={})
 
 
-async def main(watch: Watch, run_dir: Path, plugged: Sequence[str] = ()) -> int:
+async def main(watch: Watch, run_dir: Path, plugged: Path | None) -> int:
     """Check; the exit status is 0 when that came to its end, 3 otherwise."""
     control = ControlChannel()
     watch.blocked = control.fail
     await control.open()
     try:
-        plugins.load(plugged)
+        if plugged is not None:
+            plugins.load_from(plugged)
         test = Test.from_json(read_run(run_dir)["test"])
         bench = bench_of(test, run_dir)
         try:
@@ -120,4 +120,4 @@ async def _provisioned(bench: Bench, test: Test, run_dir: Path) -> None:
 
 
 if __name__ == "__main__":
-    run_child(lambda watch: main(watch, Path(sys.argv[1]), sys.argv[2:]), Path(sys.argv[1]), tell_error)
+    run_child(main, tell_error)
