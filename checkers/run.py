@@ -185,6 +185,27 @@ class Run:
         return self._ends.open
 
     @property
+    def recovered(self) -> Mapping[str, Any] | None:
+        """Whether the cluster was healthy, when somebody last waited for that: after the last heal, or the repair."""
+        found = self.info.get("recovery") or {}
+        told: Mapping[str, Any] | None = found.get("after_repair") or found or None
+        return told
+
+    @property
+    def gone_queues(self) -> Mapping[int, tuple[int, int]]:
+        """As ``QueueEnds.gone``."""
+        return self._ends.gone
+
+    @cached_property
+    def absence_proves(self) -> int | None:
+        """Nanoseconds for which something has to be said not to be there until it is taken for gone: half of the
+        drain's limit. None: nothing proves it, since the cluster was not healthy."""
+        limit = (self.test.get("options") or {}).get("drain_limit")
+        if not (self.recovered or {}).get("healthy") or not isinstance(limit, int | float):
+            return None
+        return round(float(limit) / 2 * SECOND)
+
+    @property
     def accounts(self) -> Mapping[int, float]:
         """As ``QueueEnds.accounts``."""
         return self._ends.accounts
@@ -196,7 +217,15 @@ class Run:
 
     @cached_property
     def _ends(self) -> QueueEnds:
-        return QueueEnds(self.history, self.empty, self.depths, self.info.get(UNNAMED_TAKES))
+        return QueueEnds(self.history, self.empty, self.depths, self.info.get(UNNAMED_TAKES),
+                         self.absence_proves, self._unclosed)  # fmt: skip
+
+    @property
+    def _unclosed(self) -> int:
+        """How many clients could not be closed, as run.json tells of what was abandoned; it tells the first ones only.
+        """
+        told = self.info.get("abandoned") or {}
+        return int(told.get("count", 0)) - sum(bool(each.get("f")) for each in told.get("first", ()))
 
     def place(self, message: int) -> int:
         """Where a message is in the order in which messages appear, also among those of a run's other parts."""

@@ -14,7 +14,7 @@ from stormproof.contracts.check import MAX_EXAMPLES, Anomaly, CheckOutcome, wors
 from stormproof.errors import HistoryError
 from stormproof.history.bounds import read_small
 from stormproof.run_folder import VERDICT_FILE, VERDICT_SCHEMA, pictures
-from stormproof.text import printable
+from stormproof.text import escaped
 
 JUDGED = "judged"
 """The field of verdict.json that says what the verdict rests on."""
@@ -96,8 +96,8 @@ class Verdict:
         """What ``to_json`` gave."""
         checks = tuple(map(CheckVerdict.from_json, data["checks"]))
         damage = data.get("damage")
-        return cls(printable(data["run"]), printable(data["sentence"]), checks, data["figures"],
-                   None if damage is None else printable(damage))
+        return cls(escaped(data["run"]), escaped(data["sentence"]), checks, data["figures"],
+                   None if damage is None else escaped(damage))
 
 
 def write_verdict(run_dir: Path, verdict: Verdict, note: Mapping[str, Any] | None = None) -> None:

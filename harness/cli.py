@@ -23,7 +23,7 @@ from harness.commands.systems import systems_app
 from harness.output import begin_output, json_missing, print_json
 from stormproof.errors import EXIT_ERROR, EXIT_INTERRUPTED, StormproofError
 from stormproof.limits import attest, demand_memory
-from stormproof.text import printable
+from stormproof.text import escaped
 
 _CLOSED = "standard output was closed before the end"
 _STDERR = 2
@@ -187,4 +187,4 @@ def _told(why: str) -> str:
 
 
 def _one_line(message: str) -> str:
-    return printable(" ".join(message.split()))
+    return escaped(" ".join(message.split()))

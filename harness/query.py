@@ -23,7 +23,7 @@ from checkers.views import DUCKDB, SPARK, VIEWS, duckdb_views, spark_views, unre
 from harness.output import print_json
 from harness.progress import console
 from stormproof.errors import EXIT_ERROR, StormproofError, UsageError
-from stormproof.text import printable
+from stormproof.text import escaped
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -64,7 +64,7 @@ def query(store: AnyStore, sql: str, *, engine: str = DUCKDB, master: str = LOCA
 
 def _tell(refused: Collection[str], left_out: list[str] | None) -> None:
     for reason in refused:
-        print(f"left out: {printable(reason)}", file=sys.stderr)
+        print(f"left out: {escaped(reason)}", file=sys.stderr)
     if left_out is not None:
         left_out += refused
 
@@ -158,7 +158,7 @@ def _print(table: pa.Table) -> None:
     to = console()
     shown = Table(*map(escape, table.column_names), box=None)
     for row in table.to_pylist():
-        shown.add_row(*(escape(printable(_shown(value))) for value in row.values()))
+        shown.add_row(*(escape(escaped(_shown(value))) for value in row.values()))
     to.print(shown)
     to.print(f"{table.num_rows:,} row{'s' if table.num_rows != 1 else ''}")
 

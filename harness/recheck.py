@@ -31,7 +31,7 @@ from stormproof.contracts.check import INVALID, worst
 from stormproof.errors import EXIT_ERROR, EXIT_OF, HistoryError, StormproofError, UsageError
 from stormproof.run_folder import HISTORY, REPORT, is_alive, read_run
 from stormproof.store import Store
-from stormproof.text import printable
+from stormproof.text import escaped
 
 _SHOWN, _REFUSED = 50, 10
 
@@ -55,7 +55,7 @@ def check_stored(store_dir: Path, names: Sequence[str], *, master: str | None, a
     runs, unsealed, empty = _chosen(Store(store_dir), names)
     runs, others = _of_our_plugins(runs, strict=bool(names))
     for line in [*unsealed, *empty, *others]:
-        print(f"not checked: {printable(line)}", file=sys.stderr)
+        print(f"not checked: {escaped(line)}", file=sys.stderr)
     to = console(as_json)
     refused: list[str] = []
     rows, summary, fresh = _judge(store_dir, runs, master=master, again=again, to=to, whole=not names, refused=refused)
@@ -70,7 +70,7 @@ def check_stored(store_dir: Path, names: Sequence[str], *, master: str | None, a
             outcomes.add(outcome_of_run(row.run_dir, BROKEN if row.damage is not None else row.verdict, row.sentence))
     damaged = [row for row in rows if row.damage is not None]
     for row in damaged:
-        print(f"not judged: {printable(row.damage)}", file=sys.stderr)
+        print(f"not judged: {escaped(row.damage)}", file=sys.stderr)
     tell_refused(refused)
     verdict = worst(row.verdict for row in rows)
     if as_json:
@@ -85,7 +85,7 @@ def check_stored(store_dir: Path, names: Sequence[str], *, master: str | None, a
 def tell_refused(refused: Sequence[str]) -> None:
     """Say what could not be stored, and why, on standard error; the verdicts themselves are told all the same."""
     for line in refused[:_REFUSED]:
-        print(f"not stored: {printable(line)}", file=sys.stderr)
+        print(f"not stored: {escaped(line)}", file=sys.stderr)
     if len(refused) > _REFUSED:
         print(f"not stored: {len(refused) - _REFUSED} more", file=sys.stderr)
 
@@ -197,7 +197,7 @@ def _of_our_plugins(runs: Sequence[Path], *, strict: bool) -> tuple[list[Path], 
             ours.append(run)
             continue
         try:
-            plugins.demand_same(info, run.name)
+            plugins.demand_same(info, run.name, run)
         except HistoryError as error:
             if strict:
                 raise
@@ -226,7 +226,7 @@ def _chosen(store: Store, names: Sequence[str]) -> tuple[list[Path], list[str], 
             (empty if reason.endswith(EMPTY) else lost).append(reason)
     if not runs:
         for line in [*lost, *empty]:
-            print(f"not checked: {printable(line)}", file=sys.stderr)
+            print(f"not checked: {escaped(line)}", file=sys.stderr)
         raise UsageError(f"the store {store.path} holds no recorded runs; `stormproof test` makes one")
     return runs, lost, empty
 
@@ -262,7 +262,7 @@ def _json(row: VerdictRow) -> dict[str, Any]:
 def show(to: Console, rows: Sequence[VerdictRow | ObjectVerdict], summary: Sequence[SummaryRow]) -> None:
     """Print verdicts, and how each check came out."""
     for row in rows[:_SHOWN]:
-        to.print(f"{row.verdict:8} {printable(row.run)}  {printable(row.sentence)}", soft_wrap=True, markup=False)
+        to.print(f"{row.verdict:8} {escaped(row.run)}  {escaped(row.sentence)}", soft_wrap=True, markup=False)
     if len(rows) > _SHOWN:
         to.print(f"... and {len(rows) - _SHOWN} more")
     counts = Counter(row.verdict for row in rows)
@@ -272,6 +272,6 @@ def show(to: Console, rows: Sequence[VerdictRow | ObjectVerdict], summary: Seque
         table = Table("system", "nemesis", "check", "runs", "valid", "unknown", "invalid", "anomalies", box=None)
         for line in summary:
             counted = (line.runs, line.valid, line.unknown, line.invalid, line.found)
-            table.add_row(*(escape(printable(each)) for each in (line.system, line.nemesis or "none", line.check_name)),
+            table.add_row(*(escape(escaped(each)) for each in (line.system, line.nemesis or "none", line.check_name)),
                           *map(str, counted))
         to.print(table)

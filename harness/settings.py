@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import sys
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from typing import Any
 
 from harness import plugins
@@ -59,7 +60,7 @@ def declared_options(system: str, workload: str, nemesis: Iterable[str], backend
     families = [FAULTS.load(name)() for name in names]
     places = [
         (f"the system {plugins.typed(plugins.SYSTEM, system)}", SYSTEMS.load(system).options),
-        (f"the workload {plugins.typed(plugins.WORKLOAD, workload)}", WORKLOADS.load(workload).options),
+        (f"the workload {plugins.typed(plugins.WORKLOAD, workload)}", _workload_options(system, workload)),
         ("every test", (SETTLE_TIMEOUT,)),
         *((f"the nemesis {plugins.typed(plugins.NEMESIS, name)}", family.options)
           for name, family in zip(names, families, strict=True)),
@@ -74,6 +75,13 @@ def declared_options(system: str, workload: str, nemesis: Iterable[str], backend
                 both = f"twice by {place}" if first == place else f"by {first} and by {place}"
                 raise UsageError(f"the option {option.name} is declared {both}, with different meanings: rename one")
     return [option for _, option in found.values()]
+
+
+def _workload_options(system: str, workload: str) -> list[Option]:
+    """The options of a workload, with the defaults that the system has for them."""
+    defaults = SYSTEMS.load(system).defaults
+    return [replace(option, default=defaults.get(option.name, option.default))
+            for option in WORKLOADS.load(workload).options]
 
 
 def with_new_names(system: str, workload: str, nemesis: str, backend: str, given: Mapping[str, Any]) -> dict[str, Any]:

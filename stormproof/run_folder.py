@@ -18,7 +18,7 @@ from typing import Any
 
 from stormproof.errors import HistoryError, StormproofError
 from stormproof.history.bounds import read_small
-from stormproof.text import printable
+from stormproof.text import escaped
 
 RUN_FILE = "run.json"
 LOCK_FILE = "lock"
@@ -51,6 +51,9 @@ PIN_FILE = "pinned.json"
 """In the folder of a run that is kept, however old it gets."""
 NIGHT_FILE = "night.json"
 """Which night made the run; run.json is as it was when the run was judged."""
+
+IMPORTED = "imported"
+"""What stands for the backend of a run that was recorded elsewhere."""
 
 RUN_SCHEMA = 4
 """Since 3 the ledger has a digest in it, since 4 it has one of itself; ``upgraded`` tells what 1 was like."""
@@ -273,7 +276,7 @@ def read_verdict(run_dir: Path) -> dict[str, Any]:
     if not isinstance(data, dict) or data.get("schema") != VERDICT_SCHEMA:
         raise HistoryError(f"{path}: not a verdict of schema {VERDICT_SCHEMA}; check the run again")
     # It is printed as it is, and may come from strangers.
-    return data | {"sentence": printable(data["sentence"])} if "sentence" in data else data
+    return data | {"sentence": escaped(data["sentence"])} if "sentence" in data else data
 
 
 def write_json(path: Path, data: Any) -> None:

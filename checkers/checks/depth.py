@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from checkers.api import RunCheck
 from checkers.run import Run, noun_of
 from stormproof.contracts.check import INVALID, MAX_EXAMPLES, UNKNOWN, VALID, Anomaly, CheckOutcome
@@ -41,13 +43,23 @@ def _list(queues: list[int]) -> str:
     return shown if len(queues) <= 5 else f"{shown} and {len(queues) - 5} others"
 
 
+ONE, MORE = "message was left after everything was drained", "messages were left after everything was drained"
+
+
+def tell(outcome: CheckOutcome, invalid: Mapping[str, CheckOutcome]) -> list[str]:
+    """A message that is left and that nobody got is told as lost."""
+    count = outcome.count - sum(invalid[name].count for name in ("lost", "topic-lost") if name in invalid)
+    return [amount(count, ONE, MORE)] if count > 0 else []
+
+
 CHECK = RunCheck(
     name="depth",
     guarantee="a drained queue is empty",
     anomaly="depth",
     decides=True,
     subjects=(MESSAGES, TOPICS, TRANSACTIONS,),
-    one="message was left after everything was drained",
-    more="messages were left after everything was drained",
+    one=ONE,
+    more=MORE,
     function=check,
+    tell=tell,
 )

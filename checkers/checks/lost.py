@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,6 +13,7 @@ from checkers.api import ByParts, Example, RunCheck, WholeRun, examples_of
 from checkers.run import SECOND, Run
 from stormproof.contracts.check import INVALID, MAX_EXAMPLES, UNKNOWN, VALID, Anomaly, CheckOutcome
 from stormproof.history.columns import Int64s
+from stormproof.text import amount
 from stormproof.vocabulary import MESSAGES
 
 
@@ -86,6 +87,9 @@ def conclude(parts: Sequence[Found], whole: WholeRun) -> CheckOutcome:
         if accounted := sum(told.count for told in lost) - count:
             figures["accounted"] = accounted
             text = f"at least {text}: {count + accounted:,} did not come, and {_may_have(accounted)}"
+        if gone := sorted(whole.gone_queues.keys() & {key for key, (each, _) in split.items() if each}):
+            figures["gone"] = gone
+            text += f"; queue {', '.join(map(str, gone[:5]))} is not there any more, by every answer of the drain"
         return CheckOutcome(INVALID, count, text, examples_of(told.examples for told in lost), figures)
     text = f"{undecided:,} of {confirmed:,} confirmed messages were not delivered"
     first = min((told.place, key) for key, each in missing.items() for told in each)[1]
@@ -139,14 +143,25 @@ def _anomaly(run: Run, message: int) -> Anomaly:
     )
 
 
+ONE, MORE = "confirmed message was never delivered", "confirmed messages were never delivered"
+
+
+def tell(outcome: CheckOutcome, invalid: Mapping[str, CheckOutcome]) -> list[str]:
+    """How many are lost for certain, and whether a queue is gone as a whole."""
+    least = "at least " if outcome.figures.get("accounted") else ""
+    gone = ", ".join(f"queue {queue}" for queue in outcome.figures.get("gone", ())[:3])
+    return [f"{least}{amount(outcome.count, ONE, MORE)}{f' ({gone} is gone as a whole)' if gone else ''}"]
+
+
 CHECK = RunCheck(
     name="lost",
     guarantee="every confirmed message is delivered",
     anomaly="lost",
     decides=True,
     subjects=(MESSAGES,),
-    one="confirmed message was never delivered",
-    more="confirmed messages were never delivered",
+    one=ONE,
+    more=MORE,
+    tell=tell,
     speaks_when_held=True,
     function=check,
     by_parts=check,

@@ -37,12 +37,19 @@ class Operation:
         return self.kind == "fail" and self.error == "empty"
 
 
+    @property
+    def said_not_there(self) -> bool:
+        return self.kind == "fail" and (self.error or "").startswith("not found")
+
+
 class Account:
     """All operations of a history, and what the definitions say of them."""
 
-    def __init__(self, rows: Sequence[Row], limits: Mapping[str, Mapping[str, int | None]] | None = None) -> None:
-        """``limits`` say how many messages a take may have had that named none, as run.json does."""
-        self.limits = limits or {}
+    def __init__(self, rows: Sequence[Row], limits: Mapping[str, Mapping[str, int | None]] | None = None,
+                 patience: int | None = None) -> None:  # fmt: skip
+        """``limits`` say how many messages a take may have had that named none, as run.json does; for ``patience``
+        milliseconds (rows) every answer has to be that a queue is not there until it is gone, None: it never is."""
+        self.limits, self.patience = limits or {}, patience
         self.operations: list[Operation] = []
         open_operations: dict[int, Operation] = {}
         for number, row in enumerate(rows):
@@ -86,8 +93,27 @@ class Account:
         return [o for o in ended if o.f == "drain" and o.found_empty
                 and all(e.found_empty or e.completed < o.invoked for e in ended)]  # fmt: skip
 
+    def gone_since(self, key: int) -> int | None:
+        """The row at which the queue was known to be gone: from some drain on all drains, and nothing else, ended, and
+        said that the queue is not there or empty, for long enough; no drain of it ended in another way but with a
+        message."""
+        ended = sorted((o for o in self.busy(key) if o.completed is not None), key=lambda o: o.completed)
+        drains = [o for o in ended if o.f == "drain"]
+        if self.patience is None or any(not (o.found_empty or o.said_not_there or o.value is not None or o.kind == "ok")
+                                        for o in drains):  # fmt: skip
+            return None
+        for first in range(len(drains)):
+            last = drains[first:]
+            rest = [o for o in ended if o not in last]
+            if (all(o.found_empty or o.said_not_there for o in last) and last[-1].said_not_there
+                    and all(e.found_empty or (e.f == "drain" and e.said_not_there) or e.completed < o.invoked
+                            for o in last for e in rest)
+                    and last[-1].completed - last[0].completed >= self.patience):  # fmt: skip
+                return last[-1].completed
+        return None
+
     def is_drained(self, key: int) -> bool:
-        return not self.busy(key) or bool(self.finds(key))
+        return not self.busy(key) or bool(self.finds(key)) or self.gone_since(key) is not None
 
     def depth(self, key: int) -> Operation | None:
         read = [o for o in self.operations if o.f == "depth" and o.key == key and o.kind == "ok"]
@@ -114,6 +140,8 @@ class Account:
         """
         missing = [m for m in self.missing() if m[0] == key]
         known = [o.completed for o in self.finds(key)]
+        if (gone := self.gone_since(key)) is not None:
+            known.append(gone)
         if self.is_proven_empty(key):
             known.append(self.depth(key).completed)
         return max((_unexplained(len(missing), [self.limit(o) for o in self.busy(key) if o.invoked < moment])

@@ -131,6 +131,17 @@ def test_an_abandoned_client_may_hold_what_it_was_given_ahead() -> None:
     assert gates.verdict == VALID
 
 
+def test_a_client_that_could_not_be_closed_may_hold_what_it_was_given_ahead() -> None:
+    closed = {"time": 0, "process": 7, "f": "dequeue", "key": 0, "reason": "late"}
+    limits = {UNNAMED_TAKES: unnamed_takes.live(prefetch=1)}
+    crashed = taken(6, None, "info", error="late")
+    for first, verdict, count in (([closed], INVALID, 2), ([{**closed, "f": ""}], INVALID, 1),
+                                  ([{**closed, "f": ""}] * 2, UNKNOWN, 0)):  # fmt: skip
+        abandoned = {"count": len(first), "first": first}
+        found = outcome("lost", sent(0, A), sent(0, B), crashed, drained(), depth(0), abandoned=abandoned, **limits)
+        assert (found.verdict, found.count) == (verdict, count)
+
+
 def test_a_library_that_acknowledges_unseen_loses_what_it_was_given() -> None:
     limits = {UNNAMED_TAKES: unnamed_takes.live(prefetch=1, acknowledged_unseen=True)}
     crashed = taken(1, None, "info", error="late")

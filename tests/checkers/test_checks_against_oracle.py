@@ -16,6 +16,7 @@ from stormproof.contracts.check import CheckOutcome
 from stormproof.unnamed_takes import CRASHED, OPEN, UNNAMED_TAKES
 
 THREADS = 3
+GONE = "not found: no such queue"
 
 
 @st.composite
@@ -74,7 +75,7 @@ def completions(draw: st.DrawFn, row: Row, sent_here: list[Any]) -> Row:
     if row.f == "enqueue":
         return row._replace(type=kind, error=None if kind == "ok" else "late")
     if kind == "fail":
-        return row._replace(type="fail", error=draw(st.sampled_from(("empty", "empty", "refused"))))
+        return row._replace(type="fail", error=draw(st.sampled_from(("empty", "empty", "refused", GONE))))
     anything = st.one_of(st.tuples(st.integers(0, THREADS - 1), st.integers(0, 5)), st.sampled_from(("not ours", None)))
     likely = st.sampled_from(sent_here) if sent_here else anything
     value = draw(st.one_of(likely, likely, likely, anything, st.none()))
@@ -92,13 +93,17 @@ def ending(open_rows: dict[int, Row], queues: int) -> list[Row]:
     return rows
 
 
-def outcomes(rows: list[Row], limits: dict[str, Any] | None = None) -> dict[str, CheckOutcome]:
-    declared = {} if limits is None else {UNNAMED_TAKES: limits}
+def outcomes(rows: list[Row], limits: dict[str, Any] | None = None,
+             patience: int | None = None) -> dict[str, CheckOutcome]:  # fmt: skip
+    declared: dict[str, Any] = {} if limits is None else {UNNAMED_TAKES: limits}
+    recovery = {"healthy": patience is not None, "seconds": 1.0, "bound": 60.0, "state": ""}
+    options = {"drain_limit": (patience or 0) * 2 / 1000}
+    declared |= {"recovery": recovery, "test": {"workload": "queue", "nodes": 3, "nemesis": [], "options": options}}
     return {result.check: result.outcome for result in judge(run_of(rows, **declared)).checks}
 
 
-def compare_counts_and_verdicts(rows: list[Row], limits: dict[str, Any] | None) -> None:
-    account, found = Account(rows, limits), outcomes(rows, limits)
+def compare_counts_and_verdicts(rows: list[Row], limits: dict[str, Any] | None, patience: int | None = None) -> None:
+    account, found = Account(rows, limits, patience), outcomes(rows, limits, patience)
     if not found.get("lost"):
         assert not account.operations or all(o.f == "depth" for o in account.operations)
         return
@@ -133,10 +138,34 @@ def compare_order(rows: list[Row]) -> None:
 
 
 @settings(max_examples=250, deadline=None)
-@given(histories(), unnamed())
+@given(histories(), unnamed(), st.sampled_from((None, 1, 4)))
 @pytest.mark.requirement("H8", part=True)
-def test_counts_and_verdicts(rows: list[Row], limits: dict[str, Any] | None) -> None:
-    compare_counts_and_verdicts(rows, limits)
+def test_counts_and_verdicts(rows: list[Row], limits: dict[str, Any] | None, patience: int | None) -> None:
+    compare_counts_and_verdicts(rows, limits, patience)
+
+
+_ODD = st.lists(st.sampled_from(("took", "dequeue", "open", "crashed", "empty", "refused")), max_size=2)
+
+
+@settings(max_examples=250, deadline=None)
+@given(st.integers(1, 3), st.builds(lambda before, gone, after: [*before, *gone, *after], _ODD, st.lists(
+           st.sampled_from(("gone", "gone", "gone", "empty")), min_size=1, max_size=5), st.one_of(st.just([]), _ODD)),
+       unnamed(), st.sampled_from((None, 1, 3, 6)))  # fmt: skip
+@pytest.mark.requirement("H8", part=True)
+def test_queues_that_are_gone(sends: int, answers: list[str], limits: dict[str, Any] | None,
+                              patience: int | None) -> None:  # fmt: skip
+    """Drains that are told, the most of them, that the queue is not there."""
+    rows = [row for number in range(sends) for row in sent(0, (0, number))]
+    for at, answer in enumerate(answers):
+        begun = Row(20 + at, "invoke", "dequeue" if answer == "dequeue" else "drain")
+        ends = {"gone": ("fail", None, GONE), "empty": ("fail", None, "empty"), "refused": ("fail", None, "refused"),
+                "took": ("ok", (0, 0), None), "crashed": ("info", None, "late"), "dequeue": ("fail", None, GONE)}
+        rows.append(begun)
+        if answer in ends:
+            kind, value, error = ends[answer]
+            rows.append(begun._replace(type=kind, value=value, error=error))
+    event(f"gone: {Account(rows, limits, patience).gone_since(0) is not None}")
+    compare_counts_and_verdicts(rows, limits, patience)
 
 
 @settings(max_examples=250, deadline=None)
@@ -164,9 +193,10 @@ def test_order(rows: list[Row]) -> None:
 
 @pytest.mark.soak
 @settings(max_examples=20_000, deadline=None)
-@given(histories(), histories(retries=False), unnamed())
-def test_a_great_many_histories(rows: list[Row], in_order: list[Row], limits: dict[str, Any] | None) -> None:
-    compare_counts_and_verdicts(rows, limits)
+@given(histories(), histories(retries=False), unnamed(), st.sampled_from((None, 1, 4)))
+def test_a_great_many_histories(rows: list[Row], in_order: list[Row], limits: dict[str, Any] | None,
+                                patience: int | None) -> None:  # fmt: skip
+    compare_counts_and_verdicts(rows, limits, patience)
     compare_order(in_order)
 
 

@@ -115,6 +115,16 @@ def test_a_lock_of_which_too_little_is_known(operations: tuple[Operation, ...], 
     assert of_lock(anomaly(TWO_HOLDERS, *operations, value=""), options, tuple).sentence == CANT_TELL
 
 
+@pytest.mark.parametrize("options", [{}, LEASE])
+def test_a_lock_that_came_free_since_the_test_closed_a_connection(options: dict[str, Any]) -> None:
+    slow = replace(SLOW, error="stood still, and this test closed its connection")
+    cause = of_lock(anomaly(TWO_HOLDERS, FIRST, slow, SECOND, value=""), options, tuple)
+    assert (cause.code, cause.sentence) == ("closed-by-test", (
+        "Process 1 got the lock at 1.100 s. It stood still in its update from 1.200 to 6.300 s. Its connection sends "
+        "no heart-beats, so this test itself closed that connection, by which the lock came free. Process 2 got it at "
+        "3.500 s, and process 1 went on as its holder."))  # fmt: skip
+
+
 def test_a_holder_that_no_option_lets_stand_still() -> None:
     cause = of_lock(anomaly(TWO_HOLDERS, FIRST, SLOW, SECOND, value=""), {"lease": 2.0}, tuple)
     assert "stand still" not in cause.sentence
