@@ -20,6 +20,7 @@ from stormproof import vocabulary
 from stormproof.contracts.check import MAX_EXAMPLES
 from stormproof.errors import HistoryError
 from stormproof.history.columns import Bools, HistoryColumns, Int8s, Int32s, Int64s
+from stormproof.history.description import demand_sealed
 from stormproof.history.ledger import (
     FaultWindow,
     Repair,
@@ -30,7 +31,6 @@ from stormproof.history.ledger import (
     read_standstills,
 )
 from stormproof.history.schema import decode_pair
-from stormproof.history.seal import demand_sealed
 from stormproof.run_folder import LEDGER, read_run, written_by
 from stormproof.unnamed_takes import UNNAMED_TAKES
 from stormproof.vocabulary import ANY, FUNCTIONS, MESSAGES, TOPICS, TRANSACTIONS, TRANSFERS

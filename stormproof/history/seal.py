@@ -5,10 +5,9 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -17,16 +16,15 @@ import pyarrow.parquet as pq
 
 from stormproof.errors import HistoryError, StormproofError
 from stormproof.history.bounds import FOOTER_LIMITS, OBJECT_BYTES, demand_bytes, demand_small
+from stormproof.history.description import DESCRIBED_BY
 from stormproof.history.digest import RowsDigest, text_sizes
 from stormproof.history.journal import JOURNAL_SCHEMA, read_journal
 from stormproof.history.schema import HISTORY_SCHEMA, SCHEMA_VERSION, TYPE_NAMES
-from stormproof.run_folder import HISTORY, JOURNAL, RUN_FILE, RUN_SCHEMA, RUNNING, SEALED_SINCE, demand_seal
+from stormproof.run_folder import HISTORY, JOURNAL, RUN_SCHEMA
 
 ROW_GROUP_ROWS = 250_000
 DICTIONARY_COLUMNS = ["run", "process", "type", "f", "key", "node", "error"]
 DELTA_COLUMNS = ["index", "time", "value"]
-_RUN_SCHEMA = "stormproof.run-schema"
-"""The format of the description beside the history: who takes its seal away can't say that it never had one."""
 
 
 @dataclass(frozen=True)
@@ -71,7 +69,7 @@ def drop_journal(run_dir: Path) -> None:
 
 def write_history(table: pa.Table, run: str, path: Path) -> None:
     """Store a table of HISTORY_SCHEMA as a history file; it is whole or not there."""
-    metadata = {"stormproof.schema": str(SCHEMA_VERSION), "stormproof.run": run, _RUN_SCHEMA: str(RUN_SCHEMA)}
+    metadata = {"stormproof.schema": str(SCHEMA_VERSION), "stormproof.run": run, DESCRIBED_BY: str(RUN_SCHEMA)}
     partial = path.with_name(path.name + ".partial")
     try:
         pq.write_table(
@@ -91,29 +89,6 @@ def write_history(table: pa.Table, run: str, path: Path) -> None:
             partial.unlink()
         reason = error.strerror or error
         raise StormproofError(f"can't write {path}: {reason} (the journal beside it is whole)") from error
-
-
-def demand_sealed(run_dir: Path, info: Mapping[str, Any]) -> bool:
-    """Whether a run's description (as ``read_run`` gives it) is sealed; an older format knew no seal.
-
-    Raises:
-        HistoryError: it does not fit its seal, or has lost it.
-    """
-    path = run_dir / RUN_FILE
-    if demand_seal(path, info):
-        return True
-    if info.get("status") != RUNNING and _run_schema(run_dir / HISTORY) >= SEALED_SINCE:
-        raise HistoryError(f"{path} has lost its seal: the history beside it was sealed with one")
-    return False
-
-
-def _run_schema(history: Path) -> int:
-    """The format of the run's description by its history; 0 where that does not tell."""
-    try:
-        found = pq.ParquetFile(history, **FOOTER_LIMITS).metadata.metadata or {}
-        return int(found.get(_RUN_SCHEMA.encode(), b"0"))
-    except (OSError, ValueError, pa.ArrowException):
-        return 0  # whoever reads the history says what is wrong with it
 
 
 def read_history(run_dir: Path) -> pa.Table:

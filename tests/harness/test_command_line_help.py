@@ -182,7 +182,7 @@ def test_combinations_that_can_not_be_are_left_out_and_listed(
     words = ["--nemesis", "none", "--seeds", "1", "--time-limit", "1", "--jobs", "1", "--store", str(tmp_path)]
     status, out, err = run(
         capsys, monkeypatch, "simulate", "--system", "standalone,icestorm", "--workload", "queue", *words, "--json")
-    told = "icestorm queue none: --workload queue needs queues"
+    told = "icestorm, queue, none: --workload queue needs queues"
     assert f"left out: {told}" in err
     assert status == 2 and json.loads(out)["left_out"][0].startswith(told) and json.loads(out)["runs"] == 1
     status, _, err = run(capsys, monkeypatch, "simulate", "--system", "icestorm", "--workload", "queue", *words)
