@@ -18,6 +18,7 @@ from porcupine.values import as_json, freeze, name_of
 
 from checkers.checks.fencing import TOKEN
 from checkers.checks.mutex import MUTEX, REFUSED
+from checkers.checks.register import EXPECTED_FIRST
 from stormproof.history.schema import HISTORY_SCHEMA, NO_VALUE, TYPE_CODES, encode_value
 from stormproof.operation import FAIL, INFO, INVOKE, OK
 from workloads.register_client import NO_MATCH
@@ -140,6 +141,8 @@ class Registers:
             old, new = map(self._number, _pair(value, "a cas needs [expected new]"))
             failed = event.type == FAIL and self._meaning.observed
             error = NO_MATCH if failed else _not(NO_MATCH, event) if event.type == FAIL else None
+            if old == 0 and event.type in (INVOKE, INFO):
+                error = EXPECTED_FIRST
             to.add(event, event.type, (old, new), key, error)
             return
         told = event.f == "write" or event.type == OK

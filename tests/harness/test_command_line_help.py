@@ -202,7 +202,7 @@ def test_progress_tells_the_time_that_is_left(
         show({"event": "phase", "name": "drain", "time": 34_000_000_000})
         show({"event": "progress", "time": 35_000_000_000, **counts})
     assert capsys.readouterr().err.splitlines() == [
-        "load and faults", " 12.0 s  20 s left  7 ok, 0 fail, 1 unknown", " 33.0 s  0 s left  7 ok, 0 fail, 1 unknown",
+        "load and faults", " 12.0 s  20 s left  7 ok, 0 fail, 1 unknown", " 33.0 s  7 ok, 0 fail, 1 unknown",
         "reading to the end", " 35.0 s  7 ok, 0 fail, 1 unknown"]  # fmt: skip
 
 
