@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import signal
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import docker
 import pytest
+from docker.errors import DockerException
 
 from harness.bench.ssh_test_hosts import SshTestHosts, running_hosts, why_not
 
@@ -65,6 +68,22 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             for item in items:
                 for mark in item.iter_markers("requirement"):
                     file.write(f"{mark.args[0]}\t{mark.kwargs.get('part', False)}\t{item.nodeid}\n")
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Skip a test that needs Docker's engine where none answers, whether or not the client is installed."""
+    if item.get_closest_marker("docker") and (reason := why_no_docker()):
+        pytest.skip(reason)
+
+
+@functools.cache
+def why_no_docker() -> str | None:
+    """Return why Docker's engine can't be used, None where it can."""
+    try:
+        docker.from_env(timeout=5).close()
+    except DockerException as error:
+        return f"no Docker engine answers: {error}"
+    return None
 
 
 class Outcomes:

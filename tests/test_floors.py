@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ast
+import shutil
+import subprocess
 import sys
 from collections.abc import Iterator
 from graphlib import TopologicalSorter
@@ -101,3 +103,16 @@ def test_what_runs_on_nodes_needs_the_standard_library_alone() -> None:
     foreign = {(name, other) for name, other in EVERYTHING if name.startswith(ON_NODES)
                and not other.startswith(ON_NODES) and other != "nodes" and top(other) not in sys.stdlib_module_names}
     assert not foreign
+
+
+def test_what_a_run_or_a_build_leaves_changes_no_import(tmp_path: Path) -> None:
+    """A folder named as a module of the tests, such as a store `runs`, must not make ruff sort imports differently."""
+    shutil.copy(ROOT / "pyproject.toml", tmp_path)
+    shutil.copytree(ROOT / "tests", tmp_path / "tests", ignore=shutil.ignore_patterns("__pycache__", "stores"))
+    left = {path.stem for path in (ROOT / "tests").rglob("*.py")} | {"runs", "build", "dist"}
+    for name in left - set(PACKAGES):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "__init__.py").touch()
+    command = [sys.executable, "-m", "ruff", "check", "--select", "I", "tests"]
+    sorted_alike = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False)
+    assert sorted_alike.returncode == 0, sorted_alike.stdout

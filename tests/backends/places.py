@@ -18,7 +18,6 @@ from typing import IO, Any
 
 import docker
 import pytest
-from docker.errors import DockerException
 
 from harness.backends import docker_networks
 from stormproof.run_folder import LOCK_FILE
@@ -135,14 +134,6 @@ def cmdline(pid: int) -> str:
         return ""
 
 
-def docker_missing() -> str | None:
-    try:
-        docker.from_env(timeout=5).close()
-    except DockerException as error:
-        return f"no Docker daemon: {error}"
-    return None
-
-
 PLACES = [
     pytest.param("local-root", marks=pytest.mark.skipif(os.geteuid() != 0, reason="needs root")),
     "local-user",
@@ -162,8 +153,6 @@ def make_place(name: str, below: str = "") -> Iterator[Place]:
     ``below`` is where below it the folder for temporary files and the store are.
     """
     backend, _, user = name.partition("-")
-    if backend == "docker" and (missing := docker_missing()):
-        pytest.skip(missing)
     other = user != "root" and backend == "local" and os.geteuid() == 0
     run = f"test-{uuid.uuid4().hex[:12]}"
     tmp = Path(tempfile.mkdtemp(prefix="backends-"))  # pytest's own folders are closed to other users

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from runs import run_of
+from system_runs import run_of
 
 from harness.settings import make_test
 from nodes.systems.activemq.system import ACTIVEMQ

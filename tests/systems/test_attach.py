@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from runs import Ran, stormproof
+from system_runs import Ran, stormproof
 
 from harness.backends import foreign
 from harness.backends.attach import AttachBackend, read_places

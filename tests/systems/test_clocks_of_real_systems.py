@@ -7,7 +7,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from runs import stormproof
+from system_runs import stormproof
 
 from harness.backends.clock_machines import ClockBackend
 from harness.settings import make_test

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
-from runs import HERE, TWO_TIER, Ran, possible, stormproof
+from system_runs import HERE, TWO_TIER, Ran, possible, stormproof
 
 from harness.contract.command import lines
 from harness.contract.core import FAILED, SKIPPED, Outcome

@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from runs import HERE, Ran, backends, run_of
+from system_runs import HERE, Ran, backends, run_of
 
 DOCS = HERE.parents[1] / "docs"
 EXAMPLE = DOCS / "examples/beanstalkd.py"

@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from runs import HERE, TWO_TIER, Ran, possible, stormproof
+from system_runs import HERE, TWO_TIER, Ran, possible, stormproof
 
 from harness import plugins
 from stormproof.errors import HistoryError

@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from runs import Ran, run_of
+from system_runs import Ran, run_of
 
 QUICK = ("--workload", "consume-last", "--nemesis", "kill", "--time-limit", "5", "--rate", "60")
 SCHEDULE = "kill:one:3-4:1"

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
-from runs import HERE, backends, run_of, simulated
+from system_runs import HERE, backends, run_of, simulated
 
 SHARED_STORE = f"{HERE / 'shared_store.py'}:SharedStore"
 

@@ -7,7 +7,7 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from runs import TWO_TIER, Ran, backends, run_of, simulated, stormproof
+from system_runs import TWO_TIER, Ran, backends, run_of, simulated, stormproof
 
 from stormproof.errors import UsageError
 

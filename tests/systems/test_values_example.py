@@ -6,7 +6,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-from runs import HERE, Ran, run_of
+from system_runs import HERE, Ran, run_of
 
 EXAMPLES = HERE.parents[1] / "docs" / "examples"
 REDIS, BEANSTALKD = EXAMPLES / "redis_values.py", EXAMPLES / "beanstalkd.py"

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from runs import possible, run_of
+from system_runs import possible, run_of
 
 from nodes.systems.zeroc_icestorm.client import pack, unpack
 from nodes.systems.zeroc_icestorm.system import ZEROC_ICESTORM

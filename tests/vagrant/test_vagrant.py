@@ -24,7 +24,15 @@ needs_vagrant = pytest.mark.skipif(
 
 @pytest.fixture
 def project(tmp_path: Path) -> Path:
-    """A folder with what the Vagrantfile needs, so that no machine of the project's own is touched."""
+    """A folder with what the Vagrantfile needs, so that no machine of the project's own is touched.
+
+    Beside it stands a stand-in for Docker's client: Vagrant asks `docker version` before it reads a file for that
+    provider, so that these tests would otherwise depend on whether an engine runs.
+    """
+    docker = tmp_path / "bin" / "docker"
+    docker.parent.mkdir()
+    docker.write_text('#!/bin/sh\n[ "$1" = version ]\n')
+    docker.chmod(0o755)
     folder = tmp_path / "project"
     shutil.copytree(PROJECT / "nodes" / "image", folder / "nodes" / "image")
     shutil.copy(PROJECT / "Vagrantfile", folder)
@@ -36,7 +44,7 @@ def vagrant(project: Path, *words: str, **variables: str) -> subprocess.Complete
     foreign = ("VAGRANT", "STORMPROOF", "NODES")
     keep = {name: value for name, value in os.environ.items() if not name.startswith(foreign)}
     own = {"VAGRANT_HOME": str(project.parent / "home"), "VAGRANT_CHECKPOINT_DISABLE": "1", "VAGRANT_NO_PLUGINS": "1",
-           "VAGRANT_DEFAULT_PROVIDER": "docker"}
+           "VAGRANT_DEFAULT_PROVIDER": "docker", "PATH": f"{project.parent / 'bin'}:{os.environ['PATH']}"}
     return subprocess.run(["vagrant", *words], cwd=project, env={**keep, **own, **variables}, capture_output=True,
                           text=True, timeout=60, check=False)
 
@@ -70,10 +78,7 @@ def test_a_wrong_number_of_machines_is_refused(project: Path, nodes: str) -> Non
 def test_up_without_its_box_tells_the_command_that_makes_it(
     project: Path, box: str | None, provider: str, told: str
 ) -> None:
-    docker = project.parent / "docker"
-    docker.write_text('#!/bin/sh\n[ "$1" = version ]\n')
-    docker.chmod(0o755)
-    variables = {"PATH": f"{docker.parent}:{os.environ['PATH']}"} | ({"STORMPROOF_BOX": box} if box else {})
+    variables = {"STORMPROOF_BOX": box} if box else {}
     up = vagrant(project, "up", f"--provider={provider}", **variables)
     first = up.stderr.splitlines()[0]
     assert up.returncode != 0 and told in first
