@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from itertools import zip_longest
 from pathlib import Path
@@ -53,8 +53,7 @@ class RunDifference:
 
     def write_page(self, path: Path, store: Path) -> Path:
         """Write it as a page; raises HistoryError when that can't be done."""
-        picture = SideBySide((_side(self.folders[0], path), _side(self.folders[1], path)),
-                             self.parted) if self.folders else None  # fmt: skip
+        picture = self._picture(path)
         parts = [(what, first or "its end", second or "its end")
                  for what, (first, second) in (("operations", self.history), ("roles", self.roles)) if first or second]
         return write_comparison(path, store, self.runs, self.sentences, (
@@ -62,6 +61,14 @@ class RunDifference:
             Section("Verdicts", "check", [(name, a, b) for name, (a, b) in self.verdicts.items()]),
             Section("Where they part", "in", parts, "Nowhere."),
         ), picture)  # fmt: skip
+
+    def _picture(self, path: Path) -> SideBySide | None:
+        if self.folders is None:
+            return None
+        first, second = (_side(folder, path) for folder in self.folders)
+        parted = [side.since_load(moment) for side, lines in ((first, 0), (second, 1))
+                  for moment in _moments((self.history[lines], self.roles[lines]))]
+        return SideBySide((first, second), min(parted, default=None))
 
     def to_json(self) -> dict[str, Any]:
         """For programs."""
@@ -157,9 +164,13 @@ def compare_runs(first: Path, second: Path) -> RunDifference:
                             for each in verdicts))
     sentences = [str(each.get("sentence", "not checked")) for each in verdicts]
     history, roles = _first_operations(first, second), _first_roles(first, second)
-    moments = [float(found[1]) for line in (*history, *roles) if (found := _MOMENT.match(line))]
     return RunDifference((first.name, second.name), settings, checks, (sentences[0], sentences[1]), history, roles,
-                         min(moments, default=None), (first, second))
+                         min(_moments((*history, *roles)), default=None), (first, second))
+
+
+def _moments(lines: Iterable[str]) -> list[float]:
+    """The times at which lines about two runs begin, in seconds of their run."""
+    return [float(found[1]) for line in lines if (found := _MOMENT.match(line))]
 
 
 def last_valid_like(store: Path, run_dir: Path) -> Path | None:
@@ -201,7 +212,8 @@ def _side(run_dir: Path, page: Path) -> Side:
             reasons.append((check.name, causes[0].sentence))
     link = f"../{run_dir.name}/{REPORT}" if page.resolve().parent.parent == run_dir.resolve().parent else ""
     verdict = str(_verdict(run_dir).get("verdict", "none"))
-    return Side(run_dir.name, verdict, told.facts.roles, told.facts.faults, told.duration, reasons, link)
+    return Side(run_dir.name, verdict, told.facts.roles, told.facts.faults, told.duration, reasons, link,
+                told.start)
 
 
 def _settings(run_dir: Path) -> dict[str, Any]:

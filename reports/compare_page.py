@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from reports.page import render, write_page
@@ -29,8 +29,8 @@ class Section:
 
 @dataclass(frozen=True)
 class Side:
-    """One of two runs as it is drawn: roles of its nodes, faults, why its checks found what they found; ``duration``
-    in seconds. ``link`` leads to its own page."""
+    """One of two runs as it is drawn: roles of its nodes, faults, why its checks found what they found. ``duration``
+    is the run's, in seconds; its load began at ``start``. ``link`` leads to its own page."""
 
     name: str
     verdict: str
@@ -39,11 +39,17 @@ class Side:
     duration: float
     reasons: Sequence[tuple[str, str]] = ()
     link: str = ""
+    start: float = 0.0
+
+    def since_load(self, moment: float) -> float:
+        """Seconds from the begin of the load to a moment of the run; 0 for a moment of the set-up."""
+        return max(0.0, moment - self.start)
 
 
 @dataclass(frozen=True)
 class SideBySide:
-    """Two runs on one axis; ``parted`` is when they first differ, in seconds."""
+    """Two runs on one axis, which begins where the load of each begins; ``parted`` is when they first differ on it, in
+    seconds."""
 
     sides: tuple[Side, Side]
     parted: float | None = None
@@ -51,7 +57,7 @@ class SideBySide:
     @property
     def duration(self) -> float:
         """Length of the axis, in seconds."""
-        return max(side.duration for side in self.sides) or 1.0
+        return max(side.since_load(side.duration) for side in self.sides) or 1.0
 
     @property
     def nodes(self) -> list[str]:
@@ -59,8 +65,10 @@ class SideBySide:
         return sorted({lane.node for side in self.sides for lane in side.roles})
 
     def lane(self, side: Side, node: str) -> Sequence[Stretch]:
-        """The stretches of a node in one of them."""
-        return next((lane.stretches for lane in side.roles if lane.node == node), ())
+        """The stretches of a node in one of them, on the axis."""
+        found = next((lane.stretches for lane in side.roles if lane.node == node), ())
+        return [replace(each, start=side.since_load(each.start), end=side.since_load(each.end))
+                for each in found if each.end > side.start]
 
 
 def write_comparison(path: Path, store: Path, sides: tuple[str, str], told: tuple[str, str],

@@ -127,6 +127,8 @@ class Explained:
     spans: Spans | None
     noun: str
     duration: float
+    start: float
+    """Where the axis begins, in seconds of the run: with the load, not with the set-up before it."""
 
     @property
     def anomalies(self) -> list[ShownAnomaly]:
@@ -153,7 +155,8 @@ def explain(folder: RunFolder) -> Explained:
         for check in checks
     ]
     lives.tell([anomaly for check in checks for anomaly in check.anomalies])
-    return Explained(checks, facts, lives, spans, noun, duration)
+    start = axis_start(_phases(folder.run), history, fault_rows(folder.faults, folder.verdict or {}))
+    return Explained(checks, facts, lives, spans, noun, duration, min(start, duration))
 
 
 def run_report(folder: RunFolder) -> str:
@@ -165,7 +168,6 @@ def run_report(folder: RunFolder) -> str:
     planned = number(folder.run.get("faults_planned")) or 0
     logs = _logs(folder, anomalies, faults, lives.deaths(), told.facts.trace.lines)
     phases = _phases(folder.run)
-    start = axis_start(phases, history, faults)
     strips = _strips(folder, phases, faults, roles, duration)
     word, sentence = headline(folder)
     context = {
@@ -194,7 +196,7 @@ def run_report(folder: RunFolder) -> str:
         "logs": logs,
         "costs": cost_table(folder.run, verdict),
         "strips": strips,
-        "start": min(start, duration),
+        "start": told.start,
         "sha256": str(folder.run.get("history_sha256") or ""),
         "noun": noun,
         "clock_known": "clock_zero" in folder.run,
@@ -202,7 +204,7 @@ def run_report(folder: RunFolder) -> str:
     }
     data: dict[str, Any] = {
         "name": folder.name,
-        "start": min(start, duration),
+        "start": told.start,
         "duration": duration,
         "simulated": bool(mapping(folder.run.get("backend")).get("in_process")),
         "concurrency": int(number(folder.test.get("concurrency")) or 0),

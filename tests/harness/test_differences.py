@@ -150,3 +150,23 @@ def test_a_run_beside_its_twin_as_a_page(tmp_path: Path) -> None:
     assert "n2: &lt;slave&gt;" in text
     assert f"../{good.name}/report.html" in text
     assert "Who led, in both" in text
+
+
+@pytest.mark.requirement("H25")
+def test_two_runs_stand_on_one_axis_that_begins_with_the_load_of_each(tmp_path: Path) -> None:
+    """The first run of a demo may wait for its image: that must not shift it against its twin."""
+    runs = []
+    for name, set_up in (("slow", 39), ("quick", 1)):
+        ops = [op._replace(time=op.time + set_up * 10**9) for op in OPS]
+        roles = [role(0.5, "n1", "backup"), role(set_up + 2, "n1", "master")]
+        run_dir = run_of(tmp_path / name, ops, roles)
+        seal(run_dir)
+        run = json.loads((run_dir / "run.json").read_text())
+        phases = [{"name": "start", "start": 0, "end": set_up * 10**9},
+                  {"name": "main", "start": set_up * 10**9, "end": (set_up + 4) * 10**9}]
+        (run_dir / "run.json").write_text(json.dumps({**run, "phases": phases}))
+        runs.append(run_dir)
+    text = compare_runs(*runs).write_page(tmp_path / "twin.html", tmp_path).read_text().replace("\N{NO-BREAK SPACE}", " ")
+    assert text.count("<title>n1: master, 2.000 s – 3.000 s") == 2
+    assert text.count("<title>n1: backup, 0.000 s – 2.000 s") == 2
+    assert "after 39.000 s of set-up in A and 1.000 s of set-up in B" in text
