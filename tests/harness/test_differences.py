@@ -166,7 +166,8 @@ def test_two_runs_stand_on_one_axis_that_begins_with_the_load_of_each(tmp_path: 
                   {"name": "main", "start": set_up * 10**9, "end": (set_up + 4) * 10**9}]
         (run_dir / "run.json").write_text(json.dumps({**run, "phases": phases}))
         runs.append(run_dir)
-    text = compare_runs(*runs).write_page(tmp_path / "twin.html", tmp_path).read_text().replace("\N{NO-BREAK SPACE}", " ")
+    page = compare_runs(*runs).write_page(tmp_path / "twin.html", tmp_path)
+    text = page.read_text().replace("\N{NO-BREAK SPACE}", " ")
     assert text.count("<title>n1: master, 2.000 s – 3.000 s") == 2
     assert text.count("<title>n1: backup, 0.000 s – 2.000 s") == 2
     assert "after 39.000 s of set-up in A and 1.000 s of set-up in B" in text
