@@ -1,6 +1,12 @@
 """``python -m harness`` is ``stormproof``."""
 
-from stormproof.__main__ import main
+import sys
+
+from harness.early import begin
 
 if __name__ == "__main__":
+    begin(sys.argv[1:])
+
+    from harness.cli import main
+
     main()

@@ -24,7 +24,6 @@ from stormproof.contracts.fault import (
     CUTS_LINKS,
     ENDS_PROCESS,
     LOSES_DATA,
-    LOSES_SYNCED,
     MAY_END_PROCESS,
     ClusterFacts,
     Evidence,
@@ -122,8 +121,7 @@ class SharedDatabase(_HelperFault):
         **_HelperFault.kind_needs, "slow": (DISKS,), "damage": (DISKS, KILL),
     }  # fmt: skip
     kind_effects: ClassVar[Mapping[str, frozenset[str]]] = {
-        **_HelperFault.kind_effects, "slow": frozenset(),
-        "damage": frozenset({MAY_END_PROCESS, LOSES_DATA, LOSES_SYNCED}),
+        **_HelperFault.kind_effects, "slow": frozenset(), "damage": frozenset({MAY_END_PROCESS, LOSES_DATA}),
     }  # fmt: skip
     kinds = (*KINDS, "slow")
     aimed_kinds = ("damage",)

@@ -29,5 +29,4 @@ CHECK = RunCheck(
     anomaly="invariant-broken",
     subjects=(ANY,),
     function=check,
-    leads=True,
 )

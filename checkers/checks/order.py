@@ -71,6 +71,5 @@ CHECK = RunCheck(
     anomaly="order",
     subjects=(MESSAGES,),
     function=check,
-    happens=True,
     by_parts=check,
 )

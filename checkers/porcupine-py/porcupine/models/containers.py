@@ -10,8 +10,7 @@ import numpy as np
 from ..kernels import codes
 from ..kernels.codes import PURE, UNSEEN
 from ..types import NO_OUTPUT, Operation, PorcupineError
-from ..values import freeze
-from .base import Builder, CompiledModel, Encoded, Ids, by_key, shown
+from .base import Builder, CompiledModel, Encoded, Ids, by_key, freeze, shown
 from .registers import pair
 
 
