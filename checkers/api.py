@@ -25,6 +25,16 @@ class WholeRun(Protocol):
         """As ``Run.open_queues``."""
         ...
 
+    @property
+    def gone_queues(self) -> Mapping[int, tuple[int, int]]:
+        """As ``Run.gone_queues``."""
+        ...
+
+    @property
+    def accounts(self) -> Mapping[int, float]:
+        """As ``Run.accounts``."""
+        ...
+
 
 class ByParts:
     """How a check judges a run of which each part (``checkers.parts``) holds all about the messages of some producers.
@@ -49,7 +59,13 @@ def examples_of(found: Iterable[Iterable[Example]]) -> tuple[Anomaly, ...]:
 
 class RunCheck(Check):
     """A check whose ``function`` takes a ``Run``; ``one`` and ``more`` are what a verdict's sentence says of one
-    anomaly, and of several. ``by_parts`` is the same for a run in parts. The rest is explained at ``Check``."""
+    anomaly, and of several. ``by_parts`` is the same for a run in parts.
+
+    One that ``leads`` is told before all others, by the summary of what it found. What it finds ``happens`` if each
+    anomaly's rows show all of it; otherwise something is missing in the end, or not all rows are named. ``tell`` gives
+    clauses in the place of ``one`` and ``more``, by its own outcome and all outcomes that are invalid, so that one
+    thing is not told twice. The rest is explained at ``Check``.
+    """
 
     def __init__(
         self,
@@ -65,6 +81,9 @@ class RunCheck(Check):
         speaks_when_held: bool = False,
         headline_figures: bool = False,
         by_parts: ByParts | None = None,
+        leads: bool = False,
+        happens: bool = False,
+        tell: Callable[[CheckOutcome, Mapping[str, CheckOutcome]], Sequence[str]] | None = None,
     ) -> None:
         self.name = name
         self.guarantee = guarantee
@@ -74,6 +93,9 @@ class RunCheck(Check):
         self.speaks_when_held = speaks_when_held
         self.headline_figures = headline_figures
         self.by_parts = by_parts
+        self.leads = leads
+        self.happens = happens
+        self.tell = tell
         self._function = function
         self._one, self._more = one, more
 

@@ -13,12 +13,15 @@ from typing import Any
 import numpy as np
 
 from checkers.api import RunCheck
+from checkers.checks.recovery import never_again
 from checkers.history import CREATES, DELETES, READS
+from checkers.locks import SLEPT, STOOD_STILL, UPDATE
 from checkers.run import Run, noun_of
 from stormproof import vocabulary
 from stormproof.contracts.check import MAX_EXAMPLES, UNKNOWN, VALID, Anomaly, CheckOutcome
 from stormproof.contracts.fault import CUTS_LINKS
 from stormproof.history.ledger import FaultWindow
+from stormproof.text import amount
 from stormproof.vocabulary import ANY, MESSAGES
 
 DEFAULT_GATES: Mapping[str, Any] = {
@@ -33,6 +36,8 @@ DEFAULT_GATES: Mapping[str, Any] = {
 
 KEPT = "kept in the repository"
 """The error of a send that was accepted though no broker had confirmed it."""
+OPERATIONS = "operations"
+"""The gate that is not met by a run without an operation, unless its run.json asks for none."""
 NOTHING_PREPARED = "none prepared"
 """The error of a look for prepared transactions that found none."""
 
@@ -79,15 +84,19 @@ def check(run: Run) -> CheckOutcome:
 
 def _results(run: Run) -> Iterator[tuple[str, Any, GateResult]]:
     yield "completed", True, _completed(run)
+    if (last := run.recovered) is not None and not last["healthy"] and not run.info.get("failure"):
+        yield "healthy", True, GateResult(False, False, never_again(run, last))
     if run.info.get("guarantees") == []:
         yield "guarantees", True, GateResult(False, 0, "it names no guarantee that the run is judged by")
     if run.standstills:
         yield "schedule", True, _schedule(run)
     asked = run.info.get("gates")
+    if (asked or {}).get(OPERATIONS) is not False and not (run.history.process >= 0).any():
+        yield OPERATIONS, True, GateResult(False, 0, "no client did anything")
     if asked is None:
         asked = DEFAULT_GATES if run.subjects <= {MESSAGES, ANY} else {}
     for name, value in asked.items():
-        if value is None or value is False:
+        if value is None or value is False or name == OPERATIONS:
             continue
         gate = GATES.get(name)
         if gate is None:
@@ -155,6 +164,19 @@ def _min_ok(run: Run, wanted: Any) -> GateResult:
     return GateResult(not short, found, f"only {', '.join(short)} were confirmed, {asked} are asked for", told)
 
 
+def _stalls(run: Run, wanted: Any) -> GateResult:
+    """At least so many holders of a lock stood still; those that only slept do not count."""
+    h = run.history
+    ended = h.f.rows_with(UPDATE) & (h.process >= 0) & (h.kind != vocabulary.INVOKE)
+    found = int(np.count_nonzero(ended & h.error.rows_containing(STOOD_STILL)))
+    slept = int(np.count_nonzero(ended & h.error.rows_containing(SLEPT)))
+    reason = f"only {found:,} holders stood still, {wanted:,} are asked for"
+    if slept:
+        reason = (f"{amount(slept, 'stall does', 'stalls do')} not count: the system's connections do not say whether "
+                  "they send heart-beats (docs/systems.md: heartbeat, stand_still)")  # fmt: skip
+    return GateResult(found >= wanted, found, reason, f"{found:,} did")
+
+
 def _recovered(run: Run, wanted: Any) -> GateResult:
     """After everything else, a look for prepared transactions found none."""
     h = run.history
@@ -178,7 +200,7 @@ def _drained(run: Run, wanted: Any) -> GateResult:
 
 def _depth_read(run: Run, wanted: Any) -> GateResult:
     unread = [queue for queue in run.queues if queue not in run.depths]
-    reason = f"the depth of {len(unread)} {noun_of(run)}s was not read"
+    reason = f"the depth of {amount(len(unread), noun_of(run))} was not read"
     return GateResult(not unread, len(unread), reason, "all of it")
 
 
@@ -283,9 +305,12 @@ def asks(name: str, wanted: Any) -> str:
 
 ASKS: Mapping[str, str] = {
     "completed": "the run came to its end",
+    "healthy": "the cluster was healthy again once all faults were healed",
     "guarantees": "it names the guarantees that it is judged by",
+    OPERATIONS: "clients did something",
     "schedule": "the faults happened as planned, though the harness stood still",
     "min_ok": "so many operations were confirmed at least: {listed}",
+    "min_stalls": "at least {n:,} holders of the lock stood still",
     "recovered": "in the end somebody saw that no prepared transaction was left",
     "min_changes_ok": "at least {n:,} changes were confirmed",
     "min_looks_ok": "at least {n:,} looks were confirmed",
@@ -304,6 +329,7 @@ ASKS: Mapping[str, str] = {
 
 GATES: Mapping[str, Gate] = {
     "min_ok": _min_ok,
+    "min_stalls": _stalls,
     "recovered": _recovered,
     "min_changes_ok": _at_least((*CREATES, *DELETES), "changes"),
     "min_looks_ok": _at_least(READS, "looks"),

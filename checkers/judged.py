@@ -1,7 +1,7 @@
 """Runs that were judged already: by the same checks, over the same records, with a verdict that is as it was stored.
 
-A verdict notes what it rests on: a digest of the code that judged, one of the run's records, one of itself. All three
-must be as they are now, or the run is judged again.
+A verdict notes what it rests on: a digest of the code that judged, and one of the run's records. Both must be as they
+are now, and the note must be signed with this user's key (``checkers.verdict_key``), or the run is judged again.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from checkers.verdict import JUDGED, Verdict, digest_of
+from checkers.verdict import JUDGED, Verdict, is_signed
 from stormproof.errors import HistoryError, SparkFailed
 from stormproof.history.bounds import read_small
 from stormproof.own_packages import PACKAGES
@@ -99,7 +99,7 @@ def judged_already(run_dir: Path) -> Verdict | None:
     try:
         data = json.loads(read_small(run_dir / VERDICT_FILE))
         note = data.pop(JUDGED)
-        if note["checks"] != digest_of_checks() or note["verdict"] != digest_of(data) or "damage" in data:
+        if note["checks"] != digest_of_checks() or not is_signed(note, data) or "damage" in data:
             return None
         if not set(note["pages"]) <= set(pictures(run_dir)) or note["records"] != digest_of_records(run_dir):
             return None

@@ -164,20 +164,18 @@ def last_words(
     and the latest invocation of a drain that found it empty (-1: none).
 
     ``queue`` numbers the queues below ``queues``, by row (-1: none); ``empty`` marks completions that found
-    nothing. An operation that never completed counts as happening after every row.
+    nothing. An operation that never completed does not count.
     """
-    rows = len(role)
     busy = np.full(queues, UNTOUCHED, dtype=np.int64)
     found_empty = np.full(queues, -1, dtype=np.int64)
-    for row in range(rows):
+    for row in range(len(role)):
         where = queue[row]
         if where < 0 or role[row] < ENQUEUE or role[row] > DRAIN:
             continue
         busy[where] = max(busy[where], -1)
         if kind[row] == INVOKE:
-            if partner[row] < 0:
-                busy[where] = rows
-        elif not empty[row]:
+            continue
+        if not empty[row]:
             if busy[where] < row:
                 busy[where] = row
         elif role[row] == DRAIN and partner[row] > found_empty[where]:

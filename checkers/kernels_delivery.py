@@ -12,6 +12,8 @@ from stormproof.history.columns import Int8s, Int32s, Int64s
 from stormproof.vocabulary import DEQUEUE, DRAIN, INVOKE, OK
 
 FIRST, UNCONFIRMED, ACKED_TWICE, AFTER_RECEIPT = 0, 1, 2, 3
+BUFFERED, UNDECIDED = 4, 5
+"""What ``checkers.held_back`` makes of some that are AFTER_RECEIPT."""
 
 
 @kernel(types.Tuple((OUT_I8, OUT_I64))(I8, I64, I64, I64, I8))

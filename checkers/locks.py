@@ -10,6 +10,10 @@ from checkers.run import Run
 from stormproof import vocabulary
 
 ACQUIRE, UPDATE, RELEASE = "acquire", "update", "release"
+STOOD_STILL, SLEPT = "stood still", "slept only"
+"""What the error of an update has if its holder stood still, or only slept while its client library went on."""
+CLOSED_ITSELF = "this test closed its connection"
+"""What the error of such an update has besides if the lock depends on a connection that the test itself closed."""
 
 
 @dataclass(frozen=True)
@@ -26,6 +30,12 @@ class Hold:
     ret: int
     proof: int
     released: tuple[int, int] | None
+
+
+def closed_by_test(run: Run) -> int:
+    """How many holders stood still in a way that the test itself closed their connections."""
+    h = run.history
+    return int(np.count_nonzero((h.process >= 0) & h.f.rows_with(UPDATE) & h.error.rows_containing(CLOSED_ITSELF)))
 
 
 def holds_of(run: Run) -> list[Hold]:

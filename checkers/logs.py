@@ -7,6 +7,7 @@ from functools import cached_property
 
 import numpy as np
 
+from checkers.queue_ends import said_not_found
 from checkers.run import Run
 from stormproof import vocabulary
 from stormproof.contracts.check import MAX_EXAMPLES, Anomaly
@@ -76,6 +77,23 @@ class Logs:
         """Completions of reads that found the log's end, or ended with another error."""
         rows = self.rows(vocabulary.FAIL, function)
         found: Int64s = rows[self.run.history.error.rows_with(error)[rows]]
+        return found
+
+
+    def gone(self, logs: int) -> list[int]:
+        """Logs that are gone as a whole: every read from the beginning was told that the log is not there, for as long
+        as such a read of one of so many logs is tried."""
+        h, patience = self.run.history, self.run.absence_proves
+        absent = said_not_found(h)
+        if patience is None or not absent.any():
+            return []
+        reads = np.concatenate([self.rows(kind, "scan") for kind in (vocabulary.OK, vocabulary.FAIL, vocabulary.INFO)])
+        found = []
+        for key in np.unique(self.key(reads)).tolist():
+            mine = np.sort(reads[self.key(reads) == key])
+            lasted = int(h.time[mine[-1]] - h.time[mine[0]])
+            if absent[mine].all() and lasted >= patience // max(logs, 1):
+                found.append(int(key))
         return found
 
 

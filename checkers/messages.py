@@ -16,12 +16,11 @@ from checkers.checks.lost import missing
 from checkers.lake import MESSAGE_ROWS, MESSAGES_DIR
 from checkers.lake_files import LAKE, AnyStore
 from checkers.object_store import ObjectStore, runs_among
-from checkers.run import SECOND, Run, load_run
-from checkers.wholeness import demand_whole, ended_early
+from checkers.run import SECOND, EndedEarly, Run, load_run
 from stormproof.errors import HistoryError
 from stormproof.history.columns import Bools, Int64s
 from stormproof.history.schema import decode_pair
-from stormproof.run_folder import HISTORY, read_run, written_by
+from stormproof.run_folder import HISTORY
 from stormproof.store import Store
 from stormproof.vocabulary import MESSAGES
 
@@ -140,11 +139,10 @@ def _add_objects(store: ObjectStore, progress: Callable[[int, int], None] | None
 
 
 def _read(run_dir: Path) -> Run:
-    info = read_run(run_dir)
-    if (reason := ended_early(info)) is not None:
-        raise HistoryError(f"{run_dir}: {reason}")
-    demand_whole(run_dir, info, written_by(run_dir))
-    return load_run(run_dir, info)
+    try:
+        return load_run(run_dir)
+    except EndedEarly as error:
+        raise HistoryError(f"{run_dir}: {error}") from None
 
 
 def _stale(folder: Path, runs: dict[str, Path]) -> Iterator[Path]:

@@ -24,7 +24,8 @@ from checkers.api import ByParts, NeedsWhole
 from checkers.catalog import CHECKS
 from checkers.history import pair_rows, validated
 from checkers.run import Run, SentTwice
-from checkers.run_check import attempt, attempts, checks_of, circumstances, counts_of, load_check, opened, verdict_of
+from checkers.run_check import attempt, attempts, checks_of, counts_of, load_check, opened, verdict_of
+from checkers.sentence import Circumstances, circumstances
 from checkers.verdict import CheckVerdict, Verdict
 from stormproof.contracts.check import UNKNOWN, Check, CheckOutcome
 from stormproof.errors import HistoryError
@@ -40,7 +41,7 @@ from stormproof.history.columns import (
     demand_schema,
     make_columns,
 )
-from stormproof.history.ledger import read_ledger
+from stormproof.history.ledger import read_ledger, read_standstills
 from stormproof.history.schema import PAIR_SHIFT
 from stormproof.run_folder import HISTORY, LEDGER, read_run
 from stormproof.vocabulary import FUNCTIONS, MESSAGES, OTHER
@@ -59,8 +60,10 @@ class Rest:
     outcomes: list[tuple[str, CheckOutcome | None]]
     decides: Mapping[str, bool]
     counts: Mapping[str, Any]
-    under: str
+    under: Circumstances
     open_queues: Mapping[int, str]
+    accounts: Mapping[int, float]
+    gone_queues: Mapping[int, tuple[int, int]]
 
 
 @dataclass
@@ -93,7 +96,8 @@ def judge_rest(run_dir: Path) -> Rest | Verdict:
     outcomes += [(name, CheckOutcome(UNKNOWN, 0, f"there is no check {name!r}"))
                  for name in run.info.get("guarantees") or () if name not in CHECKS]  # fmt: skip
     decides = {name: decides for name, _, decides in asked}
-    return Rest(run.name, outcomes, decides, counts_of(run), circumstances(run), run.open_queues if split else {})
+    return Rest(run.name, outcomes, decides, counts_of(run), circumstances(run), run.open_queues if split else {},
+                run.accounts if split else {}, run.gone_queues if split else {})  # fmt: skip
 
 
 def _drawn(outcome: CheckOutcome) -> CheckOutcome:
@@ -115,7 +119,8 @@ def judge_part(run_dir: Path, number: int, parts: int) -> Part:
     try:
         info = read_run(run_dir)
         history = read_part(run_dir / HISTORY, number, parts)
-        run = Run(run_dir.name, info, read_ledger(run_dir / LEDGER), history, run_dir, whole=False)
+        run = Run(run_dir.name, info, read_ledger(run_dir / LEDGER), history, run_dir,
+                  standstills=read_standstills(run_dir / LEDGER), whole=False)
         part = Part()
         for entry in CHECKS:
             how = by_parts(load_check(entry.name))

@@ -11,14 +11,16 @@ from typing import Any
 import numpy as np
 
 from checkers import kernels, kernels_rows
-from checkers.history import dense_keys, read_history
+from checkers.history import read_history
+from checkers.queue_ends import QueueEnds
 from checkers.topics import Topics
 from checkers.transactions import TransactionTable
-from checkers.wholeness import LEDGER_DIGEST
+from checkers.wholeness import LEDGER_DIGEST, demand_whole, ended_early
 from stormproof import vocabulary
 from stormproof.contracts.check import MAX_EXAMPLES
 from stormproof.errors import HistoryError
 from stormproof.history.columns import Bools, HistoryColumns, Int8s, Int32s, Int64s
+from stormproof.history.description import demand_sealed
 from stormproof.history.ledger import (
     FaultWindow,
     Repair,
@@ -29,7 +31,8 @@ from stormproof.history.ledger import (
     read_standstills,
 )
 from stormproof.history.schema import decode_pair
-from stormproof.run_folder import LEDGER
+from stormproof.run_folder import LEDGER, read_run, written_by
+from stormproof.unnamed_takes import UNNAMED_TAKES
 from stormproof.vocabulary import ANY, FUNCTIONS, MESSAGES, TOPICS, TRANSACTIONS, TRANSFERS
 
 SECOND = 1_000_000_000
@@ -90,6 +93,8 @@ class Run:
     """When the harness itself stood still."""
     whole: bool = True
     """Whether the history is all of it, not a part (``checkers.parts``)."""
+    unsealed: bool = False
+    """Whether the description is of a format without a seal: nothing shows whether it was changed."""
 
     @property
     def test(self) -> Mapping[str, Any]:
@@ -172,23 +177,55 @@ class Run:
         """Queues (durable subscriptions, for a run on topics) whose drain did not finish, with the reason."""
         if TOPICS in self.subjects:
             return self.topics.undrained
-        return self.transactions.undrained if TRANSACTIONS in self.subjects else self._undrained_queues
+        return self.transactions.undrained if TRANSACTIONS in self.subjects else self._ends.undrained
+
+    @property
+    def open_queues(self) -> Mapping[int, str]:
+        """As ``QueueEnds.open``."""
+        return self._ends.open
+
+    @property
+    def recovered(self) -> Mapping[str, Any] | None:
+        """Whether the cluster was healthy, when somebody last waited for that: after the last heal, or the repair."""
+        found = self.info.get("recovery") or {}
+        told: Mapping[str, Any] | None = found.get("after_repair") or found or None
+        return told
+
+    @property
+    def gone_queues(self) -> Mapping[int, tuple[int, int]]:
+        """As ``QueueEnds.gone``."""
+        return self._ends.gone
 
     @cached_property
-    def open_queues(self) -> Mapping[int, str]:
-        """Queues that may still hold messages: not drained, nor their depth read as zero after everything else, with
-        the reason."""
-        return {queue: reason for queue, reason in self.undrained.items() if not self._proven_empty(queue)}
+    def absence_proves(self) -> int | None:
+        """Nanoseconds for which something has to be said not to be there until it is taken for gone: half of the
+        drain's limit. None: nothing proves it, since the cluster was not healthy."""
+        limit = (self.test.get("options") or {}).get("drain_limit")
+        if not (self.recovered or {}).get("healthy") or not isinstance(limit, int | float):
+            return None
+        return round(float(limit) / 2 * SECOND)
 
-    def _proven_empty(self, queue: int) -> bool:
-        """Whether the queue's depth was read as zero, after all other operations on it had completed."""
-        depth, row = self.depths.get(queue, (-1, -1))
-        if depth != 0:
-            return False
-        h = self.history
-        here = (h.key == queue) & (h.role >= vocabulary.ENQUEUE) & (h.role <= vocabulary.DRAIN)
-        still_open = here & (h.kind == vocabulary.INVOKE) & (h.partner < 0)
-        return not still_open.any() and not here[h.partner[row] :].any()
+    @property
+    def accounts(self) -> Mapping[int, float]:
+        """As ``QueueEnds.accounts``."""
+        return self._ends.accounts
+
+    @property
+    def still_open(self) -> Mapping[int, float]:
+        """As ``QueueEnds.still_open``; empty for a run on topics or transactions, where such queues are not drained."""
+        return {} if self.subjects & {TOPICS, TRANSACTIONS} else self._ends.still_open
+
+    @cached_property
+    def _ends(self) -> QueueEnds:
+        return QueueEnds(self.history, self.empty, self.depths, self.info.get(UNNAMED_TAKES),
+                         self.absence_proves, self._unclosed)  # fmt: skip
+
+    @property
+    def _unclosed(self) -> int:
+        """How many clients could not be closed, as run.json tells of what was abandoned; it tells the first ones only.
+        """
+        told = self.info.get("abandoned") or {}
+        return int(told.get("count", 0)) - sum(bool(each.get("f")) for each in told.get("first", ()))
 
     def place(self, message: int) -> int:
         """Where a message is in the order in which messages appear, also among those of a run's other parts."""
@@ -202,26 +239,6 @@ class Run:
         first = np.empty(len(messages.key), dtype=np.int64)
         first[messages.of_row[rows]] = self.history.index[rows]
         return first
-
-    @cached_property
-    def _undrained_queues(self) -> Mapping[int, str]:
-        """A queue is drained when some drain operation found it empty that was invoked after everything else had
-        happened on it; then nobody holds a message of it that will still be delivered.
-        """
-        h = self.history
-        queue, bound, keys = dense_keys(h)
-        empty = self.empty.astype(np.int8)
-        busy, found_empty = kernels.last_words(h.role, h.kind, queue, h.partner, empty, bound)
-        reasons = {}
-        for number in np.flatnonzero((busy > kernels.UNTOUCHED) & (found_empty <= busy)):
-            if busy[number] >= h.rows:
-                reason = "an operation was still open when the history ended"
-            elif found_empty[number] < 0:
-                reason = "no drain ever found it empty"
-            else:
-                reason = "its last drain ended before it had found it empty"
-            reasons[int(keys[number])] = reason
-        return reasons
 
     @cached_property
     def depths(self) -> Mapping[int, tuple[int, int]]:
@@ -297,15 +314,25 @@ def noun_of(run: Run) -> str:
     return vocabulary.noun_of(run.history.f.names)
 
 
-def load_run(run_dir: Path, info: Mapping[str, Any]) -> Run:
-    """Read a run's history and ledger.
+class EndedEarly(HistoryError):
+    """The run ended before its history was sealed: there is no verdict on it, and no damage."""
+
+
+def load_run(run_dir: Path) -> Run:
+    """Read a run: its description, which must be whole and fit its seal, its history, and its ledger.
 
     Raises:
-        HistoryError: one of them can't be read, isn't well formed, or isn't what the run recorded.
+        EndedEarly: it was never sealed. HistoryError: one of the three can't be read, isn't well formed, or isn't what
+            the run recorded.
     """
+    info = read_run(run_dir)
+    is_sealed = demand_sealed(run_dir, info)
+    if (reason := ended_early(info)) is not None:
+        raise EndedEarly(reason)
+    demand_whole(run_dir, info, written_by(run_dir))
     history = read_history(run_dir, info["history_file_sha256"], info["history_sha256"])
     ledger = run_dir / LEDGER
     if LEDGER_DIGEST in info:
         demand_same(ledger, info[LEDGER_DIGEST])
     return Run(run_dir.name, info, read_ledger(ledger), history, run_dir, read_repairs(ledger),
-               read_standstills(ledger))  # fmt: skip
+               read_standstills(ledger), unsealed=not is_sealed)  # fmt: skip

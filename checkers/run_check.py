@@ -11,15 +11,16 @@ from typing import Any
 
 from checkers.api import RunCheck
 from checkers.catalog import CHECKS, GATES
-from checkers.run import SECOND, Run, load_run
+from checkers.run import SECOND, EndedEarly, Run, load_run
+from checkers.sentence import Circumstances, circumstances, sentence
 from checkers.verdict import CheckVerdict, Verdict
-from checkers.wholeness import demand_whole, ended_early
 from stormproof import vocabulary
-from stormproof.contracts.check import INVALID, UNKNOWN, VALID, Check, CheckOutcome, RecordedRun, worst
-from stormproof.contracts.invariant import INVARIANTS
+from stormproof.contracts.check import UNKNOWN, Check, CheckOutcome, RecordedRun
 from stormproof.errors import HistoryError
-from stormproof.run_folder import read_run, written_by
+from stormproof.text import escaped
 
+_SENSELESS = 1 << 63
+"""Seconds or bytes: nobody has used so many, but a file may say so."""
 THREADED_ROWS = 1_000_000
 """From how many rows on checks are asked in several threads."""
 
@@ -40,17 +41,24 @@ def check_run(run_dir: Path) -> Verdict:
 def check_in_memory(run_dir: Path) -> Verdict:
     """As ``check_run``, but raises MemoryError where there is not enough."""
     found = opened(run_dir)
-    return judge(found) if isinstance(found, Run) else found
+    if not isinstance(found, Run):
+        return found
+    try:
+        return judge(found)
+    except MemoryError:
+        raise
+    except Exception as error:
+        # Checks answer for themselves. What breaks here is a field that nobody thought of: it costs this run alone.
+        reason = f"{run_dir}: judging the run failed: {_origin(error)}"
+        return unjudged(run_dir.name, reason, reason)
 
 
 def opened(run_dir: Path) -> Run | Verdict:
     """The run, if it is one that can be judged; else the verdict that says why it can't."""
     try:
-        info = read_run(run_dir)
-        if (reason := ended_early(info)) is not None:
-            return unjudged(run_dir.name, reason, None)
-        demand_whole(run_dir, info, written_by(run_dir))
-        return load_run(run_dir, info)
+        return load_run(run_dir)
+    except EndedEarly as error:
+        return unjudged(run_dir.name, str(error), None)
     except HistoryError as error:
         return unjudged(run_dir.name, str(error), str(error))
     except MemoryError:
@@ -67,16 +75,20 @@ def judge(run: Run) -> Verdict:
     return verdict_of(run.name, results, counts_of(run), circumstances(run))
 
 
-def verdict_of(name: str, results: tuple[CheckVerdict, ...], counts: Mapping[str, Any], under: str) -> Verdict:
+def verdict_of(
+    name: str, results: tuple[CheckVerdict, ...], counts: Mapping[str, Any], under: Circumstances
+) -> Verdict:
     """The verdict that follows from what the checks found; ``counts`` as ``counts_of`` tells them, ``under`` as
     ``circumstances``."""
-    return Verdict(name, _sentence(under, results), results, _figures(counts, results))
+    return Verdict(name, escaped(sentence(under, results, load_check)), results, _figures(counts, results))
 
 
 def unjudged(name: str, reason: str, damage: str | None) -> Verdict:
     """The verdict on a run that was not judged; ``damage`` says why it can't be, if that is so."""
+    reason = escaped(reason)
     outcome = CheckOutcome(UNKNOWN, 1, reason)
-    return Verdict(name, f"Unknown: {reason}.", (CheckVerdict(GATES, True, outcome),), damage=damage)
+    return Verdict(name, f"Unknown: {reason}.", (CheckVerdict(GATES, True, outcome),),
+                   damage=None if damage is None else escaped(damage))
 
 
 def _results(run: Run) -> Iterator[CheckVerdict]:
@@ -195,8 +207,8 @@ def _costs(noted: Any, confirmed: int, ok: int) -> dict[str, Any]:
     told = [each for each in nodes.values() if isinstance(each, Mapping)] if isinstance(nodes, Mapping) else []
     if not told:
         return {}
-    used = {name: sum(value for each in told if isinstance(value := each.get(name), int | float))
-            for name in ("cpu_s", "written", "sent")}  # fmt: skip
+    used = {name: sum(value for each in told if isinstance(value := each.get(name), int | float)
+                      and abs(value) < _SENSELESS) for name in ("cpu_s", "written", "sent")}  # fmt: skip
     found: dict[str, Any] = {"cpu_s": round(used["cpu_s"], 2), "written": used["written"], "sent": used["sent"],
                              "complete": not noted.get("troubles")}  # fmt: skip
     if count := confirmed or ok:
@@ -218,44 +230,3 @@ def _figures(counts: Mapping[str, Any], results: Iterable[CheckVerdict]) -> dict
 def _kinds(run: Run, functions: Collection[str]) -> list[int]:
     """How many rows of clients are of each type, of some functions."""
     return [sum(int(run.tally[name][kind]) for name in functions) for kind in range(4)]
-
-
-def _sentence(under: str, results: Iterable[CheckVerdict]) -> str:
-    """One sentence for a person: what was found, or why nothing can be said, or what held."""
-    deciding = [result for result in results if result.decides]
-    verdict = worst(result.outcome.verdict for result in deciding)
-    if verdict == INVALID:
-        bad = [result for result in deciding if result.outcome.verdict == INVALID]
-        clauses = [text for result in bad if (text := load_check(result.check).clause(result.outcome.count))]
-        # The readings repeat what the loud checks say: they speak when nothing else does.
-        clauses = clauses or [result.outcome.summary for result in bad if result.check != INVARIANTS]
-        # What ended the run is told first.
-        clauses = [result.outcome.summary for result in bad if result.check == INVARIANTS] + clauses
-        return f"Invalid: {_join(clauses)}{under}."
-    if verdict == UNKNOWN:
-        open_ones = [result for result in deciding if result.outcome.verdict == UNKNOWN]
-        gates = [result for result in open_ones if result.check == GATES]
-        return f"Unknown: {(gates or open_ones)[0].outcome.summary}."
-    held = [result.outcome.summary for result in results
-            if result.outcome.verdict == VALID and load_check(result.check).speaks_when_held]  # fmt: skip
-    return f"Valid: {_join(held) if held else 'every guarantee was kept'}{under}."
-
-
-def _join(clauses: list[str]) -> str:
-    return clauses[0] if len(clauses) == 1 else f"{', '.join(clauses[:-1])} and {clauses[-1]}"
-
-
-def circumstances(run: Run) -> str:
-    """The faults that were confirmed, and what was done after them, as a phrase."""
-    counts: dict[str, int] = {}
-    for fault in run.faults:
-        if fault.confirmed:
-            counts[fault.fault] = counts.get(fault.fault, 0) + 1
-    repaired = ", after repair" if run.repairs else ""
-    if run.standstills:
-        repaired += f", though the harness stood still for {sum(each.seconds for each in run.standstills):.1f} s"
-    if not counts:
-        return f", with no fault in force{repaired}"
-    listed = ", ".join(f"{count} {name}" for name, count in counts.items())
-    total = sum(counts.values())
-    return f" under {total} confirmed fault{'s' if total != 1 else ''} ({listed}){repaired}"

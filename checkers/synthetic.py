@@ -25,7 +25,7 @@ from stormproof.contracts.fault import CUTS_LINKS
 from stormproof.history.digest import RowsDigest
 from stormproof.history.ledger import LedgerLine, ledger_sha256
 from stormproof.history.schema import HISTORY_SCHEMA, NO_VALUE, PAIR_SHIFT, SCHEMA_VERSION, TYPE_CODES
-from stormproof.run_folder import HISTORY, LEDGER, RUN_FILE, RUN_SCHEMA
+from stormproof.run_folder import HISTORY, LEDGER, RUN_FILE, RUN_SCHEMA, with_seal
 
 ROW_GROUP = 250_000
 BLOCK = 5_000_000
@@ -177,7 +177,7 @@ def _store(run_dir: Path, tables: Iterable[pa.Table], window: Sequence[int], see
                "history_file_sha256": hashlib.sha256(path.read_bytes()).hexdigest(),
                "ledger_sha256": ledger_sha256(run_dir / LEDGER)}  # fmt: skip
     info = _info(run_dir.name, seed) | digests
-    (run_dir / RUN_FILE).write_text(json.dumps(info), encoding="utf-8")
+    (run_dir / RUN_FILE).write_text(json.dumps(with_seal(info)), encoding="utf-8")
 
 
 def _traffic(rng: np.random.Generator, messages: int, wrong: Defects) -> _Ops:

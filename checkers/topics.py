@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from checkers import kernels, kernels_topic
 from checkers.history import dense_keys
+from checkers.queue_ends import undrained_reason
 from stormproof import vocabulary
 from stormproof.errors import HistoryError
 from stormproof.history.columns import HistoryColumns, Int8s, Int32s, Int64s
@@ -189,10 +190,8 @@ class Topics:
                 reasons[s.key] = "an operation was still open when the history ended"
                 continue
             finds = h.partner[np.flatnonzero((h.role == vocabulary.DRAIN) & (h.key == s.key) & empty)]
-            if not len(finds):
-                reasons[s.key] = "no drain ever found it empty"
-            elif len(ended) and finds.max() < ended[-1]:
-                reasons[s.key] = "its last drain ended before it had found it empty"
+            if not len(finds) or (len(ended) and finds.max() < ended[-1]):
+                reasons[s.key] = undrained_reason(h, h.key == s.key, bool(len(finds)))
         return reasons
 
 

@@ -14,6 +14,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
+from checkers.queue_ends import undrained_reason
 from stormproof import vocabulary
 from stormproof.errors import HistoryError
 from stormproof.history.columns import HistoryColumns, Int8s, Int64s
@@ -125,10 +126,8 @@ class TransactionTable:
             busy = np.flatnonzero(touching & ((h.kind == vocabulary.OK) | (h.kind == vocabulary.INFO)))
             if (touching & (h.kind == vocabulary.INVOKE) & (h.partner < 0)).any():
                 reasons[queue] = "an operation was still open when the history ended"
-            elif not len(finds):
-                reasons[queue] = "no drain ever found it empty"
-            elif len(busy) and finds.max() < busy[-1]:
-                reasons[queue] = "its last drain ended before it had found it empty"
+            elif not len(finds) or (len(busy) and finds.max() < busy[-1]):
+                reasons[queue] = undrained_reason(h, h.key == queue, bool(len(finds)), ends)
         return reasons
 
     @cached_property

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 from collections.abc import Mapping
@@ -10,10 +9,12 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from checkers import verdict_key
 from stormproof.contracts.check import MAX_EXAMPLES, Anomaly, CheckOutcome, worst
 from stormproof.errors import HistoryError
 from stormproof.history.bounds import read_small
 from stormproof.run_folder import VERDICT_FILE, VERDICT_SCHEMA, pictures
+from stormproof.text import escaped
 
 JUDGED = "judged"
 """The field of verdict.json that says what the verdict rests on."""
@@ -94,7 +95,9 @@ class Verdict:
     def from_json(cls, data: Mapping[str, Any]) -> Verdict:
         """What ``to_json`` gave."""
         checks = tuple(map(CheckVerdict.from_json, data["checks"]))
-        return cls(data["run"], data["sentence"], checks, data["figures"], data.get("damage"))
+        damage = data.get("damage")
+        return cls(escaped(data["run"]), escaped(data["sentence"]), checks, data["figures"],
+                   None if damage is None else escaped(damage))
 
 
 def write_verdict(run_dir: Path, verdict: Verdict, note: Mapping[str, Any] | None = None) -> None:
@@ -107,7 +110,7 @@ def write_verdict(run_dir: Path, verdict: Verdict, note: Mapping[str, Any] | Non
     pages = {name: make for check in verdict.checks for name, make in check.outcome.pages.items()}
     data = verdict.to_json()
     if note is not None:
-        data |= {JUDGED: {**note, "verdict": digest_of(data), "pages": sorted(pages)}}
+        data |= signed({**note, "pages": sorted(pages)}, data)
     text = _text(data)
     # Checked again with the same outcome: to replace a file costs a flush to the disk.
     same = _stored(run_dir / VERDICT_FILE) == text
@@ -122,12 +125,19 @@ def write_verdict(run_dir: Path, verdict: Verdict, note: Mapping[str, Any] | Non
             _replace(run_dir / name, make())
 
 
-def digest_of(data: Mapping[str, Any]) -> str:
-    """Of a verdict's plain data."""
-    return hashlib.sha256(_text(data).encode()).hexdigest()
+def signed(note: Mapping[str, Any], data: Mapping[str, Any]) -> dict[str, Any]:
+    """The field that says what a verdict (as plain data) rests on, and that it was given here; none without a key."""
+    mac = verdict_key.sign(_text([note, data]))
+    return {} if mac is None else {JUDGED: {**note, "mac": mac}}
 
 
-def _text(data: Mapping[str, Any]) -> str:
+def is_signed(note: Mapping[str, Any], data: Mapping[str, Any]) -> bool:
+    """Whether what a verdict rests on was noted by this user, for this verdict."""
+    told = {name: value for name, value in note.items() if name != "mac"}
+    return verdict_key.is_ours(_text([told, data]), note.get("mac"))
+
+
+def _text(data: Any) -> str:
     return json.dumps(data, separators=(",", ":"), default=str)
 
 

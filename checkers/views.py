@@ -6,6 +6,8 @@
 
 from __future__ import annotations
 
+import glob
+import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +18,8 @@ import pyarrow as pa
 from checkers.lake import MESSAGE_ROWS, MESSAGES_DIR, ROWS
 from checkers.lake_files import LAKE, PART, AnyStore
 from checkers.object_store import ObjectStore, runs_among
+from stormproof.errors import HistoryError
+from stormproof.history.bounds import demand_small
 from stormproof.history.schema import HISTORY_SCHEMA, TYPE_NAMES
 from stormproof.run_folder import HISTORY
 
@@ -77,9 +81,12 @@ def unreadable_histories(store: AnyStore) -> dict[str, str]:
         try:
             place = f"{store.root}/{run}/{HISTORY}" if isinstance(store, ObjectStore) else name
             footer = parquet.read_metadata(place, filesystem=store.fs if isinstance(store, ObjectStore) else None)
+            demand_small(footer, name)
             missing = set(HISTORY_SCHEMA.names).difference(footer.schema.to_arrow_schema().names)
             if missing:
                 refused[run] = f"{name}: it has no column {', '.join(sorted(missing))}"
+        except HistoryError as error:
+            refused[run] = str(error)
         except (pa.ArrowException, ValueError, OSError) as error:
             refused[run] = f"{name}: {' '.join(str(error).split())}"
     return refused
@@ -134,29 +141,41 @@ _PATTERNS = (f"{LAKE}/month=*/{PART}", f"{_RUN_FOLDERS}/{HISTORY}", f"{LAKE}/{ME
 def _files(store: Path, engine: str, without: Collection[str] = ()) -> Sources:
     """Files in a folder."""
     root = store.resolve()
+    place = _literal(str(root), engine)
     parts, histories, messages = (
-        _parquet(f"{root}/{pattern}", engine) if next(root.glob(pattern), None) is not None else None
+        _parquet(f"{place}/{pattern}", engine) if next(root.glob(pattern), None) is not None else None
         for pattern in _PATTERNS
     )
     if without:
-        kept = [str(path) for path in sorted(root.glob(_PATTERNS[1])) if path.parent.name not in without]
+        kept = [_literal(str(path), engine) for path in sorted(root.glob(_PATTERNS[1]))
+                if path.parent.name not in without]  # fmt: skip
         histories = _parquet_of(kept, engine) if kept else None
     return Sources(parts, histories, messages)
 
 
 def _parquet(path: str, engine: str) -> str:
-    return f"read_parquet({_quoted(path)}, hive_partitioning = false)" if engine == DUCKDB else f"parquet.`{path}`"
+    return (f"read_parquet({_quoted(path)}, hive_partitioning = false)" if engine == DUCKDB
+            else f"parquet.{_in_backticks(path)}")  # fmt: skip
 
 
 def _parquet_of(paths: Collection[str], engine: str) -> str:
     """These files, which are many."""
     if engine == DUCKDB:
         return f"read_parquet([{', '.join(map(_quoted, paths))}], hive_partitioning = false)"
-    return "(" + " UNION ALL ".join(f"SELECT * FROM parquet.`{path}`" for path in paths) + ")"
+    return "(" + " UNION ALL ".join(f"SELECT * FROM parquet.{_in_backticks(path)}" for path in paths) + ")"
 
 
 def _quoted(path: str) -> str:
     return "'" + path.replace("'", "''") + "'"
+
+
+def _in_backticks(path: str) -> str:
+    return "`" + path.replace("`", "``") + "`"
+
+
+def _literal(path: str, engine: str) -> str:
+    """A path whose characters stand for themselves, in front of a pattern: DuckDB escapes by sets, Hadoop by ``\\``."""
+    return glob.escape(path) if engine == DUCKDB else re.sub(r"([\\\[\]{}*?])", r"\\\1", path)
 
 
 def _addresses(store: ObjectStore, engine: str) -> Sources:

@@ -14,9 +14,8 @@ from typing import Any
 
 from stormproof.contracts.guarantee import KNOWN_VIOLATION, NOT_PROMISED, PROMISED
 from stormproof.errors import HistoryError
-from stormproof.run_folder import RUN_FILE
-
-RUNNING, RECORDED, BROKEN = "running", "recorded", "broken"
+from stormproof.run_folder import BROKEN, RECORDED, RUN_FILE, RUNNING
+from stormproof.unnamed_takes import UNNAMED_TAKES
 
 DIGESTS = ("history_sha256", "history_file_sha256")
 LEDGER_DIGEST = "ledger_sha256"
@@ -55,7 +54,9 @@ def demand_whole(run_dir: Path, info: Mapping[str, Any], schema: object) -> None
     for number, phase in enumerate(info.get("phases") or ()):
         _demand(where, f"phases[{number}].", phase, _PHASE, ())
     if info.get("recovery") is not None:
-        _demand(where, "recovery.", info["recovery"], _RECOVERY, ())
+        _demand(where, "recovery.", info["recovery"], {**_RECOVERY, **_AFTER_REPAIR}, (*_AFTER_REPAIR,))
+        if (after := info["recovery"].get("after_repair")) is not None:
+            _demand(where, "recovery.after_repair.", after, _RECOVERY, ())
 
 
 def _demand(where: Path, prefix: str, data: Any, kinds: Mapping[str, Kind], optional: Any) -> None:
@@ -110,6 +111,18 @@ def _are_gates(value: Any) -> bool:
         wanted is None or isinstance(wanted, bool) or (
             isinstance(wanted, dict) and all(map(_is_count, wanted.values())) if name == "min_ok" else _is_count(wanted)
         ) for name, wanted in value.items())  # fmt: skip
+
+
+def _are_abandoned(value: Any) -> bool:
+    return (isinstance(value, dict) and _is_whole(value.get("count")) and isinstance(value.get("first"), list)
+            and len(value["first"]) <= value["count"]
+            and all(isinstance(each, dict) and _is_text(each.get("f")) for each in value["first"]))  # fmt: skip
+
+
+def _are_limits(value: Any) -> bool:
+    return isinstance(value, dict) and all(
+        isinstance(each, dict) and all(limit is None or (_is_whole(limit) and limit >= 0) for limit in each.values())
+        for each in value.values())  # fmt: skip
 
 
 def _is_count(value: Any) -> bool:
@@ -173,6 +186,8 @@ _RUN: Mapping[str, Kind] = {
     "backend": _OBJECT,
     "phases": ("a list", lambda value: isinstance(value, list)),
     "recovery": ("an object or null", _or_null(_is_object)),
+    "abandoned": ("how many were abandoned, and the first of them", _are_abandoned),
+    UNNAMED_TAKES: ("limits of takes by function", _are_limits),
     "livelock": _TEXT,
     "invariant_broken": ("what is known of a broken invariant", _is_broken_invariant),
     "bounds": ("bounds by name, each with seconds, formula and source", _are_bounds),
@@ -194,9 +209,11 @@ _BACKEND: Mapping[str, Kind] = {
 }  # fmt: skip
 _PHASE: Mapping[str, Kind] = {"name": _TEXT, "start": _TIME, "end": ("a time or null", _or_null(_TIME[1]))}
 _RECOVERY: Mapping[str, Kind] = {"healthy": _TRUTH, "seconds": _NUMBER, "bound": _NUMBER, "state": _TEXT}
+_AFTER_REPAIR: Mapping[str, Kind] = {"after_repair": _OBJECT, "repair_errors": ("a list of texts", _is_texts)}
 
 _OPTIONAL = ("statuses", "exemptions", "subject", "phases", "recovery", "livelock", "invariant_broken",
-             "rest", "keeps", "clock_zero", "faults_planned", "failure", "bounds", "role_changes")  # fmt: skip
+             "rest", "keeps", UNNAMED_TAKES, "abandoned", "clock_zero", "faults_planned", "failure", "bounds",
+             "role_changes")  # fmt: skip
 """Fields that no verdict needs, or whose absence makes it stricter; where they are, they must be what they should."""
 _OPTIONAL_OF_TEST = ("backend", "seed", "time_limit", "rate", "concurrency")
 _NOT_IN_1 = ("guarantees", "gates", "backend", "options")

@@ -1,12 +1,6 @@
 """``python -m harness`` is ``stormproof``."""
 
-import sys
-
-from harness.early import begin
+from stormproof.__main__ import main
 
 if __name__ == "__main__":
-    begin(sys.argv[1:])
-
-    from harness.cli import main
-
     main()

@@ -13,7 +13,7 @@ from harness import plugins
 from harness.backends.catalog import BACKENDS
 from harness.backends.probe import choose_backend
 from harness.run import RunResult, run_test
-from harness.settings import make_test
+from harness.settings import make_test, with_new_names
 from stormproof.errors import UsageError
 from stormproof.run_folder import read_verdict
 from stormproof.test import Test
@@ -46,10 +46,14 @@ def plan(
         BackendError: no backend works here, or not the one that was asked for.
     """
     given = BACKENDS.load(backend).prepare_settings(settings) if backend else dict(settings)
+    names = (
+        plugins.resolve(plugins.SYSTEM, system),
+        plugins.resolve(plugins.WORKLOAD, WORKLOAD_ALIASES.get(workload, workload)),
+        plugins.resolve_all(plugins.NEMESIS, nemesis),
+    )
+    given = with_new_names(*names, backend or "local", given)
     draft: dict[str, Any] = {
-        "system": plugins.resolve(plugins.SYSTEM, system),
-        "workload": plugins.resolve(plugins.WORKLOAD, WORKLOAD_ALIASES.get(workload, workload)),
-        "nemesis": plugins.resolve_all(plugins.NEMESIS, nemesis),
+        **dict(zip(("system", "workload", "nemesis"), names, strict=True)),
         "nodes": nodes,
         "time_limit": time_limit,
         "rate": rate,

@@ -22,7 +22,8 @@ from harness.commands.systems import HELP as SYSTEMS_HELP
 from harness.commands.systems import systems_app
 from harness.output import begin_output, json_missing, print_json
 from stormproof.errors import EXIT_ERROR, EXIT_INTERRUPTED, StormproofError
-from stormproof.limits import demand_memory
+from stormproof.limits import attest, demand_memory
+from stormproof.text import escaped
 
 _CLOSED = "standard output was closed before the end"
 _STDERR = 2
@@ -131,6 +132,7 @@ def run_app(application: Callable[..., Any]) -> NoReturn:
             _told(_CLOSED if isinstance(error, BrokenPipeError) else f"{_FULL}: {error.strerror}")
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or Python's last flush would change the status
         code = EXIT_ERROR
+    attest()
     sys.exit(code)
 
 
@@ -185,4 +187,4 @@ def _told(why: str) -> str:
 
 
 def _one_line(message: str) -> str:
-    return " ".join(message.split())
+    return escaped(" ".join(message.split()))

@@ -4,26 +4,32 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Coroutine, Iterable
+from collections.abc import Callable, Coroutine, Iterable
 from typing import Any
 
 from nodes.timeouts import within
-from stormproof.contracts.client import Client, Flushable
+from stormproof.contracts.client import Abandoned, Client, Flushable
+from stormproof.errors import errors_of_others
+from stormproof.text import reason
+from stormproof.timeout_scale import SLOW
 
 CLOSE_SECONDS = 5.0
 """Hard limit for closing one client."""
+LEAVE_SECONDS = 2.0 * SLOW
+"""How long a task may take to end after it was cancelled, before it is left behind."""
 
 logger = logging.getLogger("stormproof.interpreter")
 
 
 class ClientReaper:
-    """Closes clients that nobody uses any more, which may take long.
+    """Closes clients that nobody uses any more, which may take long. ``not_closed`` hears why one was left behind.
 
     Tasks are kept in the order in which they began: the order in a set would be that of their addresses in
     memory, which no simulated run may depend on.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, not_closed: Callable[[str], None]) -> None:
+        self._not_closed = not_closed
         self._flushing: dict[asyncio.Task[None], None] = {}
         self._closing: dict[asyncio.Task[None], None] = {}
 
@@ -43,14 +49,14 @@ class ClientReaper:
         tasks = [*staying, *self._flushing]
         if tasks:
             await asyncio.wait(tasks, timeout=timeout)
-        late = await _cancelled(tasks)
+        late = await self._cancelled(tasks)
         await self._closed()
         return not late
 
     async def end(self, clients: Iterable[Client]) -> None:
         """Close these clients, and those that are retired, flushed or not."""
         await asyncio.sleep(0)  # a task that is cancelled before its first step never comes to closing its client
-        await _cancelled(list(self._flushing))
+        await self._cancelled(list(self._flushing))
         for client in clients:
             self._close(client)
         await self._closed()
@@ -62,33 +68,41 @@ class ClientReaper:
             self._close(client)
 
     def _close(self, client: Client) -> None:
-        _track(self._closing, _close(client))
+        _track(self._closing, self._closed_at_last(client))
 
     async def _closed(self) -> None:
+        """Wait for clients that are being closed; those that never end are left behind."""
         if self._closing:
-            await asyncio.wait(list(self._closing))
+            _, late = await asyncio.wait(list(self._closing), timeout=CLOSE_SECONDS + LEAVE_SECONDS + 1)
+            self._leave(self._closing, late, "close()")
+
+    async def _cancelled(self, tasks: list[asyncio.Task[None]]) -> list[asyncio.Task[None]]:
+        """Cancel those that are not done, and wait until they have ended; returns them."""
+        late = [task for task in tasks if not task.done()]
+        for task in late:
+            task.cancel()
+        if late:
+            _, deaf = await asyncio.wait(late, timeout=LEAVE_SECONDS)
+            self._leave(self._flushing, deaf, "flush()")
+        return late
+
+    def _leave(self, tasks: dict[asyncio.Task[None], None], late: Iterable[asyncio.Task[None]], name: str) -> None:
+        for task in late:
+            tasks.pop(task, None)
+            self._not_closed(f"{name} did not end within {LEAVE_SECONDS:g} s of being cancelled")
+
+    async def _closed_at_last(self, client: Client) -> None:
+        """Close a client; one that raises or hangs costs nobody else anything."""
+        try:
+            async with within(CLOSE_SECONDS):
+                await client.close()
+        except Abandoned as error:
+            self._not_closed(str(error))
+        except errors_of_others() as error:
+            logger.warning("closing a client failed: %s", reason(error))
 
 
 def _track(tasks: dict[asyncio.Task[None], None], work: Coroutine[Any, Any, None]) -> None:
     task = asyncio.create_task(work, name="reaper")
     tasks[task] = None
     task.add_done_callback(lambda done: tasks.pop(done, None))
-
-
-async def _cancelled(tasks: list[asyncio.Task[None]]) -> list[asyncio.Task[None]]:
-    """Cancel those that are not done, and wait until they have ended; returns them."""
-    late = [task for task in tasks if not task.done()]
-    for task in late:
-        task.cancel()
-    if late:
-        await asyncio.wait(late)
-    return late
-
-
-async def _close(client: Client) -> None:
-    """Close a client; one that raises or hangs costs nobody else anything."""
-    try:
-        async with within(CLOSE_SECONDS):
-            await client.close()
-    except Exception as error:
-        logger.warning("closing a client failed: %s", f"{type(error).__name__}: {error}".removesuffix(": "))

@@ -278,7 +278,8 @@ def _section(system: str, findings: Findings) -> Iterator[str]:
                 "| --- | --- | --- | --- | --- | --- |")  # fmt: skip
     for guarantee in SYSTEMS.load(system).guarantees:
         faults = "any fault" if guarantee.faults == ("*",) else ", ".join(guarantee.faults) or "with or without"
-        yield (f"| `{guarantee.name}` | {guarantee.status} | {_told(guarantee.mode) or 'all'} | {faults} "
+        where = ", ".join(filter(None, (_told(guarantee.mode), guarantee.such.words if guarantee.such else "")))
+        yield (f"| `{guarantee.name}` | {guarantee.status} | {where or 'all'} | {faults} "
                f"| {guarantee.where} | {guarantee.why} |")  # fmt: skip
 
 

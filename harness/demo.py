@@ -124,7 +124,7 @@ DEMOS: Mapping[str, Demo] = {
         Demo(
             "fiorano", "the link between the two servers of FioranoMQ HA fails, without the lock and with it; then the "
             "gateway dies", "fiorano", "queue", "partition", "lock", {UNSAFE: "false", SAFE: "true"}, 18.0, 120.0,
-            common={"producers": 4, "consumers": 2},
+            common={"producers": 4, "consumers": 2, "client_order": "nearest-first"},
             times={"lease": 1.0, "heartbeat": 0.25, "idle_timeout": 3.0, "fault_duration": 6.0, "op_timeout": 3.0,
                    "open_timeout": 2.0, "client_heartbeat": 0.3, "settle_timeout": 60.0},
             # Clients stand beside their server, and reach that one alone.

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from nodes.systems.catalog import SYSTEMS
+from stormproof.apart import Apart
 from stormproof.contracts.backend import Backend
 from stormproof.contracts.cluster import Cluster, Deployment
 from stormproof.contracts.demands import Demands
 from stormproof.contracts.topology import Topology
+from stormproof.shell_system import ShellCluster
 from stormproof.test import Test
 from workloads.catalog import WORKLOADS
 
@@ -25,3 +27,11 @@ def cluster_of(test: Test, backend: Backend, passcode: str) -> Cluster:
     """The test's system on machines that the backend has provisioned, or is going to; ``passcode`` is its clients'."""
     deployment = Deployment(test, demands_of(test), backend, topology_of(test), passcode)
     return SYSTEMS.load(test.system).cluster(deployment)
+
+
+def leave_connections(cluster: Cluster) -> Apart:
+    """Have the connections of a cluster's clients run where they can be left behind, from now on."""
+    apart = Apart(together=isinstance(cluster, ShellCluster) and cluster.system.one_loop)
+    make = cluster.queue_connection
+    cluster.queue_connection = lambda: apart.connection(make)  # type: ignore[method-assign]
+    return apart

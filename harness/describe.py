@@ -9,10 +9,11 @@ from importlib import metadata
 from pathlib import Path
 
 from harness import plugins
+from harness.backends.attach import ATTACH
 from harness.backends.catalog import BACKENDS
 from harness.deployment import demands_of
 from harness.guarantees import exemptions_of, guarantees_of
-from harness.settings import declared_options
+from harness.settings import declared_options, repeated
 from nodes.systems.catalog import SYSTEMS
 from stormproof.contracts.bounds import (
     JUDGED_BY_BOUNDS,
@@ -45,9 +46,8 @@ def command_line(test: Test, store: Path, brief: bool = False) -> str:
     words += ["--seed", str(test.seed), "--store", str(store)]
     for check in plugins.checks():
         words += ["--check", check]
-    for name, value in sorted(test.options.items()):
-        if value in ("", usual.get(name)):
-            continue
+    told = {name: value for name, value in test.options.items() if value not in ("", usual.get(name))}
+    for name, value in sorted(repeated(test.system, test.workload, test.nemesis, told).items()):
         words += ["--set", f"{name}={str(value).lower() if isinstance(value, bool) else value}"]
     return shlex.join(words)
 
@@ -68,7 +68,9 @@ def create_run(test: Test, why: str, store: Path, runs: Path | None = None) -> P
     """
     work, backend, system = WORKLOADS.load(test.workload), BACKENDS.load(test.backend), SYSTEMS.load(test.system)
     # Time is free in simulation, so there a cluster that takes too long, or is never done, is not excused.
-    wanted = [*work.judged_by(test.options), *(["recovery", "livelock"] if backend.in_process else [])]
+    wanted = [*work.judged_by(test.options)]
+    wanted += [] if test.options.get(ATTACH.name) else ["recovery"]  # who runs it may have stopped it, too
+    wanted += ["livelock"] if backend.in_process else []
     rules: list[Invariant | Deadline] = [*system.invariants, *system.deadlines]
     invariants = {each.name: each.source for each in rules if test.options.get(INVARIANTS) and each.claimed(test)}
     wanted += [*([INVARIANTS] if invariants else []), *plugins.check_names()]
@@ -85,7 +87,7 @@ def create_run(test: Test, why: str, store: Path, runs: Path | None = None) -> P
     work_bounds = work_bounds_of(system.work, test) if backend.in_process else {}
     wanted += ["work", "growth"] if backend.in_process and system.keeps else []
     judged_by, statuses = guarantees_of(test, wanted)
-    return Store(runs or store).create(
+    run_dir = Store(runs or store).create(
         test,
         backend={"name": test.backend, "why": why, "lateness": backend.lateness, "in_process": backend.in_process},
         plugins=plugins.named(),
@@ -104,3 +106,5 @@ def create_run(test: Test, why: str, store: Path, runs: Path | None = None) -> P
         command=command_line(test, store),
         versions=versions(),
     )
+    plugins.copy_to(run_dir)
+    return run_dir

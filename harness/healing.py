@@ -8,13 +8,13 @@ from pathlib import Path
 
 from harness.backends.catalog import BACKENDS
 from harness.backends.cleanup import cleanup
-from harness.recovery import recover
+from harness.recovery import recover, why_unsealed
 from harness.sim.pool import remove_left
 from stormproof.errors import HistoryError, StormproofError, UsageError
 from stormproof.history.undo import UndoJournal, pending_undos
 from stormproof.made import made_folders, unfinished
-from stormproof.run_folder import REMOTE_FILE, is_alive, read_run, remove_partials, remove_unborn
-from stormproof.store import Store
+from stormproof.run_folder import REMOTE_FILE, RUNNING, is_alive, read_run, remove_partials, remove_unborn
+from stormproof.store import Store, damaged_runs
 
 
 def heal_store(store_dir: Path) -> list[str]:
@@ -50,8 +50,8 @@ def heal_store(store_dir: Path) -> list[str]:
                 nodes = f" of {', '.join(undo.nodes)}" if undo.nodes else ""
                 lines.append(f"{run_dir.name}: fault undone ({undo.undo}{nodes}): its nodes are gone or clean")
             journal.close()
-        if _status(run_dir) == "running":
-            lines.append(f"{run_dir.name}: unfinished; `stormproof recover` makes its history checkable")
+        if _status(run_dir) == RUNNING and (reason := why_unsealed(run_dir)) is not None:
+            lines.append(f"{run_dir.name}: {reason}")
     return lines
 
 
@@ -86,16 +86,18 @@ def _status(run_dir: Path) -> str | None:
 
 
 def recover_store(store_dir: Path, names: Sequence[str]) -> list[str]:
-    """Seal the histories of the named runs, or of all that were left unfinished; a line for each.
+    """Seal the histories of the named runs, or of all that were left unfinished; a line for each, and for each run
+    whose description can't be read.
 
     Raises:
         UsageError: a run does not exist or is still under way.
         HistoryError: a journal is damaged other than at its end.
     """
     store = Store(store_dir)
-    runs = [store.resolve(name) for name in names]
+    runs, damaged = [store.resolve(name) for name in names], list[str]()
     if not names:
         if not store_dir.exists():
             raise UsageError(f"there is no store {store_dir}; name it with --store")
-        runs = [run for run in store.runs() if not is_alive(run) and _status(run) == "running"]
-    return [f"{recovery.run_dir.name}: {recovery.note}" for recovery in map(recover, runs)]
+        runs = [run for run in store.runs() if not is_alive(run) and _status(run) == RUNNING]
+        damaged = [f"not recovered: {reason}" for reason in damaged_runs(store)]
+    return [f"{recovery.run_dir.name}: {recovery.note}" for recovery in map(recover, runs)] + damaged

@@ -2,7 +2,8 @@
 
 One scheduler stamps times and gives the history its order. Completions are taken before new invocations, so
 that operations never seem concurrent that were not. An exception in a client is ``info``; after ``info`` the
-thread goes on as a new process with a new client. Nothing here reads a wall clock: time is the event loop's.
+thread goes on as a new process with a new client. An operation whose client does not return is abandoned: it has no
+completion, since it may still take effect. Nothing here reads a wall clock: time is the event loop's.
 """
 
 from __future__ import annotations
@@ -16,7 +17,8 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from harness.client_reaper import ClientReaper
-from stormproof.contracts.client import Client, Noting
+from harness.worker import Worker
+from stormproof.contracts.client import Client
 from stormproof.errors import StormproofError
 from stormproof.generator.basic import lift
 from stormproof.generator.core import (
@@ -33,6 +35,7 @@ from stormproof.generator.core import (
 )
 from stormproof.operation import FAIL, INFO, INVOKE, NEMESIS, OK, Op
 from stormproof.test import Test
+from stormproof.text import LONGEST_REASON, printable
 
 POLL_SECONDS, LONGEST_POLL_SECONDS = 0.001, 0.032
 """A pending generator that names no time is asked again after this, then twice as late each time, up to the longest."""
@@ -40,10 +43,6 @@ TICK_SECONDS = 0.1
 """Interval of flushing the recorder and looking for operations that hang."""
 
 logger = logging.getLogger("stormproof.interpreter")
-
-
-class InterpreterError(StormproofError):
-    """A client broke its contract in a way that would falsify the history."""
 
 
 class Recorder(Protocol):
@@ -85,12 +84,25 @@ ClientFactory = Callable[[int, int, str], Client]
 ProgressReport = Callable[[Progress], None]
 
 
+@dataclass(frozen=True)
+class Abandonment:
+    """An operation that never ended, or (``f`` is empty) a client that could not be closed; ``time`` is when that was
+    found."""
+
+    time: int
+    process: int
+    f: str
+    key: int | None
+    reason: str
+
+
 class Interpreter:
     """Runs generators one after the other on one clock, one history and one set of processes.
 
     ``make_client(thread, process, host)`` makes clients; thread t stands at client host t modulo their
     number. ``hang_limit`` (seconds) cuts off an operation that a client does not end itself: it becomes
-    ``info``. Use ``run`` for each phase, then ``close``.
+    ``info``, or is abandoned if its client does not return even then. ``on_abandoned`` hears of that, ``on_completion``
+    of every other end of an operation. Use ``run`` for each phase, then ``close``.
     """
 
     def __init__(
@@ -102,16 +114,18 @@ class Interpreter:
         *,
         clock: Callable[[], int] | None = None,
         on_progress: ProgressReport | None = None,
+        on_abandoned: Callable[[Abandonment], None] | None = None,
+        on_completion: Callable[[Op], None] | None = None,
         hang_limit: float = 60.0,
     ) -> None:
         self.test = test
         self.clock = clock or RunClock()
         self._recorder = recorder
-        self._on_progress = on_progress
+        self._on_progress, self._on_abandoned, self._on_completion = on_progress, on_abandoned, on_completion
         self._hang_limit = round(hang_limit * SECOND)
         self._ctx = Context.initial(test.concurrency)
         self._last_time = -1
-        self._completions: deque[tuple[_Worker, Op]] = deque()
+        self._completions: deque[tuple[Worker, Op]] = deque()
         self._wake: asyncio.Future[None] | None = None
         self._stopping = False
         self._failure: StormproofError | None = None
@@ -119,12 +133,12 @@ class Interpreter:
         self._under_way = 0
         self.done: dict[str, int] = {}
         """Function -> operations of clients that ended ``ok``."""
-        self._reaper = ClientReaper()
+        self._reaper = ClientReaper(self._not_closed)
         hosts = test.client_hosts
-        self._workers = [_Worker(NEMESIS, lambda process: nemesis, self)]
+        self._workers = [Worker(NEMESIS, lambda process: nemesis, self)]
         for thread in range(test.concurrency):
             factory = _factory(make_client, thread, hosts[thread % len(hosts)])
-            self._workers.append(_Worker(thread, factory, self))
+            self._workers.append(Worker(thread, factory, self))
 
     @property
     def processes(self) -> tuple[int, ...]:
@@ -241,19 +255,27 @@ class Interpreter:
         self._workers[thread + 1].give(op, now)
         return None if following is None else tell(following, self.test, self._ctx, op)
 
-    def _complete(self, worker: _Worker, op: Op, generator: Generator | None) -> Generator | None:
+    def _complete(self, worker: Worker, op: Op, generator: Generator | None) -> Generator | None:
         thread = worker.thread
         now = self._stamp()
         self._under_way -= 1
         ctx = self._ctx.at(now).freed(thread)
         if op.type in COMPLETION_TYPES:
             kind = INFO if thread == NEMESIS else op[0]
-            op = Op(kind, op[1], op[2], op[3], op[4], now, op[6], op[7])
-            self._record(op)
+            error = op[7]
+            if error is not None and (len(error) > LONGEST_REASON or not error.isprintable()):
+                error = printable(error)
+            op = Op(kind, op[1], op[2], op[3], op[4], now, op[6], error)
+            if not worker.abandoned:
+                self._record(op)
             if thread != NEMESIS:
                 self._counts[kind] += 1
                 if kind == OK:
                     self.done[op.f] = self.done.get(op.f, 0) + 1
+                if worker.abandoned:
+                    self._tell_abandoned(Abandonment(now, op.process, op.f, op.key, error or ""))
+                elif self._on_completion is not None:
+                    self._on_completion(op)
             if generator is not None:
                 self._ctx = ctx
                 generator = tell(generator, self.test, ctx, op)
@@ -263,7 +285,15 @@ class Interpreter:
         self._ctx = ctx
         return generator
 
-    def _record_notes(self, worker: _Worker) -> None:
+    def _not_closed(self, why: str) -> None:
+        self._tell_abandoned(Abandonment(self.clock(), NEMESIS, "", None, why))
+
+    def _tell_abandoned(self, found: Abandonment) -> None:
+        logger.warning("abandoned: process %d, %s: %s", found.process, found.f or "a client", found.reason)
+        if self._on_abandoned is not None:
+            self._on_abandoned(found)
+
+    def _record_notes(self, worker: Worker) -> None:
         """Behind a completion: what else its client has carried out. No generator hears of it."""
         for begun, done in worker.take_notes():
             for op in (begun, done):
@@ -273,7 +303,7 @@ class Interpreter:
         self._last_time = op.time
         self._recorder.record(op)
 
-    def completed(self, worker: _Worker, op: Op) -> None:
+    def completed(self, worker: Worker, op: Op) -> None:
         """A worker's operation has ended."""
         self._completions.append((worker, op))
         self._notify()
@@ -314,7 +344,7 @@ class Interpreter:
             limit = self.clock() - self._hang_limit
             for worker in self._workers:
                 if worker.op is not None and worker.since < limit and worker.thread != NEMESIS:
-                    worker.abandon(f"no completion within {self._hang_limit / SECOND:g} s; the harness gave up")
+                    worker.cut_off(f"no completion within {self._hang_limit / SECOND:g} s; the harness gave up")
             if ticks % 10 == 0:
                 self._report()
 
@@ -325,7 +355,7 @@ class Interpreter:
     async def _interrupt(self) -> None:
         """Complete everything that is under way as ``info``."""
         for worker in self._workers:
-            worker.abandon("interrupted")
+            worker.interrupt("interrupted")
         while self._completions:
             worker, op = self._completions.popleft()
             self._complete(worker, op, None)
@@ -334,156 +364,6 @@ class Interpreter:
 
 def _factory(make_client: ClientFactory, thread: int, host: str) -> Callable[[int], Client]:
     return lambda process: make_client(thread, process, host)
-
-
-class _Worker:
-    """One thread of the test: carries out one operation at a time in a task of its own."""
-
-    def __init__(self, thread: int, factory: Callable[[int], Client], interpreter: Interpreter) -> None:
-        self.thread = thread
-        self.op: Op | None = None
-        self.since = 0
-        self.lost = False
-        """Whether the last operation ended this thread's process."""
-        self._factory = factory
-        self._interpreter = interpreter
-        self.client: Client | None = None
-        self._noting: Noting | None = None
-        """The client, if it takes notes: to ask what it can takes long."""
-        self._notes: list[tuple[Op, Op]] = []
-        self._mailbox: asyncio.Future[Op] | None = None
-        self._task: asyncio.Task[None] | None = None
-
-    def give(self, op: Op, now: int) -> None:
-        """Start an operation; the interpreter hears when it has ended."""
-        self.op, self.since = op, now
-        if self._task is None:
-            self._mailbox = asyncio.get_running_loop().create_future()
-            self._task = asyncio.create_task(self._work(), name=f"stormproof-thread-{self.thread}")
-        assert self._mailbox is not None
-        self._mailbox.set_result(op)
-
-    def abandon(self, reason: str) -> None:
-        """Cut off the operation under way, if there is one, and complete it as ``info``."""
-        op = self.op
-        if op is None:
-            return
-        self._end_task()
-        self._forget_client()
-        recorded = op.type not in (SLEEP, LOG)
-        self._finish(op.info(reason) if recorded else op, lost=recorded)
-
-    def end(self) -> Client | None:
-        """Take no more operations; returns the client that was in use, which is to be closed."""
-        self.op = None
-        self._end_task()
-        return self._client_of_its_own()
-
-    def _end_task(self) -> None:
-        if self._task is not None:
-            self._task.cancel()
-            self._task = None
-
-    async def _work(self) -> None:
-        loop = asyncio.get_running_loop()
-        this = asyncio.current_task()
-        while self._task is this:
-            assert self._mailbox is not None
-            op = await self._mailbox
-            self._mailbox = loop.create_future()
-            if op.type == SLEEP:
-                await asyncio.sleep(op.value)
-                self._finish(op, lost=False)
-            elif op.type == LOG:
-                logger.info("%s", op.value)
-                self._finish(op, lost=False)
-            else:
-                await self._carry_out(op)
-
-    async def _carry_out(self, op: Op) -> None:
-        completion: Op | None = None
-        try:
-            completion = await self._open_and_invoke(op)
-        except asyncio.CancelledError:
-            if self.op is not op:
-                raise
-            # Not our doing: a task inside the client was cancelled, or the whole loop is ending. Either way
-            # this task ends, and the operation's outcome is unknown.
-            self._task = None
-            completion = op.info("cancelled inside the client")
-        if self.op is not op:  # abandoned meanwhile
-            return
-        lost = self.thread != NEMESIS and (completion.type == INFO or self.client is None)
-        if lost:
-            self._forget_client()
-        elif self._noting is not None:
-            self._notes += self._noting.notes(over=False)
-        self._finish(completion, lost=lost)
-
-    async def _open_and_invoke(self, op: Op) -> Op:
-        client = self.client
-        if client is None:
-            try:
-                client = self.client = self._factory(op.process)
-                self._noting = client if isinstance(client, Noting) else None
-            except Exception as error:
-                self._interpreter.failed(InterpreterError(f"no client could be made: {_reason(error)}"))
-                return op.fail("no client")
-            try:
-                await client.open()
-            except Exception as error:
-                if self.op is op:
-                    self._forget_client()
-                return op.fail(f"no client: {_reason(error)}")
-        try:
-            completion = await client.invoke(op)
-        except Exception as error:
-            logger.debug("process %d: %s raised", op.process, op.f, exc_info=True)
-            return op.info(_reason(error))
-        problem = _problem(op, completion)
-        if problem:
-            self._interpreter.failed(InterpreterError(problem))
-            return op.info(f"harness: {problem}")
-        return completion
-
-    def _finish(self, completion: Op, *, lost: bool) -> None:
-        self.op, self.lost = None, lost
-        self._interpreter.completed(self, completion)
-
-    def _forget_client(self) -> None:
-        client = self._client_of_its_own()
-        if client is not None:
-            self._interpreter.retire(client)
-
-    def _client_of_its_own(self) -> Client | None:
-        """Hand its client over, if it has one; the nemesis is not its own."""
-        client, self.client = self.client, None
-        if self.thread == NEMESIS:
-            return None
-        noting, self._noting = self._noting, None
-        if noting is not None:
-            self._notes += noting.notes(over=True)
-        return client
-
-    def take_notes(self) -> list[tuple[Op, Op]]:
-        """What its clients have noted since this was last asked."""
-        notes, self._notes = self._notes, []
-        return notes
-
-
-def _problem(op: Op, completion: object) -> str | None:
-    if not isinstance(completion, Op):
-        return f"client answered {completion!r} to {op.f}, not an operation"
-    if completion.type not in COMPLETION_TYPES:
-        return f"client completed {op.f} with type {completion.type!r}, not one of ok, fail, info"
-    if completion.process != op.process or completion.f != op.f:
-        return f"client completed {op} with another operation's completion {completion}"
-    return None
-
-
-def _reason(error: BaseException) -> str:
-    text = str(error)
-    return f"{type(error).__name__}: {text}" if text else type(error).__name__
 
 
 class NoClient:

@@ -127,7 +127,8 @@ def _texts(time_limit: float) -> Callable[[Event], str]:
                 return PHASES.get(event["name"], str(event["name"]))
             case "progress":
                 seconds = event["time"] / 1e9
-                left = f"{duration(end - seconds)} left  " if end is not None else ""
+                rest = None if end is None else end - seconds
+                left = f"{duration(rest)} left  " if rest is not None and rest > 0 else ""
                 return f"{seconds:5.1f} s  {left}{event['ok']} ok, {event['fail']} fail, {event['info']} unknown"
             case "fault":
                 return f"{event['time'] / 1e9:5.1f} s  {event['text']}"

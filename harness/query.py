@@ -22,7 +22,8 @@ from checkers.spark_tasks import sql_session
 from checkers.views import DUCKDB, SPARK, VIEWS, duckdb_views, spark_views, unreadable_histories, views_sql
 from harness.output import print_json
 from harness.progress import console
-from stormproof.errors import StormproofError, UsageError
+from stormproof.errors import EXIT_ERROR, StormproofError, UsageError
+from stormproof.text import escaped
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -38,8 +39,10 @@ def used_views(sql: str) -> tuple[str, ...]:
 
 
 def query(store: AnyStore, sql: str, *, engine: str = DUCKDB, master: str = LOCAL_MASTER,
-          to: Console | None = None) -> pa.Table:
+          to: Console | None = None, left_out: list[str] | None = None) -> pa.Table:
     """What a query over the views of a store gives (``docs/lake.md``); the lake is brought up to date first.
+
+    Runs whose history can't be read are told on standard error and passed over; ``left_out`` takes in why.
 
     Raises:
         UsageError: there is no such store, or the engine refuses the query; the message is the engine's.
@@ -51,23 +54,32 @@ def query(store: AnyStore, sql: str, *, engine: str = DUCKDB, master: str = LOCA
     with to.status("bringing the lake up to date") as status:
         refresh(store)
         if "messages" in views:
-            _add_messages(store, lambda done, total: status.update(f"accounts of messages: {done} of {total} runs"))
+            _tell(_add_messages(store, lambda done, total: status.update(
+                f"accounts of messages: {done} of {total} runs")), left_out)  # fmt: skip
         status.update("waiting for the answer")
-        return mended(store, lambda: _answer(store, sql, views, engine, master))
+        table, refused = mended(store, lambda: _answer(store, sql, views, engine, master))
+        _tell(refused, left_out)
+        return table
 
 
-def _answer(store: AnyStore, sql: str, views: tuple[str, ...], engine: str, master: str) -> pa.Table:
-    """What a query gives; histories that can't be read are told and left out, if it fails with them."""
+def _tell(refused: Collection[str], left_out: list[str] | None) -> None:
+    for reason in refused:
+        print(f"left out: {escaped(reason)}", file=sys.stderr)
+    if left_out is not None:
+        left_out += refused
+
+
+def _answer(store: AnyStore, sql: str, views: tuple[str, ...], engine: str, master: str
+            ) -> tuple[pa.Table, Collection[str]]:  # fmt: skip
+    """What a query gives, and why histories were left out: those that can't be read are, if it fails with them."""
     ask = partial(_by_spark, master=master) if engine == SPARK else _by_duckdb
     try:
-        return ask(store, sql, views)
+        return ask(store, sql, views), ()
     except StormproofError:
         refused = unreadable_histories(store) if "operations" in views else {}
         if not refused:
             raise
-        for reason in refused.values():
-            print(f"left out: {reason}", file=sys.stderr)
-        return ask(store, sql, views, without=refused)
+        return ask(store, sql, views, without=refused), refused.values()
 
 
 def _demand(store: AnyStore) -> None:
@@ -78,15 +90,15 @@ def _demand(store: AnyStore) -> None:
         raise UsageError(f"--store {store}: there is no such folder")
 
 
-def _add_messages(store: AnyStore, progress: Any) -> None:
+def _add_messages(store: AnyStore, progress: Any) -> list[str]:
+    """Bring the accounts of messages up to date; why some runs have none."""
     from checkers.messages import add_messages
 
     try:
         _, refused = add_messages(store, progress)
     except OSError as error:
         raise StormproofError(f"{store}: its lake can't be written ({error.strerror or error})") from error
-    for reason in refused:
-        print(f"left out: {reason}", file=sys.stderr)
+    return refused
 
 
 def _by_duckdb(store: AnyStore, sql: str, views: tuple[str, ...], *, without: Collection[str] = ()) -> pa.Table:
@@ -124,12 +136,13 @@ def _one_line(error: Exception) -> str:
 
 
 def run_query(store: AnyStore, sql: str, *, engine: str, master: str, form: str) -> int:
-    """Print what a query gives, as ``table``, ``csv`` or ``json``; returns the exit status.
+    """Print what a query gives, as ``table``, ``csv`` or ``json``; returns the exit status, 3 where runs were left out.
 
     Raises:
         UsageError, StormproofError: as ``query``.
     """
-    table = query(store, sql, engine=engine, master=master, to=console(form != "table"))
+    left_out: list[str] = []
+    table = query(store, sql, engine=engine, master=master, to=console(form != "table"), left_out=left_out)
     if form == "json":
         print_json({"columns": table.column_names, "rows": [_plain(row) for row in table.to_pylist()]})
     elif form == "csv":
@@ -138,14 +151,14 @@ def run_query(store: AnyStore, sql: str, *, engine: str, master: str, form: str)
         out.writerows([_shown(value) for value in row.values()] for row in table.to_pylist())
     else:
         _print(table)
-    return 0
+    return EXIT_ERROR if left_out else 0
 
 
 def _print(table: pa.Table) -> None:
     to = console()
     shown = Table(*map(escape, table.column_names), box=None)
     for row in table.to_pylist():
-        shown.add_row(*(escape(_shown(value)) for value in row.values()))
+        shown.add_row(*(escape(escaped(_shown(value))) for value in row.values()))
     to.print(shown)
     to.print(f"{table.num_rows:,} row{'s' if table.num_rows != 1 else ''}")
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import Console
+from rich.markup import escape
 from rich.status import Status
 from rich.table import Table
 
@@ -23,12 +24,14 @@ from harness.coverage import note_log_events
 from harness.outcomes import BROKEN, Outcomes, outcome_of_run
 from harness.output import print_json
 from harness.progress import console
+from harness.recovery import EMPTY, why_unsealed
 from reports.index_page import write_index
 from reports.run_page import write_report
 from stormproof.contracts.check import INVALID, worst
 from stormproof.errors import EXIT_ERROR, EXIT_OF, HistoryError, StormproofError, UsageError
 from stormproof.run_folder import HISTORY, REPORT, is_alive, read_run
 from stormproof.store import Store
+from stormproof.text import escaped
 
 _SHOWN, _REFUSED = 50, 10
 
@@ -44,13 +47,15 @@ def check_stored(store_dir: Path, names: Sequence[str], *, master: str | None, a
     A run that can't be judged (it is damaged, or of plug-ins that are not in use here) is told on standard error, and
     the others go on; the status is 3 then, unless one of them is invalid.
 
+    A run that ended before its first operation holds nothing to judge: it is told, and changes no status.
+
     Raises:
         UsageError: a run does not exist or is under way, or there is none at all.
     """
-    runs, unsealed = _chosen(Store(store_dir), names)
+    runs, unsealed, empty = _chosen(Store(store_dir), names)
     runs, others = _of_our_plugins(runs, strict=bool(names))
-    for line in [*unsealed, *others]:
-        print(f"not checked: {line}", file=sys.stderr)
+    for line in [*unsealed, *empty, *others]:
+        print(f"not checked: {escaped(line)}", file=sys.stderr)
     to = console(as_json)
     refused: list[str] = []
     rows, summary, fresh = _judge(store_dir, runs, master=master, again=again, to=to, whole=not names, refused=refused)
@@ -65,7 +70,7 @@ def check_stored(store_dir: Path, names: Sequence[str], *, master: str | None, a
             outcomes.add(outcome_of_run(row.run_dir, BROKEN if row.damage is not None else row.verdict, row.sentence))
     damaged = [row for row in rows if row.damage is not None]
     for row in damaged:
-        print(f"not judged: {row.damage}", file=sys.stderr)
+        print(f"not judged: {escaped(row.damage)}", file=sys.stderr)
     tell_refused(refused)
     verdict = worst(row.verdict for row in rows)
     if as_json:
@@ -80,7 +85,7 @@ def check_stored(store_dir: Path, names: Sequence[str], *, master: str | None, a
 def tell_refused(refused: Sequence[str]) -> None:
     """Say what could not be stored, and why, on standard error; the verdicts themselves are told all the same."""
     for line in refused[:_REFUSED]:
-        print(f"not stored: {line}", file=sys.stderr)
+        print(f"not stored: {escaped(line)}", file=sys.stderr)
     if len(refused) > _REFUSED:
         print(f"not stored: {len(refused) - _REFUSED} more", file=sys.stderr)
 
@@ -192,7 +197,7 @@ def _of_our_plugins(runs: Sequence[Path], *, strict: bool) -> tuple[list[Path], 
             ours.append(run)
             continue
         try:
-            plugins.demand_same(info, run.name)
+            plugins.demand_same(info, run.name, run)
         except HistoryError as error:
             if strict:
                 raise
@@ -202,36 +207,37 @@ def _of_our_plugins(runs: Sequence[Path], *, strict: bool) -> tuple[list[Path], 
     return ours, others
 
 
-def _chosen(store: Store, names: Sequence[str]) -> tuple[list[Path], list[str]]:
-    """The runs that have a history; and what to say of those that say they have one, and haven't."""
+def _chosen(store: Store, names: Sequence[str]) -> tuple[list[Path], list[str], list[str]]:
+    """The runs that have a history; what to say of those that should have one, and of those that ended before there
+    was anything to write."""
     if names:
         runs = [store.resolve(name) for name in names]
         for run in runs:
             if is_alive(run):
                 raise UsageError(f"run {run.name} is still under way; check it when it has ended")
-            if not (run / HISTORY).exists():
-                raise UsageError(f"run {run.name} has no sealed history; `stormproof recover {run.name}` makes one")
-        return runs, []
-    runs, lost = [], []
+            if (reason := why_unsealed(run)) is not None:
+                raise UsageError(f"run {run.name} can't be checked: {reason}")
+        return runs, [], []
+    runs, lost, empty = [], list[str](), list[str]()
     for run in store.runs():
         if (run / HISTORY).exists():
             runs.append(run)
         elif (reason := _without_history(run)) is not None:
-            lost.append(reason)
+            (empty if reason.endswith(EMPTY) else lost).append(reason)
     if not runs:
-        for line in lost:
-            print(f"not checked: {line}", file=sys.stderr)
+        for line in [*lost, *empty]:
+            print(f"not checked: {escaped(line)}", file=sys.stderr)
         raise UsageError(f"the store {store.path} holds no recorded runs; `stormproof test` makes one")
-    return runs, lost
+    return runs, lost, empty
 
 
 def _without_history(run: Path) -> str | None:
-    """What is wrong with a run that has no history; None for one that never got as far, or is under way."""
+    """What is wrong with a run that has no history; None for one that is under way."""
     try:
-        recorded = read_run(run).get("status") == "recorded"
+        reason = why_unsealed(run)
     except HistoryError as error:
         return None if is_alive(run) else str(error)
-    return f"{run}: it was recorded, and its {HISTORY} is gone" if recorded else None
+    return None if reason is None else f"{run}: {reason}"
 
 
 def tell_taken(to: Console, taken: int, total: int) -> None:
@@ -256,7 +262,7 @@ def _json(row: VerdictRow) -> dict[str, Any]:
 def show(to: Console, rows: Sequence[VerdictRow | ObjectVerdict], summary: Sequence[SummaryRow]) -> None:
     """Print verdicts, and how each check came out."""
     for row in rows[:_SHOWN]:
-        to.print(f"{row.verdict:8} {row.run}  {row.sentence}", soft_wrap=True, markup=False)
+        to.print(f"{row.verdict:8} {escaped(row.run)}  {escaped(row.sentence)}", soft_wrap=True, markup=False)
     if len(rows) > _SHOWN:
         to.print(f"... and {len(rows) - _SHOWN} more")
     counts = Counter(row.verdict for row in rows)
@@ -266,5 +272,6 @@ def show(to: Console, rows: Sequence[VerdictRow | ObjectVerdict], summary: Seque
         table = Table("system", "nemesis", "check", "runs", "valid", "unknown", "invalid", "anomalies", box=None)
         for line in summary:
             counted = (line.runs, line.valid, line.unknown, line.invalid, line.found)
-            table.add_row(line.system, line.nemesis or "none", line.check_name, *map(str, counted))
+            table.add_row(*(escape(escaped(each)) for each in (line.system, line.nemesis or "none", line.check_name)),
+                          *map(str, counted))
         to.print(table)

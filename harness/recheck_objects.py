@@ -23,6 +23,7 @@ from harness.recheck import show, tell_refused, tell_taken
 from stormproof.contracts.check import INVALID, worst
 from stormproof.errors import EXIT_ERROR, EXIT_OF, HistoryError, StormproofError, UsageError
 from stormproof.run_folder import HISTORY, RUN_FILE, upgraded, write_json
+from stormproof.text import escaped
 
 _AT_ONCE = 16
 
@@ -45,7 +46,7 @@ def check_in_objects(store: ObjectStore, names: Sequence[str], *, master: str | 
         for run in others:
             del runs[run]
         for line in [*lost, *others.values()]:
-            print(f"not checked: {line}", file=sys.stderr)
+            print(f"not checked: {escaped(line)}", file=sys.stderr)
         warm = SparkWarmup(master or LOCAL_MASTER)
         try:
             status.update(f"checking {len(runs)} runs")
@@ -66,7 +67,7 @@ def check_in_objects(store: ObjectStore, names: Sequence[str], *, master: str | 
         if outcomes is not None:
             _note(outcomes, store, row, infos[row.run])
         if row.damage is not None:
-            print(f"not judged: {row.damage}", file=sys.stderr)
+            print(f"not judged: {escaped(row.damage)}", file=sys.stderr)
     tell_refused(refused)
     verdict = worst(row.verdict for row in rows)
     if as_json:

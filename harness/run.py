@@ -22,6 +22,7 @@ from checkers.spark import LOCAL_MASTER, SparkWarmup, spark_folder
 from harness import plugins
 from harness.backends.catalog import BACKENDS
 from harness.backends.cleanup import cleanup
+from harness.child import ParentWatch
 from harness.coverage import note_log_events
 from harness.describe import command_line, create_run
 from harness.differences import write_twin
@@ -216,9 +217,10 @@ class RunnerProcess:
         ours = Path.cwd().resolve() == Path(__file__).resolve().parents[1]
         environment = os.environ if ours else {**os.environ, "PYTHONSAFEPATH": "1"}
         # Its own session: Ctrl-C in a terminal reaches the parent only, which then says so on its standard input.
+        self._plugged = plugged = plugins.write_arguments()
         with (run_dir / HARNESS_LOG).open("ab") as log:
             self._process = subprocess.Popen(
-                [*prefix, sys.executable, "-m", module, str(run_dir), *plugins.arguments()],
+                [*prefix, sys.executable, "-m", module, str(run_dir), *([str(plugged)] if plugged else [])],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=log,
@@ -227,6 +229,8 @@ class RunnerProcess:
                 # The run is alive as long as either process is: the child may still be healing when we are gone.
                 pass_fds=(lock.fileno(),),
             )
+        self._watch = ParentWatch(self._process.pid, run_dir, self._kill)
+        self._watch.start()
 
     def events(self) -> Iterator[Event]:
         """What it reports, until it closes its output."""
@@ -250,6 +254,7 @@ class RunnerProcess:
     def leave(self) -> None:
         """Let it be, with its nodes."""
         self.left = True
+        self._watch.end()
         assert self._process.stdin and self._process.stdout
         self._process.stdin.close()
         self._process.stdout.close()
@@ -269,6 +274,11 @@ class RunnerProcess:
             StormproofError: it died.
         """
         status = self._process.wait(_EXIT_TIMEOUT)
+        self._watch.end()
+        if self._watch.killed:
+            raise StormproofError(f"the harness's child process gave no sign for {ParentWatch.SILENT_SECONDS:g} s and "
+                                  "was ended: code in it keeps Python from running; "
+                                  f"`stormproof check {self._run_dir}` checks what it recorded")
         if status:
             raise StormproofError(
                 f"the harness's child process ended with status {status}{self._last_words()}; "
@@ -277,8 +287,11 @@ class RunnerProcess:
 
     def end(self) -> None:
         """Make sure that it is gone; closing its input lets it heal first."""
+        if self._plugged is not None:
+            self._plugged.unlink(missing_ok=True)  # it died before it read that
         if self.left:
             return
+        self._watch.end()
         if self._process.stdin:
             try:
                 self._process.stdin.close()
@@ -287,13 +300,17 @@ class RunnerProcess:
         try:
             self._process.wait(_EXIT_TIMEOUT)
         except subprocess.TimeoutExpired:
-            try:
-                self._process.kill()
-            except PermissionError:
-                # Under sudo the child is root's; it ends by itself, since its input is closed.
-                print(f"process {self._process.pid} does not end; `stormproof heal` cleans up later", file=sys.stderr)
-                return
-            self._process.wait()
+            if self._kill():
+                self._process.wait()
+
+    def _kill(self) -> bool:
+        try:
+            self._process.kill()
+        except PermissionError:
+            # Under sudo the child is root's; it ends by itself, since its input is closed.
+            print(f"process {self._process.pid} does not end; `stormproof heal` cleans up later", file=sys.stderr)
+            return False
+        return True
 
     def _last_words(self) -> str:
         lines = (self._run_dir / HARNESS_LOG).read_text(errors="replace").strip().splitlines()

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import functools
+import sys
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from typing import Any
 
+from harness import plugins
 from harness.backends.catalog import BACKENDS
 from harness.config_file import BOOLEAN, INTEGER, NUMBER, STRING, near
 from nemesis.catalog import FAULTS
 from nemesis.families import families_of, split_aims, supported_families
-from nemesis.schedule import options_of, schedule
+from nemesis.schedule import SCHEDULE_OPTIONS, schedule
 from nodes.systems.catalog import SYSTEMS
 from stormproof.contracts.backend import Attached
 from stormproof.contracts.option import Option
@@ -47,11 +51,87 @@ def parse_assignments(texts: Iterable[str]) -> dict[str, str]:
 
 
 def declared_options(system: str, workload: str, nemesis: Iterable[str], backend: str = "sim") -> list[Option]:
-    """All options that ``--set`` takes for this combination, each name once."""
-    families = [FAULTS.load(name)() for name in nemesis]
-    declared = (*SYSTEMS.load(system).options, *WORKLOADS.load(workload).options, SETTLE_TIMEOUT, *options_of(families),
-                *BACKENDS.load(backend).options)  # fmt: skip
-    return list({option.name: option for option in reversed(declared)}.values())[::-1]
+    """All options that ``--set`` takes for this combination, each name once.
+
+    Raises:
+        UsageError: two places declare different options of one name.
+    """
+    names = list(nemesis)
+    families = [FAULTS.load(name)() for name in names]
+    places = [
+        (f"the system {plugins.typed(plugins.SYSTEM, system)}", SYSTEMS.load(system).options),
+        (f"the workload {plugins.typed(plugins.WORKLOAD, workload)}", _workload_options(system, workload)),
+        ("every test", (SETTLE_TIMEOUT,)),
+        *((f"the nemesis {plugins.typed(plugins.NEMESIS, name)}", family.options)
+          for name, family in zip(names, families, strict=True)),
+        ("every test with faults", SCHEDULE_OPTIONS if families else ()),
+        (f"the backend {backend}", BACKENDS.load(backend).options),
+    ]  # fmt: skip
+    found: dict[str, tuple[str, Option]] = {}
+    for place, options in places:
+        for option in options:
+            first, same = found.setdefault(option.name, (place, option))
+            if same != option or type(same.default) is not type(option.default):
+                both = f"twice by {place}" if first == place else f"by {first} and by {place}"
+                raise UsageError(f"the option {option.name} is declared {both}, with different meanings: rename one")
+    return [option for _, option in found.values()]
+
+
+def _workload_options(system: str, workload: str) -> list[Option]:
+    """The options of a workload, with the defaults that the system has for them."""
+    defaults = SYSTEMS.load(system).defaults
+    return [replace(option, default=defaults.get(option.name, option.default))
+            for option in WORKLOADS.load(workload).options]
+
+
+def with_new_names(system: str, workload: str, nemesis: str, backend: str, given: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings that a person gave, with the new names of options that were renamed (``Option.was``).
+
+    For one release an old name sets the renamed option, too, and a line on standard error says so. The new name, where
+    it is given, decides for itself.
+
+    Raises:
+        UsageError: two options of one name are declared, or the old and the new name of one option differ.
+    """
+    declared = declared_options(system, workload, parse_nemesis(split_aims(nemesis)[0]), backend)
+    kept, found = {option.name: option for option in declared}, dict(given)
+    for option in declared:
+        if not option.was or option.was not in given:
+            continue
+        old, value = kept.get(option.was), given[option.was]
+        if old is None:
+            found.pop(option.was, None)
+            if found.setdefault(option.name, value) != value:
+                raise UsageError(f"--set {option.was} is --set {option.name} now; give one of them")
+            _tell_once(f"--set {option.was} is --set {option.name} now")
+        elif option.name not in given and _fits(option, value):
+            found[option.name] = value
+            if _fits(old, value):
+                _tell_once(f"--set {option.was}={value} also sets {option.name} in this release, and will not in the "
+                           f"next; give both to set them apart")  # fmt: skip
+            else:
+                del found[option.was]
+                _tell_once(f"--set {option.was} is --set {option.name} now")
+    return found
+
+
+def repeated(system: str, workload: str, nemesis: Iterable[str], settings: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings of a command that repeats a test: none of its names sets a renamed option, too."""
+    declared = declared_options(system, workload, nemesis)
+    return {**{option.name: option.default for option in declared if option.was in settings}, **settings}
+
+
+@functools.cache
+def _tell_once(line: str) -> None:
+    print(f"stormproof: {line}", file=sys.stderr)
+
+
+def _fits(option: Option, value: Any) -> bool:
+    try:
+        _convert(option, value)
+    except UsageError:
+        return False
+    return True
 
 
 def parse_nemesis(text: str) -> tuple[str, ...]:

@@ -1,6 +1,6 @@
 """The child process of a run: nodes, clients and nemesis, from provisioning to tear-down.
 
-``python -m harness.test_runner RUN_DIR [PLUGIN...]`` is started by ``harness.run``. It reports on standard output, one
+``python -m harness.test_runner RUN_DIR [PLUGINS]`` is started by ``harness.run``. It reports on standard output, one
 JSON object a line, and lives by its standard input: ``teardown`` ends a finished run, ``keep`` leaves its nodes as they
 are until a person lets them go (``harness.kept``), ``interrupt`` or end of file ends it early; in all cases faults are
 healed and the history is kept.
@@ -14,8 +14,8 @@ import json
 import logging
 import secrets
 import sys
-import traceback
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping, Sequence
+import threading
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -24,34 +24,39 @@ from typing import Any, TypeVar
 from harness import plugins
 from harness.backends.catalog import BACKENDS
 from harness.backends.clock_machines import ClockBackend
+from harness.child import Watch, run_child
 from harness.costs import CostWatch, costs_summary, interval_of
 from harness.coverage import read_coverage, read_role_changes
-from harness.deployment import cluster_of, topology_of
+from harness.deployment import cluster_of, leave_connections, topology_of
 from harness.interpreter import Interpreter, Progress, RunClock
 from harness.kept import KeptNodes
 from harness.leaders import watch_leaders
 from harness.settings import SETTLE_TIMEOUT
 from harness.standstill import watch_for_standstills
+from harness.troubles import Troubles
 from harness.work import dialled_between, since, work_done
 from nemesis.compose import NemesisClient
 from nemesis.families import supported_families
 from nemesis.membership import Membership
-from nemesis.schedule import count_faults, fault_generator
+from nemesis.schedule import count_faults, fault_generator, lasting
 from nodes.systems.catalog import SYSTEMS
 from nodes.timeouts import within
+from stormproof.apart import left_after
 from stormproof.contracts.backend import DEAD, CountsFrames, Disturbed, Holding, Metered
 from stormproof.contracts.bounds import KEEPS_ROLES
-from stormproof.contracts.client import Client
-from stormproof.errors import EXIT_ERROR, StormproofError
+from stormproof.contracts.client import AcknowledgingUnseen, Client, Prefetching
+from stormproof.errors import EXIT_ERROR, StormproofError, errors_of_others
 from stormproof.generator import any_of
+from stormproof.generator.basic import lift
 from stormproof.generator.core import SECOND
 from stormproof.history.journal import JournalWriter
 from stormproof.history.ledger import LedgerLine, Repair, Standstill, ledger_sha256
 from stormproof.history.seal import drop_journal, seal
 from stormproof.run_folder import COSTS, JOURNAL, LEADERS, LEDGER, LOGS, read_run, update_run
 from stormproof.test import Test
-from stormproof.text import amount
-from stormproof.timeout_scale import timeout_scale
+from stormproof.text import amount, place_of, reason
+from stormproof.timeout_scale import SLOW, timeout_scale
+from stormproof.unnamed_takes import live
 from workloads.catalog import WORKLOADS
 
 logger = logging.getLogger("stormproof.runner")
@@ -65,6 +70,8 @@ ATTACHED_TIMEOUT, LEAVE_TIMEOUT = 10.0, 20.0
 REST = 3.0
 """Seconds, and twice the system's longest time-out, after which nodes that nobody uses are at rest: those after which
 connections are closed that nobody comes back to have then run out as well."""
+BREAK_OFF_SECONDS = 60.0 * SLOW
+"""How long a run that ends early may take to break off what it is doing."""
 DEAD_POLL = 0.5
 """Seconds between looks for a broker that ended as it started."""
 
@@ -81,6 +88,8 @@ class ControlChannel:
         """Said that the run is over; ``keep``: but its nodes are to stay."""
         self.keep = False
         self.interrupted = asyncio.Event()
+        """Said that the run is to end early, or ``failure`` makes it."""
+        self.failure: StormproofError | None = None
         self._task: asyncio.Task[None] | None = None
 
     async def open(self) -> None:
@@ -101,29 +110,36 @@ class ControlChannel:
                 self.interrupted.set()
         self.interrupted.set()
 
+    def fail(self, error: StormproofError) -> None:
+        """End the run early, because of this."""
+        self.failure = self.failure or error
+        self.interrupted.set()
+
     async def unless_interrupted(self, work: Coroutine[Any, Any, None]) -> None:
-        """Do the work; cancel it and raise ``Interrupted`` when the parent says so first."""
+        """Do the work; cancel it and raise ``Interrupted`` when the parent says so first, or what the run failed by."""
         task = asyncio.create_task(work)
         stop = asyncio.create_task(self.interrupted.wait())
         try:
             await asyncio.wait({task, stop}, return_when=asyncio.FIRST_COMPLETED)
             if not task.done():
                 task.cancel()
-                with contextlib.suppress(asyncio.CancelledError):
-                    await task
-                raise Interrupted
+                await asyncio.wait({task}, timeout=BREAK_OFF_SECONDS)
+                broken = task.exception() if task.done() and not task.cancelled() else None
+                raise self.failure or broken or Interrupted
             await task
         finally:
             stop.cancel()
 
 
 Emit = Callable[[Mapping[str, Any]], None]
+_telling = threading.RLock()
 
 
 def tell_parent(event: Mapping[str, Any]) -> None:
     """Tell the parent. A parent that is gone is noticed on the control, not here."""
-    with contextlib.suppress(BrokenPipeError):
-        print(json.dumps(event), flush=True)
+    with contextlib.suppress(BrokenPipeError), _telling:
+        sys.stdout.write(json.dumps(event) + "\n")
+        sys.stdout.flush()
 
 
 @dataclass(frozen=True)
@@ -160,21 +176,25 @@ class TestRunner:
         self.system = SYSTEMS.load(self.test.system)
         self.topology = topology_of(self.test)
         self.cluster = cluster_of(self.test, self.backend, environment.passcode)
+        self.apart = None if self.backend.in_process else leave_connections(self.cluster)
         families = supported_families(self.backend, self.test, self.topology)
-        self.faults = fault_generator(self.test, families)
+        self.faults, self.families = fault_generator(self.test, families), families
         self.planned = count_faults(self.test, families)
         self.clock = RunClock()
         # Node logs tell the time of day: this is what ties them to the history.
         update_run(run_dir, clock_zero=environment.time_of_day().isoformat(), faults_planned=self.planned)
         self.journal = environment.make_journal(run_dir / JOURNAL, run_dir.name)
         self.nemesis = NemesisClient(self.test, self.cluster, run_dir, self.clock, families, on_line=self._fault)
+        self.troubles = Troubles(lambda text: self._tell("warning", text=text))
         self.interpreter = Interpreter(
-            self.test, self._client, self.nemesis, self.journal, clock=self.clock, on_progress=self._progress
-        )
+            self.test, self._client, self.nemesis, self.journal, clock=self.clock, on_progress=self._progress,
+            on_abandoned=self.troubles.abandoned, on_completion=self.troubles.ended,
+        )  # fmt: skip
         self.loaded = False
         """Whether the load has begun, and nobody sets the system right."""
         self.phases: list[dict[str, Any]] = []
         self.recovery: dict[str, Any] | None = None
+        self.repair_errors: list[str] = []
         self._attached = False
         """Whether clients were let into a system that ran before, so that something of this run may be there."""
         self._over = False
@@ -207,6 +227,8 @@ class TestRunner:
             self._tell("phase", name="teardown")
             await self._leave()
             await self.backend.release()
+            if self.apart is not None:
+                self.apart.close()
 
     async def _await_teardown(self) -> None:
         await self.control.teardown.wait()
@@ -257,14 +279,15 @@ class TestRunner:
 
     async def _load_and_drain(self) -> None:
         test, workload = self.test, self.workload
-        main = any_of(workload.main(test), self.faults)
+        main = any_of(lasting(test, self.families, lift(workload.main(test))), self.faults)
+        update_run(self.run_dir, unnamed_takes=self._unnamed_takes())
         if isinstance(self.backend, Disturbed):
             self.backend.told_of_faults(self._disturbed)
         self.loaded = True
         if isinstance(self.backend, Holding):
             update_run(self.run_dir, rest_before=self._holdings())
         await self._phase("main", self._attended(self._interpret(main)))
-        if left_out := self.planned - self.nemesis.begun:
+        if left_out := self.planned - self.nemesis.begun_before(self.planned):
             why = "what is late must still last and be over with the load; a longer --time-limit helps"
             self._tell("warning", text=f"{left_out} of {amount(self.planned, 'planned fault')} had no time: {why}")
         await self._phase("heal", self._heal())
@@ -277,6 +300,14 @@ class TestRunner:
         await self._phase("depth", self._interpret(workload.depth(test)))
         await self.interpreter.close()
         await self._rest()
+
+    def _unnamed_takes(self) -> dict[str, dict[str, int | None]]:
+        """How many messages a take of this run's clients may have had that named none."""
+        connection = self.cluster.queue_connection()
+        if connection is None:
+            return live(self.workload.prefetch(self.test.options))
+        return live(connection.prefetch if isinstance(connection, Prefetching) else None,
+                    isinstance(connection, AcknowledgingUnseen) and connection.acknowledges_unseen)  # fmt: skip
 
     def _disturbed(self) -> tuple[bool, int]:
         """Whether a fault is in force, or the system is being set right; and how many steps of that there were."""
@@ -358,8 +389,7 @@ class TestRunner:
         if not self._attached:
             return
         try:
-            async with within(LEAVE_TIMEOUT):
-                left = await self.cluster.leave()
+            left = await left_after(LEAVE_TIMEOUT, self.cluster.leave())
         except Exception as error:
             left = f"left there: {', '.join(sorted(self.cluster.own_names))} ({error or type(error).__name__})"
         if left:
@@ -378,18 +408,18 @@ class TestRunner:
         A mistake in a hook of a plug-in ends the run with a line that says where.
         """
         try:
-            async with within(limit):
+            if not self.backend.in_process:
+                return await left_after(limit, work)
+            async with within(limit):  # our own, in the one loop
                 return await work
         except StormproofError:
             raise
         except TimeoutError as error:
             given = f" (it is given {limit:g} s)" if limit is not None else ""
             raise StormproofError(f"{self.test.system}: {what} took too long{given}") from error
-        except Exception as error:
+        except errors_of_others() as error:
             logger.exception("%s: %s failed", self.test.system, what)
-            frame = traceback.extract_tb(error.__traceback__)[-1]
-            raise StormproofError(f"{self.test.system}: {what} failed: {type(error).__name__}: {error} "
-                                  f"({frame.filename}:{frame.lineno})") from error
+            raise StormproofError(f"{self.test.system}: {what} failed: {reason(error)} ({place_of(error)})") from error
 
     async def _comes_up(self, limit: float) -> bool:
         """Whether the cluster becomes healthy; a broker that ended won't, so there is nothing to wait for then."""
@@ -418,33 +448,56 @@ class TestRunner:
             await work
         finally:
             on_call.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
+            try:
                 await on_call
+            except asyncio.CancelledError:
+                pass
+            except StormproofError as error:
+                self._repair_failed(str(error))
 
     async def _heal(self) -> None:
         """Undo all faults, and wait for health."""
         await self.nemesis.heal_all()
-        bound = float(self.test.options[SETTLE_TIMEOUT.name])
-        start = self.clock()
-        healthy = await self.cluster.await_healthy(bound)
-        seconds = (self.clock() - start) / SECOND
-        state = "" if healthy else await self.cluster.describe()
-        self.recovery = {"healthy": healthy, "seconds": seconds, "bound": bound, "state": state}
-        if not healthy:
-            # The drain will tell what became of the messages; the failure keeps the run from being *valid*.
-            trouble = f"not healthy within {bound:g} s of the last heal: {state}"
-            self._tell("warning", text=trouble)
-            update_run(self.run_dir, failure=f"the cluster was {trouble}")
+        self.recovery = await self._health()
+        if not self.recovery["healthy"]:
+            self._tell("warning", text=f"not healthy within {self.recovery['bound']:g} s of the last heal: "
+                                       f"{self.recovery['state']}")  # fmt: skip
+
+    async def _health(self) -> dict[str, Any]:
+        """Wait until the cluster is healthy, for as long as it is given; whether it is, else what its nodes say."""
+        bound, start = float(self.test.options[SETTLE_TIMEOUT.name]) * timeout_scale(self.backend), self.clock()
+        try:
+            healthy = await self.cluster.await_healthy(bound)
+            state = "" if healthy else self._unsaid(await self.cluster.describe())
+        except Exception as error:  # a mistake in a hook of a plug-in must not cost the run its verdict
+            logger.exception("%s: looking at it failed", self.test.system)
+            healthy, state = False, f"looking at it failed: {type(error).__name__}: {error}"
+        return {"healthy": healthy, "seconds": (self.clock() - start) / SECOND, "bound": bound, "state": state}
 
     async def _repair(self) -> None:
-        """Do what an operator would, by the system's own manual."""
-        start = self.clock()
+        """Do what an operator would, by the system's own manual, and see whether the cluster is healthy then."""
+        assert self.recovery is not None
+        start, done = self.clock(), ""
         if self.cluster.helped_since is not None:  # it became healthy because of that
             start -= round((asyncio.get_running_loop().time() - self.cluster.helped_since) * SECOND)
         limit = float(self.test.options[SETTLE_TIMEOUT.name]) * timeout_scale(self.backend)
-        done = await self._of_the_system("repairing it", self.cluster.repair(), limit)
+        try:
+            done = await self._of_the_system("repairing it", self.cluster.repair(), limit)
+        except StormproofError as error:
+            self._repair_failed(str(error))
         if done:
             self._repaired(done, start)
+        if self.repair_errors:
+            self.recovery["repair_errors"] = self.repair_errors
+        if not self.recovery["healthy"] or self.repair_errors or (done and not self.backend.in_process):
+            self.recovery["after_repair"] = after = await self._health()
+            if not after["healthy"]:
+                self._tell("warning", text=f"not healthy within {after['bound']:g} s of the repair: {after['state']}")
+
+    def _repair_failed(self, error: str) -> None:
+        """Note that an operator's work went wrong; the run goes on without it."""
+        self.repair_errors.append(self._unsaid(error))
+        self._tell("warning", text=f"the repair failed: {self.repair_errors[-1]}")
 
     def _repaired(self, done: str, start: int | None = None) -> None:
         """Note what an operator did, from ``start`` on, and tell."""
@@ -496,7 +549,7 @@ class TestRunner:
         if (costs := costs_summary(self.run_dir, {**info, "phases": self.phases})) is not None:
             found["costs"] = costs
         found |= {"status": status, "phases": self.phases, "recovery": self.recovery, "coverage": coverage,
-                  "surface": self._used(), **digests}  # fmt: skip
+                  "surface": self._used(), **self.troubles.found(), **digests}  # fmt: skip
         update_run(self.run_dir, **found)
         drop_journal(self.run_dir)
 
@@ -547,12 +600,14 @@ def at_once(work: Coroutine[Any, Any, None]) -> None:
     logger.warning("%s had to wait", work)
 
 
-async def main(run_dir: Path, plugged: Sequence[str] = ()) -> int:
+async def main(watch: Watch, run_dir: Path, plugged: Path | None) -> int:
     """Run the test; the exit status is 0 for a run that came to its end, 3 for one that broke."""
     control = ControlChannel()
+    watch.blocked = control.fail
     await control.open()
     try:
-        plugins.load(plugged)
+        if plugged is not None:
+            plugins.load_from(plugged)
         await TestRunner(run_dir, control, Environment.real()).run()
     except Interrupted:
         return EXIT_ERROR
@@ -562,6 +617,10 @@ async def main(run_dir: Path, plugged: Sequence[str] = ()) -> int:
     return 0
 
 
+def tell_error(why: str) -> None:
+    """Tell the parent why this process ends."""
+    tell_parent({"event": "error", "message": why})
+
+
 if __name__ == "__main__":
-    logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(name)s %(message)s")
-    sys.exit(asyncio.run(main(Path(sys.argv[1]), sys.argv[2:])))
+    run_child(main, tell_error)

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TextIO
+from typing import TextIO, TypeVar
 
 from nemesis.facts import gather_facts
 from nemesis.families import families_of
+from stormproof.apart import left_after
 from stormproof.contracts.cluster import Cluster
 from stormproof.contracts.fault import Evidence, Fault, FaultPlan, Infeasible
 from stormproof.errors import StormproofError, UsageError
@@ -19,6 +20,13 @@ from stormproof.history.undo import UndoJournal
 from stormproof.operation import Op
 from stormproof.run_folder import LEDGER
 from stormproof.test import Test
+from stormproof.text import reason
+from stormproof.timeout_scale import SLOW
+
+T = TypeVar("T")
+
+STEP_SECONDS = 300.0 * SLOW
+"""How long a step of a fault may take; an operator's recovery may be part of it."""
 
 
 @dataclass(frozen=True)
@@ -57,8 +65,8 @@ class NemesisClient:
         self._undo: UndoJournal | None = None
         self._ledger: TextIO | None = None
         self._active: dict[int, Active] = {}
-        self.begun = 0
-        """How many faults it was asked to inject."""
+        self._begun: set[int] = set()
+        """Ids of the faults that it was asked to inject."""
         self.steps = 0
         """How many steps of faults, repairs and the like there have been."""
         self._busy = asyncio.Lock()
@@ -67,6 +75,10 @@ class NemesisClient:
     def active(self) -> tuple[int, ...]:
         """Ids of the faults that are in effect, in order of injection."""
         return tuple(self._active)
+
+    def begun_before(self, ident: int) -> int:
+        """How many faults with an id below this one it was asked to inject."""
+        return sum(each < ident for each in self._begun)
 
     def disturbed(self) -> tuple[bool, int]:
         """Whether a fault is in effect, or a step of one under way; and how many steps there have been."""
@@ -116,9 +128,9 @@ class NemesisClient:
 
     async def _inject(self, op: Op, family: Fault) -> Op:
         ident, kind, seed = int(op.value["id"]), str(op.value["kind"]), op.value["seed"]
-        self.begun += 1
+        self._begun.add(ident)
         try:
-            lost = await family.inspect(self._cluster)
+            lost = await self._bounded(family.inspect(self._cluster))
             facts = await gather_facts(self._cluster, kind, lost, family.aim(self._cluster.test.options))
             plan = family.plan(kind, facts, random.Random(seed))
         except Infeasible as error:
@@ -133,7 +145,7 @@ class NemesisClient:
         self._active[ident] = Active(ident, family, plan, undo, Evidence())
         now = self._clock()
         try:
-            evidence = await family.inject(self._cluster, plan)
+            evidence = await self._bounded(family.inject(self._cluster, plan))
         except Exception as error:  # whatever it is, the fault may be in effect and is recorded with the reason
             line = _line(self._active[ident], INJECT, now, self._clock(), Evidence(), _reason(error))
         else:
@@ -151,7 +163,7 @@ class NemesisClient:
     async def _heal(self, active: Active) -> LedgerLine:
         now = self._clock()
         try:
-            evidence = await active.family.heal(self._cluster, active.plan, active.injected)
+            evidence = await self._bounded(active.family.heal(self._cluster, active.plan, active.injected))
         except Exception as error:  # whatever it is, the other faults must still be healed
             line = _line(active, HEAL, now, self._clock(), Evidence(), _reason(error))
         else:
@@ -163,6 +175,10 @@ class NemesisClient:
                 self.repaired(Repair(evidence.repair, now, self._clock()))
         self._write(line)
         return line
+
+    async def _bounded(self, step: Awaitable[T]) -> T:
+        """What a step of a fault returns; a step that takes too long is left behind. Raises TimeoutError then."""
+        return await (step if self._cluster.backend.in_process else left_after(STEP_SECONDS, step))
 
     def repaired(self, repair: Repair) -> None:
         """Note what was done to the system as an operator would."""
@@ -208,4 +224,4 @@ def _completion(op: Op, line: LedgerLine) -> Op:
 
 
 def _reason(error: Exception) -> str:
-    return str(error) if isinstance(error, StormproofError) else f"{type(error).__name__}: {error}"
+    return str(error) if isinstance(error, StormproofError) else reason(error)

@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 from nemesis.facts import ONE, aim_option, await_state, max_down_of
 from nemesis.families import MAX_DOWN, kind_option
@@ -20,6 +20,7 @@ from stormproof.contracts.backend import DEAD, DISK_FAULTS, DISKS, RUNNING, Disk
 from stormproof.contracts.cluster import Cluster
 from stormproof.contracts.fault import (
     LOSES_DATA,
+    LOSES_SYNCED,
     MAY_END_PROCESS,
     ClusterFacts,
     Evidence,
@@ -51,6 +52,7 @@ class Disk(Fault):
     undo = DISK
     needs = (DISKS,)
     effects = frozenset({MAY_END_PROCESS, LOSES_DATA})
+    kind_effects: ClassVar[Mapping[str, frozenset[str]]] = dict.fromkeys(WHEN_DEAD, effects | {LOSES_SYNCED})
     kinds = KINDS
     options = (kind_option("disk", KINDS), aim_option("disk", "whose disk fails"), MAX_DOWN)
 

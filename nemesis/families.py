@@ -11,9 +11,9 @@ from stormproof.contracts.fault import Fault
 from stormproof.contracts.option import Option
 from stormproof.contracts.topology import Topology
 from stormproof.errors import UsageError
+from stormproof.test import ANY_KIND as ANY_KIND
 from stormproof.test import Test
 
-ANY_KIND = "any"
 LEADER_OF = "leader-of-"
 """With the name of a queue behind it: the kind that hits the node that leads it."""
 

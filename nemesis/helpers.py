@@ -24,6 +24,7 @@ from stormproof.contracts.fault import (
     CUTS_LINKS,
     ENDS_PROCESS,
     LOSES_DATA,
+    LOSES_SYNCED,
     MAY_END_PROCESS,
     ClusterFacts,
     Evidence,
@@ -121,7 +122,8 @@ class SharedDatabase(_HelperFault):
         **_HelperFault.kind_needs, "slow": (DISKS,), "damage": (DISKS, KILL),
     }  # fmt: skip
     kind_effects: ClassVar[Mapping[str, frozenset[str]]] = {
-        **_HelperFault.kind_effects, "slow": frozenset(), "damage": frozenset({MAY_END_PROCESS, LOSES_DATA}),
+        **_HelperFault.kind_effects, "slow": frozenset(),
+        "damage": frozenset({MAY_END_PROCESS, LOSES_DATA, LOSES_SYNCED}),
     }  # fmt: skip
     kinds = (*KINDS, "slow")
     aimed_kinds = ("damage",)

@@ -24,6 +24,8 @@ REMOVE = "remove"
 PATIENCE = 3.0
 """Seconds in which somebody must take the request to add a node, and, when the fault ends, for it to have joined."""
 _POLL = 0.1
+_LEAST_REPLICAS = 3
+"""Replicas of a group that gives one up: two are the least that a group is."""
 REMOVED = "after the removal"
 
 
@@ -49,13 +51,19 @@ class Membership(Fault):
         if REMOVE in kinds and not system.gives_up_replicas(test):
             raise UsageError(f"--nemesis {self.name}: the group of {system.name} gives no replica up; leave "
                              f"{self.name}:{REMOVE} out")
-        if kinds == (REMOVE,):
-            return
+        spares, why = 0, ""
         try:
             spares = system.spare_nodes(test)
         except UsageError as error:
+            why = str(error)
+        if kinds == (REMOVE,):
+            if test.nodes - spares < _LEAST_REPLICAS:
+                raise UsageError(f"--nemesis {self.name}:{REMOVE} needs a group of {_LEAST_REPLICAS} replicas or more, "
+                                 f"and this has {test.nodes - spares}; use more --nodes")
+            return
+        if why:
             hint = f"; use --nemesis {self.name}:{REMOVE}" if system.gives_up_replicas(test) else ""
-            raise UsageError(f"--nemesis {self.name}: {error}{hint}") from None
+            raise UsageError(f"--nemesis {self.name}: {why}{hint}")
         if not spares:
             raise UsageError(f"--nemesis {self.name} adds spare nodes: keep some with --set spares=1 and more --nodes")
 
@@ -71,7 +79,7 @@ class Membership(Fault):
             group = next((each for each in facts.groups if facts.primary in each), first)
             replicas = [node for node in facts.eligible()
                         if node in group and node not in (facts.primary, *facts.spares)]
-            if len(replicas) < 2:  # two, with the one that serves, are the least that a group is
+            if len(replicas) < _LEAST_REPLICAS - 1:  # the one that serves is not among them
                 raise Infeasible("there are too few replicas to give one up")
             return FaultPlan(kind, (rng.choice(replicas),))
         if not facts.spares:
@@ -111,8 +119,13 @@ class Membership(Fault):
             await asyncio.sleep(_POLL)
 
     async def _remove(self, cluster: Cluster, node: str) -> Evidence:
-        before = await cluster.members()
         loop = asyncio.get_running_loop()
+        deadline = loop.time() + PATIENCE
+        # Who serves tells who belongs to the group: without that nothing could be proven.
+        before = await cluster.members()
+        while loop.time() < deadline and not before:
+            await asyncio.sleep(_POLL)
+            before = await cluster.members()
         deadline = loop.time() + PATIENCE
         refusal = await cluster.remove_member(node)
         after = await cluster.members()

@@ -14,15 +14,18 @@ from typing import ClassVar
 
 from nemesis.cuts import set_cut
 from nemesis.facts import LINK, PRIMARY, PRIMARY_FROM_MAJORITY, pick_node
-from nemesis.families import ANY_KIND, kind_option, option_value
+from nemesis.families import ANY_KIND, kind_option, option_value, wanted_kinds
 from nemesis.shapes import DRAWN, SHAPES
 from stormproof.contracts.backend import LINKS, Backend, Link
 from stormproof.contracts.cluster import Cluster
 from stormproof.contracts.draw import Draw
 from stormproof.contracts.fault import CUTS_LINKS, LEAVES_LINKS, ClusterFacts, Evidence, Fault, FaultPlan, Infeasible
 from stormproof.contracts.option import Option
+from stormproof.contracts.system import System
 from stormproof.contracts.topology import endpoint, machine_of
+from stormproof.errors import UsageError
 from stormproof.history.undo import NETWORK as UNDO_NETWORK
+from stormproof.test import Test
 
 KINDS = ("halves", "one", "master", "one-way")
 
@@ -65,6 +68,12 @@ class Partition(Fault):
     def __init__(self, owner: str = "") -> None:
         """``owner`` is the family for which links are cut, if it is another."""
         self._owner = owner or self.name
+
+    def check(self, test: Test, system: System) -> None:
+        """There must be enough nodes for one kind at least of those that are asked for."""
+        whys = [_too_few(kind, test.node_names) for kind in wanted_kinds(test, self)]
+        if all(whys):
+            raise UsageError(f"--nemesis {self.name}: {whys[0]}; use more --nodes or another kind")
 
     def plan(self, kind: str, facts: ClusterFacts, rng: random.Random) -> FaultPlan:
         """Choose the sides; ``targets`` are the machines of the smaller side (one way: the node that is not heard).
@@ -131,6 +140,19 @@ class Partition(Fault):
             {"dropped": counters, "probe": {arrow(link): state for link, state in after.items()}},
             any(counters.values()),
         )
+
+
+def _too_few(kind: str, nodes: Sequence[str]) -> str:
+    """Why a shape can't be drawn among these nodes; empty: it can, or the kind is no shape."""
+    if kind not in SHAPES:
+        return ""
+    if len(nodes) < 2:
+        return f"{kind} needs at least two nodes"
+    try:
+        DRAWN[kind](nodes, random.Random(0))
+    except Infeasible as error:
+        return str(error)
+    return ""
 
 
 def _plan_link(facts: ClusterFacts, rng: random.Random) -> FaultPlan:

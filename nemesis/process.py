@@ -12,8 +12,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from nemesis.facts import await_state, pick_node
-from nemesis.families import ANY_KIND, MAX_DOWN, kind_option
+from nemesis.facts import PRIMARY, await_state, pick_node
+from nemesis.families import ANY_KIND, LEADER_OF, MAX_DOWN, kind_option
 from stormproof.contracts.backend import DEAD, KILL, PAUSE, PAUSED, RUNNING, ProcessState
 from stormproof.contracts.cluster import Cluster
 from stormproof.contracts.draw import Draw
@@ -30,7 +30,8 @@ from stormproof.contracts.option import Option
 from stormproof.history.undo import RESUME, START
 
 KINDS = ("one", "master", "random")
-PROGRAM = "which program of a machine that runs several: its name, or any in turn"
+PROGRAM = ("which program of a machine that runs several: its name, or any in turn (of a node that is aimed at as the "
+           "leader: the one that leads)")
 
 
 def process_options(family: str) -> tuple[Option, ...]:
@@ -75,6 +76,8 @@ def plan_programs(plan: FaultPlan, wanted: str, facts: ClusterFacts, rng: random
     if len(common) < 2:
         return plan if wanted == ANY_KIND else replace(plan, program=wanted)
     running = [name for name in common if _runs(name, plan, facts)]
+    if wanted == ANY_KIND and (plan.kind == PRIMARY or plan.kind.startswith(LEADER_OF)):
+        wanted = common[0]  # what leads is the node's own program, not what runs beside it
     chosen = rng.choice(running or common) if wanted == ANY_KIND else wanted
     if not _runs(chosen, plan, facts):
         raise Infeasible(f"{', '.join(plan.targets)}: {chosen} is not running")

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
+from nemesis.again import RETRIES, Again, Lasting, Proofs, attempts
 from nemesis.explicit_schedule import read_schedule
 from nemesis.families import ANY_KIND, option_value, wanted_kinds
 from stormproof import generator as gen
@@ -28,9 +29,11 @@ GAP = Option("fault_gap", 0.0, "shortest time between faults in seconds (up to h
 QUIET_BEFORE = Option("quiet_before", 0.15, "share of the time limit without faults at the beginning")
 QUIET_AFTER = Option("quiet_after", 0.2, "share at its end without faults, but for what is late")
 EXPLICIT = Option("schedule", "", "the faults themselves instead of drawn ones: family:kind:start-end:seed, by spaces")
-SCHEDULE_OPTIONS = (DURATION, LENGTHS, GAP, QUIET_BEFORE, QUIET_AFTER, EXPLICIT)
+SCHEDULE_OPTIONS = (DURATION, LENGTHS, GAP, QUIET_BEFORE, QUIET_AFTER, EXPLICIT, RETRIES)
 
 LONGEST_FITTING = 6.0
+_LONGEST = 2
+"""Time limits after which no fault is tried again."""
 STRETCH = 0.5
 ON_TIME = 50_000_000
 """Nanoseconds by which a fault may be late and still count as on time."""
@@ -132,7 +135,29 @@ def fault_generator(test: Test, families: Sequence[Fault]) -> Generator:
         group.append(_Planned(op, begin, over, least, pause, name not in seen))
         seen.add(name)
     limit = round(test.time_limit * SECOND)
-    return gen.nemesis(_Faults(tuple(_Group(tuple(faults), faults[0].start) for faults in planned.values()), limit))
+    faults = _Faults(tuple(_Group(tuple(faults), faults[0].start) for faults in planned.values()), limit)
+    if (proofs := _proofs(test, families)) is None:
+        return gen.nemesis(faults)
+    drawn = {family.name: attempts(_kinds(test, family), proofs.retries, test.rng(f"nemesis/again/{family.name}"))
+             for family in families}  # fmt: skip
+    lasts = {fault.op.f: fault.end - fault.start for group in planned.values() for fault in reversed(group)}
+    return gen.nemesis(Again(faults, proofs, drawn, lasts, _LONGEST * limit))
+
+
+def lasting(test: Test, families: Sequence[Fault], load: Generator) -> Generator:
+    """The load of a test, which goes on while a family of which no fault was proven may be tried again."""
+    proofs = _proofs(test, families)
+    return load if proofs is None else Lasting(load, proofs, _LONGEST * round(test.time_limit * SECOND))
+
+
+def _proofs(test: Test, families: Sequence[Fault]) -> Proofs | None:
+    """Who lacks proof at the beginning: all. None: nothing is tried again, as is so where the faults are given."""
+    retries = int(option_value(test.options, RETRIES))
+    if retries < 0:
+        raise UsageError(f"{RETRIES.name}={retries}: 0 or more")
+    if not retries or not families or option_value(test.options, EXPLICIT):
+        return None
+    return Proofs.none([family.name for family in families], retries, count_faults(test, families))
 
 
 class _Planned(NamedTuple):

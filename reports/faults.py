@@ -23,19 +23,24 @@ class FaultRow:
     healed: tuple[tuple[str, str], ...]
     recovery: str
 
+    @property
+    def status(self) -> str:
+        """How sure it is that the fault took effect."""
+        return "confirmed" if self.window.confirmed else "claimed" if self.window.claimed else "not confirmed"
+
 
 def fault_rows(faults: Sequence[FaultWindow], verdict: Mapping[str, Any]) -> list[FaultRow]:
     """The ledger's faults with their evidence and the recovery time that the checks measured."""
-    measured = {
-        entry.get("fault_id"): entry.get("seconds")
-        for entry in map(mapping, sequence(mapping(verdict.get("figures")).get("recovery_s")))
-    }
+    told = {entry.get("fault_id"): entry
+            for entry in map(mapping, sequence(mapping(verdict.get("figures")).get("recovery_s")))}  # fmt: skip
+    measured = {ident: entry.get("seconds") for ident, entry in told.items()}
     rows: list[FaultRow] = []
     for window in faults:
         took = number(measured.get(window.id))
         recovery = "not measured"
         if window.id in measured:
-            recovery = f"{took:,.3g} s" if took is not None else "did not recover"
+            unproven = "too short to tell" if sequence(told[window.id].get("too_short")) else "did not recover"
+            recovery = f"{took:,.3g} s" if took is not None else unproven
         rows.append(
             FaultRow(
                 window=window,

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from stormproof.errors import HistoryError
-from stormproof.history.bounds import read_small_text
+from stormproof.history.bounds import OBJECT_BYTES, read_small_text
 from stormproof.history.columns import HistoryColumns, read_columns
 from stormproof.history.ledger import (
     FaultWindow,
@@ -24,6 +24,7 @@ from stormproof.history.ledger import (
 )
 from stormproof.node_logs import parse_time
 from stormproof.run_folder import HISTORY, JOURNAL, LEDGER, RUN_FILE, VERDICT_FILE, node_logs, upgraded
+from stormproof.text import amount
 
 
 @dataclass(frozen=True)
@@ -74,6 +75,9 @@ def read_folder(run_dir: Path) -> RunFolder:
         notes.append(f"{RUN_FILE} is missing: what was tested, and the command to run it again, are not known.")
     verdict = read_object(run_dir / VERDICT_FILE, notes)
     faults, repairs, standstills = _faults(run_dir, run or {}, notes)
+    if count := int(number(mapping((run or {}).get("abandoned")).get("count")) or 0):
+        notes.append(f"{amount(count, 'client was', 'clients were')} abandoned, since a call did not return: what such "
+                     "a client did, or still does, is unknown.")
     return RunFolder(
         path=run_dir,
         run=upgraded(run or {}),
@@ -140,7 +144,7 @@ def _history(run_dir: Path, notes: list[str]) -> HistoryColumns | None:
             notes.append("There is no history: no operations are shown.")
         return None
     try:
-        return read_columns(path, texts=True)
+        return read_columns(path, texts=True, row_bytes=OBJECT_BYTES)
     except HistoryError as error:
         notes.append(f"{path.name} can't be read, so no operations are shown: {error}.")
         return None

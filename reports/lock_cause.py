@@ -13,6 +13,8 @@ from reports.story import Operation, ShownAnomaly, plain
 TWO_HOLDERS, LOST_UPDATE = LOCK_KINDS = ("two-holders", "lost-update")
 """Kinds of anomalies that this module tells of."""
 _ACQUIRE, _UPDATE, _RELEASE = "acquire", "update", "release"
+CLOSED_ITSELF = "this test closed its connection"
+"""What the error of an update has if its holder stood still, and the test closed the connection that had the lock."""
 
 
 @dataclass(frozen=True)
@@ -26,10 +28,14 @@ class Held:
 def of_lock(anomaly: ShownAnomaly, options: Mapping[str, Any], operations: Callable[[], Sequence[Operation]]) -> Cause:
     """Why, as far as the operations and the length of a lease tell."""
     holds = sorted(_holds(anomaly, operations()), key=lambda hold: end_of(hold.got))
-    lease = number(options.get("lease"))
-    if len(holds) != 2 or lease is None or end_of(holds[0].used) <= end_of(holds[1].got):
+    lease = number(options.get("lease_seconds", options.get("lease")))  # its name in older runs
+    if len(holds) != 2 or end_of(holds[0].used) <= end_of(holds[1].got):
         return Cause("", CANT_TELL)
     first, second = holds
+    if CLOSED_ITSELF in first.used.error:
+        return Cause("closed-by-test", _closed(first, second))
+    if lease is None:
+        return Cause("", CANT_TELL)
     holder, got, until, again = first.got.process, end_of(first.got), end_of(first.used), end_of(second.got)
     text = f"Process {holder} got the lock at {got:.3f} s, under a lease of {plain(lease)} s."
     if again < first.got.start + lease:
@@ -40,9 +46,19 @@ def of_lock(anomaly: ShownAnomaly, options: Mapping[str, Any], operations: Calla
     text += f" Its {first.used.f} lasted from {first.used.start:.3f} to {until:.3f} s{_stalls(first, options)}."
     text += f" Another one was told to have the lock when that lease was over, and process {holder} "
     text += "went on as its holder"
-    if first.used.f == _UPDATE and options.get("fencing") is False:
-        text += ": what the lock guards looks at no tokens (fencing=false)"
+    name = next((name for name in ("refuse_old_tokens", "fencing") if name in options), "")
+    if first.used.f == _UPDATE and name and options[name] is False:
+        text += f": what the lock guards looks at no tokens ({name}=false)"
     return Cause("lease-outlived", f"{text}.")
+
+
+def _closed(first: Held, second: Held) -> str:
+    """That the test gave the lock away itself, by closing the connection of a holder which went on later."""
+    holder, update = first.got.process, first.used
+    return (f"Process {holder} got the lock at {end_of(first.got):.3f} s. It stood still in its update from "
+            f"{update.start:.3f} to {end_of(update):.3f} s. Its connection sends no heart-beats, so this test itself "
+            f"closed that connection, by which the lock came free. Process {second.got.process} got it at "
+            f"{end_of(second.got):.3f} s, and process {holder} went on as its holder.")  # fmt: skip
 
 
 def _stalls(hold: Held, options: Mapping[str, Any]) -> str:

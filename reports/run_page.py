@@ -45,6 +45,7 @@ from stormproof.node_logs import parse_time
 from stormproof.run_folder import (
     COSTS,
     HISTORY,
+    IMPORTED,
     LEADERS,
     LEDGER,
     REPORT,
@@ -263,6 +264,7 @@ def headline_facts(
     confirmed = sum(row.window.confirmed for row in faults)
     if faults:
         remark = "all confirmed" if confirmed == len(faults) > 1 else f"{confirmed or 'none'} confirmed"
+        remark = "claimed" if all(row.window.claimed for row in faults) else remark
         of = f" of {plain(planned)}" if planned > len(faults) else ""
         facts.append(("Faults", f"{len(faults)}{of}", remark))
     if duration:
@@ -344,9 +346,12 @@ def _gate_row(name: str, result: Mapping[str, Any]) -> GateRow:
 
 def tested(folder: RunFolder) -> str:
     """What was tested, in one line."""
-    test, backend = folder.test, mapping(folder.run.get("backend")).get("name")
+    test, about = folder.test, mapping(folder.run.get("backend"))
+    backend = about.get("name")
     if not test:
         return ""
+    if backend == IMPORTED:
+        return shorten(" · ".join(str(part) for part in (test.get("system"), test.get("workload"), about.get("why"))))
     faults = ", ".join(str(name) for name in sequence(test.get("nemesis"))) or "no faults"
     nodes = "1 node" if test.get("nodes") == 1 else f"{test.get('nodes', '?')} nodes"
     nodes += f" on {backend}" if backend else ""
@@ -374,6 +379,8 @@ def settings(folder: RunFolder) -> list[tuple[str, str]]:
         "concurrency": "Clients",
         "time_limit": "Time limit",
     }
+    if backend.get("name") == IMPORTED:  # the rest is not known
+        labels = {name: labels[name] for name in ("system", "workload")}
     units = {"rate": " operations/s", "time_limit": " s"}
     rows: list[tuple[str, str]] = []
     for name, label in labels.items():
@@ -384,7 +391,7 @@ def settings(folder: RunFolder) -> list[tuple[str, str]]:
         rows.append((label, (text or "none") + units.get(name, "")))
     if backend.get("name"):
         why = backend.get("why")
-        rows.insert(3, ("Backend", f"{backend['name']} ({why})" if why else str(backend["name"])))
+        rows.insert(min(3, len(rows)), ("Backend", f"{backend['name']} ({why})" if why else str(backend["name"])))
     if folder.run.get("started"):
         moment = parse_time(folder.run["started"])
         rows.append(("Started", f"{moment:%Y-%m-%d %H:%M:%S %Z}" if moment else str(folder.run["started"])))

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from stormproof.contracts.backend import Backend
 from stormproof.contracts.check import Anomaly, Check, CheckOutcome, RecordedRun
-from stormproof.contracts.client import Client, Delivery, NotDone, QueueConnection, RegisterConnection
+from stormproof.contracts.client import Client, Delivery, NotDone, NotFound, QueueConnection, RegisterConnection
 from stormproof.contracts.cluster import Cluster, Deployment, NodeStatus
 from stormproof.contracts.demands import Demands
 from stormproof.contracts.fault import ClusterFacts, Evidence, Fault, FaultPlan, Infeasible
@@ -65,7 +65,7 @@ def __getattr__(name: str) -> Any:
 __all__ = [
     "Anomaly", "Backend", "BackendError", "Check", "CheckOutcome", "Client", "Cluster", "ClusterFacts", "Delivery",
     "Demands", "Deployment", "Evidence", "Fault", "FaultPlan", "Guarantee", "Helper", "HistoryError", "Infeasible",
-    "Machine", "NodeStatus", "NotDone", "Op", "Option", "QueueConnection", "RecordedRun", "RegisterConnection",
-    "ShellCluster", "ShellSystem", "StormproofError", "System", "Test", "Topology", "UsageError", "Workload", "check",
-    "load", "run",
+    "Machine", "NodeStatus", "NotDone", "NotFound", "Op", "Option", "QueueConnection", "RecordedRun",
+    "RegisterConnection", "ShellCluster", "ShellSystem", "StormproofError", "System", "Test", "Topology", "UsageError",
+    "Workload", "check", "load", "run",
 ]  # fmt: skip

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 import sys
+from pathlib import Path
 from typing import NoReturn
 
 from stormproof.errors import EXIT_ERROR, EXIT_INTERRUPTED, UsageError
+from stormproof.limits import supervise
 from stormproof.own_packages import demand_own_packages
 
 
@@ -20,6 +22,12 @@ def main() -> NoReturn:
         print(f"stormproof: {error}", file=sys.stderr)
         sys.exit(EXIT_ERROR)
     try:
+        Path.cwd()
+    except OSError:
+        print("stormproof: the current folder was deleted, or can't be reached: change to another one", file=sys.stderr)
+        sys.exit(EXIT_ERROR)
+    supervise(sys.argv[1:])
+    try:
         from harness.early import begin
 
         begin(sys.argv[1:])
@@ -28,6 +36,12 @@ def main() -> NoReturn:
     except KeyboardInterrupt:  # importing takes a moment
         print("stormproof: interrupted", file=sys.stderr)
         sys.exit(EXIT_INTERRUPTED)
+    except Exception as error:
+        # Python would end with status 1, which reads as "invalid".
+        why = "there is too little memory" if isinstance(error, MemoryError) else (
+            f"its modules can't be loaded ({type(error).__name__}: {' '.join(str(error).split())}); install it again")
+        print(f"stormproof: {why}", file=sys.stderr)
+        sys.exit(EXIT_ERROR)
     run()
 
 

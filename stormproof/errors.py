@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import signal
+
 EXIT_VALID = 0
 EXIT_INVALID = 1
 EXIT_UNKNOWN = 2
@@ -31,3 +33,9 @@ class SparkFailed(StormproofError):
 
 class HistoryError(StormproofError):
     """A stored history, ledger or run folder can't be read."""
+
+
+def errors_of_others() -> tuple[type[BaseException], ...]:
+    """What code of others may raise without ending the harness; Ctrl-C is none of it where it may be a person's."""
+    by_hand = signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    return (Exception, SystemExit) if by_hand else (Exception, SystemExit, KeyboardInterrupt)

@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import resource
+import signal
+import subprocess
+import sys
+from collections.abc import Sequence
 
-from stormproof.errors import StormproofError
+from stormproof.errors import EXIT_ERROR, EXIT_INVALID, StormproofError
 
+_ATTEST = "STORMPROOF_ATTEST_FD"
+"""Names the pipe to whoever supervises this process."""
 MEMORY = 1 << 30
 MEMORY_A_CORE = 1 << 26
 FILES = 512
@@ -23,6 +30,37 @@ def demand_memory() -> None:
     if limit != resource.RLIM_INFINITY and limit < wanted:
         raise StormproofError(f"this process may use only {limit >> 20} MiB of address space, which is too little: "
                               f"ulimit -v {wanted >> 10}, or more")
+
+
+def supervise(words: Sequence[str]) -> None:
+    """Where this process's memory is limited, do the command in a child, and end with its status.
+
+    A library that gets no memory ends its process with status 1, which would read as *invalid*. The child therefore
+    says by ``attest`` that its status is a verdict; a 1 that nobody attested is a failure.
+    """
+    limited = any(resource.getrlimit(each)[0] != resource.RLIM_INFINITY
+                  for each in (resource.RLIMIT_AS, resource.RLIMIT_DATA))  # fmt: skip
+    if _ATTEST in os.environ or not limited:
+        return
+    reader, writer = os.pipe()
+    with subprocess.Popen([sys.executable, "-m", "stormproof", *words], pass_fds=(writer,),
+                          env={**os.environ, _ATTEST: str(writer)}) as child:  # fmt: skip
+        os.close(writer)
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal sends it to the child, too
+        signal.signal(signal.SIGTERM, lambda *_: child.terminate())
+        attested = os.read(reader, 1)
+        status = child.wait()
+    if status < 0 or (status == EXIT_INVALID and not attested):
+        print("stormproof: the command was ended by a library or by the system, most likely for want of memory: raise "
+              "the limit (ulimit -v, ulimit -d)", file=sys.stderr)  # fmt: skip
+        status = EXIT_ERROR
+    sys.exit(status)
+
+
+def attest() -> None:
+    """Say that this process's status is its own, if somebody supervises it."""
+    with contextlib.suppress(OSError, ValueError):
+        os.write(int(os.environ.pop(_ATTEST, "")), b"1")
 
 
 def demand_files(what: str) -> None:

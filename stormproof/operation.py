@@ -9,6 +9,11 @@ OK = "ok"
 FAIL = "fail"
 INFO = "info"
 
+NOT_FOUND = "not found"
+"""How the error of an operation begins whose object was not there, by the word of a node that would know."""
+KEPT_BACK = "the broker keeps"
+"""What the error of a drain says where the broker has messages, and does not give them."""
+
 NEMESIS = -1
 """Process number of the nemesis; clients count from 0."""
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import hashlib
 import json
 import os
 import re
@@ -17,6 +18,7 @@ from typing import Any
 
 from stormproof.errors import HistoryError, StormproofError
 from stormproof.history.bounds import read_small
+from stormproof.text import escaped
 
 RUN_FILE = "run.json"
 LOCK_FILE = "lock"
@@ -50,8 +52,16 @@ PIN_FILE = "pinned.json"
 NIGHT_FILE = "night.json"
 """Which night made the run; run.json is as it was when the run was judged."""
 
-RUN_SCHEMA = 3
-"""Since 3 there is a digest of the ledger; what 1 was like, ``upgraded`` tells."""
+IMPORTED = "imported"
+"""What stands for the backend of a run that was recorded elsewhere."""
+
+RUN_SCHEMA = 4
+"""Since 3 the ledger has a digest in it, since 4 it has one of itself; ``upgraded`` tells what 1 was like."""
+SEALED_SINCE = 4
+SEAL = "description_sha256"
+"""The field with the digest of all other fields. A description gets it when its history is sealed."""
+RUNNING, RECORDED, BROKEN = "running", "recorded", "broken"
+"""What a description's ``status`` may be."""
 VERDICT_SCHEMA = 1
 
 PARTIAL = ".partial"
@@ -156,7 +166,8 @@ def read_run(run_dir: Path) -> dict[str, Any]:
     """
     path = run_dir / RUN_FILE
     if not path.exists():
-        raise HistoryError(f"{run_dir} is no run: it has no {RUN_FILE}")
+        raise HistoryError(f"{run_dir} is no run: it has no {RUN_FILE} (its harness was killed before the first write, "
+                           "or somebody removed it; `stormproof heal` removes an empty folder)")  # fmt: skip
     data = read_object(path)
     schema = data.get("schema")
     if isinstance(schema, bool) or not isinstance(schema, int) or schema not in range(1, RUN_SCHEMA + 1):
@@ -191,7 +202,7 @@ def upgraded(data: Mapping[str, Any]) -> dict[str, Any]:
     if isinstance(backend, dict):
         lateness, in_process = _BACKENDS.get(str(backend.get("name")), (None, False))
         found["backend"] = {"lateness": lateness, "in_process": in_process, **backend}
-    found["schema"] = RUN_SCHEMA
+    found["schema"] = SEALED_SINCE - 1
     return found
 
 
@@ -210,10 +221,45 @@ def _renamed(data: Mapping[str, Any], words: Mapping[str, str]) -> dict[str, Any
 
 
 def update_run(run_dir: Path, **changes: Any) -> dict[str, Any]:
-    """Change fields of ``run.json`` atomically; returns the whole."""
-    data = read_run(run_dir) | changes
+    """Change fields of ``run.json`` atomically, and seal it where the run has ended; returns the whole.
+
+    Raises:
+        HistoryError: it can't be read, or is not what was sealed: a change would make its damage look right.
+    """
+    data = read_run(run_dir)
+    demand_seal(run_dir / RUN_FILE, data)
+    data = with_seal(data | changes)
     write_json(run_dir / RUN_FILE, data)
     return data
+
+
+def with_seal(data: Mapping[str, Any]) -> dict[str, Any]:
+    """A description with its seal, if its run has ended and its format has one."""
+    if data.get("status") == RUNNING or data["schema"] < SEALED_SINCE:
+        return dict(data)
+    return {**data, SEAL: description_sha256(data)}
+
+
+def description_sha256(data: Mapping[str, Any]) -> str:
+    """SHA-256 of a description's fields without the seal, as JSON with sorted names."""
+    # As they are read again: names of fields, say, are texts then.
+    fields = json.loads(json.dumps({name: value for name, value in data.items() if name != SEAL}, default=str))
+    return hashlib.sha256(json.dumps(fields, sort_keys=True).encode()).hexdigest()
+
+
+def demand_seal(path: Path, data: Mapping[str, Any]) -> bool:
+    """Whether a description is sealed; False for a run that has not ended, and for a format that knew no seal.
+
+    Raises:
+        HistoryError: it was sealed, and was changed or has lost its seal since.
+    """
+    if SEAL in data:
+        if data[SEAL] == description_sha256(data):
+            return True
+        raise HistoryError(f"{path} was changed after the run was recorded: it does not fit its seal ({SEAL})")
+    if data.get("status") == RUNNING or data["schema"] < SEALED_SINCE:
+        return False
+    raise HistoryError(f"{path} has lost its seal ({SEAL}): it was changed after the run was recorded")
 
 
 def read_verdict(run_dir: Path) -> dict[str, Any]:
@@ -229,7 +275,8 @@ def read_verdict(run_dir: Path) -> dict[str, Any]:
         raise HistoryError(f"{path}: no verdict ({error}); run `stormproof check {run_dir.name}`") from error
     if not isinstance(data, dict) or data.get("schema") != VERDICT_SCHEMA:
         raise HistoryError(f"{path}: not a verdict of schema {VERDICT_SCHEMA}; check the run again")
-    return data
+    # It is printed as it is, and may come from strangers.
+    return data | {"sentence": escaped(data["sentence"])} if "sentence" in data else data
 
 
 def write_json(path: Path, data: Any) -> None:

@@ -5,16 +5,21 @@ from __future__ import annotations
 import asyncio
 import shlex
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any, TypeVar
 
+from stormproof.apart import left_after
 from stormproof.contracts.backend import Credentials, Launch, Launcher, Shells
 from stormproof.contracts.client import QueueConnection
 from stormproof.contracts.cluster import MAIN, Cluster, Deployment, NodeStatus
 from stormproof.contracts.system import System
 from stormproof.contracts.topology import endpoint
-from stormproof.errors import BackendError
+from stormproof.errors import BackendError, StormproofError, errors_of_others
+from stormproof.text import place_of, reason, words_of
 from stormproof.timeout_scale import timeout_scale
+
+T = TypeVar("T")
 
 QUEUES = "queues"
 """What a system provides whose clients have the four primitives of a queue."""
@@ -106,6 +111,10 @@ class ShellSystem(System):
     keeps_time: str = ""
     """Why libfaketime can't set the clocks of its programs: then clock faults are refused where machines have no clock
     of their own."""
+
+    one_loop = False
+    """Whether all connections run on one event loop, since they share what belongs to a loop. Else each has its own, in
+    a thread, and only that one is left behind when it never returns."""
 
     no_attaching: str = ""
     """Why a run can't be attached to such a system that runs already; empty: it can."""
@@ -208,6 +217,8 @@ class ShellCluster(Cluster):
         self.system = system
         roles = {helper.name: helper.role for helper in self.topology.helpers}
         self._patience = HOOK_SECONDS * timeout_scale(self.backend)
+        self._unsure = ""
+        """What is wrong with the hook that says whether the system is healthy."""
         self._machines = {name: Machine(name, roles.get(name, ""), self) for name in self.topology.machines}
 
     def machine(self, name: str) -> Machine:
@@ -226,22 +237,22 @@ class ShellCluster(Cluster):
             await backend.launch(machine, program, self.system.simulated_program(place, program), log)
             return
         assert isinstance(backend, Shells)
-        variables = [f"{name}={value}" for name, value in self.system.environment(place, program).items()]
-        command = self.system.command(place, program)
+        variables = [f"{name}={value}" for name, value in self._ask(self.system.environment, place, program).items()]
+        command = self._ask(self.system.command, place, program)
         await backend.start(machine, program, ["env", *variables, *command] if variables else command, log)
 
     async def status(self, node: str) -> NodeStatus:
         """Ask one replica; whatever goes wrong with that, it is unreachable."""
         ask = self.system.attached_status if self.attached else self.system.status
         try:
-            return await asyncio.wait_for(ask(self._machines[node]), self._patience)
+            return await left_after(self._patience, ask(self._machines[node]))
         except Exception as error:  # what a node in trouble answers, a hook may not have reckoned with
             return NodeStatus(node, reachable=False, detail={"error": _told(error)})
 
     async def time_of(self, node: str) -> float | None:
         """As the system says; nobody tells the time while it can't say."""
         try:
-            return await asyncio.wait_for(self.system.time_of(self._machines[node]), self._patience)
+            return await left_after(self._patience, self.system.time_of(self._machines[node]))
         except Exception:  # as for a status
             return None
 
@@ -249,15 +260,25 @@ class ShellCluster(Cluster):
         """The programs of a machine; of one that runs already the one whose port is known."""
         if self.attached:
             return (MAIN,)
-        return tuple(self.system.programs(self._machines[machine]))
+        return tuple(self._ask(self.system.programs, self._machines[machine]))
 
     def restarted(self, machine: str, program: str) -> bool:
         """Whether the system starts a program again itself."""
-        return self.attached is not None or self.system.restarted(self._machines[machine], program)
+        return self.attached is not None or self._ask(self.system.restarted, self._machines[machine], program)
 
     def healthy(self, statuses: Sequence[NodeStatus]) -> bool:
-        """As the system says."""
-        return self.system.healthy(statuses)
+        """As the system says; it is not while its hook fails."""
+        self._unsure = ""
+        try:
+            return bool(self.system.healthy(statuses))
+        except errors_of_others() as error:
+            self._unsure = f"healthy() failed: {reason(error)} ({place_of(error)})"
+            return False
+
+    async def describe(self) -> str:
+        """One line on every machine, and why nobody knows whether all is well."""
+        told = await super().describe()
+        return f"{self._unsure}; {told}" if self._unsure else told
 
     async def prepare(self) -> None:
         """As the system says."""
@@ -274,7 +295,7 @@ class ShellCluster(Cluster):
     async def leaders(self) -> Mapping[str, str]:
         """As the system says; nobody leads while it can't say."""
         try:
-            return await asyncio.wait_for(self.system.leaders(self), self._patience)
+            return await left_after(self._patience, self.system.leaders(self))
         except Exception:  # as for a status
             return {}
 
@@ -288,11 +309,13 @@ class ShellCluster(Cluster):
 
     async def leaders_told(self, witness: str) -> Mapping[str, str]:
         """As the system says."""
-        return await (self.system.leaders_seen(self._machines[witness]) if witness else self.leaders())
+        if not witness:
+            return await self.leaders()
+        return await left_after(self._patience, self.system.leaders_seen(self._machines[witness]))
 
     def queue_connection(self) -> QueueConnection:
         """As the system says."""
-        return self.system.connection(self)
+        return self._ask(self.system.connection, self)
 
     def client_addresses(self) -> Sequence[tuple[str, int]]:
         """The client port of each replica."""
@@ -300,16 +323,26 @@ class ShellCluster(Cluster):
 
     def logs(self, machine: str) -> Mapping[str, str]:
         """The programs' output and what the system names."""
-        found = self.system.logs(self._machines[machine])
+        found = self._ask(self.system.logs, self._machines[machine])
         base = self.backend.node_dir(machine)
         named = {f"{machine}.{name}": path if path.startswith("/") else f"{base}/{path}"
                  for name, path in found.items()}  # fmt: skip
         return {**super().logs(machine), **named}
 
+    def _ask(self, hook: Callable[..., T], *arguments: Any) -> T:
+        """What a hook returns; raises BackendError that says which one failed, and where."""
+        try:
+            return hook(*arguments)
+        except StormproofError:
+            raise
+        except errors_of_others() as error:
+            raise BackendError(f"{self.test.system}: {hook.__name__}() failed: {reason(error)} ({place_of(error)})"
+                               ) from error
+
     async def _install(self, machine: Machine) -> None:
         if isinstance(self.backend, Shells):
             await self.backend.exec(machine.name, f"mkdir -p {shlex.quote(machine.data)}")
-        for path, content in self.system.files(machine).items():
+        for path, content in self._ask(self.system.files, machine).items():
             target = path if path.startswith("/") else f"{machine.folder}/{path}"
             data = content.encode() if isinstance(content, str) else content
             await self.backend.upload(machine.name, data, target)
@@ -318,4 +351,4 @@ class ShellCluster(Cluster):
 def _told(error: Exception) -> str:
     """The error in words; those of a hook's own mistakes begin with what they are."""
     expected = isinstance(error, OSError | EOFError | ValueError | BackendError)
-    return (str(error) if expected else f"{type(error).__name__}: {error}".removesuffix(": ")) or type(error).__name__
+    return (words_of(error) if expected else "") or reason(error)

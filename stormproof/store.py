@@ -96,7 +96,7 @@ class Store:
         if text == "latest":
             return self._latest()
         direct = self.path / text
-        if RUN_ID.fullmatch(text) and (direct / RUN_FILE).exists():
+        if RUN_ID.fullmatch(text) and direct.is_dir():
             return direct
         found = [run_dir for run_dir in self.runs() if run_dir.name.startswith(text)] if text else []
         if len(found) == 1:

@@ -8,6 +8,8 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 DEFAULT_NODES = 3
+ANY_KIND = "any"
+"""The value of a fault family's option ``FAMILY_kind`` that allows all its kinds."""
 
 
 @dataclass(frozen=True)
@@ -40,6 +42,12 @@ class Test:
     def client_hosts(self) -> tuple[str, ...]:
         """``c1`` ... ``cN``: the places that clients stand at; ``cI`` is beside node ``nI``."""
         return tuple(f"c{i + 1}" for i in range(self.nodes))
+
+    def has_fault(self, fault: str) -> bool:
+        """Whether a fault may strike: a family of faults, or one kind of it (``FAMILY:KIND``)."""
+        family, _, kind = fault.partition(":")
+        kinds = str(self.options.get(f"{family.replace('-', '_')}_kind", ANY_KIND)).split(",")
+        return family in self.nemesis and (not kind or kind in kinds or ANY_KIND in kinds)
 
     def rng(self, purpose: str) -> random.Random:
         """A random source of its own for one purpose, from the run's seed."""

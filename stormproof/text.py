@@ -3,12 +3,21 @@
 from __future__ import annotations
 
 import re
+import traceback
 from collections.abc import Iterable
 
 from stormproof.errors import UsageError
 
 MAX_SEEDS = 1_000_000
 """Of which a list is made."""
+
+
+def escaped(text: object) -> str:
+    """A text on one line without anything that moves a terminal's cursor: control characters, line breaks, marks of
+    writing direction and lone surrogates are written as escapes."""
+    told = str(text)
+    return told if told.isprintable() else "".join(
+        each if each.isprintable() else each.encode("unicode_escape").decode() for each in told)
 
 
 def amount(count: int, one: str, more: str = "") -> str:
@@ -22,6 +31,37 @@ def size(count: int) -> str:
         return amount(count, "byte")
     power = min(4, (count.bit_length() - 1) // 10)
     return f"{count / (1 << 10 * power):.3g} {'KMGT'[power - 1]}iB"
+
+
+LONGEST_REASON = 500
+"""Characters of an error that are kept."""
+
+
+def printable(text: str, most: int = LONGEST_REASON) -> str:
+    """A text of others on one line that every encoding can write, cut to ``most`` characters."""
+    line = " ".join(text[: 4 * most].split())
+    line = line.encode("utf-8", "backslashreplace").decode()
+    return line if len(line) <= most else f"{line[: most - 1]}…"
+
+
+def words_of(error: BaseException) -> str:
+    """What an error says, as ``printable``; empty where it says nothing, or fails to."""
+    try:
+        return printable(str(error))
+    except Exception:
+        return ""
+
+
+def reason(error: BaseException) -> str:
+    """An error as its type and what it says."""
+    words = words_of(error)
+    return f"{type(error).__name__}: {words}" if words else type(error).__name__
+
+
+def place_of(error: BaseException) -> str:
+    """``FILE:LINE`` of what raised an error; empty where nothing tells."""
+    frames = traceback.extract_tb(error.__traceback__)
+    return f"{frames[-1].filename}:{frames[-1].lineno}" if frames else ""
 
 
 def seeds_of(given: str | int | Iterable[int]) -> list[int]:

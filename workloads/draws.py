@@ -101,7 +101,7 @@ REGISTER: tuple[Draw, ...] = (
     _SURFACE,
     Draw("keys", (1, 6), 0.4),
     Draw("threads", (3, 10), 0.3),
-    Draw("reads", (20, 70), 0.3),
+    Draw("read_share", (20, 70), 0.3),
 )
 TOPIC_DIALOGUE: tuple[Draw, ...] = (*_CLIENTS, Draw("talkers", (1, 8), 0.4), Draw("max_waiting", (1, 3), 0.4))
 DIALOGUE: tuple[Draw, ...] = (

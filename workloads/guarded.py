@@ -16,14 +16,14 @@ class Fenced(Exception):
 
 
 class Guarded:
-    """A counter with blind writes; ``writes`` counts them. A token of 0 is none, and is not looked at."""
+    """A counter with blind writes; ``writes`` counts them. Any integer is a token; None means that there is none."""
 
     def __init__(self) -> None:
         self._count = 0
-        self._newest = 0
+        self._newest: int | None = None
         self.writes = 0
 
-    def read(self, token: int = 0) -> int:
+    def read(self, token: int | None = None) -> int:
         """What it holds; from now on older tokens are refused.
 
         Raises:
@@ -32,7 +32,7 @@ class Guarded:
         self._demand(token)
         return self._count
 
-    def write(self, count: int, token: int = 0) -> int:
+    def write(self, count: int, token: int | None = None) -> int:
         """Let it hold this; returns how many writes there have been.
 
         Raises:
@@ -43,7 +43,9 @@ class Guarded:
         self.writes += 1
         return self.writes
 
-    def _demand(self, token: int) -> None:
-        if token and token < self._newest:
+    def _demand(self, token: int | None) -> None:
+        if token is None:
+            return
+        if self._newest is not None and token < self._newest:
             raise Fenced(FENCED)
-        self._newest = max(self._newest, token)
+        self._newest = token

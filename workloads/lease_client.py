@@ -9,16 +9,18 @@ comparing clocks, if these run equally fast (Gray & Cheriton, *Leases*, 1989). T
 from __future__ import annotations
 
 import asyncio
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from typing import Any
 
-from stormproof.contracts.client import LockConnection, NotDone, RegisterConnection
+from stormproof.contracts.client import Beating, LockConnection, NotDone, RegisterConnection
 from stormproof.contracts.cluster import Cluster
+from stormproof.errors import UsageError
 from stormproof.operation import Op
 from workloads.client import StompCluster
 from workloads.connection import ConnectionBroken, NotSent
-from workloads.lock_client import FREE_FOR_NOBODY, NOT_HELD, Updates
+from workloads.lock_client import FREE_FOR_NOBODY, NO_TOKENS, NOT_HELD, SLEPT, STOOD_STILL, Updates
 from workloads.neutral_client import NeutralQueueClient
 from workloads.register_client import (
     UNTOLD,
@@ -32,14 +34,19 @@ from workloads.register_client import (
 
 KEY = 0
 """The register that is the lock."""
+TOKEN = "token"
+"""What the error of an acquire begins with that got a token which a history has no number for."""
+NO_TOKEN: int | None = None
+SESSION_MARGIN = 1.0
+"""Seconds that a worker waits for the lock beyond the end of a session that it may have to wait for."""
 
 
 class Lease(ABC):
     """One worker's part in a lease; subclasses look at the register, and swap its value."""
 
     def __init__(self, options: Mapping[str, Any], updates: Updates) -> None:
-        self._seconds, self._stall = float(options["lease"]), float(options["stall"])
-        self._fencing = bool(options["fencing"])
+        self._seconds, self._stall = float(options["lease_seconds"]), float(options["stall"])
+        self._fencing = bool(options["refuse_old_tokens"])
         self._updates = updates
         self._watched, self._since = -1, 0.0
         self._mine: Seen | None = None
@@ -92,13 +99,14 @@ class Lease(ABC):
         """Whether the lease still runs, by our own clock."""
         return self._mine is not None and _now() < self._until
 
-    def token(self) -> int:
+    def token(self) -> int | None:
         """The number of the lease, where what it guards looks at that."""
-        return self._mine.value // 2 if self._mine is not None and self._fencing else 0
+        return self._mine.value // 2 if self._mine is not None and self._fencing else None
 
-    async def stand_still(self) -> None:
-        """Sleep through the end of the lease."""
+    async def stand_still(self) -> str:
+        """Sleep through the end of the lease, which nothing renews."""
         await asyncio.sleep(self._stall)
+        return STOOD_STILL
 
 
 class Untold(ConnectionBroken):
@@ -167,10 +175,11 @@ class LockServiceClient(NeutralQueueClient):
     ) -> None:
         super().__init__(cluster, connection, host, thread)  # type: ignore[arg-type]  # opened and closed alike
         options = cluster.test.options
-        self._seconds, self._stall = float(options["lease"]), float(options["stall"])
-        self._patience, self._fencing = float(options["poll"]), bool(options["fencing"])
+        self._seconds, self._stall = float(options["lease_seconds"]), float(options["stall"])
+        self._fencing = bool(options["refuse_old_tokens"])
+        self._patience = patience(connection, float(options["poll"]), self._seconds)
         self._updates = updates
-        self._token = 0
+        self._held, self._token = False, NO_TOKEN
         self._until = 0.0
 
     async def _carry_out(self, op: Op) -> Op:
@@ -180,36 +189,71 @@ class LockServiceClient(NeutralQueueClient):
 
     async def _acquire(self, op: Op) -> Op:
         locks, name = self._locks(), self._cluster.own_name(register_name(KEY))
-        self._token, begun = 0, _now()
+        self._held, begun = False, _now()
         try:
             token = await asyncio.wait_for(locks.acquire(name, self._seconds), self._patience)
         except TimeoutError:
             await self._bounded(locks.give_up(name))
             return op.fail(FREE_FOR_NOBODY)
-        self._token, self._until = token, begun + self._seconds
-        return op.ok(token)
+        if token is not None and type(token) is not int:
+            raise TypeError(f"acquire returned {token!r}: a token is an integer, or None where there are none")
+        if token is None and self._fencing:
+            await self._bounded(locks.release(name))
+            return op.fail(NO_TOKENS)
+        renewed = bool(getattr(locks, "heartbeat", None))
+        self._held, self._token, self._until = True, token, math.inf if renewed else begun + self._seconds
+        if token is None or 0 <= token < 1 << 63:
+            return op.ok(token)
+        return op.ok()._replace(error=f"{TOKEN} {token}")
 
     async def _release(self, op: Op) -> Op:
-        token, self._token = self._token, 0
-        if not token or not await self._bounded(self._locks().release(self._cluster.own_name(register_name(KEY)))):
+        held, self._held = self._held, False
+        if not held or not await self._bounded(self._locks().release(self._cluster.own_name(register_name(KEY)))):
             return op.fail(NOT_HELD)
         return op.ok()
 
     def holds(self) -> bool:
-        """Whether the lock's lease still runs, by our own clock."""
-        return bool(self._token) and _now() < self._until
+        """Whether the lock's lease still runs by our own clock. One that heart-beats renew has no end."""
+        return self._held and _now() < self._until
 
-    def token(self) -> int:
+    def token(self) -> int | None:
         """The lock's token, where what it guards looks at that."""
-        return self._token if self._fencing else 0
+        return self._token if self._fencing else None
 
-    async def stand_still(self) -> None:
-        """Sleep through the end of the lease."""
+    async def stand_still(self) -> str:
+        """Stand still for longer than the lease: without heart-beats, if the client library sends any."""
+        heartbeat = getattr(self._connection, "heartbeat", None)
+        if heartbeat:
+            assert isinstance(self._connection, Beating), "see demand_stalls"
+            await self._connection.stand_still(self._stall)
+            return STOOD_STILL
         await asyncio.sleep(self._stall)
+        return SLEPT if heartbeat is None else STOOD_STILL
 
     def _locks(self) -> LockConnection:
         assert isinstance(self._connection, LockConnection)
         return self._connection
+
+
+def patience(connection: LockConnection, poll: float, lease: float) -> float:
+    """The seconds that a worker waits for the lock: what the adapter declares, else longer than a session lasts."""
+    declared = getattr(connection, "acquire_seconds", None)
+    if declared is not None:
+        return float(declared)
+    return max(poll, math.ceil(max(lease, float(getattr(connection, "session", 0.0)))) + SESSION_MARGIN)
+
+
+def demand_stalls(connection: LockConnection, system: str, stall: float) -> None:
+    """See that a holder can stand still for long enough to lose its session.
+
+    Raises:
+        UsageError: it can't.
+    """
+    if getattr(connection, "heartbeat", None) and not isinstance(connection, Beating):
+        raise UsageError(f"{system}: its connections have a heartbeat and no stand_still; see docs/systems.md")
+    session = float(getattr(connection, "session", 0.0))
+    if stall <= session:
+        raise UsageError(f"--set stall={stall:g}: {system}'s sessions last {session:g} s; ask for a longer stall")
 
 
 def _now() -> float:

@@ -41,7 +41,7 @@ from stormproof.vocabulary import LOCKS
 from workloads.client import CLIENT_HEARTBEAT, CONNECT, CONNECTING
 from workloads.draws import LEASE, LOCK
 from workloads.guarded import Guarded
-from workloads.lease_client import LeaseClient, LockServiceClient, NeutralLeaseClient
+from workloads.lease_client import LeaseClient, LockServiceClient, NeutralLeaseClient, demand_stalls
 from workloads.lock_client import NeutralLockClient, QueueLockClient, Updates
 from workloads.queue_client import queue_name
 
@@ -137,7 +137,8 @@ class LockWorkload(Workload):
     def gates(cls, options: Mapping[str, Any]) -> dict[str, Any]:
         """Coverage gates: what a run must have done for its verdict to be *valid*."""
         least = max(1, options["min_ok"])
-        return {"min_ok": {ACQUIRE: least, UPDATE: least}, "faults_confirmed": True}
+        stalls = {"min_stalls": 1} if options["holders"] == STALLING else {}
+        return {"min_ok": {ACQUIRE: least, UPDATE: least}, **stalls, "faults_confirmed": True}
 
     @classmethod
     def demands(cls, options: Mapping[str, Any]) -> Demands:
@@ -193,8 +194,9 @@ class LeaseWorkload(LockWorkload):
     options = (
         Option("guard", "lease", "what the lock is: a register with a time limit, or the system's own lock",
                ("lease", "service")),
-        Option("lease", 1.0, "seconds that a lease lasts"),
-        Option("fencing", True, "what the lock guards refuses tokens older than one that it has seen"),
+        Option("lease_seconds", 1.0, "seconds that a lease lasts", was="lease"),
+        Option("refuse_old_tokens", True, "what the lock guards refuses tokens older than one that it has seen",
+               was="fencing"),
         Option("stall", 3.0, "seconds that a stalling holder stands still"),
         *_COMMON,
     )
@@ -208,12 +210,14 @@ class LeaseWorkload(LockWorkload):
         """A client for one process of a thread; it tries the replica beside its host first.
 
         Raises:
-            UsageError: the system's connections have no registers.
+            UsageError: the system's connections have no registers, no locks, or can't stand still.
         """
         updates, connection = self.updates(cluster.test), cluster.queue_connection()
         if cluster.test.options["guard"] == "service":
             if not isinstance(connection, LockConnection):
                 raise UsageError(f"{cluster.test.system}: its connections have no locks; see docs/systems.md")
+            if cluster.test.options["holders"] == STALLING:
+                demand_stalls(connection, cluster.test.system, float(cluster.test.options["stall"]))
             return LockServiceClient(cluster, connection, host, thread, updates)
         if connection is None:
             return LeaseClient(cluster, host, thread, updates)

@@ -26,8 +26,14 @@ FREE_FOR_NOBODY = "empty"
 """The error of an acquire that waited for the lock in vain."""
 NOT_HELD = "the lock is held no longer"
 """The error of an update or a release by whoever has learnt that it is no holder any more."""
-NO_TOKENS = "the system's queues give no fencing tokens"
+NO_TOKENS = "the system gives no fencing tokens"
 """The error of an acquire where what the lock guards wants to see one."""
+STOOD_STILL = "stood still"
+"""What the error of an update has if its holder stood still. The gate `min_stalls` counts these."""
+CLOSED_ITSELF = f"{STOOD_STILL}, and this test closed its connection"
+"""The holder sends no heart-beats, so that the test itself ends the connection that the lock depends on."""
+SLEPT = "slept only: its connection does not say whether it sends heart-beats"
+"""The holder did nothing, but its client library may have renewed the lock: this is no stall."""
 
 
 class Holder(Protocol):
@@ -37,12 +43,16 @@ class Holder(Protocol):
         """Whether the lock is ours still, for all that we know."""
         ...
 
-    def token(self) -> int:
-        """The fencing token that is shown to what the lock guards; 0: none."""
+    def token(self) -> int | None:
+        """The fencing token that is shown to what the lock guards; None: it is shown none."""
         ...
 
-    async def stand_still(self) -> None:
-        """Do nothing, and be heard of by nobody, for longer than a lock waits for its holder."""
+    async def stand_still(self) -> str:
+        """Do nothing, and be heard of by nobody, for longer than a lock waits for its holder.
+
+        Returns what happened: text that begins with ``STOOD_STILL``, or ``SLEPT``.
+        """
+        ...
 
 
 class Updates:
@@ -51,18 +61,21 @@ class Updates:
     Args:
         guarded: what the lock guards.
         work: seconds from reading it to writing it.
-        stalls: whether some holders stand still just before they write.
+        stalls: whether some holders stand still just before they write; the first one does.
         rng: draws which.
     """
 
     def __init__(self, guarded: Guarded, work: float, stalls: bool, rng: random.Random) -> None:
         self._guarded, self._work, self._stalls, self._rng = guarded, work, stalls, rng
+        self._stood = False
 
     async def carry_out(self, op: Op, holder: Holder) -> Op:
         """``update``: read, think, make sure that the lock is still ours, write.
 
-        The completion's value: how many writes there have been with this one, and the count that it wrote.
+        The completion's value: how many writes there have been with this one, and the count that it wrote. Its error
+        tells whether the holder stood still.
         """
+        stood = ""
         try:
             if not holder.holds():
                 return op.fail(NOT_HELD)
@@ -71,11 +84,12 @@ class Updates:
             if not holder.holds():
                 return op.fail(NOT_HELD)
             token = holder.token()
-            if self._stalls and self._rng.random() < STALL_SHARE:
-                await holder.stand_still()
-            return op.ok((self._guarded.write(count, token), count))
+            if self._stalls and (self._rng.random() < STALL_SHARE or not self._stood):
+                self._stood = True
+                stood = await holder.stand_still()
+            return op.ok((self._guarded.write(count, token), count))._replace(error=stood or None)
         except Fenced as error:
-            return op.fail(str(error))
+            return op.fail(f"{error}; {stood}" if stood else str(error))
 
 
 class QueueLockClient(StompClient):
@@ -157,14 +171,14 @@ class QueueLockClient(StompClient):
         """Whether the token is here, and the broker is heard."""
         return self._message is not None and self._connection.connected
 
-    def token(self) -> int:
+    def token(self) -> None:
         """A message in a queue has none."""
-        return 0
 
-    async def stand_still(self) -> None:
+    async def stand_still(self) -> str:
         """As a process that is stopped: the broker hears nothing of it."""
         await self.leave()
         await asyncio.sleep(float(self._options["stall"]))
+        return CLOSED_ITSELF
 
 
 class NeutralLockClient(NeutralQueueClient):
@@ -220,16 +234,17 @@ class NeutralLockClient(NeutralQueueClient):
         """Whether the token is here."""
         return self._delivery is not None
 
-    def token(self) -> int:
+    def token(self) -> int | None:
         """The number of the delivery, where what the lock guards looks at that."""
-        return (self._delivery.number or 0) if self._fencing and self._delivery is not None else 0
+        return self._delivery.number if self._fencing and self._delivery is not None else None
 
-    async def stand_still(self) -> None:
+    async def stand_still(self) -> str:
         """As a process that is stopped, whose connection the broker gives up: when it hears no heart-beat any more, or,
         where there are none, because it is closed."""
         seconds, connection = float(self._options["stall"]), self._connection
         if isinstance(connection, Beating) and connection.heartbeat:
             await connection.stand_still(seconds)
-            return
+            return STOOD_STILL
         await self.close()
         await asyncio.sleep(seconds)
+        return CLOSED_ITSELF

@@ -30,7 +30,8 @@ from stormproof.generator import (
     sequence,
     time_limit,
 )
-from stormproof.operation import FAIL, INVOKE, Op
+from stormproof.generator.core import SECOND
+from stormproof.operation import FAIL, INVOKE, NOT_FOUND, Op
 from stormproof.test import Test
 from stormproof.vocabulary import LOGS
 from workloads.client import CONNECT, CONNECTING
@@ -80,7 +81,10 @@ class UntilEmpty(Generator):
     """One thread's reads until one finds nothing more."""
 
     wanted: Op
+    patience: int = 0
+    """Nanoseconds for which it is asked again for a log that is not there."""
     done: bool = False
+    missing_since: int = -1
 
     def op(self, test: Test, ctx: Context) -> Answer | None:
         if self.done:
@@ -91,9 +95,13 @@ class UntilEmpty(Generator):
 
     def update(self, test: Test, ctx: Context, op: Op) -> Generator:
         """The end of the log is seen, or that it can't be read."""
-        over = op.type == FAIL and op.error in (EMPTY, NO_COPIES)
-        ended = over and (op.f, op.key) == (self.wanted.f, self.wanted.key)
-        return replace(self, done=True) if ended else self
+        if op.type == INVOKE or (op.f, op.key) != (self.wanted.f, self.wanted.key):
+            return self
+        if op.type != FAIL or not (op.error or "").startswith(NOT_FOUND):
+            over = op.type == FAIL and op.error in (EMPTY, NO_COPIES)
+            return replace(self, done=self.done or over, missing_since=-1)
+        since = op.time if self.missing_since < 0 else self.missing_since
+        return replace(self, missing_since=since, done=op.time - since >= self.patience)
 
 
 class LogWorkload(Workload):
@@ -112,7 +120,8 @@ class LogWorkload(Workload):
         Option("open_timeout", 2.0, "seconds a new client tries to connect before its operation fails"),
         CONNECT,
         *CONNECTING,
-        Option("copies", True, "each node's own copy is read at the end, where the system shows it"),
+        Option("read_copies", True, "each node's own copy is read at the end, where the system shows it",
+               was="copies"),
         Option("drain_limit", 60.0, "seconds that the last reads may take in all"),
         Option("min_ok", 20, "confirmed appends, and polls, below which the verdict is unknown"),
     )
@@ -163,8 +172,9 @@ class LogWorkload(Workload):
     def drain(self, test: Test) -> Generator:
         """One reader reads each log whole, then each node's copies."""
         logs = range(test.options["logs"])
-        reads: list[Source] = [UntilEmpty(Op(INVOKE, "scan", None, key)) for key in logs]
-        if test.options["copies"] and len(test.node_names) > 1:
+        patience = round(float(test.options["drain_limit"]) / 2 / len(logs) * SECOND)
+        reads: list[Source] = [UntilEmpty(Op(INVOKE, "scan", None, key), patience) for key in logs]
+        if test.options["read_copies"] and len(test.node_names) > 1:
             reads += [UntilEmpty(Op(INVOKE, "copy", node, key)) for node in range(len(test.node_names)) for key in logs]
         return clients(on_threads([test.options["producers"]], time_limit(test.options["drain_limit"],
                                                                           sequence(*reads))))  # fmt: skip

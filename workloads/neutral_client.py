@@ -12,14 +12,26 @@ from collections.abc import Awaitable
 from typing import Any, TypeVar
 
 from nodes.timeouts import within
-from stormproof.contracts.client import Delivery, EventConnection, NotDone, QueueConnection, WatchConnection
+from stormproof.contracts.client import (
+    Delivery,
+    EventConnection,
+    NotDone,
+    NotFound,
+    QueueConnection,
+    WatchConnection,
+)
 from stormproof.contracts.cluster import Cluster
-from stormproof.operation import Op
+from stormproof.operation import KEPT_BACK, NOT_FOUND, Op
+from stormproof.text import amount, reason, words_of
 from workloads.client import CONNECT, HOME, decode_body, encode_body, in_order
 
 T = TypeVar("T")
 
 CLOSE_SECONDS = 2.0
+NOT_FOUND_PAUSE = 0.25
+"""Seconds between two questions for something that was not there."""
+_REPEATED = ("dequeue", "drain", "poll", "scan")
+"""Functions that are asked for again at once."""
 
 
 class NeutralQueueClient:
@@ -38,6 +50,8 @@ class NeutralQueueClient:
         self._connection: QueueConnection | None = None
         self._fresh: QueueConnection | None = connection
         self._node: str | None = None
+        self._connected = self._begun = 0.0
+        """Times of the event loop: when the connection was made, and the operation under way began."""
 
     async def open(self) -> None:
         """Connect to the first node that lets us in.
@@ -62,7 +76,7 @@ class NeutralQueueClient:
                 trouble = error
                 await close_quietly(connection)
                 continue
-            self._connection, self._node = connection, self._names[host, port]
+            self._connection, self._node, self._connected = connection, self._names[host, port], loop.time()
             return
         raise NotDone(reason_of(trouble))
 
@@ -74,10 +88,15 @@ class NeutralQueueClient:
 
     async def invoke(self, op: Op) -> Op:
         """``enqueue``, ``dequeue``, ``drain`` or ``depth``."""
+        self._begun = asyncio.get_running_loop().time()
         try:
             if self._connection is None:
                 await self.open()
             done = await self._carry_out(op)
+        except NotFound as error:  # a definite answer, so the connection is good
+            if op.f in _REPEATED:
+                await asyncio.sleep(NOT_FOUND_PAUSE)
+            done = op.fail(f"{NOT_FOUND}: {error}".removesuffix(": "))
         except NotDone as error:
             await self.close()
             done = op.fail(f"not done: {reason_of(error)}")
@@ -106,8 +125,15 @@ class NeutralQueueClient:
         except Exception as error:
             # The message has been delivered; only the fate of its acknowledgement is unknown.
             await self.close()
-            return op.info(f"ack unconfirmed: {reason_of(error)}{', ' + mark if mark else ''}", value)
+            words = f"ack unconfirmed: {reason_of(error)}{', ' + mark if mark else ''}, {self._arrival(delivery)}"
+            return op.info(words, value)
         return op.ok(value)._replace(error=mark)
+
+    def _arrival(self, delivery: Delivery) -> str:
+        """When a delivery's bytes came, and when its connection was made, counted from the operation's beginning: by
+        these the checks tell a copy that was held back from one that was sent again (``checkers.held_back``)."""
+        came = "?" if delivery.came is None else f"{delivery.came - self._begun:+.6f}"
+        return f"came {came} s, connected {self._connected - self._begun:+.6f} s"
 
     def read(self, body: bytes) -> tuple[Any, str | None]:
         """What a body says: the message, and what is to be noted of this copy of it."""
@@ -132,7 +158,7 @@ class NeutralQueueClient:
             if depth == 0:
                 return None
             if loop.time() >= patience:
-                raise NotDone(f"the broker keeps {depth} messages back")
+                raise NotDone(f"{KEPT_BACK} {amount(depth, 'message')} back")
 
     async def _bounded(self, call: Awaitable[T], extra: float = 0.0) -> T:
         async with within(float(self._options["op_timeout"]) + extra):
@@ -148,5 +174,4 @@ async def close_quietly(connection: QueueConnection | EventConnection | WatchCon
 
 def reason_of(error: BaseException) -> str:
     """An error in words; what was raised on purpose speaks for itself."""
-    text = " ".join(str(error).split())
-    return text if text and isinstance(error, NotDone) else f"{type(error).__name__}: {text}".removesuffix(": ")
+    return (words_of(error) if isinstance(error, NotDone) else "") or reason(error)

@@ -133,6 +133,11 @@ class QueueWorkload(SurfacedWorkload):
         """The queues."""
         return Demands(queues=tuple(queue_name(key) for key in range(options["queues"])))
 
+    @classmethod
+    def prefetch(cls, options: Mapping[str, Any]) -> int | None:
+        """The window of a subscription; clients that use the surface draw theirs, and how they acknowledge."""
+        return None if options.get(SURFACE.name) else 1
+
     def client(self, cluster: Cluster, thread: int, host: str) -> Client:
         """A client for one process of a thread; it tries the replica beside its host first."""
         if (connection := cluster.queue_connection()) is not None:

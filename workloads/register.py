@@ -78,7 +78,7 @@ class RegisterWorkload(SurfacedWorkload):
     options: tuple[Option, ...] = (
         Option("threads", 5, "threads that read, write, and compare and set", load=True),
         Option("keys", 3, "number of registers", load=True),
-        Option("reads", 50, "of a hundred operations, how many read"),
+        Option("read_share", 50, "of a hundred operations, how many read", was="reads"),
         Option("swaps", 25, "of a hundred operations, how many compare and set; the others write"),
         Option("op_timeout", 3.0, "seconds after which an operation's outcome is unknown"),
         Option("open_timeout", 2.0, "seconds a new client tries to connect before its operation fails"),
@@ -103,16 +103,16 @@ class RegisterWorkload(SurfacedWorkload):
         for name in ("threads", "keys"):
             if options[name] < 1:
                 raise UsageError(f"--set {name}={options[name]}: at least 1")
-        if options["reads"] + options["swaps"] > 100:
-            raise UsageError("--set reads and swaps: they are shares of a hundred operations, 100 at most together")
+        if options["read_share"] + options["swaps"] > 100:
+            raise UsageError("--set read_share and swaps: shares of a hundred operations, 100 at most together")
         return int(options["threads"])
 
     @classmethod
     def gates(cls, options: Mapping[str, Any]) -> dict[str, Any]:
         """Coverage gates: what a run must have done for its verdict to be *valid*."""
         least = max(1, options["min_ok"])
-        shares = {"read": options["reads"], "cas": options["swaps"],
-                  "write": 100 - options["reads"] - options["swaps"]}  # fmt: skip
+        shares = {"read": options["read_share"], "cas": options["swaps"],
+                  "write": 100 - options["read_share"] - options["swaps"]}  # fmt: skip
         wanted = {f: least if f != "cas" else max(1, least // 4) for f, share in shares.items() if share}
         return {"min_ok": wanted, "faults_confirmed": True}
 
@@ -135,7 +135,7 @@ class RegisterWorkload(SurfacedWorkload):
         seeds = [Seed.of(rng) for _ in range(test.concurrency)]
 
         def accesses(thread: int) -> Source:
-            shares = options["reads"], options["swaps"]
+            shares = options["read_share"], options["swaps"]
             return Accesses(options["keys"], *shares, thread, test.concurrency, seeds[thread])
 
         return clients(time_limit(test.time_limit, rate(test.rate, per_thread(accesses), test.rng("rate"))))

@@ -135,7 +135,8 @@ class TopicWorkload(SurfacedWorkload):
         Option("durables", 2, "durable subscriptions, a thread each", load=True),
         Option("transients", 2, "transient subscriptions, a thread each", load=True),
         Option("topics", 3, "number of topics: t.a.0, t.b.1, t.a.2...", load=True),
-        Option("patterns", "t.>,t.a.*", "what durable subscriptions select, in turn, and transient ones likewise"),
+        Option("topic_patterns", "t.>,t.a.*", "what durable subscriptions select, in turn, and transient ones likewise",
+               was="patterns"),
         Option("window", 8, "messages that are pushed to a subscriber ahead of its acknowledgements"),
         Option("stay", 40, "operations after which a durable subscriber detaches, on average; 0: never"),
         Option("away", 0.5, "seconds that a durable subscriber stays detached"),
@@ -172,7 +173,7 @@ class TopicWorkload(SurfacedWorkload):
         for pattern in _patterns(options):
             if not _mask(pattern, topics):
                 names = ", ".join(topic_name(topic) for topic in range(topics))
-                raise UsageError(f"--set patterns: {pattern!r} selects none of the topics {names}")
+                raise UsageError(f"--set topic_patterns: {pattern!r} selects none of the topics {names}")
         return int(options["producers"] + subscriptions)
 
     @classmethod
@@ -240,7 +241,7 @@ class TopicWorkload(SurfacedWorkload):
 
 
 def _patterns(options: Mapping[str, Any]) -> list[str]:
-    return [pattern.strip() for pattern in str(options["patterns"]).split(",")]
+    return [pattern.strip() for pattern in str(options["topic_patterns"]).split(",")]
 
 
 def _pattern(test: Test, key: int) -> str:

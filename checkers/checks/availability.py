@@ -11,10 +11,12 @@ from checkers import kernels_rows
 from checkers.api import RunCheck
 from checkers.bounds import bounds_claimed, late_by, silences
 from checkers.run import SECOND, Run
+from stormproof import vocabulary
 from stormproof.contracts.bounds import HEALTHY
 from stormproof.contracts.check import INVALID, MAX_EXAMPLES, VALID, Anomaly, CheckOutcome
 from stormproof.history.columns import Int32s
 from stormproof.history.ledger import FaultWindow
+from stormproof.text import amount
 from stormproof.vocabulary import ANY, shown_service
 
 
@@ -23,12 +25,14 @@ def check(run: Run) -> CheckOutcome:
     fault the seconds until each function that was tried again had succeeded.
 
     Where the system claims bounds (``stormproof.contracts.bounds``), violated when one of them was exceeded; elsewhere,
-    when a function was tried after a fault was healed and never succeeded again.
+    when a function was tried after a fault was healed and never succeeded again, for as long as a healed cluster has to
+    become healthy (``settle_timeout``): a load that ends sooner may end before one election could.
     """
     names, service = _services(run)
     *each, overall = _longest_gaps(run, service, len(names))
     gaps = dict(zip(names, each, strict=True))
     recoveries = [_recovery(run, fault, names, service) for fault in run.faults if fault.end is not None]
+    short = [recovery for recovery in recoveries if recovery["too_short"]]
     never = tuple(
         Anomaly("never-recovered", (), detail={"fault": recovery["fault_id"], "functions": recovery["never"]})
         for recovery in recoveries
@@ -45,7 +49,9 @@ def check(run: Run) -> CheckOutcome:
     if took:
         text += f"; service was back at most {max(took):.3g} s after a fault was healed"
     if never and not bounds_claimed(run):
-        text += f"; after {len(never)} faults it never came back"
+        text += f"; after {amount(len(never), 'fault')} it never came back"
+    if short:
+        text += f"; after {amount(len(short), 'fault')} it was not asked for long enough to say whether it came back"
     late, waits = _beyond_bounds(run)
     figures |= waits
     if late:
@@ -132,7 +138,8 @@ def _longest_gaps(run: Run, service: Int32s, services: int) -> list[dict[str, fl
 def _recovery(run: Run, fault: FaultWindow, names: Sequence[str], service: Int32s) -> dict[str, Any]:
     """Seconds from a heal to the first success of each service among the operations invoked after it.
 
-    ``seconds`` is the slowest of them, None when one never succeeded or none was tried again.
+    ``seconds`` is the slowest of them, None when one never succeeded or none was tried again. ``too_short`` are those
+    that did not succeed, and were not tried for long enough to say that they never would.
     """
     h = run.history
     healed = fault.end if fault.end is not None else 0
@@ -141,20 +148,31 @@ def _recovery(run: Run, fault: FaultWindow, names: Sequence[str], service: Int32
         h.kind, h.process, h.f.codes, h.partner, run.empty.view(np.int8), service, len(names), row
     )
     by_function: dict[str, float | None] = {}
-    for name, success, in_vain in zip(names, first.tolist(), tried.tolist(), strict=True):
+    for name, success, vainly in zip(names, first.tolist(), tried.tolist(), strict=True):
         if success >= 0:
             by_function[name] = round(float(h.time[success] - healed) / SECOND, 6)
-        elif in_vain:
+        elif vainly:
             by_function[name] = None
-    never = [name for name, seconds in by_function.items() if seconds is None]
+    in_vain = [name for name, seconds in by_function.items() if seconds is None]
+    patience = int(float(run.test.get("options", {}).get("settle_timeout", 0)) * SECOND)
+    last = {name: _last_tried(run, service, names.index(name)) for name in in_vain}
+    never = [name for name in in_vain if last[name] - healed >= patience]
     known = [seconds for seconds in by_function.values() if seconds is not None]
     return {
         "fault_id": fault.id,
         "fault": fault.fault,
-        "seconds": max(known) if known and not never else None,
+        "seconds": max(known) if known and not in_vain else None,
         "by_function": by_function,
         "never": never,
+        "too_short": [name for name in in_vain if name not in never],
     }
+
+
+def _last_tried(run: Run, service: Int32s, which: int) -> int:
+    """When the last operation of a service ended, in nanoseconds of the run."""
+    h = run.history
+    rows = np.flatnonzero((service[h.f.codes] == which) & (h.process >= 0) & (h.kind != vocabulary.INVOKE))
+    return int(h.time[rows[-1]]) if len(rows) else 0
 
 
 CHECK = RunCheck(

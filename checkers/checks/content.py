@@ -26,4 +26,5 @@ CHECK = RunCheck(
     one="message came otherwise than it was sent",
     more="messages came otherwise than they were sent",
     function=check,
+    happens=True,
 )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from checkers.api import RunCheck
 from checkers.run import Run, noun_of
 from stormproof.contracts.check import INVALID, MAX_EXAMPLES, UNKNOWN, VALID, Anomaly, CheckOutcome
@@ -10,11 +12,12 @@ from stormproof.vocabulary import MESSAGES, TOPICS, TRANSACTIONS
 
 
 def check(run: Run) -> CheckOutcome:
-    """Messages left in drained queues (or durable subscriptions); unknown where the depth was not read or the drain did
-    not finish."""
+    """Messages left in drained queues (or durable subscriptions); unknown where the depth was not read, the drain did
+    not finish, or operations that never completed may hold as many."""
     noun = noun_of(run)
     left = {queue: found for queue, found in run.depths.items() if found[0] > 0}
-    stuck = {queue: found for queue, found in left.items() if queue not in run.undrained}
+    stuck = {queue: (depth - int(held), row) for queue, (depth, row) in left.items()
+             if queue not in run.undrained and (held := run.still_open.get(queue, 0)) < depth}  # fmt: skip
     count = sum(depth for depth, _ in stuck.values())
     figures = {"depths": {str(queue): depth for queue, (depth, _) in run.depths.items()}}
     if count:
@@ -28,7 +31,9 @@ def check(run: Run) -> CheckOutcome:
     if unread:
         return CheckOutcome(UNKNOWN, 0, f"the depth of {noun} {_list(unread)} was not read", (), figures)
     if left:
-        text = f"{noun} {_list(list(left))} holds messages, but its drain did not finish"
+        closed = [queue for queue in left if queue not in run.undrained]
+        why = "operations that never ended may hold them" if closed else "its drain did not finish"
+        text = f"{noun} {_list(closed or list(left))} holds messages, but {why}"
         return CheckOutcome(UNKNOWN, 0, text, (), figures)
     return CheckOutcome(VALID, 0, f"every {noun} was empty at the end", (), figures)
 
@@ -38,13 +43,23 @@ def _list(queues: list[int]) -> str:
     return shown if len(queues) <= 5 else f"{shown} and {len(queues) - 5} others"
 
 
+ONE, MORE = "message was left after everything was drained", "messages were left after everything was drained"
+
+
+def tell(outcome: CheckOutcome, invalid: Mapping[str, CheckOutcome]) -> list[str]:
+    """A message that is left and that nobody got is told as lost."""
+    count = outcome.count - sum(invalid[name].count for name in ("lost", "topic-lost") if name in invalid)
+    return [amount(count, ONE, MORE)] if count > 0 else []
+
+
 CHECK = RunCheck(
     name="depth",
     guarantee="a drained queue is empty",
     anomaly="depth",
     decides=True,
     subjects=(MESSAGES, TOPICS, TRANSACTIONS,),
-    one="message was left after everything was drained",
-    more="messages were left after everything was drained",
+    one=ONE,
+    more=MORE,
     function=check,
+    tell=tell,
 )

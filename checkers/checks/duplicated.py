@@ -8,26 +8,43 @@ from checkers import kernels_delivery
 from checkers.api import ByParts, RunCheck, WholeRun, examples_of
 from checkers.checks import repeats
 from checkers.run import Run
-from stormproof.contracts.check import INVALID, VALID, CheckOutcome
+from stormproof.contracts.check import INVALID, UNKNOWN, VALID, Anomaly, CheckOutcome
 from stormproof.text import amount
 from stormproof.vocabulary import MESSAGES, TRANSACTIONS
 
 
 def find(run: Run) -> repeats.Found:
-    """Deliveries after the receipt of the message's ACK, and second confirmed ACKs."""
-    return repeats.find(run, (kernels_delivery.AFTER_RECEIPT, kernels_delivery.ACKED_TWICE))
+    """Deliveries after the receipt of the message's ACK, and second confirmed ACKs; where there are none, those that
+    a fault may have held back since before the receipt."""
+    forbidden = (kernels_delivery.AFTER_RECEIPT, kernels_delivery.ACKED_TWICE)
+    return repeats.find(run, forbidden, kernels_delivery.UNDECIDED, kernels_delivery.BUFFERED)
 
 
 def conclude(parts: Sequence[repeats.Found], whole: WholeRun) -> CheckOutcome:
     """Each extra one counts."""
     after = repeats.counted(parts, kernels_delivery.AFTER_RECEIPT)
     twice = repeats.counted(parts, kernels_delivery.ACKED_TWICE)
+    undecided = repeats.counted(parts, kernels_delivery.UNDECIDED)
+    buffered = repeats.counted(parts, kernels_delivery.BUFFERED)
     figures = {"after_receipt": after, "acknowledged_twice": twice}
-    if not after + twice:
-        return CheckOutcome(VALID, 0, "no message came again after the receipt of its ACK", (), figures)
-    text = (f"{amount(after + twice, 'delivery', 'deliveries')} came after the receipt of the message's ACK or got "
-            "confirmed a second time")
-    return CheckOutcome(INVALID, after + twice, text, examples_of(part.examples for part in parts), figures)
+    figures |= {name: count for name, count in (("undecided", undecided), ("buffered", buffered)) if count}
+    if after + twice:
+        text = (f"{amount(after + twice, 'delivery', 'deliveries')} came after the receipt of the message's ACK or got "
+                "confirmed a second time")
+        return CheckOutcome(INVALID, after + twice, text, _examples(parts, decided=True), figures)
+    if undecided:
+        text = (f"{amount(undecided, 'delivery', 'deliveries')} came after the receipt of the message's ACK: sent "
+                "again after it, or held back by a fault since before it")
+        return CheckOutcome(UNKNOWN, 0, text, _examples(parts, decided=False), figures)
+    text = "no message came again after the receipt of its ACK"
+    if buffered:
+        text += f" ({amount(buffered, 'delivery', 'deliveries')} had been on the way since before it)"
+    return CheckOutcome(VALID, 0, text, (), figures)
+
+
+def _examples(parts: Sequence[repeats.Found], *, decided: bool) -> tuple[Anomaly, ...]:
+    return examples_of([each for each in part.examples if (each[1].kind != repeats.UNDECIDED_KIND) == decided]
+                       for part in parts)  # fmt: skip
 
 
 check = ByParts(find, conclude)
@@ -42,5 +59,6 @@ CHECK = RunCheck(
     one="message was delivered again after the receipt of the ACK",
     more="messages were delivered again after the receipt of the ACK",
     function=check,
+    happens=True,
     by_parts=check,
 )

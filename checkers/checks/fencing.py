@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+import re
+from bisect import bisect_left
+from collections.abc import Mapping
+from functools import partial
+from itertools import accumulate
+
 import numpy as np
 
 from checkers.api import RunCheck
@@ -12,31 +18,53 @@ from stormproof.contracts.check import INVALID, MAX_EXAMPLES, VALID, Anomaly, Ch
 from stormproof.text import amount
 from stormproof.vocabulary import LOCKS
 
+TOKEN = "token"
+_TOKEN = re.compile(rf"{TOKEN} (-?[0-9]+)")
+"""The error of an acquire that got a token which the history's values can't hold."""
+
+
+def tokens_of(run: Run) -> dict[int, int]:
+    """The token of each acquire that got one, by the row of its completion, in order."""
+    h = run.history
+    told = [None if match is None else int(match[1]) for match in map(_TOKEN.fullmatch, h.error.names)]
+    rows = np.flatnonzero((h.kind == vocabulary.OK) & (h.process >= 0) & h.f.rows_with(ACQUIRE))
+    found = {}
+    for row in rows.tolist():
+        code = int(h.error.codes[row])
+        token = int(h.value[row]) if h.value[row] >= 0 else told[code] if code >= 0 else None
+        if token is not None:
+            found[row] = token
+    return found
+
+
+def _larger(tokens: Mapping[int, int], first: int, second: int) -> int:
+    return second if tokens[second] > tokens[first] else first
+
 
 def check(run: Run) -> CheckOutcome:
     """Acquires whose token is not larger than that of one which had ended before they were invoked, or whose token
-    another one has as well. Without tokens nothing is asked."""
+    another one has as well. Any integer is a token. Without tokens nothing is asked."""
     h = run.history
-    rows = np.flatnonzero((h.kind == vocabulary.OK) & (h.process >= 0) & h.f.rows_with(ACQUIRE) & (h.value > 0))
+    tokens = tokens_of(run)
+    rows = list(tokens)
     figures: dict[str, object] = {"tokens": len(rows)}
-    if not len(rows):
+    if not rows:
         return CheckOutcome(VALID, 0, "no fencing tokens were given", (), figures)
     wrong: list[tuple[int, int]] = []
     owner: dict[int, int] = {}
-    for row in rows.tolist():  # by the ends of acquires: what one sees of others' ends lies before it
-        token, call = int(h.value[row]), int(h.partner[row])
-        before = rows[rows < call]
-        newest = int(before[np.argmax(h.value[before])]) if len(before) else -1
+    largest = list(accumulate(rows, partial(_larger, tokens)))
+    for row in rows:  # by the ends of acquires: what one sees of others' ends lies before it
+        token, before = tokens[row], bisect_left(rows, int(h.partner[row]))
         if token in owner:
             wrong.append((owner[token], row))
-        elif newest >= 0 and token < int(h.value[newest]):
-            wrong.append((newest, row))
+        elif before and token < tokens[largest[before - 1]]:
+            wrong.append((largest[before - 1], row))
         owner.setdefault(token, row)
     if not wrong:
         return CheckOutcome(VALID, 0, f"{amount(len(rows), 'fencing token')}, each larger than all before", (), figures)
     examples = tuple(
         Anomaly("token-went-back", run.rows_of(first, row), 0, None,
-                {"token": int(h.value[row]), "after": int(h.value[first])})
+                {"token": tokens[row], "after": tokens[first]})
         for first, row in wrong[:MAX_EXAMPLES]
     )  # fmt: skip
     text = f"{len(wrong):,} of {amount(len(rows), 'fencing token')} not larger than one before"
@@ -52,4 +80,5 @@ CHECK = RunCheck(
     one="fencing token was not larger than one before",
     more="fencing tokens were not larger than one before",
     function=check,
+    happens=True,
 )

@@ -29,4 +29,5 @@ CHECK = RunCheck(
     anomaly="invariant-broken",
     subjects=(ANY,),
     function=check,
+    leads=True,
 )

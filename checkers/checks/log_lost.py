@@ -18,14 +18,15 @@ def check(run: Run) -> CheckOutcome:
     """Values of confirmed appends (``confirmed-lost``), and others that were polled (``seen-lost``), that the read
     of the whole log at the end lacks.
 
-    Asked of what ended before that read began, and of logs whose end it found; a log of which it did not makes a run
-    without losses *unknown*.
+    Asked of what ended before that read began, and of logs whose end it found, or that are gone as a whole
+    (``Logs.gone``); any other log makes a run without losses *unknown*.
     """
     logs = Logs(run)
     h = run.history
     calls = logs.rows(vocabulary.INVOKE, "scan")
     known = np.unique(logs.key(np.concatenate([logs.appended, logs.polled])))
-    whole = np.unique(logs.key(logs.ends("scan")))
+    gone = logs.gone(int(run.test.get("options", {}).get("logs", 1)))
+    whole = np.union1d(np.unique(logs.key(logs.ends("scan"))), gone)
     begun = {int(key): int(calls[h.key[calls] == key][0]) for key in whole}
     there = _names(logs, logs.scanned)
 
@@ -46,6 +47,9 @@ def check(run: Run) -> CheckOutcome:
         found = (*examples(run, "confirmed-lost", [(row,) for row in lost.tolist()], logs),
                  *examples(run, "seen-lost", [(row,) for row in seen.tolist()], logs))  # fmt: skip
         text = f"{len(lost):,} of {amount(len(logs.appended), 'confirmed append')} lost, {len(seen):,} others were read"
+        if len(gone):
+            figures["gone"] = gone
+            text += f"; {amount(len(gone), 'log is', 'logs are')} not there any more, by every answer"
         return CheckOutcome(INVALID, count, text, found[:MAX_EXAMPLES], figures)
     if unread:
         return CheckOutcome(UNKNOWN, 0, f"log {unread[0]} was not read to its end", (), figures)

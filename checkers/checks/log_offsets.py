@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
+
 import numpy as np
 
 from checkers.api import RunCheck
@@ -14,6 +16,9 @@ from stormproof.text import amount
 from stormproof.vocabulary import LOGS
 
 Found = list[tuple[int, ...]]
+Tell = Callable[[CheckOutcome, Mapping[str, CheckOutcome]], list[str]]
+AFTER_LOSS = "after-loss"
+"""The figure that says how many anomalies of each kind follow from a loss."""
 
 
 def check(run: Run) -> CheckOutcome:
@@ -42,11 +47,34 @@ def judge(run: Run, logs: Logs, rows: Int64s, noun: str, went_back: str) -> Chec
     counts = {kind: len(those) for kind, those in found.items()}
     count = sum(counts.values())
     seen = amount(len(np.unique(same((key, offset)))), noun)
+    after_loss = {kind: _after_loss(logs, found[kind]) for kind in ("two-values", went_back)}
+    figures: dict[str, object] = {**counts, AFTER_LOSS: after_loss}
     if not count:
-        return CheckOutcome(VALID, 0, f"{seen}, each with one value", (), counts)
+        return CheckOutcome(VALID, 0, f"{seen}, each with one value", (), figures)
     some = [one for kind, those in found.items() for one in examples(run, kind, those, logs)]
     told = ", ".join(f"{number:,} {kind}" for kind, number in counts.items() if number)
-    return CheckOutcome(INVALID, count, f"of {seen}: {told}", tuple(some[:MAX_EXAMPLES]), counts)
+    return CheckOutcome(INVALID, count, f"of {seen}: {told}", tuple(some[:MAX_EXAMPLES]), figures)
+
+
+def _after_loss(logs: Logs, found: Found) -> int:
+    """How many of these follow from a loss: the log was read to its end, and one of two entries is not there, so that
+    its offset was given to another entry, or to a later one."""
+    pairs = np.asarray(found, dtype=np.int64).reshape(-1, 2)
+    read = isin(logs.key(pairs[:, 0]), logs.key(logs.ends(logs.words.scan)))
+    there = same((logs.key(logs.scanned), logs.value(logs.scanned)))
+    gone = [~isin(same((logs.key(rows), logs.value(rows))), there) for rows in pairs.T]
+    return int(np.count_nonzero(read & (gone[0] | gone[1])))
+
+
+def told_by_kinds(words: Mapping[str, tuple[str, str]], loss: str) -> Tell:
+    """A clause for each kind, without those that follow from what the check ``loss`` tells."""
+
+    def tell(outcome: CheckOutcome, invalid: Mapping[str, CheckOutcome]) -> list[str]:
+        after = outcome.figures[AFTER_LOSS] if loss in invalid else {}
+        counts = {kind: outcome.figures[kind] - after.get(kind, 0) for kind in words}
+        return [amount(count, *words[kind]) for kind, count in counts.items() if count]
+
+    return tell
 
 
 def _differing(rows: Int64s, group: Int64s, what: Int64s) -> Found:
@@ -78,7 +106,13 @@ CHECK = RunCheck(
     anomaly="log-offsets",
     decides=True,
     subjects=(LOGS,),
-    one="offset of a log was not what it was",
-    more="offsets of logs were not what they were",
     function=check,
+    tell=told_by_kinds({
+        "two-values": ("offset of a log had two values", "offsets of logs had two values"),
+        "two-offsets": ("value was stored twice", "values were stored twice"),
+        "from-nowhere": ("value was in a log that nobody put there", "values were in logs that nobody put there"),
+        "append-went-back": ("append got no larger offset than an earlier one",
+                             "appends got no larger offsets than earlier ones"),
+    }, "log-lost"),
+    happens=True,
 )

@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from checkers.api import RunCheck
-from checkers.logs import Logs, examples, same
+from checkers.checks.log_offsets import AFTER_LOSS, told_by_kinds
+from checkers.logs import Logs, examples, isin, same
 from checkers.run import Run
 from stormproof import vocabulary
 from stormproof.contracts.check import INVALID, MAX_EXAMPLES, VALID, CheckOutcome
@@ -36,12 +37,22 @@ def check(run: Run) -> CheckOutcome:
     found = {"went-back": _pairs(rows, previous, ~seek & (offset <= position)),
              "skipped": _pairs(rows, previous, ~seek & (between > 0))}  # fmt: skip
     counts = {kind: len(those) for kind, those in found.items()}
+    figures = {**counts, AFTER_LOSS: {"went-back": _after_loss(logs, found["went-back"])}}
     count, polls = sum(counts.values()), amount(len(logs.polled), "poll")
     if not count:
-        return CheckOutcome(VALID, 0, f"{polls}, each of the entry after the one before", (), counts)
+        return CheckOutcome(VALID, 0, f"{polls}, each of the entry after the one before", (), figures)
     some = [one for kind, those in found.items() for one in examples(run, kind, those, logs)]
     told = ", ".join(f"{number:,} {kind}" for kind, number in counts.items() if number)
-    return CheckOutcome(INVALID, count, f"of {polls}: {told}", tuple(some[:MAX_EXAMPLES]), counts)
+    return CheckOutcome(INVALID, count, f"of {polls}: {told}", tuple(some[:MAX_EXAMPLES]), figures)
+
+
+def _after_loss(logs: Logs, found: list[tuple[int, ...]]) -> int:
+    """How many readers went back since the log had: what they had been given last is not there in the end."""
+    before = np.asarray([pair[0] for pair in found if len(pair) > 1], dtype=np.int64)
+    polled = before[logs.run.history.f.rows_with("poll")[before]]
+    read = isin(logs.key(polled), logs.key(logs.ends("scan")))
+    there = same((logs.key(logs.scanned), logs.value(logs.scanned)))
+    return int(np.count_nonzero(read & ~isin(same((logs.key(polled), logs.value(polled))), there)))
 
 
 def _pairs(rows: Int64s, previous: Int64s, wrong: Bools) -> list[tuple[int, ...]]:
@@ -55,7 +66,8 @@ CHECK = RunCheck(
     anomaly="log-reads",
     decides=True,
     subjects=(LOGS,),
-    one="read of a log went back or skipped entries",
-    more="reads of logs went back or skipped entries",
     function=check,
+    tell=told_by_kinds({"went-back": ("read of a log went back", "reads of logs went back"),
+                        "skipped": ("read of a log skipped entries", "reads of logs skipped entries")}, "log-lost"),
+    happens=True,
 )

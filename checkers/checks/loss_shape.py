@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from checkers import kernels
 from checkers.api import ByParts, Example, RunCheck, WholeRun, examples_of
+from checkers.checks.lost import lost_of
 from checkers.history import dense
 from checkers.run import Run
 from stormproof.contracts.check import INVALID, MAX_EXAMPLES, UNKNOWN, VALID, Anomaly, CheckOutcome
@@ -81,14 +82,18 @@ def conclude(parts: Sequence[Found], whole: WholeRun) -> CheckOutcome:
 
     One survived *before* a lost message if it was confirmed before the lost one was sent, *after* it if it was sent
     after the lost one was confirmed. An old copy that comes back loses a postfix, a store that is emptied the whole or
-    a prefix, a log that is mended a middle.
+    a prefix, a log that is mended a middle. Where takes that named no message account for some, all that did not come
+    are counted.
     """
     queues = [(key, rows) for part in parts for key, rows in part.gone.items()]
-    undecided = sum(len(rows[0]) for key, rows in queues if key in whole.open_queues)
-    count = sum(len(rows[0]) for _, rows in queues) - undecided
+    missing: Counter[int] = Counter()
+    for key, rows in queues:
+        missing[key] += len(rows[0])
+    split = {key: lost_of(key, number, whole) for key, number in missing.items()}
+    count, undecided = sum(lost for lost, _ in split.values()), sum(each for _, each in split.values())
     figures: dict[str, Any] = {"lost": count, "undecided": undecided}
     if not count and undecided:
-        text = f"{amount(undecided, 'confirmed message')} may be lost: not delivered, but not all was drained"
+        text = f"{amount(undecided, 'confirmed message')} may be lost: not delivered, but may be somewhere still"
         return CheckOutcome(UNKNOWN, 0, text, (), figures)
     if not count:
         return CheckOutcome(VALID, 0, "no confirmed message is lost", (), figures)
@@ -96,7 +101,7 @@ def conclude(parts: Sequence[Found], whole: WholeRun) -> CheckOutcome:
     counts: Counter[str] = Counter()
     examples: list[Example] = []
     for key, (sent, confirmed, places) in queues:
-        if key in whole.open_queues:
+        if not split[key][0]:
             continue
         shapes = _shapes(sent, confirmed, [part.survived[key] for part in parts if key in part.survived])
         counts.update(shapes.tolist())

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,6 +13,7 @@ from checkers.api import ByParts, Example, RunCheck, WholeRun, examples_of
 from checkers.run import SECOND, Run
 from stormproof.contracts.check import INVALID, MAX_EXAMPLES, UNKNOWN, VALID, Anomaly, CheckOutcome
 from stormproof.history.columns import Int64s
+from stormproof.text import amount
 from stormproof.vocabulary import MESSAGES
 
 
@@ -63,38 +64,62 @@ def _losses(run: Run, gone: Int64s) -> Losses:
 def conclude(parts: Sequence[Found], whole: WholeRun) -> CheckOutcome:
     """``window`` of the figures is when lost messages were sent, in seconds of the run: the first, the last.
 
-    Undecided (unknown) for a queue whose drain did not finish, unless its depth was read as zero after
-    everything else: then it holds nothing that could still be delivered.
+    Undecided (unknown) for a queue whose drain did not finish, unless its depth was read as zero after everything else:
+    then it holds nothing that could still be delivered. In any other queue, takes that named no message account for
+    some of what is missing (``Run.accounts``); beyond that, messages are lost, though nobody can tell which.
     """
     confirmed = sum(part.confirmed for part in parts)
     if not any(part.queues for part in parts):
         figures: dict[str, Any] = {"confirmed": confirmed, "undecided": 0, "by_node": {}}
         return CheckOutcome(VALID, 0, f"all {confirmed:,} confirmed messages were delivered", (), figures)
-    losses = [(key, told) for part in parts for key, told in part.queues.items()]
-    lost = [told for key, told in losses if key not in whole.open_queues]
-    maybe = [(told.place, key, told.count) for key, told in losses if key in whole.open_queues]
-    count, undecided = sum(told.count for told in lost), sum(number for _, _, number in maybe)
+    missing: dict[int, list[Losses]] = {}
+    for part in parts:
+        for key, told in part.queues.items():
+            missing.setdefault(key, []).append(told)
+    split = {key: lost_of(key, sum(each.count for each in told), whole) for key, told in missing.items()}
+    lost = [each for key, told in missing.items() if split[key][0] for each in told]
+    count, undecided = sum(each for each, _ in split.values()), sum(each for _, each in split.values())
     figures = {"confirmed": confirmed, "undecided": undecided, "by_node": _by_node(lost)}
     if count:
         figures["window"] = {"from": round(min(told.since for told in lost) / SECOND, 6),
                              "to": round(max(told.until for told in lost) / SECOND, 6)}  # fmt: skip
         text = f"{count:,} of {confirmed:,} confirmed messages were never delivered"
+        if accounted := sum(told.count for told in lost) - count:
+            figures["accounted"] = accounted
+            text = f"at least {text}: {count + accounted:,} did not come, and {_may_have(accounted)}"
+        if gone := sorted(whole.gone_queues.keys() & {key for key, (each, _) in split.items() if each}):
+            figures["gone"] = gone
+            text += f"; queue {', '.join(map(str, gone[:5]))} is not there any more, by every answer of the drain"
         return CheckOutcome(INVALID, count, text, examples_of(told.examples for told in lost), figures)
-    reason = whole.open_queues[min(maybe)[1]]
-    text = f"{undecided:,} of {confirmed:,} confirmed messages were not delivered, but the queue was not drained"
-    return CheckOutcome(UNKNOWN, 0, f"{text}: {reason}", (), figures)
+    text = f"{undecided:,} of {confirmed:,} confirmed messages were not delivered"
+    first = min((told.place, key) for key, each in missing.items() for told in each)[1]
+    reason = whole.open_queues.get(first)
+    why = _may_have(undecided) if reason is None else f"the queue was not drained: {reason}"
+    return CheckOutcome(UNKNOWN, 0, f"{text}, but {why}", (), figures)
+
+
+def _may_have(count: int) -> str:
+    return f"takes that named none may have had {count:,} of them"
+
+
+def lost_of(queue: int, missing: int, whole: WholeRun) -> tuple[int, int]:
+    """How many of a queue's ``missing`` messages are lost, and how many may not be."""
+    account = missing if queue in whole.open_queues else int(min(missing, whole.accounts.get(queue, 0)))
+    return missing - account, account
 
 
 check = ByParts(find, conclude)
 
 
 def missing(run: Run) -> tuple[Int64s, Int64s]:
-    """Numbers of the messages that are lost, and of those of which that can't be told."""
+    """Numbers of the messages that are lost, and of those of which that can't be told: all that are missing from a
+    queue in which takes that named none account for some."""
     messages = run.messages
     gone = np.flatnonzero((messages.state == kernels.ACKED) & (messages.deliveries == 0))
     if not len(gone):
         return gone, gone
-    undecided = np.isin(messages.key[gone], np.asarray(list(run.open_queues), dtype=np.int32))
+    unsure = {*run.open_queues, *run.accounts}
+    undecided = np.isin(messages.key[gone], np.asarray(list(unsure), dtype=np.int32))
     return gone[~undecided], gone[undecided]
 
 
@@ -118,14 +143,25 @@ def _anomaly(run: Run, message: int) -> Anomaly:
     )
 
 
+ONE, MORE = "confirmed message was never delivered", "confirmed messages were never delivered"
+
+
+def tell(outcome: CheckOutcome, invalid: Mapping[str, CheckOutcome]) -> list[str]:
+    """How many are lost for certain, and whether a queue is gone as a whole."""
+    least = "at least " if outcome.figures.get("accounted") else ""
+    gone = ", ".join(f"queue {queue}" for queue in outcome.figures.get("gone", ())[:3])
+    return [f"{least}{amount(outcome.count, ONE, MORE)}{f' ({gone} is gone as a whole)' if gone else ''}"]
+
+
 CHECK = RunCheck(
     name="lost",
     guarantee="every confirmed message is delivered",
     anomaly="lost",
     decides=True,
     subjects=(MESSAGES,),
-    one="confirmed message was never delivered",
-    more="confirmed messages were never delivered",
+    one=ONE,
+    more=MORE,
+    tell=tell,
     speaks_when_held=True,
     function=check,
     by_parts=check,

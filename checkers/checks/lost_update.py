@@ -30,7 +30,7 @@ def check(run: Run) -> CheckOutcome:
     h = run.history
     ended = (h.process >= 0) & h.f.rows_with(UPDATE)
     rows = np.flatnonzero(ended & (h.kind == vocabulary.OK))
-    refused = int(np.count_nonzero(ended & (h.kind == vocabulary.FAIL) & h.error.rows_with(FENCED)))
+    refused = int(np.count_nonzero(ended & (h.kind == vocabulary.FAIL) & h.error.rows_containing(FENCED)))
     figures: dict[str, object] = {"updates": len(rows), "refused": refused}
     if not len(rows):
         return CheckOutcome(UNKNOWN, 0, "nothing was updated under the lock", (), figures)
@@ -74,4 +74,5 @@ CHECK = RunCheck(
     more="updates under the lock were overwritten unseen",
     speaks_when_held=True,
     function=check,
+    happens=True,
 )

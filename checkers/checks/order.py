@@ -71,5 +71,6 @@ CHECK = RunCheck(
     anomaly="order",
     subjects=(MESSAGES,),
     function=check,
+    happens=True,
     by_parts=check,
 )

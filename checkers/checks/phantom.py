@@ -132,5 +132,6 @@ CHECK = RunCheck(
     one="message was delivered without having been sent",
     more="messages were delivered without having been sent",
     function=check,
+    happens=True,
     by_parts=check,
 )

@@ -2,25 +2,93 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
 from checkers.api import RunCheck
 from checkers.run import Run
+from stormproof import vocabulary
 from stormproof.contracts.check import INVALID, UNKNOWN, VALID, Anomaly, CheckOutcome
-from stormproof.vocabulary import ANY
+from stormproof.contracts.fault import LOSES_SYNCED
+from stormproof.history.ledger import FaultWindow
+from stormproof.vocabulary import ANY, shown_service
+
+STATE, ERRORS = "state", "repair_errors"
+"""Details of an anomaly: what the nodes say, and what went wrong with repairs."""
 
 
 def check(run: Run) -> CheckOutcome:
-    """Violated when the cluster was not healthy within the bound after the last heal; the anomaly tells the state
-    of each node then. Unknown when the run did not get that far."""
+    """Violated when the cluster was not healthy within the bound after the last heal, or, on real nodes, after the
+    repair; the anomaly tells the state of each node then.
+
+    Unknown when the run did not get that far. On real nodes unknown as well after faults that took synced data, or that
+    could not be healed: then nobody promises that a cluster serves again.
+    """
     found = run.info.get("recovery")
     if not found:
         return CheckOutcome(UNKNOWN, 0, "the run ended before its faults were healed")
-    seconds, bound = float(found["seconds"]), float(found["bound"])
-    figures = {"recovered_s": round(seconds, 6)}
-    if found["healthy"]:
-        return CheckOutcome(VALID, 0, f"the cluster was healthy {seconds:.3g} s after the last heal", (), figures)
-    anomaly = Anomaly("not-recovered", (), detail={"seconds": seconds, "bound": bound, "state": found["state"]})
-    summary = f"the cluster was not healthy {bound:g} s after the last heal: {found['state']}"
-    return CheckOutcome(INVALID, 1, summary, (anomaly,), figures)
+    last = found if run.in_process else run.recovered or found
+    figures = {"recovered_s": round(float(last["seconds"]), 6)}
+    if last["healthy"]:
+        since = "the repair" if last is not found else "the last heal"
+        text = f"the cluster was healthy {float(last['seconds']):.3g} s after {since}{_repair_errors(run)}"
+        return CheckOutcome(VALID, 0, text, (), figures)
+    text = never_again(run, last)
+    if not run.in_process and (excuse := _excuse(run)):
+        return CheckOutcome(UNKNOWN, 0, f"{text}; not judged, since {excuse}", (), figures)
+    detail = {"seconds": float(last["seconds"]), "bound": float(last["bound"]), STATE: last["state"]}
+    if errors := found.get(ERRORS):
+        detail[ERRORS] = list(errors)
+    return CheckOutcome(INVALID, 1, text, (Anomaly("not-recovered", (), detail=detail),), figures)
+
+
+_NOT_HEALTHY, _NEVER = "was not healthy again", "never served again"
+
+
+def tell(outcome: CheckOutcome, invalid: Mapping[str, CheckOutcome]) -> list[str]:
+    """What happened, without what the nodes say, which a verdict's sentence tells last."""
+    return [outcome.summary.partition(";")[0]]
+
+
+def never_again(run: Run, last: Mapping[str, Any]) -> str:
+    """What a person is told of a cluster that was not healthy in the end, with what its nodes say."""
+    found = run.info.get("recovery") or {}
+    since = "the repair" if last is found.get("after_repair") else "the last heal"
+    did = _NOT_HEALTHY if _served(run) else _NEVER
+    waited = f"it was given {float(last['bound']):g} s after {since}"
+    return f"the cluster {did}; {waited}: {last['state']}{_repair_errors(run)}"
+
+
+def _repair_errors(run: Run) -> str:
+    errors = (run.info.get("recovery") or {}).get(ERRORS) or ()
+    return "".join(f"; a repair failed: {error}" for error in errors)
+
+
+def _served(run: Run) -> bool:
+    """Whether a client's operation that shows service succeeded once all faults were healed."""
+    phases = {phase.get("name"): phase for phase in run.info.get("phases") or ()}
+    if "heal" not in phases:
+        return True
+    h = run.history
+    shows = np.asarray([shown_service(name) is not None for name in h.f.names] or [False])
+    done = (h.kind == vocabulary.OK) & (h.process >= 0) & (h.time >= int(phases["heal"]["start"])) & shows[h.f.codes]
+    return bool(done.any())
+
+
+def _excuse(run: Run) -> str:
+    """Why a cluster need not serve again after the run's faults; empty: it has to."""
+    for fault in run.faults:
+        if LOSES_SYNCED in fault.effects:
+            return f"{_named(fault)} took what the disk had confirmed"
+        if (fault.end is None) == (fault.error is None):
+            return f"{_named(fault)} could not be healed"
+    return ""
+
+
+def _named(fault: FaultWindow) -> str:
+    return f"the fault {fault.fault} {fault.kind} #{fault.id}".replace("  ", " ")
 
 
 CHECK = RunCheck(
@@ -30,4 +98,6 @@ CHECK = RunCheck(
     subjects=(ANY,),
     headline_figures=True,
     function=check,
+    leads=True,
+    tell=tell,
 )

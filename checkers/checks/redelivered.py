@@ -15,12 +15,12 @@ from stormproof.vocabulary import MESSAGES, TRANSACTIONS
 
 def find(run: Run) -> repeats.Found:
     """Repeated deliveries that ``duplicated`` does not forbid."""
-    return repeats.find(run, (kernels_delivery.UNCONFIRMED,))
+    return repeats.find(run, (kernels_delivery.UNCONFIRMED, kernels_delivery.BUFFERED))
 
 
 def conclude(parts: Sequence[repeats.Found], whole: WholeRun) -> CheckOutcome:
     """Each extra one counts. Never invalid: who promises more promises ``at-most-once``."""
-    count = repeats.counted(parts, kernels_delivery.UNCONFIRMED)
+    count = sum(repeats.counted(parts, code) for code in (kernels_delivery.UNCONFIRMED, kernels_delivery.BUFFERED))
     if not count:
         return CheckOutcome(VALID, 0, "no message was delivered again")
     text = f"{amount(count, 'delivery', 'deliveries')} repeated a message whose ACK was not confirmed (permitted)"

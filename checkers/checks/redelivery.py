@@ -91,4 +91,5 @@ CHECK = RunCheck(
     one="redelivery did not say that it was one",
     more="redeliveries did not say that they were",
     function=check,
+    happens=True,
 )

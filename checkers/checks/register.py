@@ -35,6 +35,11 @@ def check(run: Run) -> CheckOutcome:
     return decide(run, KIND, operations_of(run), "no register was written or read")
 
 
+EXPECTED_FIRST = "expected the first value"
+"""The error of a compare-and-set that may have happened and expected what the register held at first. Its pair reads
+like a new value alone, which is what clients note that learn the expected value by doing it."""
+
+
 def operations_of(run: Run) -> dict[int, list[tuple[Operation, int]]]:
     """Register -> its operations that may have happened, each with the row of its invocation."""
     registers: dict[int, list[tuple[Operation, int]]] = {}
@@ -59,7 +64,8 @@ def _operations(run: Run) -> Iterator[tuple[int, Operation, int]]:
         elif done or (kind == vocabulary.FAIL and h.error.at(end) == NO_MATCH):
             made = (("cas", *decode_pair(value)), done)
         elif kind == vocabulary.INFO:
-            made = (("cas", *decode_pair(value)) if value >> PAIR_SHIFT else ("write", value), True)
+            known = value >> PAIR_SHIFT or h.error.at(row if end < 0 else end) == EXPECTED_FIRST
+            made = (("cas", *decode_pair(value)) if known else ("write", value), True)
         if made is not None:
             ret = None if kind == vocabulary.INFO else end
             yield int(h.key[row]), Operation(int(h.process[row]), *made, row, ret), row

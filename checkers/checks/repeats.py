@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from checkers import kernels_delivery
+from checkers import held_back, kernels_delivery
 from checkers.api import Example
 from checkers.run import Run
 from stormproof.contracts.check import MAX_EXAMPLES, Anomaly
@@ -16,22 +16,28 @@ from stormproof.history.columns import Int8s, Int64s
 BUFFERED = "buffered"
 """Word in the error of a completion whose message may have been on its way to the client before the invocation."""
 
+UNDECIDED_KIND = "after-receipt-or-held-back"
+
 _KINDS = {
     kernels_delivery.UNCONFIRMED: "redelivered-unconfirmed",
     kernels_delivery.ACKED_TWICE: "acknowledged-twice",
     kernels_delivery.AFTER_RECEIPT: "delivered-after-receipt",
+    kernels_delivery.BUFFERED: "redelivered-unconfirmed",
+    kernels_delivery.UNDECIDED: UNDECIDED_KIND,
 }
 
 
 def judge(run: Run) -> tuple[Int8s, Int64s]:
-    """Code and witness of every delivery (see ``kernels_delivery.judge_deliveries``)."""
+    """Code and witness of every delivery (see ``kernels_delivery.judge_deliveries``, ``held_back.settle``)."""
     h, messages = run.history, run.messages
     if messages.deliveries.max(initial=0) <= 1:
         count = len(messages.delivered)
         return np.zeros(count, dtype=np.int8), np.full(count, -1, dtype=np.int64)
     marked = np.asarray([*(BUFFERED in name for name in h.error.names), False], dtype=np.int8)
     buffered = marked[h.error.codes[messages.delivered]]
-    return kernels_delivery.judge_deliveries(h.kind, h.partner, messages.start, messages.delivered, buffered)
+    codes, shown_by = kernels_delivery.judge_deliveries(h.kind, h.partner, messages.start, messages.delivered, buffered)
+    held_back.settle(run, codes, shown_by, messages.delivered)
+    return codes, shown_by
 
 
 @dataclass
@@ -42,11 +48,13 @@ class Found:
     examples: list[Example]
 
 
-def find(run: Run, wanted: Sequence[int]) -> Found:
-    """The deliveries of some codes."""
+def find(run: Run, wanted: Sequence[int], *besides: int) -> Found:
+    """The deliveries of some codes. Where there are none, the examples are of the first of the other codes."""
     codes, shown_by = judge(run)
-    counts = {code: int(np.count_nonzero(codes == code)) for code in wanted}
-    places = np.flatnonzero(np.isin(codes, wanted)) if any(counts.values()) else np.empty(0, dtype=np.int64)
+    counts = {code: int(np.count_nonzero(codes == code)) for code in (*wanted, *besides)}
+    groups = (wanted, *((code,) for code in besides))
+    shown = next((group for group in groups if any(counts[code] for code in group)), ())
+    places = np.flatnonzero(np.isin(codes, shown)) if shown else np.empty(0, dtype=np.int64)
     return Found(counts, _examples(run, codes, shown_by, places))
 
 

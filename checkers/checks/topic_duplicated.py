@@ -46,4 +46,5 @@ CHECK = RunCheck(
     one="message was delivered to a subscription again after the receipt of the ACK",
     more="messages were delivered to a subscription again after the receipt of the ACK",
     function=check,
+    happens=True,
 )

@@ -45,4 +45,5 @@ CHECK = RunCheck(
     one="message was delivered to a subscription after a later one of the same producer",
     more="messages were delivered to a subscription after a later one of the same producer",
     function=check,
+    happens=True,
 )

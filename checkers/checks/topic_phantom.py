@@ -141,4 +141,5 @@ CHECK = RunCheck(
     one="phantom message was delivered to a subscription",
     more="phantom messages were delivered to a subscription",
     function=check,
+    happens=True,
 )

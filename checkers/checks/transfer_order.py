@@ -100,4 +100,5 @@ CHECK = RunCheck(
     one="message came after one that its client had accepted later",
     more="messages came after ones that their clients had accepted later",
     function=check,
+    happens=True,
 )

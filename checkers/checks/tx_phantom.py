@@ -64,4 +64,5 @@ CHECK = RunCheck(
     one="phantom message was delivered that no transaction had sent",
     more="phantom messages were delivered that no transaction had sent",
     function=check,
+    happens=True,
 )

@@ -33,6 +33,7 @@ def check(run: Run) -> CheckOutcome:
     begins = np.flatnonzero(np.diff(message, prepend=-1) | (np.diff(mark, prepend=-1) != 0))
     start = np.append(begins, len(rows)).astype(np.int64)
     words = np.asarray([*(BUFFERED in name for name in h.error.names), False], dtype=np.int8)
+    # Whoever is sent transfers marks itself what it had in its buffer.
     codes, shown_by = kernels_delivery.judge_deliveries(h.kind, h.partner, start, rows, words[h.error.codes[rows]])
     forbidden = np.flatnonzero(codes >= kernels_delivery.ACKED_TWICE)
     copies = np.bincount(message[begins], minlength=1) if len(begins) else np.zeros(1, dtype=np.int64)
@@ -59,4 +60,5 @@ CHECK = RunCheck(
     one="duplicate came without a mark that tells it",
     more="duplicates came without a mark that tells them",
     function=check,
+    happens=True,
 )

@@ -82,4 +82,5 @@ CHECK = RunCheck(
     one="time a watch went back or left events out",
     more="times watches went back or left events out",
     function=check,
+    happens=True,
 )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from checkers.api import RunCheck
-from checkers.checks.log_offsets import judge
+from checkers.checks.log_offsets import judge, told_by_kinds
 from checkers.run import Run
 from checkers.watches import Watches
 from stormproof.contracts.check import CheckOutcome
@@ -28,7 +28,13 @@ CHECK = RunCheck(
     anomaly="watch-values",
     decides=True,
     subjects=(WATCHES,),
-    one="revision of a key was not what it was",
-    more="revisions of keys were not what they were",
     function=check,
+    tell=told_by_kinds({
+        "two-values": ("revision of a key had two values", "revisions of keys had two values"),
+        "two-revisions": ("value was stored twice", "values were stored twice"),
+        "from-nowhere": ("value was told that nobody had put", "values were told that nobody had put"),
+        "put-went-back": ("put got no larger revision than an earlier one",
+                          "puts got no larger revisions than earlier ones"),
+    }, "watch-lost"),
+    happens=True,
 )

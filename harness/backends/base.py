@@ -12,6 +12,7 @@ from typing import Any, ClassVar, TypeVar
 
 from harness.backends import network, process, usage
 from harness.backends.shell import Channel, Output, Shell
+from stormproof.apart import at_home
 from stormproof.contracts.backend import FILES, KILL, LINKS, PAUSE, Backend, CommandResult, Link, ProcessState, Usage
 from stormproof.contracts.option import Option
 from stormproof.contracts.topology import Topology, machine_of
@@ -95,7 +96,8 @@ class ShellBackend(Backend):
 
     async def exec(self, node: str, command: str, timeout: float = CALL_LIMIT) -> CommandResult:
         """Run a shell command on a node as root; raises BackendError when it takes longer than ``timeout``."""
-        output = await self._shell(self._work, node).run(command, timeout)
+        # Connections of a system's clients ask from other loops.
+        output = await at_home(lambda: self._shell(self._work, node).run(command, timeout))
         return CommandResult(output.status, output.text)
 
     async def upload(self, node: str, content: bytes, path: str) -> None:

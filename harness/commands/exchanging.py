@@ -44,12 +44,28 @@ def export(
 
 
 def import_(
-    file: Annotated[Path, typer.Argument(help="a history: EDN of Jepsen, or JSON lines with process, type, f, value")],
+    file: Annotated[Path, typer.Argument(help="a history: EDN or a log of Jepsen, or JSON lines with process, type, f, "
+                                         "value")],
     workload: Annotated[str, typer.Option(help="what it is about: register, lock, lease, queue or consume-last")],
     system: Annotated[str, typer.Option(help="a name for what was tested")] = "outside",
     failed_cas: Annotated[
-        str, typer.Option(help="a cas that ended fail: did-not-happen (Jepsen), or did-not-match (an observation)")
-    ] = "did-not-happen",
+        str | None,
+        typer.Option(help="a cas that ended fail: did-not-happen, or did-not-match (an observation)  [default: as the "
+                     "format has it]"),
+    ] = None,
+    initial: Annotated[
+        str | None, typer.Option(metavar="VALUE", help="what registers hold at first, as JSON or EDN  [default: nil]")
+    ] = None,
+    reentrant: Annotated[
+        bool, typer.Option("--reentrant", help="with --workload lock: its holder may acquire it again")
+    ] = False,
+    pass_over: Annotated[
+        list[str] | None,
+        typer.Option(metavar="PROCESS", help="a process that is no client; may be repeated  [the nemesis never is]"),
+    ] = None,
+    allow_empty: Annotated[
+        bool, typer.Option("--allow-empty", help="a history without operations is valid, not unknown")
+    ] = False,
     store: StoreOption = DEFAULT_STORE,
     max_history: MaxHistoryOption = None,
     as_json: JsonOption = False,
@@ -58,17 +74,21 @@ def import_(
     from checkers.run_check import check_run
     from checkers.verdict import write_verdict
     from harness.exchange import import_run
+    from harness.foreign import Choices
     from reports.run_page import write_report
 
     set_max_history(max_history)
-    run_dir = import_run(file, workload, store, system=system, failed_cas=failed_cas)
+    choices = Choices(failed_cas, initial, reentrant, tuple(pass_over or ()), allow_empty)
+    run_dir, found = import_run(file, workload, store, system=system, choices=choices)
     verdict = check_run(run_dir)
     write_verdict(run_dir, verdict, None)
     page = write_report(run_dir)
     if as_json:
-        print_json({"run": run_dir.name, "verdict": verdict.verdict, "sentence": verdict.sentence, "report": str(page)})
+        print_json({"run": run_dir.name, "verdict": verdict.verdict, "sentence": verdict.sentence, "report": str(page),
+                    "operations": found.operations, "passed_over": found.passed_over})  # fmt: skip
     else:
         print(verdict.sentence)
+        print(f"  read       {found.told()}")
         print(f"  run        {run_dir}")
         print(f"  report     {page}")
     raise typer.Exit(EXIT_OF[verdict.verdict])

@@ -27,6 +27,7 @@ from harness.output import print_json
 from harness.progress import console
 from stormproof.errors import UsageError
 from stormproof.history.bounds import set_max_history
+from stormproof.text import escaped
 
 LIST_HELP = "systems, workloads, nemeses, checks, backends, bugs, states, points or all; or the name of one of these"
 MEMORY_HELP = "what judging may take on a machine, as 2G: by default three quarters of its memory"
@@ -120,7 +121,7 @@ def compare(
     if as_json:
         print_json(found.to_json())
     else:
-        print("\n".join(found.lines()))
+        print("\n".join(map(escaped, found.lines())))
 
 
 def report(

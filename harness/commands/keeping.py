@@ -10,7 +10,7 @@ import typer
 from harness.commands.common import DEFAULT_STORE, JsonOption, StoreOption
 from harness.output import print_json
 from stormproof.errors import EXIT_ERROR, StormproofError, UsageError
-from stormproof.text import amount, size
+from stormproof.text import amount, escaped, size
 
 NamesArgument = Annotated[list[str], typer.Argument(help="run ids, unique beginnings of them, folders, or `latest`")]
 
@@ -49,7 +49,7 @@ def gc(
         for run in found.going:
             print(f"{done} {run.run_dir.name} ({size(run.size)})")
         for run in found.staying:
-            print(f"not removed: {run.run_dir.name}: {run.why}")
+            print(f"not removed: {escaped(run.run_dir.name)}: {escaped(run.why)}")
         freed = sum(run.size for run in found.going)
         print(f"{done} {amount(len(found.going), 'run')}, {size(freed)}; {amount(found.left, 'run')}, "
               f"{size(found.left_size)} {'would be ' if dry_run else ''}left")
@@ -72,7 +72,7 @@ def pin(
     runs_of = Store(store)
     if not runs:
         for run_dir, why in pinned(runs_of.runs()):
-            print(run_dir.name + (f": {why}" if why else ""))
+            print(run_dir.name + (f": {escaped(why)}" if why else ""))
         return
     for run_dir in [runs_of.resolve(name) for name in runs]:
         pin_run(run_dir, reason)

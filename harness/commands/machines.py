@@ -23,6 +23,7 @@ from harness.progress import console
 from stormproof.errors import EXIT_ERROR, BackendError, UsageError
 from stormproof.history.bounds import set_max_history
 from stormproof.store import Store, damaged_runs
+from stormproof.text import escaped
 
 
 def heal(store: StoreOption = DEFAULT_STORE) -> None:
@@ -37,12 +38,12 @@ def heal(store: StoreOption = DEFAULT_STORE) -> None:
     for run_dir in kept_runs(store):
         lines += [f"{run_dir.name}: {line}" for line in sentences(ask(run_dir, {"do": "heal"})["lines"])]
     for line in lines:
-        print(line)
+        print(escaped(line))
     if not lines:
         print("nothing to heal")
     damaged = damaged_runs(Store(store))
     for reason in damaged:
-        print(f"not known whether it needs healing: {reason}", file=sys.stderr)
+        print(f"not known whether it needs healing: {escaped(reason)}", file=sys.stderr)
     if damaged:
         raise typer.Exit(EXIT_ERROR)
 
@@ -99,7 +100,7 @@ def recover(
     set_max_history(max_history)
     lines = recover_store(store, runs or [])
     for line in lines:
-        print(line)
+        print(escaped(line))
     if not lines:
         print("nothing to recover")
 

@@ -1,28 +1,26 @@
 """The child process of `stormproof systems check`: machines, the system on them, and the items, one after the other.
 
-``python -m harness.contract.suite RUN_DIR [PLUGIN...]`` reports on standard output, one JSON object a line; what it
+``python -m harness.contract.suite RUN_DIR [PLUGINS]`` reports on standard output, one JSON object a line; what it
 hears on standard input is as in ``harness.test_runner``.
 """
 
 from __future__ import annotations
 
-import asyncio
-import logging
 import secrets
-import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from harness import plugins
 from harness.backends.catalog import BACKENDS
+from harness.child import Watch, run_child
 from harness.contract.clients import ITEMS, MOST_HOSTS
 from harness.contract.core import FAILED, OK, SKIPPED, Bench, Item, Outcome, tried
 from harness.contract.life import BEGIN, END
 from harness.deployment import demands_of, topology_of
-from harness.test_runner import ControlChannel, Interrupted, tell_parent
+from harness.test_runner import ControlChannel, Interrupted, tell_error, tell_parent
 from nodes.systems.catalog import SYSTEMS
 from nodes.systems.stomp_connection import StompQueues
 from stormproof.contracts.cluster import Cluster, Deployment
@@ -93,12 +91,14 @@ def _connection(cluster: Cluster, has_queues: bool) -> Any:
     return StompQueues("/queue/{}".format, depth, login=(cluster.login, cluster.passcode), sending={}, subscribing={})
 
 
-async def main(run_dir: Path, plugged: Sequence[str] = ()) -> int:
+async def main(watch: Watch, run_dir: Path, plugged: Path | None) -> int:
     """Check; the exit status is 0 when that came to its end, 3 otherwise."""
     control = ControlChannel()
+    watch.blocked = control.fail
     await control.open()
     try:
-        plugins.load(plugged)
+        if plugged is not None:
+            plugins.load_from(plugged)
         test = Test.from_json(read_run(run_dir)["test"])
         bench = bench_of(test, run_dir)
         try:
@@ -119,7 +119,5 @@ async def _provisioned(bench: Bench, test: Test, run_dir: Path) -> None:
     await check(bench, lambda outcome: tell_parent({"event": "item", **asdict(outcome)}))
 
 
-
 if __name__ == "__main__":
-    logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(name)s %(message)s")
-    sys.exit(asyncio.run(main(Path(sys.argv[1]), sys.argv[2:])))
+    run_child(main, tell_error)

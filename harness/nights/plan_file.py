@@ -7,13 +7,13 @@ import itertools
 import random
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from harness.config_file import INTEGER, NUMBER, STRING, TABLE, Key, check_keys, near, read_toml
 from harness.reproductions.recipes import find_recipe, recipes
-from harness.settings import make_test
+from harness.settings import make_test, with_new_names
 from harness.sim.mutants import case_of
 from harness.surface import with_surface
 from nodes.reference.bugs import BUGS
@@ -141,6 +141,7 @@ def _cells(name: str, given: Mapping[str, Any], where: str, salt: str) -> tuple[
         cell = Cell(name, system, workload, nemesis, backend, given.get("nodes"),
                     float(given.get("time-limit", 30.0)), float(given.get("rate", 17.0)), its, expected, seeds)
         try:
+            cell = replace(cell, settings=with_new_names(system, workload, nemesis, backend, its))
             cell.test(seeds[0])
         except UsageError as error:
             left_out.append(f"{cell.name}: {error}")

@@ -221,6 +221,7 @@ def run_and_judge(drawn: Seeded, seed: int, store: Path, scratch: Path, keep: st
 def repeating(case: Case, seed: int, store: Path) -> str:
     """The command that repeats one seed's run and writes its report."""
     from harness import plugins
+    from harness.settings import parse_nemesis, repeated
 
     words = ["stormproof", "test", "--backend", "sim", "--system", plugins.typed("system", case.system)]
     words += ["--workload", plugins.typed("workload", case.workload)]
@@ -229,7 +230,7 @@ def repeating(case: Case, seed: int, store: Path) -> str:
         words += ["--nodes", str(case.nodes)]
     words += ["--time-limit", f"{case.time_limit:g}", "--rate", f"{case.rate:g}", "--seed", str(seed)]
     words += ["--store", str(store)]
-    for name, value in case.settings.items():
+    for name, value in repeated(case.system, case.workload, parse_nemesis(case.nemesis), case.settings).items():
         words += ["--set", f"{name}={value}"]
     return shlex.join(words)
 

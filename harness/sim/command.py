@@ -18,7 +18,7 @@ from harness.deployment import topology_of
 from harness.outcomes import Outcomes, outcome_of
 from harness.output import print_json
 from harness.progress import console
-from harness.settings import SEEDS, parse_nemesis, with_aims
+from harness.settings import SEEDS, parse_nemesis, with_aims, with_new_names
 from harness.sim.campaign import BROKEN, Case, Seeded, SeedResult, campaign
 from harness.sim.draw import DrawnCase, Given
 from harness.sim.guided import guides_of
@@ -64,13 +64,14 @@ def cases_of(
     cases, left_out = [], []
     for system, workload, nemesis in itertools.product(systems, workloads, nemeses):
         families, aimed = with_aims(nemesis, settings)
-        case = Case(system, workload, families, nodes, time_limit, rate, with_surface(workload, aimed))
         try:
+            aimed = with_new_names(system, workload, families, "sim", aimed)
+            case = Case(system, workload, families, nodes, time_limit, rate, with_surface(workload, aimed))
             case.families(0)
         except UsageError as error:
             if len(systems) * len(workloads) * len(nemeses) == 1:
                 raise
-            left_out.append(f"{case.label()}: {error}")
+            left_out.append(f"{system}, {workload}, {nemesis}: {error}")
         else:
             cases.append(case)
     if not cases:

@@ -14,8 +14,9 @@ from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Any
 
-from harness.settings import NO_FAULTS, declared_options, with_aims
+from harness.settings import NO_FAULTS, declared_options, with_aims, with_new_names
 from harness.sim.campaign import Case
+from nemesis.again import RETRIES
 from nemesis.catalog import FAULTS
 from nemesis.schedule import DURATION, GAP, LENGTHS
 from nodes.systems.catalog import SYSTEMS
@@ -42,6 +43,8 @@ RATES = (17.0, 17.0, 17.0, 40.0)
 LEAST_SECONDS, SECONDS_A_FAMILY = 10.0, 6.0
 LEAST_OK = 3
 """Confirmed operations of each kind below which a drawn run is unknown: many have slow brokers and long faults."""
+CHANCES = 6
+"""How often a family of faults that was not proven is tried again."""
 ATTEMPTS = 200
 
 
@@ -71,19 +74,28 @@ class DrawnCase:
             UsageError: what is given leaves nothing that can be.
         """
         why = ""
-        names = self.workloads()
-        weights = [WORKLOADS.load(name).drawn for name in names]
-        (workload,) = random.Random(f"default campaign/{self.system}/{seed}").choices(names, weights)
-        for attempt in range(ATTEMPTS):
-            rng = random.Random(f"default campaign/{self.system}/{seed}/{attempt}")
-            try:
-                case = _drawn(self.system, workload, self.given, rng)
-                case.families(seed)
-            except UsageError as error:
-                why = str(error)
-            else:
-                return case
+        for workload in self._in_turn(seed):
+            for attempt in range(ATTEMPTS):
+                rng = random.Random(f"default campaign/{self.system}/{seed}/{attempt}")
+                try:
+                    case = _drawn(self.system, workload, self.given, rng)
+                    case.families(seed)
+                except UsageError as error:
+                    why = str(error)
+                else:
+                    return case
         raise UsageError(f"no test of {self.system} can be drawn with what is given: {why}")
+
+    def _in_turn(self, seed: int) -> list[str]:
+        """The workload of a seed, and the others in the order in which they replace one that can't be with what is
+        given: each is drawn, with its weight, from those that are left."""
+        rng = random.Random(f"default campaign/{self.system}/{seed}")
+        left, found = list(self.workloads()), list[str]()
+        while left:
+            (name,) = rng.choices(left, [WORKLOADS.load(each).drawn for each in left])
+            left.remove(name)
+            found.append(name)
+        return found
 
     def workloads(self) -> tuple[str, ...]:
         """What its clients may do."""
@@ -96,6 +108,7 @@ class DrawnCase:
 
 def _drawn(system: str, workload: str, given: Given, rng: random.Random) -> Case:
     drawing = SYSTEMS.load(system).drawing
+    given = replace(given, settings=with_new_names(system, workload, NO_FAULTS, "sim", given.settings))
     settings = _settings(drawing.draws, rng, given.settings)
     settings |= _settings(WORKLOADS.load(workload).draws, rng, given.settings)
     nodes = rng.choice(drawing.nodes) if drawing.nodes and rng.random() < NODES_SHARE else None
@@ -110,6 +123,8 @@ def _drawn(system: str, workload: str, given: Given, rng: random.Random) -> Case
     declared = {option.name: option.default for option in declared_options(system, workload, names)}
     if "min_ok" in declared:
         settings["min_ok"] = min(LEAST_OK, declared["min_ok"])
+    if names and not {RETRIES.name, "schedule"} & set(given.settings):
+        settings |= {RETRIES.name: CHANCES}
     if names and not {DURATION.name, LENGTHS.name, "schedule"} & set(given.settings):
         settings |= _lengths(drawing.timeouts, {**declared, **settings, **given.settings}, rng)
     settings = {name: value for name, value in settings.items() if name in declared} | dict(fixed)

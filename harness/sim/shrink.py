@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from harness.settings import SEEDS, declared_options
+from harness.settings import SEEDS, declared_options, parse_nemesis, repeated
 from harness.sim.campaign import NONE, Case, SeedResult, run_seed
 from harness.sim.pool import Workers, worker_pool
 from nemesis.explicit_schedule import ExplicitFault, write_schedule
@@ -57,6 +57,7 @@ class Shrunk:
     def scenario(self) -> str:
         """A configuration file for ``stormproof test --config``, on any backend that has these faults."""
         case, seed = self.result.case, self.result.seed
+        settings = repeated(case.system, case.workload, parse_nemesis(case.nemesis), case.settings)
         lines = [
             f"# {' '.join(self.result.sentence.split())}",
             f"system = {json.dumps(case.system)}",
@@ -67,7 +68,7 @@ class Shrunk:
             f"rate = {case.rate!r}",
             f"seed = {seed}",
             "[set]",
-            *(f"{name} = {json.dumps(str(value))}" for name, value in case.settings.items()),
+            *(f"{name} = {json.dumps(str(value))}" for name, value in settings.items()),
         ]
         return "\n".join(lines) + "\n"
 

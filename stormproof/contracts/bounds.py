@@ -36,9 +36,10 @@ class Bound:
     """``name`` is one of those above. It is ``fixed`` seconds and, of each setting in ``times``, so many times its
     value. ``source`` is where that comes from.
 
-    It is claimed of tests in which none of the faults ``unless`` strike, and whose options have all values of
-    ``where``, each of which may be one of several. With ``of_use`` it holds, while nodes are down, where one of those
-    that stay was of use when that began, by its role: part of what serves, or ready to take over.
+    It is claimed of tests in which none of the faults ``unless`` strike (``FAMILY``, or ``FAMILY:KIND`` for one kind of
+    it), and whose options have all values of ``where``, each of which may be one of several. With ``of_use`` it holds,
+    while nodes are down, where one of those that stay was of use when that began, by its role: part of what serves, or
+    ready to take over.
     """
 
     name: str
@@ -122,7 +123,7 @@ def work_bounds_of(declared: Sequence[WorkBound], test: Test) -> dict[str, dict[
 
 def _claimed(test: Test, unless: Sequence[str], where: Mapping[str, tuple[Any, ...]]) -> bool:
     """Whether no fault of a test is one of ``unless``, and its options have values as ``where`` says."""
-    if any(family in unless for family in test.nemesis):
+    if any(test.has_fault(fault) for fault in unless):
         return False
     return all(test.options.get(name) in values for name, values in where.items())
 

@@ -51,6 +51,23 @@ class NotDone(Exception):
     """What was asked certainly did not happen; the text says why. Any other exception: it may have happened."""
 
 
+class NotFound(NotDone):
+    """The queue, log or key that was asked for is not there, by the word of a node that would know.
+
+    Raise it only for a definite answer of the leader, or of a group with a majority, about something that does not
+    expire by itself; a node that may lag behind has to raise ``NotDone``. Where such answers last until the drain's
+    limit, and no other came, everything that was confirmed and not delivered is lost.
+    """
+
+
+class Abandoned(BaseException):
+    """A call of a client did not end, even after it had been cancelled, and was left behind; the text says which.
+
+    What it may still do stays possible, so its operation never ends. It is no ``Exception``: code that turns errors
+    into completions lets it pass, as it lets a cancellation pass.
+    """
+
+
 @dataclass(frozen=True)
 class Delivery:
     """A message that was taken from a queue; awaiting ``ack()`` takes it for good, or raises.
@@ -59,12 +76,35 @@ class Delivery:
 
     ``number`` is how often the message was delivered, this time included, where the system counts that so that no later
     delivery of it ever has a smaller or the same number: a fencing token. None: it does not.
+
+    ``came`` is the time of the event loop at which the message's bytes came, where the system sends messages before
+    they are asked for. None: it sends a message when ``take`` asks for one.
     """
 
     body: bytes
     ack: Callable[[], Awaitable[None]]
     give_back: Callable[[], Awaitable[None]] | None = None
     number: int | None = None
+    came: float | None = None
+
+
+@runtime_checkable
+class Prefetching(Protocol):
+    """A connection that says how many messages a broker may give it ahead of their acknowledgement.
+
+    A client that does not return from a call is abandoned, and may go on holding that many. Without this declaration
+    nobody knows how many, and whatever is missing after that is no proven loss.
+    """
+
+    prefetch: int
+
+
+@runtime_checkable
+class AcknowledgingUnseen(Protocol):
+    """A connection whose library acknowledges messages before ``take`` has returned them, if ``acknowledges_unseen`` is
+    true: a take that ends without an answer may then have taken all that was given ahead."""
+
+    acknowledges_unseen: bool
 
 
 @runtime_checkable
@@ -109,14 +149,27 @@ class RegisterConnection(Protocol):
 class LockConnection(Protocol):
     """A connection to a system that has locks of its own, as the workload `lease` with ``guard=service`` needs it.
 
-    What exceptions mean, and what the harness does, is as for ``QueueConnection``.
+    What exceptions mean, and what the harness does, is as for ``QueueConnection``. A connection tells how its locks end
+    by attributes that it may have:
+
+    * ``heartbeat`` is as for ``Beating``, whose ``stand_still`` then has to be there. 0 declares that nothing renews a
+      lock by itself, so that a holder that sleeps stands still. Without this attribute nobody knows that: stalls do not
+      count, and a run with ``holders=stalling`` is *unknown*.
+    * ``session`` is the number of seconds after which the system takes the locks of a silent client away, if that is
+      not the lease that ``acquire`` asks for.
+    * ``acquire_seconds`` is the time that the harness waits for ``acquire``. Without it, the harness waits a little
+      longer than a session, or a lease, lasts.
     """
 
     async def connect(self, host: str, port: int, local: str) -> None:
         """Connect from the address ``local``, which decides on which side of a partition the client stands."""
 
-    async def acquire(self, name: str, seconds: float) -> int:
-        """Wait for a lock, and have it for so many seconds; the token, which grows from holder to holder."""
+    async def acquire(self, name: str, seconds: float) -> int | None:
+        """Wait for a lock, and have it for so many seconds.
+
+        Returns:
+            The fencing token: any integer, larger for each holder than for those before. None: the system has none.
+        """
         ...
 
     async def give_up(self, name: str) -> None:

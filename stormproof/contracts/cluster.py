@@ -53,8 +53,8 @@ class Lock:
     """A lock on a file, which a node needs in order to serve: the machine that hosts the file, its path there, and what
     it says.
 
-    ``present``: the file is there. ``holder`` has the lock, or had it last (empty: nobody), and ``epoch`` tells one
-    time that it was granted from another.
+    ``present``: the file is there. ``holder`` has the lock, as the file says (empty: nobody has), and ``epoch`` tells
+    one time that it was granted from another.
     """
 
     machine: str
@@ -356,8 +356,8 @@ class Cluster(ABC):
             return f"{status.node} at {self.backend.address(status.node)}:{self.attached.port(status.node)}: {error}"
         program = self.programs(status.node)[0]
         process = await self.backend.process(status.node, program)
-        said = f", its last words: {await self._last_words(status.node)}" if process.state == DEAD else ""
-        return f"{status.node} unreachable ({error}; its process is {process.state}{said})"
+        said = await self._last_words(status.node)
+        return f"{status.node} unreachable ({error}; its process is {process.state}, its last words: {said})"
 
     async def _last_words(self, node: str) -> str:
         """The last line of a node's log."""

@@ -19,8 +19,10 @@ from stormproof.test import Test
 CUTS_LINKS, LEAVES_LINKS, DELAYS_MESSAGES = "cuts links", "leaves links", "delays messages"
 ENDS_PROCESS, MAY_END_PROCESS, STOPS_TIME = "ends process", "may end process", "stops time"
 MOVES_CLOCK, LOSES_DATA, STRIKES_LATER = "moves clock", "loses data", "strikes later"
+LOSES_SYNCED = "loses synced data"
 """What a fault does to those that it hits, as far as judging a run depends on it; noted in the ledger. One that strikes
-later does that at some time between its injection and its heal."""
+later does that at some time between its injection and its heal. One that loses synced data takes what the disk had
+confirmed, so that a system may wait for a person afterwards."""
 
 
 FROM_HEAL = "seconds from heal"

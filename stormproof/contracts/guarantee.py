@@ -6,7 +6,7 @@ guarantees with what runs have shown.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -26,12 +26,20 @@ ACTS_AS: Mapping[str, tuple[str, ...]] = {"points": ("kill", "power", "partition
 
 
 @dataclass(frozen=True)
+class Such:
+    """Settings of which something is true that no single value tells: ``holds`` says of which, ``words`` says it."""
+
+    words: str
+    holds: Callable[[Mapping[str, Any]], bool]
+
+
+@dataclass(frozen=True)
 class Guarantee:
     """The status of one guarantee.
 
     ``name`` is that of the check that would find it violated. ``where`` is the section of the system's document (or
-    ``ours``), ``why`` the reason. It is about runs whose settings have the values in ``mode`` and that have one of
-    ``faults``; without ``faults`` it doesn't matter which they have.
+    ``ours``), ``why`` the reason. It is about runs whose settings have the values in ``mode`` and are ``such``,
+    and that have one of ``faults``; without ``faults`` it doesn't matter which they have.
     """
 
     name: str
@@ -40,6 +48,7 @@ class Guarantee:
     why: str
     faults: tuple[str, ...] = ()
     mode: Mapping[str, Any] = field(default_factory=dict)
+    such: Such | None = None
 
     def covers(self, options: Mapping[str, Any], faults: Iterable[str]) -> bool:
         """Whether it is about a run with these settings and faults."""
@@ -48,7 +57,8 @@ class Guarantee:
             fits = bool(named)
         else:
             fits = not self.faults or any(fault in self.faults for fault in named)
-        return fits and all(options.get(name) == value for name, value in self.mode.items())
+        fits = fits and all(options.get(name) == value for name, value in self.mode.items())
+        return fits and (self.such is None or self.such.holds(options))
 
 
 @dataclass(frozen=True)

@@ -84,6 +84,6 @@ class Invariant:
 
     def claimed(self, test: Test) -> bool:
         """Whether it must hold in a test."""
-        if any(family in self.unless for family in test.nemesis):
+        if any(test.has_fault(fault) for fault in self.unless):
             return False
         return all(test.options.get(name) in values for name, values in (self.where or {}).items())

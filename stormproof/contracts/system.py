@@ -206,11 +206,13 @@ class System(ABC):
     ``deadlines`` for how long what may be pending in them, ``bounds`` within which times it serves again and is at
     rest, ``work`` what they may send each other. Recorded for what steers runs: ``fault_points`` (name -> what happens
     there), and ``abstraction``, by which a guided search tells situations apart (None: it can't). ``drawing`` is what
-    the default campaign draws of its settings.
+    the default campaign draws of its settings. ``defaults`` are this system's defaults of options that workloads
+    declare (name -> value); an option that is not named there keeps its workload's default.
     """
 
     name: str = ""
     options: tuple[Option, ...] = ()
+    defaults: Mapping[str, Any] = {}
     provides: frozenset[str] = frozenset()
     packages: tuple[str, ...] = ()
     simulated: bool = False

@@ -65,6 +65,12 @@ class Workload(ABC):
         """Coverage gates: what a run must have done for its verdict to be *valid* (docs/checks.md)."""
         return {"faults_confirmed": True}
 
+    @classmethod
+    def prefetch(cls, options: Mapping[str, Any]) -> int | None:
+        """How many messages a broker may give one of its STOMP clients ahead of their acknowledgement; None: nobody
+        knows. Other clients' connections say it themselves (``Prefetching``)."""
+        return None
+
     @abstractmethod
     def client(self, cluster: Cluster, thread: int, host: str) -> Client:
         """A client for one process of a thread, which stands at the client host ``host``."""

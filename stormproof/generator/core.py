@@ -12,7 +12,7 @@ import random
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple, TypeAlias
 
-from stormproof.errors import StormproofError
+from stormproof.errors import StormproofError, errors_of_others
 from stormproof.operation import FAIL, INFO, INVOKE, NEMESIS, OK, Op
 from stormproof.test import Test
 
@@ -63,7 +63,8 @@ class Context(NamedTuple):
     ``time`` is nanoseconds since the start of the run. ``threads`` and ``free`` are bit masks (see
     ``thread_bit``) of all threads that this generator may use, and of those that are idle.
     ``processes[t]`` is the process that client thread t plays now. ``turn`` is the bit position at which
-    the round over free threads goes on, so that all get their share.
+    the round over free threads goes on, so that all get their share. ``overtime``: the load goes on though the test's
+    time limit is over.
     """
 
     time: int
@@ -71,6 +72,7 @@ class Context(NamedTuple):
     threads: int
     processes: tuple[int, ...]
     turn: int = 0
+    overtime: bool = False
 
     @classmethod
     def initial(cls, concurrency: int, time: int = 0) -> Context:
@@ -102,11 +104,15 @@ class Context(NamedTuple):
 
     def restrict(self, mask: int) -> Context:
         """The same moment as seen by a generator that may use only the threads in ``mask``."""
-        return Context(self.time, self.free & mask, self.threads & mask, self.processes, self.turn)
+        return Context(self.time, self.free & mask, self.threads & mask, self.processes, self.turn, self.overtime)
 
     def at(self, time: int) -> Context:
         """The same context at another time."""
-        return Context(time, self.free, self.threads, self.processes, self.turn)
+        return Context(time, self.free, self.threads, self.processes, self.turn, self.overtime)
+
+    def in_overtime(self) -> Context:
+        """The same moment as seen by a load that goes on though the test's time limit is over."""
+        return Context(self.time, self.free, self.threads, self.processes, self.turn, True)
 
     def busy(self, thread: int) -> Context:
         """The context after ``thread`` took an operation; the next one has its turn."""
@@ -214,7 +220,7 @@ def ask(generator: Generator, test: Test, ctx: Context) -> Answer:
         answer = generator.op(test, ctx)
     except StormproofError:
         raise
-    except Exception as error:
+    except errors_of_others() as error:
         raise GeneratorError(
             f"generator failed when asked for an operation at {ctx.time / SECOND:.3f} s: "
             f"{type(error).__name__}: {error}; generator: {describe(generator)}"
@@ -235,7 +241,7 @@ def tell(generator: Generator, test: Test, ctx: Context, event: Op) -> Generator
         following = generator.update(test, ctx, event)
     except StormproofError:
         raise
-    except Exception as error:
+    except errors_of_others() as error:
         raise GeneratorError(
             f"generator failed when told of {event}: {type(error).__name__}: {error}; generator: {describe(generator)}"
         ) from error

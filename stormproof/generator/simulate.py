@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from stormproof.generator.basic import lift
 from stormproof.generator.core import LOG, SECOND, SLEEP, Context, Generator, GeneratorError, Pending, Source, ask, tell
@@ -16,10 +16,12 @@ POLL = 1_000_000
 
 
 class Outcome(NamedTuple):
-    """How an operation ends: the completion's type, and nanoseconds from invocation to completion."""
+    """How an operation ends: the completion's type, nanoseconds from invocation to completion, and the completion's
+    value (None: that of the invocation)."""
 
     type: str
     latency: int
+    value: Any = None
 
 
 Model = Callable[[Op, int], Outcome]
@@ -116,7 +118,8 @@ class _Simulation:
             self._count += 1
         kind = INFO if op.process == NEMESIS else outcome.type
         error = None if kind == OK else kind
-        completion = op._replace(type=kind, time=self.ctx.time + outcome.latency, error=error)
+        value = op.value if outcome.value is None else outcome.value
+        completion = op._replace(type=kind, value=value, time=self.ctx.time + outcome.latency, error=error)
         heapq.heappush(self.under_way, (completion.time, len(self.history), completion))
         self.ctx = self.ctx.busy(self.ctx.thread_of(op.process))
         return None if following is None else tell(following, self.test, self.ctx, op)

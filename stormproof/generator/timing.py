@@ -30,7 +30,7 @@ stalls are not made up for, so that a healed system does not get a burst."""
 
 @dataclass(frozen=True, slots=True)
 class TimeLimit(Generator):
-    """``source`` until ``length`` nanoseconds after it was first asked."""
+    """``source`` until ``length`` nanoseconds after it was first asked; the test's own limit is void in overtime."""
 
     length: int
     source: Generator
@@ -38,7 +38,8 @@ class TimeLimit(Generator):
 
     def op(self, test: Test, ctx: Context) -> Answer:
         deadline = ctx.time + self.length if self.deadline is None else self.deadline
-        if ctx.time >= deadline:
+        over = ctx.time >= deadline
+        if over and not (ctx.overtime and self.length == _nanoseconds(test.time_limit)):
             return None
         answer = self.source.op(test, ctx)
         if answer is None:
@@ -46,7 +47,7 @@ class TimeLimit(Generator):
         op, following = answer
         if following is None:
             return answer
-        if isinstance(op, Pending):
+        if isinstance(op, Pending) and not over:
             op = _earliest(op, Pending(deadline))
         same = following is self.source and deadline == self.deadline
         return op, self if same else TimeLimit(self.length, following, deadline)

@@ -15,9 +15,14 @@ from stormproof.text import size
 
 VARIABLE = "STORMPROOF_MAX_HISTORY"
 """The environment variable that raises the bound for every command, and for the processes that a command starts."""
-DEFAULT = 4 << 30
-ROW_BYTES = 64
-"""What a row takes as arrays, its texts aside."""
+DEFAULT = 6 << 30
+"""Bytes; enough to judge 50 million rows."""
+ROW_BYTES = 100
+"""What judging takes for a row, its texts aside, as measured."""
+OBJECT_BYTES = 300
+"""What a row takes at most where it becomes objects: in reports, exports and data frames."""
+_COLUMNS = 64
+"""Of ROW_BYTES, what a row takes as arrays; the bytes that a footer tells are of these columns, too."""
 FOOTER_LIMITS: Mapping[str, int] = MappingProxyType({"thrift_string_size_limit": 16 << 20,
                                                      "thrift_container_size_limit": 20_000})  # fmt: skip
 """For whoever opens a Parquet file: room for lists of a footer is made by what it says of their length. 20,000 groups
@@ -53,14 +58,15 @@ def set_max_history(text: str | None) -> None:
         os.environ[VARIABLE] = str(read_size(text))
 
 
-def demand_small(footer: Any, where: object) -> None:
-    """See by a Parquet file's footer that what it holds may be read.
+def demand_small(footer: Any, where: object, row_bytes: int = ROW_BYTES) -> None:
+    """See by a Parquet file's footer that what it holds may be read, where that takes ``row_bytes`` for each row.
 
     Raises:
         HistoryError: it would take more than the bound.
     """
     groups = (footer.row_group(number) for number in range(footer.num_row_groups))
-    demand_bytes(max(0, footer.num_rows) * ROW_BYTES + sum(max(0, group.total_byte_size) for group in groups), where)
+    rows, stored = max(0, footer.num_rows), sum(max(0, group.total_byte_size) for group in groups)
+    demand_bytes(max(rows * row_bytes, rows * _COLUMNS + stored), where)
 
 
 def demand_bytes(needed: int, where: object) -> None:

@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from stormproof.errors import HistoryError
-from stormproof.history.bounds import FOOTER_LIMITS, demand_bytes, demand_small
+from stormproof.history.bounds import FOOTER_LIMITS, ROW_BYTES, demand_bytes, demand_small
 from stormproof.history.digest import RowsDigest, text_sizes
 from stormproof.history.schema import HISTORY_SCHEMA, SCHEMA_VERSION
 from stormproof.run_folder import HISTORY
@@ -98,7 +98,7 @@ class HistoryColumns:
 
 def read_columns(
     path: Path, file_sha256: str | None = None, rows_sha256: str | None = None, *, texts: bool = False,
-    pair: Pairing | None = None,
+    pair: Pairing | None = None, row_bytes: int = ROW_BYTES,
 ) -> HistoryColumns:
     """Read a history file; its rows may be anything, as long as it has the columns.
 
@@ -107,6 +107,7 @@ def read_columns(
         rows_sha256: what the digest of its rows must be.
         texts: whether values that are text are wanted.
         pair: what joins invocations and completions, as ``pair_rows`` does; that one, if none is given.
+        row_bytes: what the caller will take for each row.
 
     Raises:
         HistoryError: there is no sealed history, it is another one (by a digest), it can't be read, or would take
@@ -123,7 +124,7 @@ def read_columns(
             if file_sha256 and hashlib.sha256(content).hexdigest() != file_sha256:
                 raise HistoryError(f"{path}: not the history that the run recorded (its SHA-256 differs)")
             with _digesting(digest, content.size) as digested:
-                numbers, names, found = _read_columns(content, path, texts, digested)
+                numbers, names, found = _read_columns(content, path, texts, digested, row_bytes)
     except MemoryError:
         raise
     except (pa.ArrowException, OSError, KeyError, ValueError) as error:
@@ -222,14 +223,14 @@ def _digesting(digest: RowsDigest | None, size: int) -> Iterator[Digested | None
 
 
 def _read_columns(
-    content: pa.Buffer, path: Path, texts: bool, digested: Digested | None
+    content: pa.Buffer, path: Path, texts: bool, digested: Digested | None, row_bytes: int
 ) -> tuple[dict[str, NDArray[Any]], dict[str, Names], dict[int, str]]:
     """All columns, and the values that are text by row, read some rows at a time so that only these are ever decoded.
 
     Texts are read with dictionaries: written out, a small file could hold any amount of them.
     """
     footer = pq.ParquetFile(pa.BufferReader(content), **FOOTER_LIMITS).metadata
-    demand_small(footer, path)
+    demand_small(footer, path, row_bytes)
     file = pq.ParquetFile(pa.BufferReader(content), metadata=footer, read_dictionary=[*NAMES, TEXT], **FOOTER_LIMITS)
     demand_schema(file.schema_arrow, path)
     rows = file.metadata.num_rows

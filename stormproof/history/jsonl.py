@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import io
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -47,7 +47,7 @@ def import_jsonl(path: Path) -> pa.Table:
     """Read a history as a table of HISTORY_SCHEMA; without a first line the run is named after the file.
 
     Raises:
-        HistoryError: a line is no row; the message names it.
+        HistoryError: a line does not hold a row; the message names it.
     """
     run = path.stem
     rows: list[dict[str, Any]] = []
@@ -55,23 +55,22 @@ def import_jsonl(path: Path) -> pa.Table:
         if not rows and "schema" in data:
             if data["schema"] != SCHEMA_VERSION:
                 raise HistoryError(f"{path}:{number}: schema version {data['schema']}, known is {SCHEMA_VERSION}")
-            run = str(data.get("run", run))
+            run = data.get("run", run)
+            if not _is_text(run):
+                raise HistoryError(f"{path}:{number}: run: a text is expected, not {_shown(run)}")
             continue
-        try:
-            rows.append(_imported(data, len(rows)))
-        except (KeyError, TypeError, ValueError) as error:
-            raise HistoryError(f"{path}:{number}: not a row of a history: {error!r}") from error
+        wrong = _wrong(data, len(rows))
+        if wrong:
+            raise HistoryError(f"{path}:{number}: {wrong}")
+        rows.append(_imported(data, len(rows)))
     columns = {name: [row[name] for row in rows] for name in HISTORY_SCHEMA.names if name != "run"}
     columns["run"] = [run] * len(rows)
-    try:
-        arrays = [
-            pa.array(columns[field.name], field.type.value_type).dictionary_encode().cast(field.type)
-            if pa.types.is_dictionary(field.type)
-            else pa.array(columns[field.name], field.type)
-            for field in HISTORY_SCHEMA
-        ]
-    except (pa.ArrowException, OverflowError, UnicodeEncodeError) as error:
-        raise HistoryError(f"{path}: a field has the wrong type: {error}") from error
+    arrays = [
+        pa.array(columns[field.name], field.type.value_type).dictionary_encode().cast(field.type)
+        if pa.types.is_dictionary(field.type)
+        else pa.array(columns[field.name], field.type)
+        for field in HISTORY_SCHEMA
+    ]
     return pa.Table.from_arrays(arrays, schema=HISTORY_SCHEMA)
 
 
@@ -80,14 +79,15 @@ def _objects(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
         for number, line in enumerate(io.BytesIO(read_small(path)), 1):
             if not line.strip():
                 continue
-            data = json.loads(line)
+            try:
+                data = json.loads(line)
+            except (ValueError, RecursionError) as error:
+                raise HistoryError(f"{path}:{number}: not JSON: {error}") from error
             if not isinstance(data, dict):
                 raise HistoryError(f"{path}:{number}: not a JSON object")
             yield number, data
     except OSError as error:
         raise HistoryError(f"can't read {path}: {error.strerror}") from error
-    except (ValueError, RecursionError) as error:
-        raise HistoryError(f"{path}: not JSON lines: {error}") from error
 
 
 def _exported(row: Mapping[str, Any]) -> dict[str, Any]:
@@ -104,9 +104,51 @@ def _exported(row: Mapping[str, Any]) -> dict[str, Any]:
     return data | {name: row[name] for name in ("node", "error") if row[name] is not None}
 
 
-def _imported(data: Mapping[str, Any], index: int) -> dict[str, Any]:
+def _is_whole(value: object, least: int, bits: int) -> bool:
+    return type(value) is int and least <= value < 1 << bits
+
+
+def _is_text(value: object) -> bool:
+    """Whether a value is a text that UTF-8 can hold: half of a surrogate pair is none."""
+    return isinstance(value, str) and not any("\ud800" <= each <= "\udfff" for each in value)
+
+
+def _is_text_or_null(value: object) -> bool:
+    return value is None or _is_text(value)
+
+
+_FIELDS: Mapping[str, tuple[bool, Callable[[Any], bool], str]] = {
+    "process": (True, lambda value: _is_whole(value, -1, 31), "a whole number from 0, or -1 for the nemesis"),
+    "type": (True, lambda value: isinstance(value, str) and value in TYPE_CODES, f"one of {', '.join(TYPE_NAMES)}"),
+    "f": (True, _is_text, "a text"),
+    "time": (False, lambda value: _is_whole(value, 0, 63), "a whole number of nanoseconds from 0"),
+    "key": (False, lambda value: _is_whole(value, -1, 31), "a whole number from 0"),
+    "text": (False, _is_text, "a text"),
+    "node": (False, _is_text_or_null, "a text"),
+    "error": (False, _is_text_or_null, "a text"),
+}
+"""Field of a row -> whether each row has it, whether a value fits, and the expected value in words."""
+
+
+def _wrong(data: Mapping[str, Any], index: int) -> str:
+    """The first wrong field with the expected value; empty if all fields fit."""
     if data.get("index", index) != index:
-        raise ValueError(f"index {data['index']} where {index} is due")
+        return f"index: {index} is expected, the number of the row, not {_shown(data['index'])}"
+    for name, (needed, fits, expected) in _FIELDS.items():
+        if name not in data:
+            if needed:
+                return f"{name}: {expected} is expected, and it is missing"
+        elif not fits(data[name]):
+            return f"{name}: {expected} is expected, not {_shown(data[name])}"
+    return ""
+
+
+def _shown(value: Any) -> str:
+    text = json.dumps(value)
+    return text if len(text) <= 60 else f"{text[:57]}..."
+
+
+def _imported(data: Mapping[str, Any], index: int) -> dict[str, Any]:
     value = data.get("value")
     number: int
     text: str | None

@@ -45,7 +45,8 @@ class LedgerLine:
     ``id`` joins the two steps of a fault; ``fault`` is the family (``partition``), ``kind`` the variant
     (``master``); ``phase`` is ``inject`` or ``heal``; ``confirmed`` says whether ``evidence`` shows that the
     step took effect; ``error`` is the reason when it could not be done. ``time`` is when the step began,
-    ``done`` when it was complete. ``effects`` are those of the family.
+    ``done`` when it was complete. ``effects`` are those of the family. A ``claimed`` step is one that an imported
+    history tells of; Stormproof neither did nor saw it.
     """
 
     id: int
@@ -59,13 +60,14 @@ class LedgerLine:
     error: str | None = None
     done: int | None = None
     effects: tuple[str, ...] = ()
+    claimed: bool = False
 
     def to_json(self) -> str:
         """The line as it stands in the file, without the line break."""
         row = {
             "id": self.id, "fault": self.fault, "kind": self.kind, "phase": self.phase, "time": self.time,
             "targets": self.targets, "evidence": self.evidence, "proven": self.confirmed, "error": self.error,
-            "done": self.done, "effects": self.effects,
+            "done": self.done, "effects": self.effects, **({"claimed": True} if self.claimed else {}),
         }  # fmt: skip
         return json.dumps(row, separators=(",", ":"), default=str)
 
@@ -123,6 +125,8 @@ class FaultWindow:
     struck: int | None = None
     """When a fault that strikes later did so, which may be while it is being healed: its window ends with the heal.
     None for any other, or where it did not."""
+    claimed: bool = False
+    """An imported history tells of it; Stormproof has no evidence."""
 
 
 def read_ledger(path: Path) -> list[FaultWindow]:
@@ -207,7 +211,7 @@ _FIELDS: Mapping[str, Mapping[str, Any]] = {
     REPAIR: {"time": _WHOLE, "done": _WHOLE, "text": (str,)},
     STANDSTILL: {"time": _WHOLE, "done": _WHOLE, "seconds": (int, float)},
 }
-_WHERE_TOLD: Mapping[str, Any] = {"done": (int, type(None)), "effects": _TEXTS}
+_WHERE_TOLD: Mapping[str, Any] = {"done": (int, type(None)), "effects": _TEXTS, "claimed": (bool,)}
 
 
 def _wrong(row: object) -> str:
@@ -266,4 +270,5 @@ def _window(inject: Mapping[str, Any], heal: Mapping[str, Any] | None) -> FaultW
         healed=healed,
         effects=effects,
         struck=struck,
+        claimed=bool(inject.get("claimed")),
     )

@@ -42,12 +42,12 @@ HISTORY_SCHEMA = pa.schema(
 def encode_value(value: Any) -> tuple[int, str | None]:
     """The ``value`` and ``text`` columns of an operation's value.
 
-    A non-negative integer stands for itself; a pair (a, b) of non-negative integers below 2**31 is
+    A non-negative integer below 2**63 stands for itself; a pair (a, b) of non-negative integers below 2**31 is
     ``a << 32 | b``; ``None`` is NO_VALUE; everything else is TEXT_VALUE with its JSON beside it.
     """
     if value is None:
         return NO_VALUE, None
-    if type(value) is int and value >= 0:
+    if type(value) is int and 0 <= value < 1 << 63:
         return value, None
     if type(value) is tuple and len(value) == 2:
         a, b = value

@@ -15,11 +15,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from stormproof.errors import HistoryError, StormproofError
-from stormproof.history.bounds import FOOTER_LIMITS, demand_bytes, demand_small
+from stormproof.history.bounds import FOOTER_LIMITS, OBJECT_BYTES, demand_bytes, demand_small
+from stormproof.history.description import DESCRIBED_BY
 from stormproof.history.digest import RowsDigest, text_sizes
 from stormproof.history.journal import JOURNAL_SCHEMA, read_journal
 from stormproof.history.schema import HISTORY_SCHEMA, SCHEMA_VERSION, TYPE_NAMES
-from stormproof.run_folder import HISTORY, JOURNAL
+from stormproof.run_folder import HISTORY, JOURNAL, RUN_SCHEMA
 
 ROW_GROUP_ROWS = 250_000
 DICTIONARY_COLUMNS = ["run", "process", "type", "f", "key", "node", "error"]
@@ -68,7 +69,7 @@ def drop_journal(run_dir: Path) -> None:
 
 def write_history(table: pa.Table, run: str, path: Path) -> None:
     """Store a table of HISTORY_SCHEMA as a history file; it is whole or not there."""
-    metadata = {"stormproof.schema": str(SCHEMA_VERSION), "stormproof.run": run}
+    metadata = {"stormproof.schema": str(SCHEMA_VERSION), "stormproof.run": run, DESCRIBED_BY: str(RUN_SCHEMA)}
     partial = path.with_name(path.name + ".partial")
     try:
         pq.write_table(
@@ -105,7 +106,7 @@ def read_history(run_dir: Path) -> pa.Table:
     if not path.is_file():
         raise HistoryError(f"{path} can't be read: it is no file")
     try:
-        demand_small(pq.ParquetFile(path, **FOOTER_LIMITS).metadata, path)
+        demand_small(pq.ParquetFile(path, **FOOTER_LIMITS).metadata, path, OBJECT_BYTES)
         texts = [field.name for field in HISTORY_SCHEMA if not pa.types.is_integer(field.type)]
         table = pq.read_table(path, read_dictionary=texts, **FOOTER_LIMITS)
         chunks = (chunk for name in texts for chunk in table.column(name).chunks)

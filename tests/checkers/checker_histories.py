@@ -23,7 +23,7 @@ from stormproof.history.columns import NAMES, NUMBERS, Names, make_columns
 from stormproof.history.ledger import HEAL, INJECT, FaultWindow, LedgerLine, ledger_sha256
 from stormproof.history.schema import HISTORY_SCHEMA, TYPE_CODES, encode_value
 from stormproof.history.seal import rows_sha256
-from stormproof.run_folder import HISTORY, LEDGER, RUN_FILE, RUN_SCHEMA
+from stormproof.run_folder import HISTORY, LEDGER, RUN_FILE, RUN_SCHEMA, with_seal
 from stormproof.vocabulary import ANY, MESSAGES
 from workloads.catalog import WORKLOADS
 
@@ -134,13 +134,19 @@ def sign(run_dir: Path, **changes: Any) -> None:
     path = run_dir / HISTORY
     digests: dict[str, Any] = {"history_file_sha256": hashlib.sha256(path.read_bytes()).hexdigest()}
     info = json.loads((run_dir / RUN_FILE).read_text())
-    if info.get("schema") == RUN_SCHEMA:
+    if info.get("schema") in range(3, RUN_SCHEMA + 1):
         digests["ledger_sha256"] = ledger_sha256(run_dir / LEDGER)
     try:
         digests["history_sha256"] = rows_sha256(pq.read_table(path))
     except (pa.ArrowException, OSError, KeyError):
         digests["history_sha256"] = "0" * 64
-    (run_dir / RUN_FILE).write_text(json.dumps(info | digests | changes))
+    describe(run_dir, info | digests | changes)
+
+
+def describe(run_dir: Path, info: Mapping[str, Any]) -> None:
+    """Write a run's description with a seal that fits, where its format has one."""
+    plain = type(info.get("schema")) is int
+    (run_dir / RUN_FILE).write_text(json.dumps(with_seal(info) if plain else dict(info)))
 
 
 def write_ledger(run_dir: Path, faults: Iterable[FaultWindow], *, effects: bool = True) -> None:

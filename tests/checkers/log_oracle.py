@@ -14,9 +14,22 @@ def entries(rows: Sequence[Row], *functions: str) -> list[Done]:
     return sorted((o for o in operations(rows) if o.f in functions and o.kind == "ok"), key=lambda o: o.ret or 0)
 
 
-def lost(rows: Sequence[Row]) -> int | None:
+def gone(rows: Sequence[Row], patience: int | None) -> set[int]:
+    """Logs of which every read from the beginning said that they are not there, for so many rows at least."""
+    scans = [o for o in operations(rows) if o.f == "scan" and o.ret is not None]
+    found = set()
+    for key in {o.key for o in scans}:
+        mine = [o for o in scans if o.key == key]
+        ends = [o.ret or 0 for o in mine]
+        if patience is not None and max(ends) - min(ends) >= patience:
+            found |= {key} if all("not found" in (o.error or "") for o in mine) else set()
+    return found
+
+
+def lost(rows: Sequence[Row], patience: int | None = None) -> int | None:
     """Entries that were confirmed or polled before the log was read, and were not there; None: can't be told."""
     whole = {o.key for o in operations(rows) if o.f == "scan" and o.kind == "fail" and o.error == "empty"}
+    whole |= gone(rows, patience)
     told = {(o.key, o.value[1], o.ret) for o in entries(rows, "append", "poll")}
     there = {(o.key, o.value[1]) for o in entries(rows, "scan")}
     missing = set()

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from math import inf
 from typing import Any
 
 from checker_histories import Row
@@ -36,10 +37,19 @@ class Operation:
         return self.kind == "fail" and self.error == "empty"
 
 
+    @property
+    def said_not_there(self) -> bool:
+        return self.kind == "fail" and (self.error or "").startswith("not found")
+
+
 class Account:
     """All operations of a history, and what the definitions say of them."""
 
-    def __init__(self, rows: Sequence[Row]) -> None:
+    def __init__(self, rows: Sequence[Row], limits: Mapping[str, Mapping[str, int | None]] | None = None,
+                 patience: int | None = None) -> None:  # fmt: skip
+        """``limits`` say how many messages a take may have had that named none, as run.json does; for ``patience``
+        milliseconds (rows) every answer has to be that a queue is not there until it is gone, None: it never is."""
+        self.limits, self.patience = limits or {}, patience
         self.operations: list[Operation] = []
         open_operations: dict[int, Operation] = {}
         for number, row in enumerate(rows):
@@ -77,15 +87,33 @@ class Account:
     def busy(self, key: int) -> list[Operation]:
         return [o for o in self.operations if o.key == key and o.f in ("enqueue", "dequeue", "drain")]
 
+    def finds(self, key: int) -> list[Operation]:
+        """Drains that found the queue empty when nothing else could put anything there: all that ever ended had."""
+        ended = [o for o in self.busy(key) if o.completed is not None]
+        return [o for o in ended if o.f == "drain" and o.found_empty
+                and all(e.found_empty or e.completed < o.invoked for e in ended)]  # fmt: skip
+
+    def gone_since(self, key: int) -> int | None:
+        """The row at which the queue was known to be gone: from some drain on all drains, and nothing else, ended, and
+        said that the queue is not there or empty, for long enough; no drain of it ended in another way but with a
+        message."""
+        ended = sorted((o for o in self.busy(key) if o.completed is not None), key=lambda o: o.completed)
+        drains = [o for o in ended if o.f == "drain"]
+        if self.patience is None or any(not (o.found_empty or o.said_not_there or o.value is not None or o.kind == "ok")
+                                        for o in drains):  # fmt: skip
+            return None
+        for first in range(len(drains)):
+            last = drains[first:]
+            rest = [o for o in ended if o not in last]
+            if (all(o.found_empty or o.said_not_there for o in last) and last[-1].said_not_there
+                    and all(e.found_empty or (e.f == "drain" and e.said_not_there) or e.completed < o.invoked
+                            for o in last for e in rest)
+                    and last[-1].completed - last[0].completed >= self.patience):  # fmt: skip
+                return last[-1].completed
+        return None
+
     def is_drained(self, key: int) -> bool:
-        if not self.busy(key):
-            return True
-        return any(
-            o.f == "drain" and o.found_empty
-            and all(e.found_empty or (e.completed is not None and e.completed < o.invoked) for e in self.busy(key))
-            for o in self.busy(key)
-            if all(e.completed is not None for e in self.busy(key))
-        )  # fmt: skip
+        return not self.busy(key) or bool(self.finds(key)) or self.gone_since(key) is not None
 
     def depth(self, key: int) -> Operation | None:
         read = [o for o in self.operations if o.f == "depth" and o.key == key and o.kind == "ok"]
@@ -93,23 +121,43 @@ class Account:
 
     def is_proven_empty(self, key: int) -> bool:
         read = self.depth(key)
-        return (
-            read is not None
-            and read.value == 0
-            and all(o.completed is not None and o.completed < read.invoked for o in self.busy(key))
-        )
+        ended = [o for o in self.busy(key) if o.completed is not None]
+        return read is not None and read.value == 0 and all(o.completed < read.invoked for o in ended)
+
+    def limit(self, o: Operation) -> float:
+        """How many messages a take may have had without naming one."""
+        if o.f not in ("dequeue", "drain") or o.kind in ("ok", "fail") or (o.completed and o.value is not None):
+            return 0
+        usual = {"crashed": 0, "open": None}
+        limit = self.limits.get(o.f, usual)["open" if o.completed is None else "crashed"]
+        return inf if limit is None else limit
+
+    def certainly_lost(self, key: int) -> int:
+        """How many of the queue's missing messages no take can have had, in the story that explains most of them.
+
+        Every way to hand the missing messages to takes is tried, for each moment at which the queue is known to be
+        empty: a take that was invoked later found nothing there any more.
+        """
+        missing = [m for m in self.missing() if m[0] == key]
+        known = [o.completed for o in self.finds(key)]
+        if (gone := self.gone_since(key)) is not None:
+            known.append(gone)
+        if self.is_proven_empty(key):
+            known.append(self.depth(key).completed)
+        return max((_unexplained(len(missing), [self.limit(o) for o in self.busy(key) if o.invoked < moment])
+                    for moment in known), default=0)  # fmt: skip
 
     def missing(self) -> list[Message]:
         return [m for m in self.messages() if any(o.kind == "ok" for o in self.sends(m)) and not self.deliveries(m)]
 
-    def lost(self) -> list[Message]:
-        return [m for m in self.missing() if self.is_drained(m[0]) or self.is_proven_empty(m[0])]
+    def lost(self) -> int:
+        return sum(self.certainly_lost(key) for key in {m[0] for m in self.missing()})
 
     def loss_shapes(self) -> dict[str, int]:
         """How many lost messages lie where among the confirmed ones of their queue that were delivered."""
         counts = {"prefix": 0, "middle": 0, "postfix": 0, "whole": 0}
         confirmed = [(m, self.send(m)) for m in self.messages() if any(o.kind == "ok" for o in self.sends(m))]
-        for message in self.lost():
+        for message in (m for m in self.missing() if self.certainly_lost(m[0])):
             mine = self.send(message)
             others = [o for m, o in confirmed if m[0] == message[0] and self.deliveries(m)]
             before = any(other.completed < mine.invoked for other in others)
@@ -168,6 +216,21 @@ class Account:
         return by_consumer, overall
 
     def left(self) -> int:
-        keys = {o.key for o in self.operations}
-        depths = {key: self.depth(key) for key in keys}
-        return sum(read.value for key, read in depths.items() if read is not None and self.is_drained(key))
+        """Messages that drained queues hold, but for those that operations may hold that never ended."""
+        count = 0
+        for key in {o.key for o in self.operations}:
+            read = self.depth(key)
+            if read is not None and self.is_drained(key):
+                begun = [o for o in self.busy(key) if o.completed is None]
+                held = sum(1 if o.f == "enqueue" else self.limit(o) for o in begun)
+                count += max(0, read.value - held)
+        return int(count)
+
+
+def _unexplained(messages: int, limits: list[float]) -> int:
+    """The fewest of so many messages that are with no take, over all ways to hand them to takes with these limits."""
+    if not messages:
+        return 0
+    choices = [_unexplained(messages - 1, [*limits[:at], limit - 1, *limits[at + 1:]])
+               for at, limit in enumerate(limits) if limit >= 1]  # fmt: skip
+    return min([1 + _unexplained(messages - 1, limits), *choices])

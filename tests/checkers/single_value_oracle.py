@@ -137,8 +137,34 @@ def lost_updates(rows: Sequence[Row]) -> int:
 
 def tokens_that_went_back(rows: Sequence[Row]) -> int:
     """Acquires whose token is one that an earlier one has, or less than one that had been given before they began."""
-    found = sorted((o for o in operations(rows) if o.f == "acquire" and o.kind == "ok" and o.value),
-                   key=lambda o: o.ret or 0)  # fmt: skip
-    return sum(any(other.value == each.value for other in found[:place])
-               or any((other.ret or 0) < each.call and other.value > each.value for other in found)
-               for place, each in enumerate(found))  # fmt: skip
+    found = sorted(((o, token) for o in operations(rows) if o.f == "acquire" and o.kind == "ok"
+                    and (token := token_of(o)) is not None), key=lambda had: had[0].ret or 0)  # fmt: skip
+    return sum(any(other == token for _, other in found[:place])
+               or any((o.ret or 0) < each.call and other > token for o, other in found)
+               for place, (each, token) in enumerate(found))  # fmt: skip
+
+
+def token_of(acquire: Done) -> int | None:
+    """Its value; where a history has no number for the token, its error says it."""
+    if acquire.value is None and acquire.error is not None:
+        return int(acquire.error.removeprefix("token "))
+    return None if acquire.value is None else int(acquire.value)
+
+
+def mutex_holds(rows: Sequence[Row], reentrant: bool) -> bool:
+    """Whether some order of instants explains the answers of a lock that is held until its owner releases it."""
+
+    def step(state: tuple[Any, int], each: Done) -> Sequence[tuple[Any, int]]:
+        owner, depth = state
+        who = ("process", each.process) if each.sent is None else ("owner", each.sent)
+        mine = depth > 0 and owner == who
+        can = mine if each.f == "release" else depth == 0 or (mine and reentrant)
+        if each.kind == "fail":
+            return () if can else (state,)
+        if not can:
+            return ()
+        deeper = depth + (1 if each.f == "acquire" else -1)
+        return ((who, deeper) if deeper else (None, 0),)
+
+    todo = frozenset(each for each in operations(rows) if each.kind != "fail" or each.error == "refused")
+    return explained(todo, (None, 0), step, _happened)

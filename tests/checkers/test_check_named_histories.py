@@ -6,8 +6,10 @@ import pytest
 from checker_histories import Row, depth, drained, fault, run_of, sent, taken
 
 from checkers.run_check import judge
+from stormproof import unnamed_takes
 from stormproof.contracts.check import INVALID, UNKNOWN, VALID, CheckOutcome
 from stormproof.errors import HistoryError
+from stormproof.unnamed_takes import UNNAMED_TAKES
 
 pytestmark = pytest.mark.requirement("H8", part=True)
 
@@ -85,6 +87,66 @@ def test_whoever_still_asks_when_the_history_ends_may_have_the_message() -> None
     assert outcome("lost", sent(0, A), asking, drained()).verdict == UNKNOWN
     assert outcome("lost", sent(0, A), asking, depth(0)).verdict == UNKNOWN
     assert outcome("lost", sent(0, A), asking, [Row(7, "info", "dequeue")], drained()).verdict == INVALID
+
+
+IMPORTED = {UNNAMED_TAKES: unnamed_takes.IMPORTED}
+
+
+def test_a_crashed_dequeue_accounts_for_one_message_of_an_imported_history() -> None:
+    crashed = taken(1, None, "info", error="late")
+    assert outcome("lost", sent(0, A), crashed, drained(), **IMPORTED).verdict == UNKNOWN
+    found = outcome("lost", sent(0, A), sent(0, B), crashed, drained(), **IMPORTED)
+    assert (found.verdict, found.count, found.figures["accounted"]) == (INVALID, 1, 1)
+    assert found.summary == ("at least 1 of 2 confirmed messages were never delivered: 2 did not come, and takes that "
+                             "named none may have had 1 of them")  # fmt: skip
+    assert outcome("loss-shape", sent(0, A), crashed, drained(), **IMPORTED).verdict == UNKNOWN
+    elsewhere = taken(1, None, "info", key=1)
+    assert outcome("lost", sent(0, A), elsewhere, drained(), drained(key=1), **IMPORTED).verdict == INVALID
+
+
+def test_a_crashed_drain_accounts_for_any_number_of_an_imported_history() -> None:
+    crashed = taken(1, None, "info", "drain", error="late")
+    assert outcome("lost", sent(0, A), sent(0, B), crashed, drained(), **IMPORTED).verdict == UNKNOWN
+    named = taken(1, A, "info", "drain", error="late")
+    assert outcome("lost", sent(0, A), sent(0, B), named, drained(), **IMPORTED).verdict == INVALID
+
+
+def test_an_abandoned_client_may_hold_what_it_was_given_ahead() -> None:
+    """A client of a live run names what it takes before it acknowledges that; one that never returned may hold more."""
+    limits = {UNNAMED_TAKES: unnamed_takes.live(prefetch=2)}
+    abandoned, crashed = [Row(7, "invoke", "dequeue")], taken(6, None, "info", error="late")
+    sends = [row for number in range(3) for row in sent(0, (0, number))]
+    assert outcome("lost", sends, taken(1, A), abandoned, drained(), depth(2), **limits).verdict == UNKNOWN
+    assert outcome("depth", sends, taken(1, A), abandoned, drained(), depth(2), **limits).verdict == UNKNOWN
+    found = outcome("lost", sends, abandoned, drained(), depth(0), **limits)
+    assert (found.verdict, found.count) == (INVALID, 1)
+    assert outcome("depth", sends, abandoned, drained(), depth(3), **limits).count == 1
+    assert outcome("lost", sends, crashed, drained(), **limits).count == 3
+    undeclared = {UNNAMED_TAKES: unnamed_takes.live(prefetch=None)}
+    assert outcome("lost", sends, abandoned, drained(), depth(0), **undeclared).verdict == UNKNOWN
+    assert outcome("lost", sends, drained(), abandoned, **undeclared).count == 3
+    # A queue is drained all the same, so that the run can be valid.
+    gates = outcome("gates", sends, *(taken(1, (0, number)) for number in range(3)), abandoned, drained(), depth(0),
+                    gates={"drain": True, "depth": True}, **undeclared)  # fmt: skip
+    assert gates.verdict == VALID
+
+
+def test_a_client_that_could_not_be_closed_may_hold_what_it_was_given_ahead() -> None:
+    closed = {"time": 0, "process": 7, "f": "dequeue", "key": 0, "reason": "late"}
+    limits = {UNNAMED_TAKES: unnamed_takes.live(prefetch=1)}
+    crashed = taken(6, None, "info", error="late")
+    for first, verdict, count in (([closed], INVALID, 2), ([{**closed, "f": ""}], INVALID, 1),
+                                  ([{**closed, "f": ""}] * 2, UNKNOWN, 0)):  # fmt: skip
+        abandoned = {"count": len(first), "first": first}
+        found = outcome("lost", sent(0, A), sent(0, B), crashed, drained(), depth(0), abandoned=abandoned, **limits)
+        assert (found.verdict, found.count) == (verdict, count)
+
+
+def test_a_library_that_acknowledges_unseen_loses_what_it_was_given() -> None:
+    limits = {UNNAMED_TAKES: unnamed_takes.live(prefetch=1, acknowledged_unseen=True)}
+    crashed = taken(1, None, "info", error="late")
+    assert outcome("lost", sent(0, A), crashed, drained(), **limits).verdict == UNKNOWN
+    assert outcome("lost", sent(0, A), sent(0, B), crashed, drained(), **limits).verdict == INVALID
 
 
 def test_the_same_value_in_many_queues_is_as_many_messages() -> None:

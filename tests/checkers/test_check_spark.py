@@ -44,7 +44,7 @@ def test_same_verdicts_as_the_direct_path(spark: Any, tmp_path: Path) -> None:
         assert row.checks == {result.check: result.outcome.verdict for result in direct.checks}
     for run_dir, defects in written:
         stored = read_verdict(run_dir)
-        assert set(stored.pop(JUDGED)) == {"checks", "records", "verdict", "pages"}
+        assert set(stored.pop(JUDGED)) == {"checks", "records", "mac", "pages"}
         assert stored == json.loads(json.dumps(check_run(run_dir).to_json()))
         assert read_verdict(run_dir)["verdict"] == defects.verdict
     assert {row["run"] for row in table_rows(tmp_path)} == {path.name for path in run_dirs}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from checker_histories import Row, run_of
+from checker_histories import Row, drained, run_of, sent
 from hypothesis import event, given, settings
 from hypothesis import strategies as st
 from queue_oracle import Account
@@ -13,8 +13,10 @@ from queue_oracle import Account
 from checkers.catalog import CHECKS
 from checkers.run_check import judge
 from stormproof.contracts.check import CheckOutcome
+from stormproof.unnamed_takes import CRASHED, OPEN, UNNAMED_TAKES
 
 THREADS = 3
+GONE = "not found: no such queue"
 
 
 @st.composite
@@ -48,8 +50,21 @@ def histories(draw: st.DrawFn, retries: bool = True) -> list[Row]:
         open_rows[thread] = Row(process[thread], "invoke", f, value, key)
         rows.append(open_rows[thread])
     if draw(st.booleans()):
-        rows += ending(process, open_rows, queues)
+        kept = draw(st.sets(st.sampled_from(sorted(open_rows)))) if open_rows else set()
+        rows += ending({thread: row for thread, row in open_rows.items() if thread not in kept}, queues)
     return rows
+
+
+LIMITS = st.sampled_from((0, 0, 1, 2, None))
+"""What run.json may say of takes that named no message."""
+
+
+@st.composite
+def unnamed(draw: st.DrawFn) -> dict[str, Any] | None:
+    """What run.json says of them, in all shapes; None: nothing."""
+    if draw(st.booleans()):
+        return None
+    return {f: {CRASHED: draw(LIMITS), OPEN: draw(LIMITS)} for f in ("dequeue", "drain")}
 
 
 @st.composite
@@ -60,17 +75,17 @@ def completions(draw: st.DrawFn, row: Row, sent_here: list[Any]) -> Row:
     if row.f == "enqueue":
         return row._replace(type=kind, error=None if kind == "ok" else "late")
     if kind == "fail":
-        return row._replace(type="fail", error=draw(st.sampled_from(("empty", "empty", "refused"))))
+        return row._replace(type="fail", error=draw(st.sampled_from(("empty", "empty", "refused", GONE))))
     anything = st.one_of(st.tuples(st.integers(0, THREADS - 1), st.integers(0, 5)), st.sampled_from(("not ours", None)))
     likely = st.sampled_from(sent_here) if sent_here else anything
-    value = draw(st.one_of(likely, likely, likely, anything))
+    value = draw(st.one_of(likely, likely, likely, anything, st.none()))
     late = [] if kind == "ok" else [draw(st.sampled_from(("late", "buffered: late")))]
     error = ", ".join([*late, *draw(st.sampled_from(((), (), ("same copy",))))]) or None
     return row._replace(type=kind, value=value, error=error)
 
 
-def ending(process: list[int], open_rows: dict[int, Row], queues: int) -> list[Row]:
-    """What a run that came to its end has: nothing open, everything drained, depths read."""
+def ending(open_rows: dict[int, Row], queues: int) -> list[Row]:
+    """What a run that came to its end has: these operations ended, everything drained, depths read."""
     rows = [row._replace(type="info", error="late") for row in open_rows.values()]
     for key in range(queues):
         rows += [Row(90, "invoke", "drain", None, key), Row(90, "fail", "drain", None, key, error="empty")]
@@ -78,17 +93,24 @@ def ending(process: list[int], open_rows: dict[int, Row], queues: int) -> list[R
     return rows
 
 
-def outcomes(rows: list[Row]) -> dict[str, CheckOutcome]:
-    return {result.check: result.outcome for result in judge(run_of(rows)).checks}
+def outcomes(rows: list[Row], limits: dict[str, Any] | None = None,
+             patience: int | None = None) -> dict[str, CheckOutcome]:  # fmt: skip
+    declared: dict[str, Any] = {} if limits is None else {UNNAMED_TAKES: limits}
+    recovery = {"healthy": patience is not None, "seconds": 1.0, "bound": 60.0, "state": ""}
+    options = {"drain_limit": (patience or 0) * 2 / 1000}
+    declared |= {"recovery": recovery, "test": {"workload": "queue", "nodes": 3, "nemesis": [], "options": options}}
+    return {result.check: result.outcome for result in judge(run_of(rows, **declared)).checks}
 
 
-def compare_counts_and_verdicts(rows: list[Row]) -> None:
-    account, found = Account(rows), outcomes(rows)
+def compare_counts_and_verdicts(rows: list[Row], limits: dict[str, Any] | None, patience: int | None = None) -> None:
+    account, found = Account(rows, limits, patience), outcomes(rows, limits, patience)
     if not found.get("lost"):
         assert not account.operations or all(o.f == "depth" for o in account.operations)
         return
     lost, missing = account.lost(), account.missing()
-    assert found["lost"].count == len(lost)
+    assert found["lost"].count == lost
+    accounted = sum(account.is_drained(m[0]) or account.is_proven_empty(m[0]) for m in missing) - lost
+    event(f"lost {found['lost'].verdict}{', some accounted for' if accounted else ''}")
     assert found["lost"].verdict == ("invalid" if lost else "unknown" if missing else "valid")
     assert found["duplicate-okay"].verdict == found["lost"].verdict
     shapes = account.loss_shapes()
@@ -116,10 +138,50 @@ def compare_order(rows: list[Row]) -> None:
 
 
 @settings(max_examples=250, deadline=None)
-@given(histories())
+@given(histories(), unnamed(), st.sampled_from((None, 1, 4)))
 @pytest.mark.requirement("H8", part=True)
-def test_counts_and_verdicts(rows: list[Row]) -> None:
-    compare_counts_and_verdicts(rows)
+def test_counts_and_verdicts(rows: list[Row], limits: dict[str, Any] | None, patience: int | None) -> None:
+    compare_counts_and_verdicts(rows, limits, patience)
+
+
+_ODD = st.lists(st.sampled_from(("took", "dequeue", "open", "crashed", "empty", "refused")), max_size=2)
+
+
+@settings(max_examples=250, deadline=None)
+@given(st.integers(1, 3), st.builds(lambda before, gone, after: [*before, *gone, *after], _ODD, st.lists(
+           st.sampled_from(("gone", "gone", "gone", "empty")), min_size=1, max_size=5), st.one_of(st.just([]), _ODD)),
+       unnamed(), st.sampled_from((None, 1, 3, 6)))  # fmt: skip
+@pytest.mark.requirement("H8", part=True)
+def test_queues_that_are_gone(sends: int, answers: list[str], limits: dict[str, Any] | None,
+                              patience: int | None) -> None:  # fmt: skip
+    """Drains that are told, the most of them, that the queue is not there."""
+    rows = [row for number in range(sends) for row in sent(0, (0, number))]
+    for at, answer in enumerate(answers):
+        begun = Row(20 + at, "invoke", "dequeue" if answer == "dequeue" else "drain")
+        ends = {"gone": ("fail", None, GONE), "empty": ("fail", None, "empty"), "refused": ("fail", None, "refused"),
+                "took": ("ok", (0, 0), None), "crashed": ("info", None, "late"), "dequeue": ("fail", None, GONE)}
+        rows.append(begun)
+        if answer in ends:
+            kind, value, error = ends[answer]
+            rows.append(begun._replace(type=kind, value=value, error=error))
+    event(f"gone: {Account(rows, limits, patience).gone_since(0) is not None}")
+    compare_counts_and_verdicts(rows, limits, patience)
+
+
+@settings(max_examples=250, deadline=None)
+@given(st.integers(1, 4), st.lists(st.tuples(st.sampled_from(("dequeue", "drain")), st.booleans()), max_size=4),
+       st.integers(0, 4), unnamed())  # fmt: skip
+@pytest.mark.requirement("H8", part=True)
+def test_takes_that_named_nothing(sends: int, takes: list[tuple[str, bool]], late: int,
+                                  limits: dict[str, Any] | None) -> None:  # fmt: skip
+    """Losses beside takes of which some crashed and some never ended, the last ``late`` of them after the drain."""
+    rows = [row for number in range(sends) for row in sent(0, (0, number))]
+    told = [[Row(20 + at, "invoke", f), *([Row(20 + at, "info", f, error="late")] if crashed else [])]
+            for at, (f, crashed) in enumerate(takes)]  # fmt: skip
+    before = max(0, len(told) - late)
+    rows += [row for each in told[:before] for row in each] + drained()
+    rows += [each[0] for each in told[before:]] + drained(9)
+    compare_counts_and_verdicts(rows, limits)
 
 
 @settings(max_examples=250, deadline=None)
@@ -131,9 +193,10 @@ def test_order(rows: list[Row]) -> None:
 
 @pytest.mark.soak
 @settings(max_examples=20_000, deadline=None)
-@given(histories(), histories(retries=False))
-def test_a_great_many_histories(rows: list[Row], in_order: list[Row]) -> None:
-    compare_counts_and_verdicts(rows)
+@given(histories(), histories(retries=False), unnamed(), st.sampled_from((None, 1, 4)))
+def test_a_great_many_histories(rows: list[Row], in_order: list[Row], limits: dict[str, Any] | None,
+                                patience: int | None) -> None:  # fmt: skip
+    compare_counts_and_verdicts(rows, limits, patience)
     compare_order(in_order)
 
 

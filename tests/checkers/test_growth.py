@@ -65,6 +65,7 @@ def test_tasks_that_go_on_for_ever_are_a_leak(tmp_path: Path) -> None:
 
 def test_what_may_be_kept_is_told_by_settings() -> None:
     assert Keep("Log._", "so", "log_keep", 7).most({"log_keep": 5}) == 12
+    assert Keep("Log._", "so", "log_keep", 7, times=2).most({"log_keep": 5}) == 17
     for name in DESIGNS:
         system = SYSTEMS.load(name)
         assert {keep.option for keep in system.keeps} - {""} <= {option.name for option in system.options}

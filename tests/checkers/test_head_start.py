@@ -21,6 +21,7 @@ from checkers.head_start import FewRuns, Fork, HeadStart, judge_all
 from checkers.job import check_and_store, check_runs
 from checkers.synthetic import write_store
 from checkers.verdict import VERDICT_FILE
+from stormproof.run_folder import with_seal, write_json
 
 
 @pytest.fixture(scope="module")
@@ -223,7 +224,7 @@ def test_few_runs_are_those_that_spark_is_not_worth_its_start(
     assert not all(map(FewRuns().take, runs)), "a large one"
     monkeypatch.setattr(head_start, "MOST_BYTES", 1 << 30)
     info = json.loads((runs[0] / "run.json").read_text())
-    (runs[0] / "run.json").write_text(json.dumps({**info, "subject": "registers"}))
+    write_json(runs[0] / "run.json", with_seal({**info, "subject": "registers"}))
     assert not FewRuns().take(runs[0]), "a search"
     assert not FewRuns().take(runs[0].parent / "gone")
     monkeypatch.setattr(head_start, "LEAST_BYTES", 1000)
@@ -252,7 +253,7 @@ def test_checks_of_another_version_judge_nothing(
 
 def test_searches_for_a_proof_are_left_to_spark(server: ForkServer, runs: list[Path]) -> None:
     info = json.loads((runs[0] / "run.json").read_text())
-    (runs[0] / "run.json").write_text(json.dumps({**info, "subject": "registers"}))
+    write_json(runs[0] / "run.json", with_seal({**info, "subject": "registers"}))
     ahead = HeadStart(runs, server.place, os.environ)
     until(lambda: judged(runs) == runs[1:])
     assert ahead.stop().num_rows == len(runs) - 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from pathlib import Path
 from typing import Any
@@ -9,7 +10,7 @@ from typing import Any
 import pytest
 from checker_histories import depth, drained, sent, store_run, taken
 
-from checkers import judged
+from checkers import judged, verdict_key
 from checkers.java import JavaMissing
 from checkers.job import check_and_store
 from checkers.judged import digest_of_checks, judged_already
@@ -57,6 +58,42 @@ def test_what_has_changed_is_judged_again(tmp_path: Path, change: Any) -> None:
     assert judged_already(run) is not None
     change(run)
     assert judged_already(run) is None
+
+
+def test_a_forged_verdict_is_judged_again_and_the_right_one_is_kept(tmp_path: Path) -> None:
+    """Everything in a note but its signature can be made by whoever sends a store."""
+    run = store_run(tmp_path / NAMES[0], BAD)
+    check_and_store(run)
+    data = json.loads((run / VERDICT_FILE).read_text())
+    assert data["verdict"] == "invalid"
+    for check in data["checks"]:
+        check.update(verdict="valid", count=0, anomalies=[])
+    data |= {"verdict": "valid", "sentence": "Valid: nothing was lost.", "anomalies": {}}
+    note = data.pop("judged")
+    for mac in (note["mac"], hashlib.sha256(json.dumps(data).encode()).hexdigest(), "", None, "\u00e9"):
+        (run / VERDICT_FILE).write_text(json.dumps({**data, "judged": {**note, "mac": mac}}))
+        assert judged_already(run) is None
+    check_and_store(run)
+    found = judged_already(run)
+    assert found is not None and found.verdict == "invalid"
+
+
+def test_a_key_is_made_once_and_only_one_that_nobody_else_reads_is_used(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "state" / "stormproof" / "verdict.key"
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    run = store_run(tmp_path / NAMES[0], GOOD)
+    check_and_store(run)
+    assert judged_already(run) is not None and path.stat().st_mode & 0o777 == 0o600
+    assert path.read_bytes().hex() not in (run / VERDICT_FILE).read_text()
+    path.write_bytes(bytes(32))
+    verdict_key._key.cache_clear()
+    assert judged_already(run) is None, "another user's verdict"
+    path.chmod(0o644)
+    verdict_key._key.cache_clear()
+    check_and_store(run)
+    assert "judged" not in json.loads((run / VERDICT_FILE).read_text()), "a key that others read signs nothing"
 
 
 def test_other_code_judges_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -24,7 +24,7 @@ from checkers.spark_tasks import sql_session
 from checkers.synthetic import write_store
 from checkers.views import duckdb_views, spark_views
 from harness.query import query as ask
-from stormproof.run_folder import read_verdict
+from stormproof.run_folder import read_verdict, with_seal, write_json
 
 pytestmark = pytest.mark.requirement("H9", part=True)
 
@@ -219,7 +219,7 @@ def test_settings_and_versions_are_maps(tmp_path: Path) -> None:
     info = json.loads((run / "run.json").read_text())
     info["test"]["options"] = {"ack": "all", "nodes": 3, "reliable": True, "schedule": ""}
     info["versions"] = {"stormproof": "0.1.0"}
-    (run / "run.json").write_text(json.dumps(info))
+    write_json(run / "run.json", with_seal(info))
     refresh(tmp_path)
     query = "SELECT settings['ack'], settings['nodes'], settings['reliable'], settings['none'], version FROM runs"
     assert duckdb_views(tmp_path).execute(query).fetchall() == [("all", "3", "true", None, "0.1.0")]

@@ -24,7 +24,7 @@ from checkers.spark_failures import TaskDied
 from checkers.synthetic import Defects, write_run
 from stormproof.errors import UsageError
 from stormproof.history import columns
-from stormproof.run_folder import read_verdict
+from stormproof.run_folder import read_verdict, with_seal, write_json
 
 pytestmark = pytest.mark.requirement("H23", part=True)
 
@@ -96,7 +96,7 @@ def test_threads_change_no_verdict(store: Path, monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(columns, "_LARGE", 1)
     assert [check_run(run_dir).to_json() for run_dir in runs_of(store)] == plain
     info = json.loads((runs_of(store)[0] / "run.json").read_text())
-    (runs_of(store)[0] / "run.json").write_text(json.dumps(info | {"history_sha256": "0" * 64}))
+    write_json(runs_of(store)[0] / "run.json", with_seal(info | {"history_sha256": "0" * 64}))
     assert "history_sha256" in str(check_run(runs_of(store)[0]).damage)
 
 
@@ -115,7 +115,7 @@ def test_which_runs_are_worth_it(store: Path, monkeypatch: pytest.MonkeyPatch) -
     assert len([unit for unit in units_of([large], 1, tight) if unit.number != REST]) == 2, "for want of memory"
     assert units_of([large], 2, Budget(tight.total - 1000, f"{OURS}-tight")) == [], "it would not do"
     info = json.loads((large / "run.json").read_text())
-    (large / "run.json").write_text(json.dumps({**info, "subject": "topics"}))
+    write_json(large / "run.json", with_seal({**info, "subject": "topics"}))
     assert units_of([large], 2, PLENTY) == []
     monkeypatch.setenv(large_runs.VARIABLE, "3 M")
     with pytest.raises(UsageError, match="a number of rows"):

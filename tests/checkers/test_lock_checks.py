@@ -11,10 +11,11 @@ from hypothesis import strategies as st
 from single_value_oracle import exclusion_holds, lost_updates, tokens_that_went_back
 
 from checkers import locks
-from checkers.checks import lock_lost, lost_update
+from checkers.checks import fencing, lock_lost, lost_update
 from checkers.run_check import judge
+from reports import lock_cause
 from stormproof.contracts.check import INVALID, UNKNOWN, VALID, CheckOutcome
-from workloads import guarded, lock, lock_client
+from workloads import guarded, lease_client, lock, lock_client
 
 pytestmark = pytest.mark.requirement("H27", part=True)
 
@@ -40,6 +41,10 @@ def released(process: int, kind: str = "ok", error: str | None = None) -> list[R
 
 def test_words_that_workload_and_checks_share() -> None:
     assert (lost_update.FENCED, lock_lost.FREE_FOR_NOBODY) == (guarded.FENCED, lock_client.FREE_FOR_NOBODY)
+    assert (locks.STOOD_STILL, fencing.TOKEN) == (lock_client.STOOD_STILL, lease_client.TOKEN)
+    assert lock_client.SLEPT.startswith(locks.SLEPT) and locks.STOOD_STILL not in lock_client.SLEPT
+    assert f"{locks.STOOD_STILL}, and {locks.CLOSED_ITSELF}" == lock_client.CLOSED_ITSELF
+    assert lock_cause.CLOSED_ITSELF == locks.CLOSED_ITSELF
     assert (locks.ACQUIRE, locks.UPDATE, locks.RELEASE) == (lock.ACQUIRE, lock.UPDATE, lock.RELEASE)
 
 
@@ -90,6 +95,52 @@ def test_tokens_grow() -> None:
                Row(1, "ok", "acquire", 1)]  # fmt: skip
     assert outcomes(at_once)["fencing"].verdict == VALID
     assert outcomes(acquired(0), acquired(1))["fencing"].summary == "no fencing tokens were given"
+
+
+def numbered(process: int, token: int) -> list[Row]:
+    """An acquire as the workload records it."""
+    if token < 0:
+        return op(process, "acquire", "ok", error=f"token {token}")
+    return acquired(process, token)
+
+
+@pytest.mark.parametrize(("first", "second", "wrong"), [
+    (0, 1, 0), (-1, 0, 0), (-2, -1, 0), (0, 0, 1), (1, 0, 1), (0, -1, 1), (-1, -2, 1), (-1, -1, 1),
+])  # fmt: skip
+def test_zero_and_less_are_tokens(first: int, second: int, wrong: int) -> None:
+    found = outcomes(numbered(0, first), numbered(1, second))["fencing"]
+    assert (found.verdict, found.count, found.figures["tokens"]) == (INVALID if wrong else VALID, wrong, 2)
+    if wrong:
+        assert found.anomalies[0].detail == {"token": second, "after": first}
+
+
+def stalled(mark: str, kind: str = "ok") -> list[Row]:
+    return op(0, "update", kind, value=(1, 1) if kind == "ok" else None, error=mark)
+
+
+@pytest.mark.parametrize(("update", "verdict", "summary"), [
+    (stalled(lock_client.STOOD_STILL), VALID, "1 did"),
+    (stalled(lock_client.CLOSED_ITSELF), VALID, "1 did"),
+    (stalled(f"{guarded.FENCED}; {lock_client.STOOD_STILL}", "fail"), VALID, "1 did"),
+    (updated(0, 1, 1), UNKNOWN, "only 0 holders stood still, 1 are asked for"),
+    (stalled(lock_client.SLEPT), UNKNOWN, "1 stall does not count: the system's connections do not say whether they "
+     "send heart-beats (docs/systems.md: heartbeat, stand_still)"),
+])  # fmt: skip
+def test_a_run_about_stalls_without_any_is_unknown(update: list[Row], verdict: str, summary: str) -> None:
+    asked = lock.LeaseWorkload.gates({"min_ok": 1, "holders": "stalling"})
+    assert asked["min_stalls"] == 1 and "min_stalls" not in lock.LeaseWorkload.gates({"min_ok": 1, "holders": "prompt"})
+    gates = outcomes(acquired(0, 1), update, gates={"min_stalls": 1})["gates"]
+    assert (gates.verdict, gates.figures["gates"]["min_stalls"]["told"]) == (verdict, summary)
+
+
+def test_the_headline_says_what_this_test_did_itself() -> None:
+    rows = [*acquired(0), Row(0, "invoke", "update"), *acquired(1), *updated(1, 1, 1),
+            Row(0, "ok", "update", (2, 1), error=lock_client.CLOSED_ITSELF), *released(1)]  # fmt: skip
+    told = judge(run_of(rows, **INFO)).sentence
+    assert told == ("Invalid: 1 time two held the lock at once and 1 update under the lock was overwritten unseen, "
+                    "after this test itself closed the connections of 1 holder.")  # fmt: skip
+    plain = judge(run_of([row._replace(error=None) for row in rows], **INFO)).sentence
+    assert plain.endswith(", with no fault in force."), "the verdict is the same"
 
 
 def in_vain(process: int, second: float, error: str = "empty") -> list[Row]:
@@ -144,11 +195,14 @@ def histories(draw: st.DrawFn) -> list[Row]:
         kind = draw(st.sampled_from(("ok", "ok", "ok", "fail", "info")))
         value: Any = None
         if kind == "ok" and row.f == "acquire":
-            value = draw(st.sampled_from((None, 1, 2, 3, 4)))
+            value = draw(st.sampled_from((None, -2, -1, 0, 1, 2, 3)))
         elif kind == "ok" and row.f == "update":
             writes += 1
             value = (writes, draw(st.integers(1, 4)))
-        rows.append(row._replace(type=kind, value=value, error=None if kind == "ok" else "no"))
+        told = None if kind == "ok" else "no"
+        if row.f == "acquire" and value is not None and value < 0:
+            value, told = None, f"token {value}"
+        rows.append(row._replace(type=kind, value=value, error=told))
         if kind == "info":
             process[thread] += 3
     return rows

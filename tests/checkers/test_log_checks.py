@@ -8,7 +8,7 @@ import pytest
 from checker_histories import Row, op, run_of
 from hypothesis import event, given, settings
 from hypothesis import strategies as st
-from log_oracle import diverging, lost, wrong_offsets, wrong_reads
+from log_oracle import diverging, gone, lost, wrong_offsets, wrong_reads
 
 from checkers import logs
 from checkers.run_check import judge
@@ -20,8 +20,12 @@ pytestmark = pytest.mark.requirement("H12", part=True)
 INFO = {"test": {"workload": "log", "nodes": 3, "nemesis": []}}
 
 
-def outcomes(rows: list[Row]) -> dict[str, CheckOutcome]:
-    return {result.check: result.outcome for result in judge(run_of(rows, **INFO)).checks}
+def outcomes(rows: list[Row], patience: int | None = None) -> dict[str, CheckOutcome]:
+    """``patience`` is for how many rows a log has to be missing in a healthy cluster; None: it is not healthy."""
+    recovery = {"healthy": patience is not None, "seconds": 1.0, "bound": 60.0, "state": ""}
+    options = {"logs": 2, "drain_limit": 4 * (patience or 0) / 1000}
+    info = {"test": {**INFO["test"], "options": options}, "recovery": recovery}
+    return {result.check: result.outcome for result in judge(run_of(rows, **info)).checks}
 
 
 def append(offset: int, value: int, kind: str = "ok", process: int = 0) -> list[Row]:
@@ -88,6 +92,16 @@ def test_a_system_that_shows_no_copies_has_none_to_compare() -> None:
     assert outcomes([*refused, *other])["divergence"].verdict == UNKNOWN, "of another log one copy was read"
 
 
+def test_a_log_that_is_gone_as_a_whole_is_lost() -> None:
+    absent = op(1, "scan", "fail", error="not found: no such stream")
+    rows = [*append(1, 1), *poll(1, 1), *absent, *absent, *absent]
+    found = outcomes(rows, 4)["log-lost"]
+    assert (found.verdict, found.count, found.figures["gone"]) == (INVALID, 1, [0])
+    assert "1 log is not there any more, by every answer" in found.summary
+    for other, patience in ((rows, None), (rows, 5), ([*rows, *op(1, "scan", "fail", error="cut")], 4)):
+        assert outcomes(other, patience)["log-lost"].verdict == UNKNOWN
+
+
 FUNCTIONS = ("append", "append", "poll", "poll", "seek", "scan", "scan", "copy", "copy")
 
 
@@ -114,7 +128,8 @@ def histories(draw: Any) -> list[Row]:
             done = {"append": (offset, call.value), "seek": offset - 1}.get(call.f, (offset, read))
         elif call.f == "append":
             done = call.value
-        error = EMPTY if kind == "fail" and call.f != "append" else None
+        reasons = (EMPTY, EMPTY, "not found: gone") if call.f == "scan" else (EMPTY,)
+        error = draw(st.sampled_from(reasons)) if kind == "fail" and call.f != "append" else None
         node = draw(st.sampled_from(("n1", "n2"))) if call.f == "copy" else "n1"
         rows.append(call._replace(type=kind, value=done, error=error, node=node))
     return rows
@@ -125,12 +140,14 @@ def verdict_of(count: int | None) -> tuple[str, int]:
 
 
 @settings(max_examples=80, deadline=None)
-@given(histories())
-def test_every_verdict_is_that_of_the_definitions(rows: list[Row]) -> None:
-    found = outcomes(rows)
+@given(histories(), st.sampled_from((None, 0, 4)))
+def test_every_verdict_is_that_of_the_definitions(rows: list[Row], patience: int | None) -> None:
+    found = outcomes(rows, patience)
+    event(f"gone: {bool(gone(rows, patience))}")
     nodes = {number: row.node or "" for number, row in enumerate(rows)}
     reads = found["log-reads"].figures
-    wanted = {"log-lost": lost(rows), "log-offsets": wrong_offsets(rows), "divergence": diverging(rows, nodes)}
+    wanted = {"log-lost": lost(rows, patience), "log-offsets": wrong_offsets(rows),
+              "divergence": diverging(rows, nodes)}  # fmt: skip
     for check, count in wanted.items():
         event(f"{check} {verdict_of(count)[0]}")
         assert (found[check].verdict, found[check].count) == verdict_of(count), check

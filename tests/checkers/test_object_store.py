@@ -27,7 +27,7 @@ from checkers.views import duckdb_views
 from harness.copying import pull, push
 from harness.query import query
 from stormproof.errors import StormproofError, UsageError
-from stormproof.run_folder import read_verdict
+from stormproof.run_folder import read_verdict, with_seal
 
 pytestmark = pytest.mark.requirement("H23", part=True)
 
@@ -78,7 +78,7 @@ def test_verdicts_are_those_of_a_folder(store: ObjectStore, tmp_path: Path) -> N
     assert not any(row["taken"] for row in checked(store, again=True).values())
     changed = next(iter(runs))
     info = json.loads((tmp_path / changed / "run.json").read_text())
-    store.write(f"{changed}/run.json", json.dumps({**info, "more": 1}).encode())
+    store.write(f"{changed}/run.json", json.dumps(with_seal({**info, "more": 1})).encode())
     assert [run for run, row in checked(store).items() if not row["taken"]] == [changed]
     assert add_messages(store) == (8, []) and add_messages(store) == (0, [])
     lost = query(store, "SELECT run, count_if(lost) AS lost FROM messages GROUP BY run ORDER BY run").to_pydict()

@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 from checker_histories import Row, depth, drained, fault, op, sent, sign, store_run, taken, write_ledger
 from hypothesis import HealthCheck, given, settings
-from test_checks_against_oracle import histories
+from test_checks_against_oracle import histories, unnamed
 
 from checkers import parts as in_parts
 from checkers.catalog import CHECKS
@@ -23,6 +23,7 @@ from checkers.synthetic import Defects, write_run
 from checkers.verdict import Verdict
 from stormproof.history import columns
 from stormproof.run_folder import HISTORY
+from stormproof.unnamed_takes import IMPORTED, UNNAMED_TAKES
 
 pytestmark = pytest.mark.requirement("H23", part=True)
 
@@ -58,21 +59,24 @@ def small_batches(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(histories())
-def test_small_histories_of_every_shape(small_batches: None, tmp_path_factory: Any, rows: list[Row]) -> None:
-    compare_rows(tmp_path_factory.mktemp("r") / "r", rows)
+@given(histories(), unnamed())
+def test_small_histories_of_every_shape(small_batches: None, tmp_path_factory: Any, rows: list[Row],
+                                        limits: dict[str, Any] | None) -> None:  # fmt: skip
+    compare_rows(tmp_path_factory.mktemp("r") / "r", rows, limits)
 
 
 @pytest.mark.soak
 @pytest.mark.timeout(3600)
 @settings(max_examples=600, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(histories())
-def test_many_small_histories(small_batches: None, tmp_path_factory: Any, rows: list[Row]) -> None:
-    compare_rows(tmp_path_factory.mktemp("r") / "r", rows)
+@given(histories(), unnamed())
+def test_many_small_histories(small_batches: None, tmp_path_factory: Any, rows: list[Row],
+                              limits: dict[str, Any] | None) -> None:  # fmt: skip
+    compare_rows(tmp_path_factory.mktemp("r") / "r", rows, limits)
 
 
-def compare_rows(run_dir: Path, rows: list[Row]) -> None:
-    store_run(run_dir, rows, row_group=5, guarantees=ALL_BY_PARTS[len(rows) % 2 :: 2])
+def compare_rows(run_dir: Path, rows: list[Row], limits: dict[str, Any] | None = None) -> None:
+    declared = {} if limits is None else {UNNAMED_TAKES: limits}
+    store_run(run_dir, rows, row_group=5, guarantees=ALL_BY_PARTS[len(rows) % 2 :: 2], **declared)
     write_ledger(run_dir, [fault(3, 9), fault(8, None, ident=2)])
     for parts in (1, 2, 3):
         compare(run_dir, parts)
@@ -115,6 +119,16 @@ def test_losses_of_queues_that_may_still_hold_them_are_no_examples(tmp_path: Pat
     assert (lost.count, len(lost.anomalies), shape.count, len(shape.anomalies)) == (7, 7, 7, 7)
     assert [anomaly.value for anomaly in shape.anomalies] == [anomaly.value for anomaly in lost.anomalies]
     assert (shape.figures["prefix"], shape.figures["middle"], shape.figures["postfix"]) == (1, 5, 1)
+
+
+@pytest.mark.parametrize("crashed", [1, 4, 9])
+def test_what_crashed_takes_account_for_is_told_of_the_whole_queue(tmp_path: Path, crashed: int) -> None:
+    """Each part has some of what is missing; the takes account for all parts together."""
+    rows = [row for n in range(8) for row in sent(n, (n, 0))]
+    rows += [row for n in range(crashed) for row in taken(20 + n, None, "info", error="late")]
+    run_dir = store_run(tmp_path / "r", [*rows, *drained(), *depth()], **{UNNAMED_TAKES: IMPORTED})
+    lost = next(check.outcome for check in compare(run_dir, 3).checks if check.check == "lost")
+    assert (lost.count, lost.figures.get("accounted", 8)) == (max(0, 8 - crashed), min(8, crashed))
 
 
 def test_other_runs_go_the_same_way(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 from checker_histories import (
     depth,
+    describe,
     drained,
     fault,
     sent,
@@ -45,7 +46,7 @@ def run_dir(tmp_path: Path) -> Path:
 
 
 def edited(run_dir: Path, place: str, value: Any) -> Verdict:
-    """The verdict once a field of run.json is another, or gone."""
+    """The verdict once a field of run.json is another, or gone, under a seal that fits."""
     path = run_dir / "run.json"
     info = json.loads(path.read_text())
     *outer, name = place.split(".")
@@ -56,7 +57,7 @@ def edited(run_dir: Path, place: str, value: Any) -> Verdict:
         del inner[name]
     else:
         inner[name] = value
-    path.write_text(json.dumps(info))
+    describe(run_dir, info)
     return check_run(run_dir)
 
 
@@ -78,7 +79,7 @@ def edited(run_dir: Path, place: str, value: Any) -> Verdict:
         *((f"test.{name}", value) for name in ("system", "workload") for value in (GONE, None, [])),
         *(("status", value) for value in (GONE, None, "valid", "", ["recorded"])),
         *(("failure", value) for value in (0, False, [])),
-        *(("schema", value) for value in (GONE, None, 0, 4, 99, True, 2.0, "2", [2])),
+        *(("schema", value) for value in (GONE, None, 0, 5, 99, True, 2.0, "2", [2])),
         *(("backend", value) for value in (GONE, None, "local", {})),
         ("backend.in_process", "no"),
         ("backend.lateness", "5"),
@@ -131,12 +132,12 @@ def test_a_run_without_faults_has_a_ledger_without_lines(run_dir: Path) -> None:
 
 def test_a_run_of_schema_2_has_no_digest_of_its_ledger_and_one_of_today_has(run_dir: Path) -> None:
     info = json.loads((run_dir / "run.json").read_text())
-    del info["ledger_sha256"]
-    for schema, damaged in ((1, False), (2, False), (3, True)):
-        (run_dir / "run.json").write_text(json.dumps({**info, "schema": schema}))
+    del info["ledger_sha256"], info["description_sha256"]
+    for schema, damaged in ((1, False), (2, False), (3, True), (4, True)):
+        describe(run_dir, {**info, "schema": schema})
         assert (check_run(run_dir).damage is not None) is damaged
     assert edited(run_dir, "guarantees", GONE).damage is not None
-    (run_dir / "run.json").write_text(json.dumps({**info, "schema": 2, "ledger_sha256": "0" * 64}))
+    describe(run_dir, {**info, "schema": 2, "ledger_sha256": "0" * 64})
     assert check_run(run_dir).damage is not None
 
 
@@ -250,7 +251,7 @@ def test_a_footer_that_lies_is_found_out(tmp_path: Path, monkeypatch: pytest.Mon
     path = tmp_path / "history.parquet"
     bomb(path, 200_000, "")
     monkeypatch.setenv(VARIABLE, "10M")
-    monkeypatch.setattr("stormproof.history.columns.demand_small", lambda footer, where: None)
+    monkeypatch.setattr("stormproof.history.columns.demand_small", lambda footer, where, row_bytes: None)
     with pytest.raises(HistoryError, match="10 MiB is the bound"):
         read_columns(path)
 
@@ -261,7 +262,7 @@ def test_sizes_are_read_as_people_write_them() -> None:
     for text in ("", "0", "-1", "1.5G", "many", "1P", "٣"):
         with pytest.raises(UsageError, match="--max-history"):
             read_size(text)
-    assert bounds.DEFAULT == 4 << 30
+    assert bounds.DEFAULT == 6 << 30
 
 
 def test_one_damaged_run_leaves_the_others_in_a_table_of_runs(tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ from nodes.reference.bugs import STALE_STANDBY_SERVES, TWO_HOLDERS
 from nodes.reference.designs.fiorano.configuration import HALayer, Options
 from nodes.reference.designs.fiorano.gateway.config import GatewayConfig, parse_gateway_config
 from nodes.reference.designs.fiorano.gateway.grants import ALONE, ANY, Record
-from nodes.reference.designs.fiorano.gateway.lockfile import RealLockFile, decoded, encoded
+from nodes.reference.designs.fiorano.gateway.lockfile import RealLockFile, decoded, encoded, holder_in
 from nodes.reference.designs.fiorano.gateway.protocol import MAX_FRAME, PROTOCOL, SERVICE
 from nodes.reference.designs.fiorano.gateway.service import Gateway
 from nodes.reference.designs.fiorano.lock import GatewayLock, Wish
@@ -35,6 +35,7 @@ from stormproof.node_logs import parse_stamped
 ROOT = Path(__file__).resolve().parents[2]
 LEASE = 0.4
 PATIENCE = 10.0
+UNOPENED = "-"
 
 
 class Running:
@@ -84,12 +85,16 @@ class Asking:
 
 
 @asynccontextmanager
-async def asking(gateway: Running, name: str = "n1", secret: str = "s") -> AsyncIterator[Asking]:
+async def asking(gateway: Running, name: str = "n1", secret: str = "s", lockfile: str = "") -> AsyncIterator[Asking]:
     reader, writer = await asyncio.open_connection("127.0.0.1", gateway.config.port)
     try:
         handshake = Handshake(PROTOCOL, gateway.config.cluster, name, secret, random.Random(1))
         await handshake.dial(reader, writer, SERVICE)
-        yield Asking(reader, writer)
+        connection = Asking(reader, writer)
+        if lockfile != UNOPENED:
+            opened = await connection.ask("open", 0, lockfile or gateway.config.lockfile)
+            assert lockfile or opened == ["opened", 0]
+        yield connection
     finally:
         writer.close()
 
@@ -158,6 +163,50 @@ async def test_the_epoch_is_in_the_lock_file_before_the_answer(tmp_path: Path) -
     async with running(tmp_path) as again, asking(again) as one:
         assert await one.ask("take", 1, 4, 4, ALONE, 5) == ["held", 1, 4], "n2 may still believe that it holds the lock"
         assert await take(one, 4, 4, ALONE, 5) == ["granted", 1, 5]
+
+
+@pytest.mark.requirement("F3", part=True)
+async def test_the_lock_file_names_a_holder_only_while_somebody_holds_the_lock(tmp_path: Path) -> None:
+    """A lock that was let go, or whose lease has ended, is free in the file; who held it last is told as that."""
+    async with running(tmp_path) as gateway, asking(gateway) as one:
+        assert holder_in(gateway.path.read_bytes()) == ""
+        assert await take(one, 0, 0, ALONE, 3) == ["granted", 1, 3]
+        assert holder_in(gateway.path.read_bytes()) == "n1"
+        assert await one.ask("release", 2, 3) == ["released", 2]
+        assert gateway.path.read_bytes() == b"epoch 3 free, last holder n1\n"
+        assert await one.ask("renew", 3, 3) == ["granted", 3, 3], "nobody else has held it since"
+        assert holder_in(gateway.path.read_bytes()) == "n1"
+        async with asyncio.timeout(PATIENCE):
+            while holder_in(gateway.path.read_bytes()):  # noqa: ASYNC110 - until the lease has ended
+                await asyncio.sleep(0.02)
+    async with running(tmp_path) as gateway, asking(gateway, "n2") as two:
+        assert "holder=n1" in gateway.log, "who held it last is known after a restart"
+        assert await take(two, 2, 3, 2, 4) == ["stale", 1, 3]
+        assert await take(two, 3, 3, ALONE, 4) == ["granted", 1, 4]
+        assert holder_in(gateway.path.read_bytes()) == "n2"
+
+
+@pytest.mark.requirement("F1", part=True)
+async def test_a_server_that_is_configured_for_another_lock_file_is_refused_by_name(tmp_path: Path) -> None:
+    async with running(tmp_path) as gateway:
+        async with asking(gateway, lockfile="/other") as one:
+            assert await one.ask("open", 2, "/another") == [
+                "refused", 2, f"n1 is configured for the Lockfile '/another', and this gateway has '{gateway.path}'"]
+            assert await one.ask("take", 3, 0, 0, ALONE, 3) is None, "it is cut off"
+        async with asking(gateway, lockfile=UNOPENED) as one:
+            assert await one.ask("take", 1, 0, 0, ALONE, 3) is None
+        assert "n1 is configured for the Lockfile '/other'" in gateway.log
+        wrong = options(Lockfile="/other", GatewayServerPort=gateway.config.port, secret="s", lease=LEASE)
+        output = io.StringIO()
+        lock = GatewayLock(RealRuntime(gateway.config, output), "n1", wrong, 0, lambda epoch: None, lambda: None)
+        lock.want(Wish(0, ALONE))
+        lock.start()
+        async with asyncio.timeout(PATIENCE):
+            while "lock refused" not in output.getvalue():  # noqa: ASYNC110 - nobody can set an event here
+                await asyncio.sleep(0.01)
+        lock.stop()
+        assert "is configured for the Lockfile '/other'" in output.getvalue() and not lock.holds()
+        assert holder_in(gateway.path.read_bytes()) == ""
 
 
 @pytest.mark.requirement("F3", part=True)
@@ -300,7 +349,7 @@ async def test_a_servers_lease_is_counted_from_when_it_asked(tmp_path: Path) -> 
         runtime.now = lambda: clock[0]  # type: ignore[method-assign]
         noted: list[int] = []
         changed = asyncio.Event()
-        layer = HALayer(True, "lockfile", ("peer", 1), ("127.0.0.1", gateway.config.port))
+        layer = HALayer(True, str(gateway.path), ("peer", 1), ("127.0.0.1", gateway.config.port))
         options = Options(layer, "n2", lease=LEASE, secret="s")
         lock = GatewayLock(runtime, "n1", options, 4, noted.append, changed.set)
         lock.want(Wish(ANY, ALONE))

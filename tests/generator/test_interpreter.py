@@ -10,8 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from harness.interpreter import Interpreter, InterpreterError, NoClient, Progress
+from harness.interpreter import Abandonment, Interpreter, NoClient, Progress
+from harness.worker import InterpreterError
 from stormproof import generator as gen
+from stormproof.contracts.client import Abandoned
 from stormproof.errors import StormproofError
 from stormproof.generator.core import Answer, Context, Generator
 from stormproof.history.journal import JournalWriter, read_journal
@@ -322,6 +324,69 @@ async def test_a_client_that_swallows_cancellation_cannot_answer_late() -> None:
     bench = Bench(act, hang_limit=0.05)
     await bench.run(gen.clients([E, D, D]))
     assert [(t, p) for t, p, _ in bench.rows.brief()] == [(INVOKE, 0), (INFO, 0), *[(INVOKE, 1), (OK, 1)] * 2]
+
+
+@pytest.mark.requirement("H26", part=True)
+async def test_an_operation_that_never_ends_is_abandoned(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It has no completion, since it may still take effect; its thread goes on as another process."""
+    monkeypatch.setattr("harness.worker.LEAVE_SECONDS", 0.05)
+    release = asyncio.Event()
+    told: list[Abandonment] = []
+
+    async def act(op: Op) -> Op:
+        while op.process == 0 and not release.is_set():
+            try:
+                await asyncio.sleep(3600)
+            except asyncio.CancelledError:
+                pass
+        if op.process == 1:
+            raise Abandoned("send() did not end")
+        return op.ok()
+
+    bench = Bench(act, hang_limit=0.05, on_abandoned=told.append)
+    await bench.run(gen.clients([E, D, D]))
+    assert [(t, p) for t, p, _ in bench.rows.brief()] == [(INVOKE, 0), (INVOKE, 1), (INVOKE, 2), (OK, 2)]
+    assert [(each.process, each.f) for each in told] == [(0, "enqueue"), (1, "dequeue")]
+    assert "the harness gave up" in told[0].reason and told[1].reason == "send() did not end"
+    assert bench.interpreter.progress().info == 2 and bench.interpreter.progress().under_way == 0
+    release.set()
+    await bench.interpreter.close()
+
+
+@pytest.mark.requirement("H26", part=True)
+async def test_a_client_that_can_not_be_closed_is_left_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("harness.client_reaper.LEAVE_SECONDS", 0.05)
+    monkeypatch.setattr("harness.client_reaper.CLOSE_SECONDS", 0.05)
+    release, told = asyncio.Event(), list[Abandonment]()
+
+    class Deaf(NoClient):
+        async def close(self) -> None:
+            while not release.is_set():
+                try:
+                    await asyncio.sleep(3600)
+                except asyncio.CancelledError:
+                    pass
+
+    interpreter = Interpreter(Test("none", "none", concurrency=1), lambda *_: Deaf(), NoClient(), Rows(),
+                              on_abandoned=told.append)  # fmt: skip
+    assert await interpreter.run(gen.clients(E))
+    await interpreter.close()
+    assert [each.f for each in told] == [""] and "close() did not end" in told[0].reason
+    release.set()
+
+
+@pytest.mark.parametrize("error", [SystemExit(7), RuntimeError("\ud800 \n" + "x" * 5_000_000)])
+async def test_whatever_a_client_raises_is_told_in_a_short_line(error: BaseException) -> None:
+    async def act(op: Op) -> Op:
+        if op.process == 0:
+            raise error
+        return op.ok()
+
+    bench = Bench(act)
+    await bench.run(gen.clients([E, D]))
+    assert [(t, p) for t, p, _ in bench.rows.brief()] == [(INVOKE, 0), (INFO, 0), (INVOKE, 1), (OK, 1)]
+    told = str(bench.rows.ops[1].error)
+    assert told.startswith(type(error).__name__) and len(told) < 600 and told.isprintable() and told.encode()
 
 
 async def test_a_cancellation_inside_a_client_is_info() -> None:

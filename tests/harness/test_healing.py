@@ -8,8 +8,11 @@ from pathlib import Path
 import pytest
 
 from harness import healing
+from harness.healing import recover_store
+from harness.recheck import check_stored
+from harness.recovery import EMPTY
 from stormproof import store
-from stormproof.errors import StormproofError
+from stormproof.errors import HistoryError, StormproofError, UsageError
 from stormproof.history.undo import NETWORK, UndoJournal, pending_undos
 from stormproof.run_folder import being_made, read_run, write_text
 from stormproof.store import Store
@@ -31,7 +34,7 @@ def test_one_damaged_run_does_not_keep_the_others_from_being_mended(
     assert [name for name in (damaged.name, other.name) if any("undone" in line for line in lines if name in line)] == [
         damaged.name, other.name]  # fmt: skip
     assert pending_undos(damaged) == pending_undos(other) == []
-    assert [line.split(":")[0] for line in healing.recover_store(tmp_path, [])] == [other.name]
+    assert [line.split(":")[0] for line in healing.recover_store(tmp_path, [])] == [other.name, "not recovered"]
     assert read_run(other)["status"] == "broken"
 
 
@@ -89,3 +92,28 @@ def test_what_was_being_written_when_the_harness_was_killed_is_removed(
     monkeypatch.setattr(healing, "cleanup", lambda **_: [])
     healing.heal_store(tmp_path)
     assert not young.exists(), "nobody makes it any more"
+
+
+def test_a_run_that_was_killed_before_its_first_operation_has_one_name_everywhere(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run_dir = Store(tmp_path).create(Test("joram", "queue", backend="local"))
+    for _ in range(2):
+        with pytest.raises(UsageError, match=EMPTY):
+            check_stored(tmp_path, [run_dir.name], master=None, as_json=False)
+        with pytest.raises(UsageError, match="holds no recorded runs"):
+            check_stored(tmp_path, [], master=None, as_json=False)
+        assert f"not checked: {run_dir}: {EMPTY}" in capsys.readouterr().err
+        assert recover_store(tmp_path, [run_dir.name]) == [f"{run_dir.name}: {EMPTY}"]
+    assert recover_store(tmp_path, []) == []
+
+
+def test_a_run_that_was_killed_before_it_was_described_is_named_by_every_command(tmp_path: Path) -> None:
+    run_dir = Store(tmp_path).create(Test("joram", "queue", backend="local"))
+    (run_dir / "run.json").unlink()
+    for ask in (lambda: check_stored(tmp_path, [run_dir.name], master=None, as_json=False),
+                lambda: recover_store(tmp_path, [run_dir.name])):
+        with pytest.raises(HistoryError, match="killed before the first write"):
+            ask()
+    (line,) = recover_store(tmp_path, [])
+    assert line.startswith(f"not recovered: {run_dir} is no run")

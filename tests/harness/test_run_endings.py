@@ -25,12 +25,14 @@ from stormproof.test import Test
 
 @pytest.mark.parametrize("healthy", [True, False])
 @pytest.mark.requirement("H16")
-async def test_a_cluster_that_stays_ill_keeps_the_run_from_being_valid(
+async def test_a_cluster_that_stays_ill_is_noted(
     healthy: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def nothing(*_: Any) -> None: ...
     async def answer(*_: Any) -> bool:
         return healthy
+    async def repair() -> str:
+        raise KeyError("no such node")
     async def describe() -> str:
         return "n2 unreachable"
 
@@ -40,13 +42,18 @@ async def test_a_cluster_that_stays_ill_keeps_the_run_from_being_valid(
     runner.run_dir, runner.test = run_dir, test
     runner.clock, runner._emit = lambda: 0, lambda event: None  # type: ignore[assignment]
     runner.nemesis = SimpleNamespace(heal_all=nothing)  # type: ignore[assignment]
-    runner.cluster = SimpleNamespace(await_healthy=answer, describe=describe, linger=0.0)
+    runner.cluster = SimpleNamespace(await_healthy=answer, describe=describe, linger=0.0, repair=repair,
+                                     helped_since=None, credentials=SimpleNamespace(passcode=""))  # fmt: skip
+    runner.backend, runner.repair_errors = SimpleNamespace(in_process=True), []  # type: ignore[assignment]
     runner.interpreter = SimpleNamespace(flush=answer)  # type: ignore[assignment]
     monkeypatch.setattr("asyncio.sleep", nothing)
     await runner._heal()
+    await runner._repair()
     await runner._settle()
-    failure = read_run(run_dir)["failure"]
-    assert failure is None if healthy else "n2 unreachable" in failure
+    assert runner.recovery is not None and read_run(run_dir)["failure"] is None
+    for told in (runner.recovery, runner.recovery["after_repair"]):
+        assert (told["healthy"], told["state"]) == (healthy, "" if healthy else "n2 unreachable")
+    assert "repairing it failed: KeyError: 'no such node'" in runner.recovery["repair_errors"][0]
 
 
 @pytest.mark.parametrize(("status", "failure"), [("recorded", None), ("broken", "interrupted")])

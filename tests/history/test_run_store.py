@@ -17,7 +17,7 @@ from stormproof.errors import HistoryError, StormproofError, UsageError
 from stormproof.history.journal import JournalWriter
 from stormproof.history.seal import read_history
 from stormproof.operation import INVOKE, OK, Op
-from stormproof.run_folder import RUN_ID, RUN_SCHEMA, Lock, is_alive, read_run, update_run, upgraded
+from stormproof.run_folder import RUN_ID, RUN_SCHEMA, SEALED_SINCE, Lock, is_alive, read_run, update_run, upgraded
 from stormproof.store import Store
 from stormproof.test import Test
 from workloads.catalog import WORKLOADS
@@ -106,7 +106,7 @@ def test_a_description_of_schema_1_is_read_in_todays_words(tmp_path: Path) -> No
     assert run["gates"] == {"drain": True, "faults_confirmed": True, "min_ok": {"commit": 3}}
     assert run["backend"] == {"name": "sim", "why": "asked for", "lateness": 0.25, "in_process": True}
     assert not {"promises", "standings", "excused", "subject"} & set(run)
-    assert (run["schema"], run["status"], run["history_sha256"]) == (RUN_SCHEMA, "recorded", "00")
+    assert (run["schema"], run["status"], run["history_sha256"]) == (SEALED_SINCE - 1, "recorded", "00")
 
 
 @pytest.mark.parametrize(

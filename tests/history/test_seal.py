@@ -243,12 +243,21 @@ def test_json_lines_by_hand_need_little(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        ("{", "not JSON lines"),
+        ("{", ":1: not JSON"),
         ("[1]", ":1: not a JSON object"),
-        ('{"f": "x", "process": 0}', ":1: not a row of a history: KeyError"),
-        ('{"type": "maybe", "f": "x", "process": 0}', ":1: not a row of a history"),
-        ('{"type": "ok", "f": "x", "process": 0, "index": 4}', "index 4 where 0 is due"),
-        ('{"type": "ok", "f": "x", "process": "zero"}', "a field has the wrong type"),
+        ('{"f": "x", "process": 0}', ":1: type: one of invoke, ok, fail, info is expected, and it is missing"),
+        ('{"type": "maybe", "f": "x", "process": 0}', ':1: type: one of invoke, .* is expected, not "maybe"'),
+        ('{"type": ["ok"], "f": "x", "process": 0}', ":1: type: one of"),
+        ('{"type": "ok", "f": "x", "process": 0, "index": 4}', ":1: index: 0 is expected, .* not 4"),
+        ('{"type": "ok", "f": "x", "process": "zero"}', ':1: process: a whole number from 0, .* not "zero"'),
+        ('{"type": "ok", "f": "x", "process": -2}', ":1: process: a whole number from 0"),
+        ('{"type": "ok", "f": "x", "process": true}', ":1: process: a whole number from 0"),
+        ('{"type": "ok", "f": "x", "process": 0, "time": NaN}', ":1: time: a whole number of nanoseconds.* not NaN"),
+        ('{"type": "ok", "f": "x", "process": 0, "time": 1e30}', ":1: time: a whole number of nanoseconds"),
+        ('{"type": "ok", "f": "x", "process": 0, "key": [1]}', ":1: key: a whole number from 0"),
+        ('{"type": "ok", "f": "x", "process": 0, "node": 3}', ":1: node: a text"),
+        ('{"type": "ok", "f": "\\ud800", "process": 0}', ":1: f: a text"),
+        ('{"schema": 1, "run": 3}', ":1: run: a text"),
         ('{"schema": 7}', "schema version 7"),
     ],
 )
@@ -257,6 +266,12 @@ def test_bad_json_lines_are_told(tmp_path: Path, line: str, message: str) -> Non
     path.write_text(line + "\n")
     with pytest.raises(HistoryError, match=message):
         import_jsonl(path)
+
+
+def test_a_number_that_is_no_column_s_is_kept_as_text(tmp_path: Path) -> None:
+    path = tmp_path / "large.jsonl"
+    path.write_text('{"type": "ok", "f": "x", "process": 0, "value": 9223372036854775808}\n')
+    assert import_jsonl(path).column("text").to_pylist() == ["9223372036854775808"]
 
 
 def test_two_runs_cannot_be_exported_as_one() -> None:

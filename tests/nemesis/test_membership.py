@@ -96,6 +96,18 @@ def test_removal_is_refused_where_no_group_can_do_it() -> None:
                   rate=50, seed=1, settings={"partitions": "unspecified"})  # fmt: skip
 
 
+def test_removal_is_refused_where_the_group_is_too_small() -> None:
+    def made(nodes: int, **settings: str) -> object:
+        settings = {"membership_kind": "remove", **settings}
+        return make_test(system="joram", workload="queue", nemesis="membership", backend="sim", nodes=nodes,
+                         time_limit=30, rate=50, seed=1, settings=settings)  # fmt: skip
+
+    with pytest.raises(UsageError, match="needs a group of 3 replicas or more, and this has 2"):
+        made(3, spares="1")
+    assert made(4, spares="1")
+    assert made(3, spares="1", membership_kind="add,remove"), "the group has three when one was added"
+
+
 async def test_a_replica_is_removed_and_taken_in_again() -> None:
     fault, group = Membership(), Shrinking("n1", "n2", "n3")
     cluster, plan = cast(Cluster, group), FaultPlan("remove", ("n2",))
@@ -103,6 +115,22 @@ async def test_a_replica_is_removed_and_taken_in_again() -> None:
     assert injected.confirmed and group.nodes == ("n1", "n3")
     healed = await fault.heal(cluster, plan, injected)
     assert healed.confirmed and healed.found["after"] == ["n1", "n3", "n2"] and group.asked == ["n2"]
+
+
+class Leaderless(Shrinking):
+    """A group of which nobody tells who belongs to it, when it is asked for the first time."""
+
+    looks = 0
+
+    async def members(self) -> tuple[str, ...]:
+        self.looks += 1
+        return self.nodes if self.looks > 1 else ()
+
+
+async def test_a_removal_waits_for_who_tells_who_belongs_to_the_group() -> None:
+    group = Leaderless("n1", "n2", "n3")
+    injected = await Membership().inject(cast(Cluster, group), FaultPlan("remove", ("n2",)))
+    assert injected.confirmed and injected.found["before"] == ["n1", "n2", "n3"]
 
 
 async def test_a_group_that_gives_nobody_up_says_why_and_nobody_is_taken_in() -> None:

@@ -87,6 +87,25 @@ def test_two_nodes_have_no_such_shape(kind: str) -> None:
         Partition().plan(kind, facts(2), random.Random(1))
 
 
+@pytest.mark.parametrize(("kinds", "nodes", "words"), [
+    ("majority-ring", 2, "majority-ring needs at least three nodes"),
+    ("bridge", 2, "bridge needs at least three nodes"),
+    ("majority-ring+bridge", 2, "needs at least three nodes"), ("bridge", 3, ""), ("random", 2, ""),
+    ("bridge+one", 2, ""), ("one", 2, ""),
+])  # fmt: skip
+def test_a_test_is_refused_in_which_no_kind_can_be(kinds: str, nodes: int, words: str) -> None:
+    def made() -> object:
+        nemesis = ",".join(f"partition:{kind}" for kind in kinds.split("+"))
+        return make_test(system="joram", workload="queue", nemesis=nemesis, backend="sim", nodes=nodes, time_limit=30,
+                         rate=50, seed=1, settings={})  # fmt: skip
+
+    if not words:
+        assert made()
+        return
+    with pytest.raises(UsageError, match=words):
+        made()
+
+
 @pytest.mark.parametrize(("nodes", "side"), [(2, 1), (3, 1), (4, 1), (5, 2), (7, 3)])
 def test_the_leader_takes_a_minority_with_it(nodes: int, side: int) -> None:
     plans = [Partition().plan("master-from-majority", facts(nodes, "n2"), random.Random(seed)) for seed in range(30)]

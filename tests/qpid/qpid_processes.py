@@ -38,6 +38,7 @@ class Cluster:
         links = {name: ["127.0.0.1", port] for name, port in self.links.items()}
         members = {name: ["127.0.0.1", port] for name, port in self.members.items() if name not in away}
         self.running: list[subprocess.Popen[bytes]] = []
+        self._away = away
         for name in names:
             lessor = ["127.0.0.1", self.lessors[name]]
             broker: dict[str, Any] = {
@@ -55,11 +56,16 @@ class Cluster:
             }  # fmt: skip
             (folder / f"{name}.json").write_text(json.dumps(broker))
             (folder / f"{name}-manager.json").write_text(json.dumps(manager))
-        for name in names:
-            with (folder / f"{name}-manager.log").open("ab") as log:
-                program = ("nodes.reference", f"{name}.json") if name in away else (
+        self.start()
+
+    def start(self) -> None:
+        """Start every node's manager, or its broker where that is away."""
+        self.running = []
+        for name in self.names:
+            with (self.folder / f"{name}-manager.log").open("ab") as log:
+                program = ("nodes.reference", f"{name}.json") if name in self._away else (
                     "nodes.reference.manager", f"{name}-manager.json")
-                argv = [sys.executable, "-m", program[0], str(folder / program[1])]
+                argv = [sys.executable, "-m", program[0], str(self.folder / program[1])]
                 self.running.append(subprocess.Popen(argv, stdout=log, stderr=log))
 
     def statuses(self) -> dict[str, Mapping[str, Any]]:
@@ -112,20 +118,37 @@ class Cluster:
     def server(self, name: str) -> str:
         return f"127.0.0.1:{self.clients[name]}"
 
-    def send(self, *bodies: str) -> None:
+    def request(self, command: str, headers: dict[str, str], body: bytes = b"") -> Mapping[str, str]:
+        """One command to whoever is primary, confirmed; the headers of the receipt."""
+        async def request() -> Mapping[str, str]:
+            connection = await self._connect()
+            try:
+                return dict(await connection.request(command, headers, body, 20.0))
+            finally:
+                await connection.abort()
+
+        return asyncio.run(request())
+
+    def manage(self, request: str, **body: str) -> str:
+        """A request about queues, exchanges or bindings: its error, or its answer, or nothing."""
+        about = {"destination": "/management", "x-request": request}
+        answer = self.request("SEND", about, json.dumps(body).encode())
+        return answer.get("x-error", answer.get("x-answer", ""))
+
+    def send(self, *bodies: str, destination: str = "/queue/q") -> None:
         async def send() -> None:
             connection = await self._connect()
             for body in bodies:
-                await connection.request("SEND", {"destination": "/queue/q"}, body.encode(), 20.0)
+                await connection.request("SEND", {"destination": destination}, body.encode(), 20.0)
             await connection.abort()
 
         asyncio.run(send())
 
-    def receive(self, count: int, take: bool = False) -> list[str]:
-        """The next messages of the queue, which stay there unless they are taken."""
+    def receive(self, count: int, take: bool = False, queue: str = "q") -> list[str]:
+        """The next messages of a queue, which stay there unless they are taken."""
         async def receive() -> list[str]:
             connection = await self._connect()
-            subscribe = {"destination": "/queue/q", "id": "s", "ack": "client-individual"}
+            subscribe = {"destination": f"/queue/{queue}", "id": "s", "ack": "client-individual"}
             await connection.request("SUBSCRIBE", subscribe, b"", 20.0)
             messages = [await connection.next_message(20.0) for _ in range(count)]
             for message in messages if take else ():

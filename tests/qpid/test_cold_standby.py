@@ -127,9 +127,10 @@ def test_after_an_orderly_shutdown_another_node_starts_from_the_clean_store() ->
     async def scenario(cluster: QpidCluster, backend: SimBackend) -> None:
         first = str(await cluster.primary())
         assert (await cluster.ask(first, op="shutdown"))["clean"] == [first]
-        await asyncio.sleep(5)
-        assert await running(cluster) == [first] and await cluster.primary() is None
-        await backend.stop(first, MAIN)
+        await asyncio.sleep(10)
+        assert await running(cluster) == [], "nobody goes on in a cluster that is shut down"
+        assert {(await backend.process(node, MANAGER)).state for node in cluster.node_names} == {DEAD}
+        await asyncio.gather(*map(cluster.start_node, cluster.node_names))
         assert await cluster.await_healthy(20)
         second = str(await cluster.primary())
         log = (await backend.download(second, cluster.log_path(second, MAIN))).decode()

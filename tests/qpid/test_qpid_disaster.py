@@ -123,9 +123,11 @@ def test_managers_leave_it_alone() -> None:
         assert (await cluster.ask("n4", op="promote"))["ok"]
         await states(cluster, n4="primary", n1="ready", n2="ready", n3="ready")
         assert (await cluster.ask("n4", op="shutdown"))["clean"] == ["n1", "n2", "n3", "n4"]
+        await asyncio.sleep(10)
+        assert {(await backend.process(node, "manager")).state for node in ("n1", "n2", "n3")} == {"dead"}
+        await backend.stop("n4", "broker")
         for node in test.node_names:
-            await backend.stop(node, "broker")
-        await cluster.start_node("n4")
+            await cluster.start_node(node)
         assert await cluster.await_healthy(30)
         assert await cluster.repair() == "" and await cluster.primary() != "n4"
         assert all(status.detail is not None and status.detail["depths"]["q"] == 2

@@ -84,11 +84,11 @@ FIRST = operation("acquire", 1.0, "n1", process=1)
 SLOW = operation("update", 1.2, "n1", process=1, seconds=5.1)
 SECOND = operation("acquire", 3.4, "n1", process=2)
 QUICK = operation("update", 3.6, "n1", process=2)
-LEASE = {"lease": 2.0, "holders": "stalling", "stall": 5.0, "fencing": False}
+LEASE = {"lease_seconds": 2.0, "holders": "stalling", "stall": 5.0, "refuse_old_tokens": False}
 OUTLIVED = ("Process 1 got the lock at 1.100 s, under a lease of 2 s. Its update lasted from 1.200 to 6.300 s: some "
             "holders of this test stand still for 5 s (holders=stalling). Another one was told to have the lock when "
             "that lease was over, and process 1 went on as its holder: what the lock guards looks at no tokens "
-            "(fencing=false).")
+            "(refuse_old_tokens=false).")
 
 
 @pytest.mark.parametrize(("kind", "named"), [(TWO_HOLDERS, (FIRST, SLOW, SECOND)), (LOST_UPDATE, (SLOW, QUICK))])
@@ -113,6 +113,16 @@ def test_a_lock_was_given_away_before_its_lease_was_over() -> None:
 ])  # fmt: skip
 def test_a_lock_of_which_too_little_is_known(operations: tuple[Operation, ...], options: dict[str, Any]) -> None:
     assert of_lock(anomaly(TWO_HOLDERS, *operations, value=""), options, tuple).sentence == CANT_TELL
+
+
+@pytest.mark.parametrize("options", [{}, LEASE])
+def test_a_lock_that_came_free_since_the_test_closed_a_connection(options: dict[str, Any]) -> None:
+    slow = replace(SLOW, error="stood still, and this test closed its connection")
+    cause = of_lock(anomaly(TWO_HOLDERS, FIRST, slow, SECOND, value=""), options, tuple)
+    assert (cause.code, cause.sentence) == ("closed-by-test", (
+        "Process 1 got the lock at 1.100 s. It stood still in its update from 1.200 to 6.300 s. Its connection sends "
+        "no heart-beats, so this test itself closed that connection, by which the lock came free. Process 2 got it at "
+        "3.500 s, and process 1 went on as its holder."))  # fmt: skip
 
 
 def test_a_holder_that_no_option_lets_stand_still() -> None:

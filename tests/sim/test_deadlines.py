@@ -34,10 +34,13 @@ from nodes.reference.server.output_buffer import OutputBuffer
 from nodes.reference.server.sessions import Session
 from nodes.reference.storage import client as storage_client
 from nodes.systems.catalog import SYSTEMS
+from nodes.systems.joram.system import JORAM
 from nodes.timeouts import within
+from stormproof.contracts.backend import POINT_ACTS
 from stormproof.contracts.deadline import Deadline, Pending
 from stormproof.contracts.invariant import INVARIANTS
 from stormproof.run_folder import read_run
+from stormproof.test import Test
 from tests.icestorm.test_icestorm_deadlines import LATE as ICESTORM_LATE
 from tests.qpid.qpid_breaks import QPID_LATE
 from tests.sim.joram_breaks import JORAM_LATE
@@ -114,6 +117,30 @@ def test_names_are_told_apart_and_settings_are_there() -> None:
         if deadlines:
             options = {option.name for option in system.options}
             assert {setting for each in system.deadlines for setting in each.times} <= options
+
+
+def test_an_exception_may_be_for_one_kind_of_a_fault_alone() -> None:
+    claimed = Deadline("own", {}, 1.0, "so", ("disk", "points:cut", "shared-db:stop"))
+
+    def test(*nemesis: str, **options: str) -> Test:
+        return Test("a", "b", nemesis, options=options)
+
+    assert claimed.claimed(test("kill", "points", points_kind="kill,power"))
+    assert claimed.claimed(test("kill", points_kind="cut"))
+    assert claimed.claimed(test("shared-db", shared_db_kind="cut"))
+    assert not claimed.claimed(test("points", points_kind="power,cut"))
+    assert not claimed.claimed(test("points", points_kind="any"))
+    assert not claimed.claimed(test("points"))
+    assert not claimed.claimed(test("shared-db", shared_db_kind="stop"))
+    assert not claimed.claimed(test("disk", disk_kind="empty"))
+
+
+def test_a_silent_master_is_late_where_a_strike_cuts_no_links() -> None:
+    (silent,) = (each for each in JORAM.deadlines if each.name == "silent-master")
+    options = {"partitions": "primary-partition", "heartbeat_interval": 0.0}
+    for kind in POINT_ACTS:
+        test = Test("joram", "queue", ("points",), options={**options, "points_kind": kind})
+        assert silent.claimed(test) == (kind not in ("cut", "partial"))
 
 
 LATE_BUGS = [

@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 from harness.cli import app
 from harness.sim.campaign import ALL, repeating, run_seed
 from harness.sim.command import drawn_cases
-from harness.sim.draw import LEAST_SECONDS, LONG, LONGEST, SHORTEST, DrawnCase, Given, _settings
+from harness.sim.draw import CHANCES, LEAST_SECONDS, LONG, LONGEST, SHORTEST, DrawnCase, Given, _settings
 from harness.sim.mutants import drawn_case_of
 from nemesis.catalog import FAULTS
 from nemesis.schedule import LENGTHS, lengths_of
@@ -107,6 +107,34 @@ def test_a_share_of_runs_draws_a_setting_where_it_makes_sense() -> None:
 ])  # fmt: skip
 def test_combinations_that_are_never_drawn(never: Never, covered: bool) -> None:
     assert never.covers("queue", ["pause", "kill"], {"a": 1}) is covered
+
+
+def test_a_workload_that_can_not_be_with_what_is_given_gives_way_to_another() -> None:
+    """Servers of two replicas each have no majority when one has lost its disk."""
+    given = Given(nemeses=("disk",), settings={"disk_kind": "empty"})
+    for seed in range(40):
+        case, free = DrawnCase("joram", given).of(seed), DrawnCase("joram").of(seed)
+        assert case.nemesis == "disk" and case.settings["disk_kind"] == "empty"
+        assert case == DrawnCase("joram", given).of(seed)
+        assert case.workload == free.workload or free.workload in ("clustered", "clustered-topic", "store-and-forward")
+    impossible = Given(workloads=("clustered",), nemeses=("disk",), settings={"disk_kind": "empty"})
+    with pytest.raises(UsageError, match="no test of joram can be drawn with what is given"):
+        DrawnCase("joram", impossible).of(1)
+
+
+def test_a_shape_of_partitions_that_takes_more_nodes_is_not_drawn() -> None:
+    cases = [DrawnCase("fiorano", Given(nemeses=("partition",))).of(seed) for seed in range(60)]
+    assert {case.settings.get("partition_kind") for case in cases}.isdisjoint({"majority-ring", "bridge"})
+    assert {case.settings["fault_retries"] for case in cases} == {CHANCES}
+
+
+@pytest.mark.parametrize("system", ["joram", "qpid", "fiorano"])
+@pytest.mark.parametrize("workload", ["lock", "lease"])
+def test_who_asks_for_the_lock_at_the_end_may_go_to_all_nodes(system: str, workload: str) -> None:
+    cases = [DrawnCase(system, Given(workloads=(workload,))).of(seed) for seed in range(60)]
+    assert {case.settings.get("connect") for case in cases} == {None}
+    others = [DrawnCase(system, Given(workloads=("register",))).of(seed) for seed in range(60)]
+    assert {case.settings.get("connect") for case in others} == {None, "home"}
 
 
 def output(words: Sequence[str]) -> tuple[int, str]:

@@ -29,7 +29,7 @@ TEST: dict[str, Any] = {"nemesis": "kill", "time_limit": 20.0,
 def judged(folder: Path, **changes: Any) -> tuple[Any, Any, dict[str, Any]]:
     run_dir = simulated(small_test(5, **{**TEST, **changes}), folder)
     info = read_run(run_dir)
-    run = load_run(run_dir, info)
+    run = load_run(run_dir)
     return availability.check(run), stability.check(run), info
 
 

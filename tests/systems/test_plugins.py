@@ -5,9 +5,11 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import shlex
 import shutil
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -15,6 +17,7 @@ from system_runs import HERE, TWO_TIER, Ran, possible, stormproof
 
 from harness import plugins
 from stormproof.errors import HistoryError
+from stormproof.run_folder import with_seal, write_json
 
 QUICK = ("--time-limit", "5", "--set", "fault_duration=1", "--nodes", "2", "--seed", "4")
 REAL = next((name for name in possible() if name != "sim"), None)
@@ -90,7 +93,7 @@ def test_a_run_folder_loads_nothing(outside: tuple[Path, Ran], tmp_path: Path) -
     trap.write_text(f"open({str(marker)!r}, 'w')\n")
     info = json.loads((run / "run.json").read_text())
     info["plugins"] = [{**plugin, "target": f"{trap}:Echo"} for plugin in info["plugins"]]
-    (run / "run.json").write_text(json.dumps(info))
+    write_json(run / "run.json", with_seal(info))
     for words in (("check", run.name), ("report", run.name), ("recover", run.name), ("list", "systems")):
         done = stormproof(*words, *(("--store", str(store)) if words[0] != "list" else ()), cwd=tmp_path)
         assert done.status in (0, 3), (words, done.err)
@@ -144,14 +147,15 @@ def test_a_run_of_an_installed_package_is_checked_again(tmp_path: Path, monkeypa
                 plugins.demand_same({"plugins": [{**same, **other}]}, "it")
             assert "toy_module" not in sys.modules
         plugins.demand_same({"plugins": [same]}, "it")
-        assert plugins.named() == [same]
+        (found,) = plugins.named()
+        assert {field: found[field] for field in same} == same
     finally:
         plugins.forget()
 
 
 def test_mistakes_in_hooks(tmp_path: Path) -> None:
-    """Logs that can't be read and leaders that can't be told cost a run nothing; a repair that fails ends it with a
-    line that says where."""
+    """Logs that can't be read and leaders that can't be told cost a run nothing; a repair that fails is told with a
+    line that says where, and the run is judged all the same."""
     (tmp_path / "hooks.py").write_text(
         f"import sys; sys.path.append({str(HERE)!r})\nimport two_tier\n"
         "class Base(two_tier.TwoTier):\n    name = 'base'\n"
@@ -167,7 +171,8 @@ def test_mistakes_in_hooks(tmp_path: Path) -> None:
     assert done.status == 0 and "can't read its nodes' logs: IndexError" in done.err, done.err
     assert "Traceback" not in done.err, done.err
     failed = stormproof("test", "--system", "hooks.py:Repairs", *words, cwd=tmp_path)
-    assert failed.status == 3 and "repairing it failed: ZeroDivisionError" in failed.err, failed.err
+    assert failed.status != 3 and "repairing it failed: ZeroDivisionError" in failed.out, failed.out
+    assert failed.run is not None and len(failed.info["recovery"]["repair_errors"]) == 1
     assert "defect in the harness" not in failed.err
 
 
@@ -232,3 +237,42 @@ def test_same_name_as_ours(tmp_path: Path) -> None:
     done = stormproof("test", "--system", "mine.py:Joram", "--backend", "sim", "--store", "runs", cwd=tmp_path)
     assert done.status == 3 and "joram" in done.err and done.err.count("\n") == 1, done.err
     assert TWO_TIER.endswith(":TwoTier")
+
+
+@pytest.mark.requirement("H20", part=True)
+@pytest.mark.parametrize("edited", ["mine.py", "late_helper.py"])
+def test_files_that_are_edited_while_a_run_goes_on(edited: str, tmp_path: Path) -> None:
+    """What was loaded at its start judges the run, in every process, also a helper that is imported late. `check` then
+    names the command that judges by the copy in the run's folder, and imports nothing from there by itself."""
+    if REAL is None:
+        pytest.skip("no backend with real machines works here")
+    (tmp_path / "mine.py").write_text((HERE / "outside.py").read_text() + (
+        "\n\nclass Late(Echo):\n    name = 'late'\n\n    async def repair(self, cluster):\n"
+        "        import late_helper\n        return late_helper.WORD\n"
+    ))
+    (tmp_path / "late_helper.py").write_text("WORD = 'as it was'\n")
+    named = ("--system", "mine.py:Late", "--workload", "mine.py:Says", "--check", "mine.py:Parrot")
+    argv = [sys.executable, "-m", "harness", "test", *named, "--nemesis", "none", "--backend", REAL, "--store", "runs",
+            *QUICK[:2], *QUICK[4:]]  # fmt: skip
+    environment = {**os.environ, "PYTHONPATH": str(HERE.parents[1])}
+    with (tmp_path / "out").open("w") as out:
+        process = subprocess.Popen(argv, cwd=tmp_path, env=environment, stdout=out, stderr=out, text=True)
+    while "load and faults" not in (tmp_path / "out").read_text() and process.poll() is None:
+        time.sleep(0.05)
+    (tmp_path / edited).write_text("1 / 0  # edited\n")
+    assert process.wait(150) == 0, (tmp_path / "out").read_text()
+    assert "repair: as it was" in (tmp_path / "out").read_text()
+    (run,) = (path.parent for path in (tmp_path / "runs").glob("*/run.json"))
+    assert (run / "plugins" / "late" / "late_helper.py").read_text() == "WORD = 'as it was'\n"
+    if edited == "mine.py":
+        refused = stormproof("check", run.name, "--store", "runs", cwd=tmp_path)
+        assert refused.status == 3 and "--system FILE:Late" in refused.err, refused.err
+        shutil.copy(run / "plugins" / "late" / "mine.py", tmp_path)
+        (tmp_path / "mine.py").write_bytes((tmp_path / "mine.py").read_bytes() + b"# edited\n")
+    refused = stormproof("check", run.name, "--store", "runs", *named, cwd=tmp_path)
+    assert refused.status == 3 and "its digest differs" in refused.err and refused.err.count("\n") == 1, refused.err
+    command = shlex.split(refused.err.partition("is run by: ")[2])
+    assert command[:2] == ["stormproof", "check"], refused.err
+    assert f"runs/{run.name}/plugins/late/mine.py:Late" in command, refused.err
+    checked = stormproof(*command[1:], cwd=tmp_path)
+    assert checked.status == 0, checked.err

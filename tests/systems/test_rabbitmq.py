@@ -72,7 +72,7 @@ def test_who_stands_still_sends_no_heartbeats() -> None:
         queues = RabbitQueues(depth, True, 0.02)
         assert isinstance(queues, Beating)
         await queues.connect("127.0.0.1", server.sockets[0].getsockname()[1], "")
-        assert broker.connect is not None and broker.connect.headers["heart-beat"] == "20,0"
+        assert broker.connect is not None and broker.connect.headers["heart-beat"] == "20,2000"
         await broker.beat.wait()
         still = asyncio.create_task(queues.stand_still(0.3))
         await asyncio.sleep(0.05)  # a beat may be on its way

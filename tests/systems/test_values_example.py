@@ -40,7 +40,7 @@ def test_registers_of_redis(tmp_path: Path) -> None:
 def test_a_lease_in_redis_with_fencing_and_without(tmp_path: Path) -> None:
     """Holders stand still for longer than a lease: what they write then is refused, or updates are lost."""
     fenced = kill(REDIS, "Redis", tmp_path / "fenced", "lease", holders="stalling")
-    unsafe = kill(REDIS, "Redis", tmp_path / "unsafe", "lease", holders="stalling", fencing="false")
+    unsafe = kill(REDIS, "Redis", tmp_path / "unsafe", "lease", holders="stalling", refuse_old_tokens="false")
     checks = {check["check"]: check["verdict"] for check in fenced.verdict["checks"]}
     assert checks["lost-update"] == "valid", fenced.err + fenced.out
     assert unsafe.verdict["verdict"] == "invalid" and unsafe.verdict["anomalies"]["lost-update"], unsafe.out

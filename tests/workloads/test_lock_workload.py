@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import random
+import re
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
@@ -19,12 +20,14 @@ from stormproof.generator.simulate import Outcome, invocations, simulate
 from stormproof.operation import FAIL, INFO, INVOKE, OK, Op
 from stormproof.test import Test
 from workloads.guarded import FENCED, Fenced, Guarded
-from workloads.lease_client import NeutralLeaseClient
+from workloads.lease_client import LockServiceClient, NeutralLeaseClient, patience
 from workloads.lock import LeaseWorkload, LockWorkload
-from workloads.lock_client import NO_TOKENS, NOT_HELD, NeutralLockClient, Updates
+from workloads.lock_client import CLOSED_ITSELF, NO_TOKENS, NOT_HELD, SLEPT, STOOD_STILL, NeutralLockClient, Updates
 
 pytestmark = pytest.mark.requirement("H27", part=True)
 
+FENCED_LATE = f"{FENCED}; {STOOD_STILL}"
+WRONG = "connection broken: TypeError: acquire returned {}: a token is an integer, or None where there are none"
 CASE = Case("joram", "lock", "partition,pause,kill", None, 12.0, 30.0,
             {"fault_duration": "1.5", "fault_gap": "0.3", "min_ok": "5", "drain_limit": "30"})  # fmt: skip
 
@@ -81,8 +84,8 @@ def test_one_worker_needs_no_lock() -> None:
 
 def test_what_the_lock_guards_refuses_tokens_of_the_past() -> None:
     guarded = Guarded()
-    assert (guarded.read(1), guarded.write(1, 1), guarded.read(2)) == (0, 1, 1)
-    for use in (lambda: guarded.read(1), lambda: guarded.write(2, 1)):
+    assert (guarded.read(-1), guarded.write(1, -1), guarded.read(0)) == (0, 1, 1), "0 is a token as any other"
+    for use in (lambda: guarded.read(-1), lambda: guarded.write(2, -1)):
         with pytest.raises(Fenced):
             use()
     assert guarded.read() == 1 and guarded.write(5) == 2, "without tokens nothing is refused"
@@ -137,8 +140,8 @@ def system(gives_back: bool = True, numbers: bool = False) -> dict[str, Any]:
 
 
 def cluster(of: dict[str, Any], **options: Any) -> Any:
-    defaults = {"connect": "any", "open_timeout": 1.0, "op_timeout": 1.0, "poll": 0.01, "stall": 0.03, "lease": 0.02,
-                "fencing": True, "refuse_older": True}  # fmt: skip
+    defaults = {"connect": "any", "open_timeout": 1.0, "op_timeout": 1.0, "poll": 0.01, "stall": 0.03,
+                "lease_seconds": 0.02, "refuse_old_tokens": True, "refuse_older": True}  # fmt: skip
     return SimpleNamespace(
         test=SimpleNamespace(options=defaults | options), backend=SimpleNamespace(address=lambda host: "127.0.0.1"),
         client_addresses=lambda: [("h", 1)], node_names=["n1"], own_name=str, queue_connection=lambda: One(of),
@@ -200,9 +203,144 @@ def test_the_number_of_a_delivery_fences_off_who_had_the_message_before(fencing:
         assert await done(quick, "acquire") == (FAIL, None, "empty"), "its connection is alive still"
         await asyncio.sleep(0.05)
         assert await done(quick, "acquire") == (OK, 2, None) and await done(quick, "update") == (OK, (1, 1), None)
-        assert await update == ((FAIL, None, FENCED) if fencing else (OK, (2, 1), None))
+        assert await update == ((FAIL, None, FENCED_LATE) if fencing else (OK, (2, 1), STOOD_STILL))
 
     asyncio.run(work())
+
+
+def test_a_lock_without_heartbeats_is_given_away_by_the_test_itself() -> None:
+    async def work() -> None:
+        there, guarded = system(), Guarded()
+        about = cluster(there, refuse_older=False)
+        client = NeutralLockClient(about, One(there), "c", 0, updates(guarded, stalls=True))
+        await done(client, "install")
+        await done(client, "acquire")
+        assert await done(client, "update") == (OK, (1, 1), CLOSED_ITSELF)
+        assert there["queue"], "the end of the connection gave it back"
+
+    asyncio.run(work())
+
+
+class Locks(One):
+    """A system with one lock, which ends when its holder stands still, and not when it only sleeps."""
+
+    tokens: ClassVar[tuple[int | None, ...]] = (0, 1)
+
+    async def acquire(self, name: str, seconds: float) -> int | None:
+        await self.system.setdefault("lock", asyncio.Lock()).acquire()
+        self.system["holder"] = self
+        self.system["given_out"] += 1
+        return self.tokens[self.system["given_out"] - 1]
+
+    async def give_up(self, name: str) -> None:
+        """Nobody is in line."""
+
+    async def release(self, name: str) -> bool:
+        mine = self.system["holder"] is self
+        if mine:
+            self.free()
+        return mine
+
+    def free(self) -> None:
+        self.system["holder"] = None
+        self.system["lock"].release()
+
+
+class BeatingLocks(Locks):
+    heartbeat = 0.01
+
+    async def stand_still(self, seconds: float) -> None:
+        self.free()
+        await asyncio.sleep(seconds)
+
+
+class SilentLocks(Locks):
+    heartbeat = 0.0
+
+
+def service(of: dict[str, Any], kind: type[Locks], guarded: Guarded, **options: Any) -> LockServiceClient:
+    about = cluster(of, **{"lease_seconds": 5.0, "stall": 0.1, **options})
+    return LockServiceClient(about, kind(of), "c", 0, updates(guarded, stalls=bool(options.get("stall", True))))
+
+
+@pytest.mark.parametrize("fencing", [True, False])
+def test_a_client_library_with_heartbeats_is_told_to_stand_still(fencing: bool) -> None:
+    """Else it would keep the lock, and nobody else would get it. The first token is 0, which fences as any other."""
+    async def work() -> None:
+        there, guarded = system(), Guarded()
+        slow, quick = (service(there, BeatingLocks, guarded, refuse_old_tokens=fencing, stall=stall)
+                       for stall in (0.1, 0))  # fmt: skip
+        assert await done(slow, "acquire") == (OK, 0, None)
+        update = asyncio.create_task(done(slow, "update"))
+        assert await done(quick, "acquire") == (OK, 1, None)
+        assert await done(quick, "update") == (OK, (1, 1), None)
+        assert await update == ((FAIL, None, FENCED_LATE) if fencing else (OK, (2, 1), STOOD_STILL))
+        assert await done(slow, "release") == (FAIL, None, NOT_HELD)
+        assert await done(quick, "release") == (OK, None, None)
+
+    asyncio.run(work())
+
+
+@pytest.mark.parametrize(("kind", "said"), [(Locks, SLEPT), (SilentLocks, STOOD_STILL), (BeatingLocks, STOOD_STILL)])
+def test_sleeping_is_a_stall_where_the_adapter_says_that_nothing_renews_the_lock(kind: type[Locks], said: str) -> None:
+    async def work() -> None:
+        client = service(system(), kind, Guarded(), refuse_old_tokens=False)
+        await done(client, "acquire")
+        assert await done(client, "update") == (OK, (1, 1), said)
+
+    asyncio.run(work())
+
+
+@pytest.mark.parametrize(("token", "acquired"), [
+    (0, (OK, 0, None)), (-7, (OK, None, "token -7")), (1 << 70, (OK, None, f"token {1 << 70}")),
+    (None, (FAIL, None, NO_TOKENS)), (True, (INFO, None, WRONG.format("True"))),
+    ("9", (INFO, None, WRONG.format("'9'"))),
+])  # fmt: skip
+def test_any_integer_is_a_token(token: Any, acquired: tuple[str, Any, str | None]) -> None:
+    async def work() -> None:
+        there = system()
+        kind = type("One", (Locks,), {"tokens": (token,)})
+        client = service(there, kind, Guarded(), stall=0)
+        assert await done(client, "acquire") == acquired
+        if acquired[0] == OK:
+            assert await done(client, "update") == (OK, (1, 1), None)
+            assert await done(client, "release") == (OK, None, None)
+        assert (there["holder"] is None) == (acquired[0] != INFO), "without tokens it is free again"
+
+    asyncio.run(work())
+
+
+def test_without_fencing_no_token_is_asked_for() -> None:
+    async def work() -> None:
+        kind = type("One", (Locks,), {"tokens": (None,)})
+        client = service(system(), kind, Guarded(), refuse_old_tokens=False, stall=0)
+        assert [await done(client, f) for f in ("acquire", "update", "release")] == [
+            (OK, None, None), (OK, (1, 1), None), (OK, None, None)]  # fmt: skip
+
+    asyncio.run(work())
+
+
+@pytest.mark.parametrize(("declared", "poll", "lease", "seconds"), [
+    ({}, 0.5, 1.0, 2.0), ({}, 0.5, 2.2, 4.0), ({}, 9.0, 1.0, 9.0), ({"session": 6.0}, 0.5, 1.0, 7.0),
+    ({"session": 6.0, "acquire_seconds": 3.0}, 0.5, 1.0, 3.0),
+])  # fmt: skip
+def test_whoever_wants_the_lock_waits_for_longer_than_a_session(
+    declared: dict[str, float], poll: float, lease: float, seconds: float
+) -> None:
+    assert patience(type("One", (Locks,), declared)({}), poll, lease) == seconds
+
+
+@pytest.mark.parametrize(("declared", "wrong"), [
+    ({"session": 3.0}, "--set stall=3: myown's sessions last 3 s; ask for a longer stall"),
+    ({"heartbeat": 0.5}, "myown: its connections have a heartbeat and no stand_still"),
+])  # fmt: skip
+def test_a_stall_that_nobody_could_notice_is_refused(declared: dict[str, float], wrong: str) -> None:
+    connection = type("One", (Locks,), declared)({})
+    options = planned("lease").options | {"guard": "service", "holders": "stalling"}
+    there = SimpleNamespace(queue_connection=lambda: connection,
+                            test=SimpleNamespace(options=options, system="myown", rng=lambda name: None))  # fmt: skip
+    with pytest.raises(UsageError, match=re.escape(wrong)):
+        LeaseWorkload().client(there, 0, "c")  # type: ignore[arg-type]
 
 
 def test_without_numbers_nobody_is_fenced_off_unnoticed() -> None:
@@ -239,7 +377,7 @@ def test_a_lease_of_a_system_of_another_kind() -> None:
 def test_a_holder_that_stands_still_is_fenced_off_or_overwrites_what_came_meanwhile(fencing: bool) -> None:
     async def work() -> None:
         there, guarded = system(), Guarded()
-        about = cluster(there, fencing=fencing, stall=0.2)
+        about = cluster(there, refuse_old_tokens=fencing, stall=0.2)
         slow = NeutralLeaseClient(about, One(there), "c", 0, updates(guarded, stalls=True))
         quick = NeutralLeaseClient(about, One(there), "c", 1, updates(guarded))
         await done(slow, "acquire")
@@ -248,7 +386,7 @@ def test_a_holder_that_stands_still_is_fenced_off_or_overwrites_what_came_meanwh
         assert await done(quick, "acquire") == (FAIL, None, "empty")
         await asyncio.sleep(0.03)
         assert await done(quick, "acquire") == (OK, 2, None) and await done(quick, "update") == (OK, (1, 1), None)
-        assert await update == ((FAIL, None, FENCED) if fencing else (OK, (2, 1), None))
+        assert await update == ((FAIL, None, FENCED_LATE) if fencing else (OK, (2, 1), STOOD_STILL))
 
     asyncio.run(work())
 
@@ -271,7 +409,7 @@ def verdict(workload: str, seed: int, folder: Path, **settings: str) -> tuple[st
 def test_the_twins_of_fencing(tmp_path: Path) -> None:
     """Holders stand still longer than their leases last: what they write then is refused, or loses updates."""
     assert verdict("lease", 1, tmp_path, holders="stalling")[0] == "valid"
-    bad, broken = verdict("lease", 1, tmp_path, holders="stalling", fencing="false")
+    bad, broken = verdict("lease", 1, tmp_path, holders="stalling", refuse_old_tokens="false")
     assert bad == "invalid" and {"mutual-exclusion", "lost-update"} <= broken
 
 

@@ -43,7 +43,7 @@ def test_every_value_is_written_once_whatever_becomes_of_it() -> None:
 
 
 @pytest.mark.parametrize(("settings", "reason"), [
-    ({"reads": "80", "swaps": "30"}, "100 at most together"), ({"threads": "0"}, "threads=0: at least 1"),
+    ({"read_share": "80", "swaps": "30"}, "100 at most together"), ({"threads": "0"}, "threads=0: at least 1"),
 ])  # fmt: skip
 def test_settings_that_make_no_sense_are_refused(settings: dict[str, str], reason: str) -> None:
     with pytest.raises(UsageError, match=reason):

@@ -93,7 +93,8 @@ def test_patterns_select_as_the_broker_says(pattern: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "changed", [{"patterns": "x.>"}, {"producers": 0}, {"durables": 0, "transients": 0}, {"topics": 31}, {"window": 0}]
+    "changed",
+    [{"topic_patterns": "x.>"}, {"producers": 0}, {"durables": 0, "transients": 0}, {"topics": 31}, {"window": 0}],
 )
 def test_settings_that_make_no_sense_are_refused(changed: dict[str, Any]) -> None:
     with pytest.raises(UsageError):

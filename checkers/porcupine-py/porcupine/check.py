@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
+from .bags import bag_illegal, bag_order
 from .compiled import VERDICTS, Limits, run_fifo, run_search
 from .kernels import codes
 from .kernels.codes import PENDING
@@ -238,12 +241,44 @@ def _check_compiled(
 
         reason = describe(finding, text)
         return [Partition(None, everything, CheckResult.ILLEGAL, "monitor", reason=reason, culprits=culprits)]
+    if encoded.monitor == "bag":
+        bag = _check_bag(model, encoded, operations, call, ret)
+        if bag is not None:
+            return [bag]
     if encoded.monitor == "fifo":
         verdict, steps, order = run_fifo(encoded, at_call, at_ret, limits)
         taken = [int(encoded.source[i]) for i in order]
         whole = Partition(None, list(range(len(operations))), VERDICTS[verdict], "frontier search", steps, taken)
         return [_explain(model, operations, call, ret, whole) if evidence or verdict == codes.OK else whole]
     return _search(model, encoded, operations, call, ret, limits, evidence)
+
+
+def _check_bag(
+    model: Model, encoded: Encoded, operations: Sequence[Operation], call: Ints, ret: Ints
+) -> Partition | None:
+    """A bag whose values repeat, where no search is needed."""
+    at_call, at_ret = call[encoded.source], ret[encoded.source]
+    everything = list(range(len(operations)))
+    take = bag_illegal(encoded.f, encoded.a, at_call, at_ret)
+    if take >= 0:
+        culprit = int(encoded.source[take])
+        reason = (
+            f"more takes of a value had ended than puts of it had begun: {operation_text(model, operations[culprit])}"
+        )
+        return Partition(None, everything, CheckResult.ILLEGAL, "monitor", reason=reason, culprits=[culprit])
+    said = bag_order(encoded.f, encoded.a, at_call, at_ret)
+    if said is None:
+        return None
+    order, took = said
+    placed = [int(encoded.source[place]) for place in order]
+    # With what these took, the replay need not try every value.
+    told = list(operations)
+    for place, value in took.items():
+        i = int(encoded.source[place])
+        told[i] = replace(told[i], output=encoded.values[value], ret=math.inf)
+    found = Partition(None, everything, CheckResult.OK, "greedy order", len(order), placed)
+    _believe(model, told, call, ret, everything, placed)
+    return found
 
 
 def _search(

@@ -115,6 +115,11 @@ def parser() -> argparse.ArgumentParser:
         default=MAX_HISTORY,
         help="memory that reading a file may take, as 500M or 6G (default 4G); what would take more is refused",
     )
+    check.add_argument(
+        "--allow-empty",
+        action="store_true",
+        help="a file without operations is ok; by default its verdict is unknown, since nothing was judged",
+    )
     check.add_argument("--minimal", action="store_true", help="show a minimal illegal sub-history")
     check.add_argument(
         "--html", type=Path, metavar="OUT", help="write a picture; a directory if several files are given"
@@ -153,23 +158,23 @@ def _run(options: argparse.Namespace) -> int:
     from .types import PorcupineError
 
     try:
-        model = model_named(options.model, None if options.initial is None else _value(options.initial))
+        model_named(options.model, _initial(options.initial, ""))
         if options.format is not None and options.format not in FORMATS:
             raise PorcupineError(f'unknown format "{options.format}"; known: {", ".join(FORMATS)}')
     except PorcupineError as error:
         _complain(str(error))
         return EXIT_NO_VERDICT
-    status = {_check_file(model, file, options) for file in options.files}
+    status = {_check_file(file, options) for file in options.files}
     for worst in (EXIT_NO_VERDICT, EXIT_ILLEGAL, EXIT_UNKNOWN):
         if worst in status:
             return worst
     return EXIT_OK
 
 
-def _check_file(model: CompiledModel, file: str, options: argparse.Namespace) -> int:
+def _check_file(file: str, options: argparse.Namespace) -> int:
     """Status of one file. Other files are still checked when anything goes wrong with this one."""
     try:
-        return _verdict_on(model, file, options)
+        return _verdict_on(file, options)
     except _NoOutput:
         raise
     except Exception as error:
@@ -177,24 +182,33 @@ def _check_file(model: CompiledModel, file: str, options: argparse.Namespace) ->
         return EXIT_NO_VERDICT
 
 
-def _verdict_on(model: CompiledModel, file: str, options: argparse.Namespace) -> int:
+def _verdict_on(file: str, options: argparse.Namespace) -> int:
     from .check import check_operations_verbose
     from .formats import load_history
+    from .models import model_named
+    from .types import PorcupineError
 
     began = time.monotonic()
     history = load_history(
         file,
-        model,
+        model_named(options.model),
         options.format,
         failed_cas=options.failed_cas,
         pass_over=options.pass_over,
         max_history=options.max_history,
     )
     read = time.monotonic() - began
-    result = check_operations_verbose(
-        model, history.operations, timeout=options.timeout, max_memory=int(options.memory * 1e6)
-    )
+    model = model_named(options.model, _initial(options.initial, history.format))
+    try:
+        result = check_operations_verbose(
+            model, history.operations, timeout=options.timeout, max_memory=int(options.memory * 1e6)
+        )
+    except PorcupineError as error:
+        raise PorcupineError(_where(error, file, model, history)) from None
     status = _status(result)
+    if not history.operations and not options.allow_empty:
+        _say(f"{file}: unknown  {_nothing(history)}; --allow-empty takes it for ok")
+        return EXIT_UNKNOWN
     _say(_line(file, history, result, read))
     if result.illegal is not None:
         _say(f"  {result.illegal.reason}")
@@ -227,6 +241,29 @@ def _line(file: str, history: History, result: Result, read: float) -> str:
     )
 
 
+def _where(error: Exception, file: str, model: CompiledModel, history: History) -> str:
+    """What is wrong with a file's operations, with the line of the first that is wrong by itself."""
+    from .types import PorcupineError
+
+    for operation, line in zip(history.operations, history.lines, strict=True):
+        try:
+            model.encode([operation])
+        except PorcupineError as first:
+            return f"{file}:{line}: value: {first}"
+    return f"{file}: {error}"
+
+
+def _nothing(history: History) -> str:
+    """What a file without operations to judge holds."""
+    passed, failed = history.passed_over, history.did_not_happen
+    parts = ["no operation to judge"]
+    if passed:
+        parts.append(f"{passed} line{'' if passed == 1 else 's'} passed over, the first: {history.first_passed_over}")
+    if failed:
+        parts.append(f"{failed} operation{'' if failed == 1 else 's'} that did not happen")
+    return ", ".join(parts)
+
+
 def _say_minimal(model: CompiledModel, operations: list[Operation], timeout: float | None) -> None:
     from .check import operation_text
     from .minimal import minimal_history
@@ -254,15 +291,24 @@ def _write_html(
         raise PorcupineError(f"{out}: {error.strerror or error}") from None
 
 
-def _value(text: str) -> Any:
-    """A value as JSON, or else as EDN."""
-    from .formats.edn import parse_edn
-    from .formats.jsonl import parse_json
+def _initial(text: str | None, format: str) -> Any:
+    """The first value, in the format of the file. For a file of JSON, EDN is taken as JSON would say it; without a
+    file, either will do."""
+    from .formats import EDN_FORMATS, parse_edn, parse_json
+    from .types import PorcupineError
+    from .values import as_json
 
+    if text is None:
+        return None
+    if format in EDN_FORMATS:
+        try:
+            return None if text == "null" else parse_edn(text, "--initial")
+        except PorcupineError as error:
+            raise PorcupineError(f"{error}; the file is EDN, so the first value must be, too") from None
     try:
         return parse_json(text)
     except ValueError:
-        return parse_edn(text, "--initial")
+        return as_json(parse_edn(text, "--initial"))
 
 
 def _words(error: BaseException, file: str = "") -> str:

@@ -13,7 +13,7 @@ from .compiled import VERDICTS, Limits, run_fifo, run_search
 from .kernels import codes
 from .kernels.codes import BLIND, PENDING, PURE
 from .kernels.prepare import rank_times
-from .models.base import Encoded, Ints
+from .models.base import Encoded, Ids, Ints
 from .monitoring import Finding, monitor_queue, monitor_register
 from .types import CheckResult, PorcupineError
 
@@ -193,7 +193,12 @@ def _positions(call: Any, ret: Any, size: int) -> tuple[Ints, Ints]:
 
 def _dense(value: Any, size: int) -> tuple[Ints, int]:
     """Ids from 1 for values, and the largest."""
-    array = _array(value)
+    if isinstance(value, list | tuple) and {*map(type, value)} != {int}:
+        # NumPy would make one type of several: texts of numbers, numbers of booleans.
+        array = np.empty(len(value), object)
+        array[:] = value
+    else:
+        array = _array(value)
     if array.ndim != 1 or array.size != size:
         raise PorcupineError(f"column value has {array.size} rows, f has {size}")
     if array.dtype.kind in "iu" and size:
@@ -204,6 +209,6 @@ def _dense(value: Any, size: int) -> tuple[Ints, int]:
             return np.ascontiguousarray(array - low + 1, np.int64), high - low + 1
         distinct, ids = np.unique(array, return_inverse=True)
         return ids.astype(np.int64) + 1, int(distinct.size)
-    table: dict[Any, int] = {}
-    ids = np.fromiter((table.setdefault(v, len(table) + 1) for v in array.tolist()), np.int64, size)
-    return ids, len(table)
+    table = Ids(1)
+    ids = np.array(table.of(array.tolist()), np.int64)
+    return ids, len(table.ids)

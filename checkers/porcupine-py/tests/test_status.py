@@ -19,7 +19,8 @@ ROOT = str(Path(porcupine.__file__).parent.parent)
 LAYERS = [
     "cli.parser", "cli._run", "cli._check_file", "cli._verdict_on", "cli._status", "cli._line", "cli._say",
     "cli._flush", "cli._say_minimal", "cli._write_html", "cli._escape_what_can_t_be_written",
-    "formats.load_history", "formats._bytes", "formats._sniff", "formats.edn_rows", "formats.operations_of",
+    "formats.load_history", "formats._bytes", "formats.format_of", "formats.edn_items", "formats.row_of",
+    "formats.rows.in_order", "formats.operations_of",
     "formats.edn._atom", "formats.rows._operation", "models.model_named", "models.registers.CasRegister.from_history",
     "models.registers.CasRegister.arguments", "models.registers.CasRegister.encode",
     "models.registers.CasRegister.kernel", "models.registers.CasRegister.step", "check.check_operations_verbose",

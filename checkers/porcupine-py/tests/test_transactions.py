@@ -141,8 +141,11 @@ def test_files_of_transactions(tmp_path, capsys):
     command = ["check", "--model", "multi-register", str(file)]
     assert main([*command, "--initial", "{:x 0 :y 0}"]) == 0
     assert main([*command, "--initial", "0"]) == 0
-    assert main([*command, "--initial", '{"y": 0}']) == 0
-    assert main([*command, "--initial", '{"y": 1}']) == 1
+    assert main([*command, "--initial", "{:y 0}"]) == 0
+    # A text is not a keyword, and JSON's object no map of EDN.
+    assert main([*command, "--initial", '{"y" 0}']) == 1
+    assert main([*command, "--initial", '{"y": 0}']) == 3
+    assert main([*command, "--initial", "{:y 1}"]) == 1
     assert main(command) == 1
     file.write_text("{:process 0 :type :invoke :f :txn :value [[:r :x]]}\n")
     capsys.readouterr()

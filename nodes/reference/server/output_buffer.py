@@ -103,7 +103,12 @@ class OutputBuffer:
     def rests(self) -> bool:
         """Whether nothing waits, and everybody who is to know that has been told; not where the connection has ended.
         """
-        return not self.waiting() and self._drain is None and not self._transport.is_closing()
+        return not self.waiting() and self._drain is None and not self.closing
+
+    @property
+    def closing(self) -> bool:
+        """Whether the connection has ended, or is about to: nothing can be sent on it any more."""
+        return self._transport.is_closing()
 
     def waiting(self) -> int:
         """Bytes, about, that the kernel has not taken yet."""

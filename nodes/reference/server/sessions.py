@@ -42,6 +42,8 @@ _MISSED_BEATS = 3
 HEART_BEAT, SILENT_CLIENT, HELD_UP, LEFT_OVER, UNREAD = "heart-beat", "silent-client", "held-up", "left-over", "unread"
 MUTE_CLIENT, IDLE_SESSION, LINGERING = "mute-client", "idle-session", "lingering"
 """What is overdue on a session, as deadlines call it."""
+_CLOCK_STEP = 0.001
+"""Seconds by which a timer may end too early: sums of floating-point numbers are rounded, and so are clocks."""
 _SOON_MS = 300
 """Between heart-beats that are close together, at most."""
 _IDLE_PARTS = 4
@@ -352,7 +354,9 @@ class Session:
         if self.conn is None and not self.admin:
             return [(LEFT_OVER, read)]
         owed, wrote, found = greeting.wants_beat, self._output.last_write, []
-        if owed and now - wrote > max(owed, HEART_BEAT_MS) / 1000 and not self._output.waiting():
+        # A session that waits for its turn learns afterwards that its connection has failed.
+        failed = self._output.closing and not self._reading
+        if owed and now - wrote > max(owed, HEART_BEAT_MS) / 1000 and not self._output.waiting() and not failed:
             found.append((HEART_BEAT, wrote))
         if not self._reading:
             return found
@@ -641,12 +645,16 @@ class Session:
 
     def _beat(self, interval: float) -> None:
         """Send a heart-beat when nothing else was sent for most of the interval."""
-        idle = self._loop.time() - self._output.last_write
-        if idle >= interval * 0.75 and not self.ended and self._output.waiting() == 0:
-            self._output.add(stomp.EOL)
-            self._output.flush()
-            idle = 0.0
-        self._timer("beat", max(interval * 0.75 - idle, interval * 0.25), lambda: self._beat(interval))
+        left = self._output.last_write + interval * 0.75 - self._loop.time()
+        if left <= _CLOCK_STEP:
+            # Where output waits, the client is sent something when it takes that.
+            if not self.ended and self._output.waiting() == 0:
+                self._output.add(stomp.EOL)
+                self._output.flush()
+                left = interval * 0.75
+            else:
+                left = interval * 0.25
+        self._timer("beat", left, lambda: self._beat(interval))
 
     def _listen(self, name: str, interval: float, most: int, silent: Callable[[], None]) -> None:
         """Call ``silent`` after so many intervals in which nothing was read.

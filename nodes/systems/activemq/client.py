@@ -42,7 +42,7 @@ class ActiveMqQueues(StompQueues):
         await self._request(Frame("SUBSCRIBE", {"id": name, "destination": f"/queue/{queue}", "ack": "auto",
                                                 "browser": "true"}))  # fmt: skip
         count = 0
-        while (await asyncio.wait_for(inbox.get(), ANSWER_SECONDS)).headers.get("browser") != _END:
+        while (await asyncio.wait_for(inbox.get(), ANSWER_SECONDS))[0].headers.get("browser") != _END:
             count += 1
         await self._request(Frame("UNSUBSCRIBE", {"id": name}))
         del self._messages[name]

@@ -64,7 +64,6 @@ class ActiveMQ(ShellSystem):
     port = STOMP_PORT
     max_nodes = 2
     guarantees = (
-        Guarantee("duplicated", NOT_PROMISED, _REDELIVERY, "what was not acknowledged is delivered again"),
         Guarantee("order", NOT_PROMISED, _REDELIVERY, "what is delivered again comes late"),
     )
     options = (

@@ -26,6 +26,9 @@ _NOT_DONE = ("no leader", "not capable", "too many requests")
 class EtcdConnection:
     """One client's connection to one member; it does not look for another."""
 
+    heartbeat = 0.0
+    """Nothing keeps a lease alive: a lock ends with its lease."""
+
     def __init__(self, credentials: Credentials = NOBODY) -> None:
         self._credentials = credentials
         self._client: Any = None

@@ -11,7 +11,7 @@ from typing import Any
 
 from nodes.reference.designs.fiorano.configuration import SHARED_MODE, Options
 from nodes.reference.designs.fiorano.gateway.config import parse_gateway_config
-from nodes.reference.designs.fiorano.gateway.lockfile import decoded
+from nodes.reference.designs.fiorano.gateway.lockfile import decoded, holder_in
 from nodes.reference.designs.fiorano.states import ACTIVE, PASSIVE, WAITING
 from nodes.reference.gateway import GatewayProcess
 from nodes.reference.storage.config import POSTGRES, parse_storage_config
@@ -161,7 +161,7 @@ class FioranoCluster(ReferenceCluster):
         except BackendError:
             return Lock(GATEWAY, path)
         record = decoded(content)
-        return Lock(GATEWAY, path, True, *((record.holder, record.epoch) if record else ()))
+        return Lock(GATEWAY, path, True, *((holder_in(content), record.epoch) if record else ()))
 
     async def holds_lock(self, node: str) -> bool | None:
         """What the server itself says."""

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
-from nodes.systems.reference.draws import FLOW, MEMORY, REMEMBERED
+from nodes.systems.reference.draws import FLOW, MEMORY, ONE_ASKS, REMEMBERED
 from stormproof.contracts.draw import Draw, Drawing, Never
+
+CLIENT_ORDER, PRIMARY_FIRST, NEAREST_FIRST = "client_order", "primary-first", "nearest-first"
+"""Whom clients try first, which workloads declare: the document has them connect to the primary when they initialise.
+"""
 
 DRAWING = Drawing(
     draws=(
+        Draw(CLIENT_ORDER, (NEAREST_FIRST,), 0.6),
         Draw("mode", ("shared",), 0.4),
         Draw("lease", (0.5, 2.0), 0.5),
         Draw("heartbeat", (0.1, 0.5, 1.0), 0.4),
@@ -24,6 +29,7 @@ DRAWING = Drawing(
     never=(
         Never("a client that is not beside the active server does not go elsewhere, so what is there is never taken",
               {"connect": ("home",)}, ("consume-last", "offline-send", "queue")),
+        ONE_ASKS,
         Never("the shape takes more nodes", {"partition_kind": ("majority-ring", "bridge", "random"), "nodes": (2,)}),
     ),
 )

@@ -6,22 +6,26 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from nodes.systems.fiorano.draws import CLIENT_ORDER, NEAREST_FIRST
 from stormproof.contracts.guarantee import Trial
 
-_APART = {"fault_network": "all", "partition_kind": "halves", "fault_duration": "4"}
+_ON_BOTH_SIDES = {CLIENT_ORDER: NEAREST_FIRST}
+"""Each server has clients beside it, so that there are some on both sides of a fault."""
+_APART = {**_ON_BOTH_SIDES, "fault_network": "all", "partition_kind": "halves", "fault_duration": "4"}
 """The servers do not hear each other; each has clients beside it, and reaches the gateway."""
-_ALONE = {"fault_network": "channel", "kill_kind": "master",
+_ALONE = {**_ON_BOTH_SIDES, "fault_network": "channel", "kill_kind": "master",
           "schedule": "partition:halves:3-9:1 kill:master:6-8.5:1 partition:halves:11-17:1 kill:master:14-16.5:1"}
 """A server goes on alone, and is killed while its standby is not in touch with it."""
-_NO_LEASE = {"fault_network": "channel", "gateway_target": "master", "heartbeat": "1", "producers": "6",
+_NO_LEASE = {**_ON_BOTH_SIDES, "fault_network": "channel", "gateway_target": "master", "heartbeat": "1",
+             "producers": "6",
              "schedule": "partition:halves:2-17:1 gateway:cut-one:8-10:1 gateway:cut-one:13-15:1"}
 """The active server can't renew its lease, and looks at it once a second; the other one takes the lock meanwhile."""
-_DATABASE = {"partition_kind": "shared-db", "fault_network": "main", "fault_duration": "3"}
+_DATABASE = {**_ON_BOTH_SIDES, "partition_kind": "shared-db", "fault_network": "main", "fault_duration": "3"}
 
 AIMED: Mapping[str, Trial] = {
     "no lock": Trial(("queue",), "partition", _APART),
     "no fencing": Trial(("queue",), "partition,kill", _ALONE),
-    "wall-clock stamps": Trial(("queue",), "clock,partition,kill", {"clock_kind": "bump"}),
+    "wall-clock stamps": Trial(("queue",), "clock,partition,kill", {**_ON_BOTH_SIDES, "clock_kind": "bump"}),
     "shared, no lock": Trial(("queue",), "partition", _APART),
     "shared, no fencing": Trial(("queue",), "partition,gateway", _NO_LEASE),
     "shared, database as documented": Trial(("queue",), "partition,kill", _DATABASE),

@@ -16,7 +16,7 @@ from nodes.systems.fiorano.admin import COMMANDS
 from nodes.systems.fiorano.bounds import BOUNDS, WORK
 from nodes.systems.fiorano.cluster import CHANNEL, DATABASE, FioranoCluster
 from nodes.systems.fiorano.deadlines import FIORANO_DEADLINES
-from nodes.systems.fiorano.draws import DRAWING
+from nodes.systems.fiorano.draws import CLIENT_ORDER, DRAWING, PRIMARY_FIRST
 from nodes.systems.fiorano.exploration import ABSTRACTION
 from nodes.systems.fiorano.guarantees import GUARANTEES
 from nodes.systems.fiorano.invariants import INVARIANTS
@@ -105,6 +105,7 @@ FIORANO = Fiorano(
     abstraction=ABSTRACTION,
     deadlines=FIORANO_DEADLINES,
     drawing=DRAWING,
+    defaults={CLIENT_ORDER: PRIMARY_FIRST},
     options=(
         Option("mode", MODES[0], "two databases, of which one is replicated to the other, or a shared one", MODES),
         Option("lease", 1.0, "seconds for which the lock is held after its holder has last asked for it"),

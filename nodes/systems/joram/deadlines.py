@@ -17,8 +17,9 @@ from stormproof.contracts.deadline import Deadline
 _LINKS = "Links: of two peers one dials the other, in every half of a heartbeat's interval"
 _PRIMARY = {"partitions": ("primary-partition",)}
 _ODD = ("disk", "clock")
-_STALLS = (*_ODD, "packets", "partition")
-"""TCP waits ever longer before it sends again what was lost, and goes on with that after the fault."""
+_STALLS = (*_ODD, "packets", "partition", "points:cut", "points:partial")
+"""Faults that lose packets. TCP waits ever longer before it sends again what was lost, and goes on with that after the
+fault."""
 
 JORAM_DEADLINES = (
     Deadline("link", {"detection_timeout": 2}, 0.4, _LINKS, _ODD, what="a peer has no link", calm=True),

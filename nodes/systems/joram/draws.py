@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from nodes.systems.reference.draws import FLOW, MEMORY, REMEMBERED
+from nodes.systems.reference.draws import FLOW, MEMORY, ONE_ASKS, REMEMBERED
 from stormproof.contracts.draw import Draw, Drawing, Never
 
 DRAWING = Drawing(
@@ -36,6 +36,7 @@ DRAWING = Drawing(
         Never("a client that finds nobody beside it does not go elsewhere, so what is there is never taken",
               {"connect": ("home",)},
               ("consume-last", "clustered", "queue", "offline-send", "store-and-forward", "processing")),
+        ONE_ASKS,
         Never("what waits for offline clients takes seconds in pieces of 24 bytes", {"transfer_chunk": (24,)},
               ("offline-send",)),
         Never("both sides of a group that falls apart go on, by design", {"partitions": ("unspecified",)},

@@ -6,7 +6,7 @@ from nodes.systems.reference.keeps import ENGINE, REMEMBERED
 from stormproof.contracts.keeps import Keep
 
 KEEPS = (
-    *(Keep(name, "the newest entries of the log", "log_keep", 100)
+    *(Keep(name, "the newest entries of the log, which drops some at twice as many", "log_keep", 100, times=2)
       for name in ("Log._entries", "Log._epochs", "Log._sizes", "table joram_log")),
     *(Keep(name, "views and groups of the entries that are kept", more=100) for name in ("Log._views", "Log._groups")),
     Keep("task Links._dial", "each peer that this node has to dial, of a group that may grow", more=8),

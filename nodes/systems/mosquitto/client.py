@@ -17,6 +17,8 @@ from stormproof.contracts.client import Delivery, NotDone
 BROKER_PORT = 1883
 KEEPALIVE = 10
 ANSWER_SECONDS = 5.0
+MAX_INFLIGHT = 20
+"""Messages that the broker gives a session ahead of their acknowledgement."""
 FENCES, BETWEEN_FENCES = 3, 0.2
 """MQTT has no way to ask for a session's length. One that gives nothing while the broker answers so many requests on
 the same connection, with so many seconds between them, is taken for empty: a broker that is slow is waited for."""
@@ -26,6 +28,8 @@ NOBODY = Credentials()
 
 class MqttConnection:
     """One client's connection; it publishes as nobody in particular, and takes as the session of a queue."""
+
+    prefetch = MAX_INFLIGHT
 
     def __init__(self, credentials: Credentials = NOBODY) -> None:
         self._credentials = credentials

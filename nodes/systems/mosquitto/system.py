@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 
 from nodes.systems.clients import demand_client
-from nodes.systems.mosquitto.client import BROKER_PORT, MqttConnection
+from nodes.systems.mosquitto.client import BROKER_PORT, MAX_INFLIGHT, MqttConnection
 from nodes.systems.mosquitto.guarantees import GUARANTEES
 from stormproof.contracts.client import QueueConnection
 from stormproof.contracts.demands import Demands
@@ -49,7 +49,7 @@ class Mosquitto(ShellSystem):
             f"persistence {word(machine.option('persistence'))}", f"persistence_location {machine.data}/",
             f"autosave_interval {machine.option('autosave_interval')}",
             f"autosave_on_changes {word(machine.option('autosave_on_changes'))}",
-            "max_queued_messages 0", "max_inflight_messages 20", "log_dest stdout", "log_timestamp true",
+            "max_queued_messages 0", f"max_inflight_messages {MAX_INFLIGHT}", "log_dest stdout", "log_timestamp true",
             "log_timestamp_format %Y-%m-%dT%H:%M:%S", "",
         ])}  # fmt: skip
 

@@ -8,20 +8,27 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from typing import Any
+from collections.abc import Awaitable
+from typing import Any, TypeVar
 
 from stormproof.contracts.backend import Credentials
-from stormproof.contracts.client import Delivery, LogEntry, NotDone
+from stormproof.contracts.client import Delivery, LogEntry, NotDone, NotFound
+
+T = TypeVar("T")
 
 CLIENT_PORT = 4222
 CONSUMER = "takers"
 LOG_STREAM = "logs"
 NOBODY = Credentials()
+NO_STREAM = 10059
+"""The code of JetStream's error for a stream that is not there; others are of consumers, and of single messages."""
 CONNECT_SECONDS, ANSWER_SECONDS = 2, 2.0
 
 
 class NatsConnection:
     """One client's connection to one server, which it neither leaves for another nor opens again by itself."""
+
+    prefetch = 1
 
     def __init__(self, log_stream: str = LOG_STREAM, credentials: Credentials = NOBODY) -> None:
         self._log_stream, self._credentials = log_stream, credentials
@@ -40,12 +47,17 @@ class NatsConnection:
 
     async def take(self, queue: str, timeout: float) -> Delivery | None:
         """The next message that nobody has; it is another's when it was not acknowledged for a while."""
+        from nats.js.errors import ServiceUnavailableError
+
         if queue not in self._pulls:
             self._pulls[queue] = await self._stream.pull_subscribe_bind(CONSUMER, queue)
         try:
             (message,) = await self._pulls[queue].fetch(1, timeout=timeout)
         except TimeoutError:
             return None
+        except ServiceUnavailableError:  # nobody answers for the consumer: it may be gone, with its stream
+            await _there(self._stream.stream_info(queue))
+            raise
 
         async def ack() -> None:
             await message.ack_sync(timeout=ANSWER_SECONDS)
@@ -54,7 +66,7 @@ class NatsConnection:
 
     async def depth(self, queue: str) -> int:
         """Messages in the stream, those that were delivered and not acknowledged included."""
-        info = await self._stream.stream_info(queue)
+        info = await _there(self._stream.stream_info(queue))
         return int(info.state.messages)
 
     async def append(self, name: str, body: bytes) -> int:
@@ -70,7 +82,9 @@ class NatsConnection:
         while len(found) < limit:
             try:
                 message = await self._stream.get_msg(self._log_stream, after + 1, subject, next=True)
-            except NotFoundError:
+            except NotFoundError as error:
+                if error.err_code == NO_STREAM:
+                    raise NotFound(str(error)) from error
                 break
             after = message.seq
             found.append(LogEntry(after, message.data or b""))
@@ -91,6 +105,22 @@ class NatsConnection:
         if self._client is not None:
             with contextlib.suppress(Exception):
                 await self._client.close()
+
+
+async def _there(asked: Awaitable[T]) -> T:
+    """The answer about a stream.
+
+    Raises:
+        NotFound: the servers' own group, which knows all streams, has none of that name.
+    """
+    from nats.js.errors import NotFoundError
+
+    try:
+        return await asked
+    except NotFoundError as error:
+        if error.err_code == NO_STREAM:
+            raise NotFound(str(error)) from error
+        raise
 
 
 def log_subject(stream: str, name: str) -> str:

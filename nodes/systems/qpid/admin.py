@@ -82,7 +82,8 @@ def promote(access: AdminAccess, given: Mapping[str, Any]) -> Iterator[str]:
 def shutdown(access: AdminAccess, given: Mapping[str, Any]) -> Iterator[str]:
     """End the whole cluster in order; the broker at ``server`` must be primary."""
     answer = ask(access, SHUTDOWN_SECONDS, op="shutdown")
-    yield f"clean, {answer['uuid']}: {', '.join(answer.get('clean', []))}; the brokers can be stopped now"
+    yield (f"clean, {answer['uuid']}: {', '.join(answer.get('clean', []))}; managers end with their brokers now; stop "
+           "brokers that have no manager")
 
 
 def name_best_store(access: AdminAccess, given: Mapping[str, Any]) -> Iterator[str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from nodes.systems.reference.draws import FLOW, MEMORY, PAGES
+from nodes.systems.reference.draws import FLOW, MEMORY, ONE_ASKS, PAGES
 from stormproof.contracts.draw import Draw, Drawing, Never
 
 _BY_NAME = "*=messages,*=none"
@@ -34,5 +34,6 @@ DRAWING = Drawing(
     never=(
         Never("hardly a client would be beside the primary", {"connect": ("home",)},
               ("consume-last", "offline-send", "queue")),
+        ONE_ASKS,
     ),
 )

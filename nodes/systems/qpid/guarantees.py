@@ -5,9 +5,18 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from nodes.reference.designs.qpid.options import (
+    COLD,
+    LC5,
+    LEVELS,
+    MESSAGES,
+    NONE,
+    read_limitations,
+    read_patterns,
+)
 from nodes.systems.reference.single_values import NAMES as SINGLE_VALUES
 from nodes.systems.reference.single_values import promises
-from stormproof.contracts.guarantee import ANY_FAULT, KNOWN_VIOLATION, NOT_PROMISED, PROMISED, Guarantee
+from stormproof.contracts.guarantee import ANY_FAULT, KNOWN_VIOLATION, NOT_PROMISED, PROMISED, Guarantee, Such
 
 _SPLIT = ("partition", "pause", "packets", "clock")
 """Faults by which brokers fall apart while each goes on."""
@@ -31,6 +40,30 @@ _ENDS_ALL = ("kill", "power", "crash", "quorum")
 _LOSES_POWER = ("power", "crash")
 
 
+_BY_CHOICE = "what is not replicated by choice is lost with the primary"
+_LOST_BY_CHOICE = ("lost", "atomic", "exactly-once", *SINGLE_VALUES)
+
+
+def lowest_level(options: Mapping[str, Any]) -> str:
+    """The lowest level that an object can have which says nothing itself, by its name or by the default; ``messages``
+    where all brokers start from one store."""
+    if options.get("standby") == COLD:
+        return MESSAGES
+    found = []
+    if LC5 not in read_limitations(options.get("as_documented", "")):
+        for pattern, level in read_patterns(options.get("patterns", "")):
+            found.append(level)
+            if pattern == "*":  # it matches all that is left
+                return max(found, key=LEVELS.index)
+    return max((*found, str(options.get("replicate", MESSAGES))), key=LEVELS.index)
+
+
+_NOT_ALL_MESSAGES = Such("by `replicate` and `patterns`, the messages of some queues are not replicated",
+                         lambda options: lowest_level(options) != MESSAGES)
+_NOT_ALL_OBJECTS = Such("by `replicate` and `patterns`, some objects are not replicated",
+                        lambda options: lowest_level(options) == NONE)
+
+
 def _documented(limitation: str) -> Mapping[str, Any]:
     return {"as_documented": limitation}
 
@@ -42,6 +75,9 @@ def _left(limitation: str, why: str, *names: str) -> tuple[Guarantee, ...]:
 
 
 GUARANTEES: tuple[Guarantee, ...] = (
+    *(Guarantee(name, NOT_PROMISED, "Selective replication", _BY_CHOICE, ANY_FAULT, such=_NOT_ALL_MESSAGES)
+      for name in _LOST_BY_CHOICE),
+    Guarantee("metadata", NOT_PROMISED, "Selective replication", _BY_CHOICE, ANY_FAULT, such=_NOT_ALL_OBJECTS),
     *_left("LM1", "a backup that is ahead of a new primary keeps what that never had, and passes over what it sends",
            "lost", "duplicated", "atomic", "exactly-once", *SINGLE_VALUES),
     *_left("LM2", "after a wrap-around of the sequence a backup is taken for further than it is",

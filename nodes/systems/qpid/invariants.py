@@ -7,7 +7,7 @@ of them has no word of its manager any more, and can confirm nothing.
 from __future__ import annotations
 
 from nodes.reference.api import Image
-from nodes.reference.designs.qpid.configuration import REPLICATE
+from nodes.reference.designs.qpid.configuration import BINDING, EXCHANGE, QUEUE, REPLICATE
 from nodes.reference.designs.qpid.design import Observed, Qpid
 from nodes.reference.designs.qpid.manager.manager import MANAGER, Manager, ManagerObserved
 from nodes.reference.designs.qpid.options import BUILTIN, NONE, SYNC
@@ -291,11 +291,17 @@ class LevelsKept(Watcher):
     period = 2.0
 
     def inspect(self, node: str, program: Qpid) -> str:
-        """A backup that has everything has nothing that says that it is not replicated."""
+        """A backup that has everything has nothing that says that it is not replicated, and no binding without both
+        of its ends."""
         if program.observed().state != READY:
             return ""
-        odd = [key for key, arguments in program.configuration.items() if arguments.get(REPLICATE) == NONE]
-        return f"as a backup it has {odd[0]}, which says {REPLICATE}={NONE}" if odd else ""
+        has = program.configuration
+        odd = [key for key, arguments in has.items() if arguments.get(REPLICATE) == NONE]
+        if odd:
+            return f"as a backup it has {odd[0]}, which says {REPLICATE}={NONE}"
+        loose = [arguments for (kind, _), arguments in has.items() if kind == BINDING
+                 and not all((end, arguments[end]) in has for end in (EXCHANGE, QUEUE))]
+        return f"as a backup it has the binding {dict(loose[0])}, and not both of its ends" if loose else ""
 
 
 class StatusTells(Watcher):

@@ -190,7 +190,8 @@ class NotesGrow(_Cluster):
         if known is not None and now.note.order < known.note.order:
             return f"it has the note {now.note}, and had {known.note}"
         news = before is not None and now.note != before.note and now.note.version
-        if before is not None and news and now.note.term not in (before.term, now.term):
+        # One that was cut off may hear of several decisions at once, and take the note of one before it hears the next.
+        if before is not None and news and not before.term <= now.note.term <= now.term:
             return f"it takes the note {now.note}, and has accepted the primary of term {now.term}"
         if now.note.version and (says := self._says.setdefault(now.note.order, now.note.names)) != now.note.names:
             return f"it has the note {now.note}, which names {says} elsewhere"
@@ -271,7 +272,8 @@ class HasTheirTime(Watcher):
 
 
 class NotedAreNotPromoted(_Cluster):
-    """All notes; of each term the version that each manager has, and since which term each broker has had all."""
+    """All notes; of each term the version that each manager has; the last term that each broker led, and the last in
+    which a primary had it ready, with the generation of that."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -280,6 +282,7 @@ class NotedAreNotPromoted(_Cluster):
         self._latest = (0, 0)
         self._led: dict[str, int] = {}
         self._stores: dict[str, str] = {}
+        self._ready: dict[str, tuple[int, int]] = {}
 
     def manager(self, program: Manager, now: ManagerObserved, before: ManagerObserved | None,
                 known: ManagerObserved | None) -> str:
@@ -309,10 +312,16 @@ class NotedAreNotPromoted(_Cluster):
     def broker(self, node: str, program: Qpid, now: Observed, before: Observed | None) -> str:
         """Nobody is promoted whom most managers have noted as one who lacks something."""
         self._stores[node] = now.store
+        if now.state == READY and (before is None or before.state != READY or before.generation != now.generation):
+            self._ready[node] = max(self._ready.get(node, (0, 0)), self._taken_in(node, program))
         if now.state != PRIMARY or not now.term or (before is not None and before.state == PRIMARY):
             return ""
         led, self._led[node] = self._led.get(node, 0), now.term
+        term, generation = self._ready.pop(node, (0, 0))
         if before is None or before.vouched or before.store != DIRTY or self._latest[0] <= led:
+            return ""
+        # A primary of a later term than that of the note has given this broker all that it lacked.
+        if term > self._latest[0] and before.generation == generation:
             return ""
         later = [names for order, names in self._notes.items() if order >= self._latest and order[1]
                  and order[0] < now.term]
@@ -320,6 +329,13 @@ class NotedAreNotPromoted(_Cluster):
             return (f"it is promoted in term {now.term}, and most had noted that the primary of term {self._latest[0]} "
                     "goes on without it")  # fmt: skip
         return ""
+
+    def _taken_in(self, node: str, program: Qpid) -> tuple[int, int]:
+        """The term and the generation of the primary that has this broker ready; zeros where there is none."""
+        primary = self.brokers.get(program.serves_at or "")
+        if primary is None or not (generation := primary.leads(node)):
+            return 0, 0
+        return primary.observed().term, generation
 
 
 class EndsWhenNotLet(Watcher):

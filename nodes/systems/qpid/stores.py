@@ -7,6 +7,7 @@ from typing import Any
 
 Status = Mapping[str, Any]
 """A broker's word (``Administration.description``)."""
+_A = {"empty": "an empty", "clean": "a clean", "dirty": "a dirty"}
 Found = Mapping[str, Status | str]
 """For each broker its status, or why there is none."""
 
@@ -44,10 +45,11 @@ def describe(name: str, status: Status | str) -> str:
     if isinstance(status, str):
         return f"{name}: {status}"
     store = status["store"]
-    uuid = f" ({store['uuid'][:8]})" if store["uuid"] else ""
+    uuid, started = f" ({store['uuid'][:8]})" if store["uuid"] else "", status["started_from"]
+    of_shutdown = f" ({started['uuid'][:8]})" if started["state"] == "clean" else ""
     eligible = ", eligible" if status["eligible"] else ""
     place = ", for disaster recovery" if status["disaster"] else ""
     copying = ", part of a copy" if status["copying"] else ""
     error = f"; CRITICAL: its store fails ({store['error']}), it carries on in memory" if store["error"] else ""
     return f"{name}: {status['state']}{eligible}{place}{copying}; store {store['state']}{uuid}, {store['role']}, " \
-           f"generation {store['generation']}{error}"
+           f"generation {store['generation']}; started from {_A[started['state']]} store{of_shutdown}{error}"

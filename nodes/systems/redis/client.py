@@ -42,6 +42,8 @@ class RedisConnection:
     ``wait_milliseconds``, it may have happened.
     """
 
+    prefetch = 1
+
     def __init__(self, *, by_sentinel: Watched | None, wait_for: int, wait_milliseconds: int,
                  credentials: Credentials = NOBODY) -> None:  # fmt: skip
         self._by_sentinel, self._credentials = by_sentinel, credentials

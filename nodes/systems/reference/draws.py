@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from stormproof.contracts.draw import Draw
+from stormproof.contracts.draw import Draw, Never
 
 REMEMBERED = (Draw("max_closed", (10, 20), 0.4), Draw("max_outcomes", (20, 40), 0.4))
 """So little that a run has more."""
@@ -17,3 +17,8 @@ MEMORY = (Draw("message_cache", (1, 300), 0.3),)
 """So little that messages are read from the disk again."""
 PAGES = Draw("answer_page", (60, 400), 0.3)
 """So little that lists come in several."""
+ONE_ASKS = Never(
+    "one client asks for the lock at the end, and may have nobody beside it who serves",
+    {"connect": ("home",)}, ("lock", "lease"),
+)
+"""Of designs in which one node serves."""

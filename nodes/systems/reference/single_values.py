@@ -16,7 +16,7 @@ EXCLUSION, LOST_UPDATE = "mutual-exclusion", "lost-update"
 NAMES = (REGISTER, EXCLUSION, LOST_UPDATE, FENCING, LOCK_LOST)
 """Everything that is said of registers and locks."""
 OF_QUEUE, OF_LEASE = {"guard": "queue"}, {"guard": "lease"}
-_STALLING, _FENCED = {"holders": "stalling"}, {**OF_LEASE, "fencing": True}
+_STALLING, _FENCED = {"holders": "stalling"}, {**OF_LEASE, "refuse_old_tokens": True}
 _TOO_LATE = "a holder that stands still learns too late that the lock is somebody else's"
 _REFUSED = "what the lock guards refuses a token that is older than one that it has seen"
 _NUMBERED = "a lease's number is one more than that of the lease before, and set with it"

@@ -23,7 +23,8 @@ def of_surface(declared: Sequence[Guarantee]) -> tuple[Guarantee, ...]:
     for name, (like, why) in _LIKE.items():
         for guarantee in declared:
             if guarantee.name == like:
-                always = guarantee.status == PROMISED and not guarantee.faults and not guarantee.mode
+                always = guarantee.status == PROMISED and not guarantee.faults and not (
+                    guarantee.mode or guarantee.such)
                 found.append(replace(guarantee, name=name, where="ours" if always else guarantee.where,
                                      why=why if always else guarantee.why))  # fmt: skip
     # A model of the broker is broken by whatever breaks one of these.

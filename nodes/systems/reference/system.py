@@ -126,8 +126,10 @@ class ReferenceSystem(System):
         deadlines: tuple[Deadline, ...] = DEADLINES,
         abstraction: Abstraction | None = None,
         drawing: Drawing | None = None,
+        defaults: Mapping[str, Any] | None = None,
     ) -> None:
         self.name = name
+        self.defaults = defaults or {}
         self.replicated = replicated
         self.options = (*options, TRACE)
         self.provides = provides

@@ -5,25 +5,31 @@ from __future__ import annotations
 import gzip
 import io
 import zlib
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
+from dataclasses import replace
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 from ..models import CompiledModel
 from ..types import Operation, PorcupineError
-from .edn import edn_rows
-from .jsonl import json_rows
-from .logs import log_rows
+from ..values import Typed, freeze, name_of
+from .edn import edn_items, parse_edn
+from .jsonl import json_items, parse_json
+from .logs import log_items, of_2015
+from .order import Row, in_order
 from .room import MAX_HISTORY, Room
-from .rows import DID_NOT_HAPPEN, DID_NOT_MATCH, FAILED_CAS, History, Reading, operations_of
-from .texts import first_line
+from .rows import DID_NOT_HAPPEN, DID_NOT_MATCH, FAILED_CAS, History, Reading, is_nemesis, operations_of, row_of
+from .texts import first_line, lines_of
 
 _PIECE = 1 << 20
 FORMATS = ("jsonl", "edn", "porcupine-kv", "jepsen-log", "parquet")
 """Names for ``read_history``. EDN reads Jepsen's and Knossos' histories; Porcupine's kv files are EDN, a map per
 line."""
-OBSERVED = ("jepsen-log",)
-"""Formats in which a ``cas`` that fails compared and did not match; in all others it did not happen."""
+LOG, PARQUET = "jepsen-log", "parquet"
+EDN_FORMATS = ("edn", "porcupine-kv", LOG)
+"""Formats whose values are EDN's; those of the others are JSON's."""
+_MARK = "\ufeff"
+"""The byte order mark that some programs begin a text with."""
 
 
 def read_history(
@@ -65,18 +71,45 @@ def load_history(
         raise PorcupineError(f'a failed cas means {" or ".join(FAILED_CAS)}, not "{failed_cas}"')
     room = Room(max_history, str(path))
     data = _bytes(path, room)
-    if format == "parquet" or (format is None and data[:4] == b"PAR1"):
+    if format == PARQUET or (format is None and data[:4] == b"PAR1"):
         from .parquet import parquet_rows
 
         reading = Reading(failed_cas or DID_NOT_HAPPEN, pass_over)
-        return operations_of(parquet_rows(path, data, room), model, str(path), reading, room)
+        found = operations_of(parquet_rows(path, data, room), model, str(path), reading, room)
+        return replace(found, format=PARQUET, first_passed_over=f"row {found.first_passed_over}")
     text = _text(path, data, room)
     room.give_back(len(data))
     del data
-    format = format or _sniff(text, path)
-    reader = {"jsonl": json_rows, "jepsen-log": log_rows}.get(format, edn_rows)
-    reading = Reading(failed_cas or (DID_NOT_MATCH if format in OBSERVED else DID_NOT_HAPPEN), pass_over)
-    return operations_of(reader(text, str(path), room), model, str(path), reading, room)
+    format = format or format_of(text, str(path))
+    rows = (
+        number if item is None else row_of(item, str(path), number)
+        for number, item in items_of(text, str(path), format, room)
+    )
+    observed = format == LOG and of_2015(text)
+    reading = Reading(failed_cas or (DID_NOT_MATCH if observed else DID_NOT_HAPPEN), pass_over)
+    found = operations_of(rows, model, str(path), reading, room)
+    return replace(found, format=format, first_passed_over=_quoted(text, found.first_passed_over))
+
+
+def items_of(
+    text: str, name: str, format: str | None = None, room: Room | None = None
+) -> Iterator[tuple[int, dict[str, Any] | None]]:
+    """The rows of a text (JSON lines, EDN or a Jepsen log) as maps with texts as keys, each with its line; None for a
+    line of a log that is no operation. A byte order mark is left out; ``format`` is told from the content.
+
+    Values keep their types: what EDN has and Python has not is a ``Typed``. ``freeze`` gives the form to compare.
+    Raises PorcupineError, with ``name`` and line, for a text that can't be read.
+    """
+    text = text.removeprefix(_MARK)
+    room = room or Room(MAX_HISTORY, name)
+    reader: Any = {"jsonl": json_items, LOG: log_items}.get(format or format_of(text, name), edn_items)
+    yield from reader(text, name, room)
+
+
+def _quoted(text: str, number: str) -> str:
+    """A line of a text, cut, with its number."""
+    line = next((line for at, line in lines_of(text) if str(at) == number), "").strip()
+    return f"line {number}: {line if len(line) <= 100 else line[:100] + '...'}" if number else ""
 
 
 def _bytes(path: Path, room: Room) -> bytearray:
@@ -111,14 +144,15 @@ def _text(path: Path, data: bytearray, room: Room) -> str:
     # A character above 65535 makes Python give four bytes to each.
     room.take(len(data) * (1 if data.isascii() else 4))
     try:
-        return data.decode()
+        return data.decode().removeprefix(_MARK)
     except UnicodeDecodeError as error:
         line = data[: error.start].count(b"\n") + 1
         raise PorcupineError(f"{path}:{line}: not UTF-8 text") from None
 
 
-def _sniff(text: str, path: Path) -> str:
-    number, line = first_line(text)
+def format_of(text: str, name: str) -> str:
+    """The format of a text, by its first line. Raises PorcupineError if it is none of ``FORMATS``."""
+    number, line = first_line(text.removeprefix(_MARK))
     start = line[:200]
     if not number:
         return "edn"  # nothing but blanks and comments: a history without operations
@@ -127,8 +161,29 @@ def _sniff(text: str, path: Path) -> str:
     if start[0] in "{[(#":
         return "edn"
     if "jepsen" in line:
-        return "jepsen-log"
-    raise PorcupineError(f"{path}:{number}: neither JSON lines, EDN nor a Jepsen log: {start[:40]!r}")
+        return LOG
+    raise PorcupineError(f"{name}:{number}: neither JSON lines, EDN nor a Jepsen log: {start[:40]!r}")
 
 
-__all__ = ["FAILED_CAS", "FORMATS", "MAX_HISTORY", "History", "load_history", "read_history"]
+__all__ = [
+    "EDN_FORMATS",
+    "FAILED_CAS",
+    "FORMATS",
+    "LOG",
+    "MAX_HISTORY",
+    "History",
+    "Row",
+    "Typed",
+    "format_of",
+    "freeze",
+    "in_order",
+    "is_nemesis",
+    "items_of",
+    "load_history",
+    "name_of",
+    "of_2015",
+    "parse_edn",
+    "parse_json",
+    "read_history",
+    "row_of",
+]

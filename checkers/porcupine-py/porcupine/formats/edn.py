@@ -1,30 +1,41 @@
 """EDN, as Jepsen, Knossos and Porcupine's kv tests write histories: maps, one after another or in one vector or list.
 
-Keywords become texts without the colon, tags are ignored, ``#_`` and ``;`` are honoured. See https://github.com/edn-format/edn.
+What Python has no type for becomes ``values.Typed``: keywords, symbols, characters, ratios, decimals, floats without a
+fraction, tagged values. ``#_`` and ``;`` are honoured; regexes, namespaced maps and ``##NaN``, which Clojure adds, are
+read. See https://github.com/edn-format/edn.
 """
 
 from __future__ import annotations
 
+import functools
 import json
+import math
 import re
 import sys
 from collections.abc import Iterator
+from decimal import Decimal
+from fractions import Fraction
 from typing import Any
 
 from ..types import PorcupineError
+from ..values import CHARACTER, DECIMAL, DOUBLE, KEYWORD, RATIO, REGEX, SYMBOL, TAGGED, Typed, freeze, name_of
 from .room import COLLECTION_BYTES, MAX_DEPTH, MAX_HISTORY, Room
-from .rows import Row, with_key
 
 _TOKEN = re.compile(
-    r"""(?P<space>[\s,]+|;[^\n]*)|(?P<text>"(?:[^"\\]+|\\.)*+")|(?P<open>\#\{|[\[({])|(?P<close>[\])}])"""
-    r"""|(?P<discard>\#_)|(?P<tag>\#[A-Za-z][^\s,\[\](){}"]*)|(?P<atom>\\.[^\s,\[\](){}"]*|[^\s,\[\](){}";#\\]+)""",
+    r"""(?P<space>[\s,]+|;[^\n]*)|(?P<text>"(?:[^"\\]+|\\.)*+")|(?P<regex>\#"(?:[^"\\]+|\\.)*+")"""
+    r"""|(?P<open>\#\{|[\[({])|(?P<close>[\])}])|(?P<discard>\#_)|(?P<special>\#\#[A-Za-z-]+)"""
+    r"""|(?P<namespace>\#::?[^\s,\[\](){}"]*)|(?P<tag>\#'?[A-Za-z][^\s,\[\](){}"]*)"""
+    r"""|(?P<atom>\\.[^\s,\[\](){}"]*|[^\s,\[\](){}";#\\][^\s,\[\](){}";\\]*)""",
     re.DOTALL,
 )
 _CLOSING = {"[": "]", "(": ")", "{": "}", "#{": "}"}
 _CONSTANTS = {"nil": None, "true": True, "false": False}
-_INTEGER = re.compile(r"[+-]?\d+N?")
-_MOST_WITHIN = MAX_DEPTH + 3  # a row's value is within the row; one that is exactly as deep is judged with the others
+_SPECIAL = {"##NaN": math.nan, "##Inf": math.inf, "##-Inf": -math.inf}
+_INTEGER = re.compile(r"[+-]?(0|[1-9]\d*)N?")
 _FLOAT = re.compile(r"[+-]?\d+(\.\d*)?([eE][+-]?\d+)?M?")
+_RATIO = re.compile(r"([+-]?\d+)/(\d+)")
+_LIKE_A_NUMBER = re.compile(r"[+-]?\d")
+_MOST_WITHIN = MAX_DEPTH + 3  # a row's value is within the row; one that is exactly as deep is judged with the others
 
 
 class _Tokens:
@@ -69,10 +80,15 @@ class _Tokens:
             raise self.fail("the file ends within a value")
         if kind == "close":
             raise self.fail(f"unexpected {token!r}")
-        if kind in ("discard", "tag"):
+        if kind == "discard":
             self.advance()
-            dropped = self.value()
-            return self.value() if kind == "discard" else dropped
+            self.value()
+            return self.value()
+        if kind == "tag":
+            self.advance()
+            return Typed(TAGGED, (token[1:], self.value()))
+        if kind == "namespace":
+            return self.namespaced()
         if kind == "open":
             return self.collection()
         line = self.token_line
@@ -80,8 +96,10 @@ class _Tokens:
         self.advance()
         if kind == "text":
             return self.text_of(token)
+        if kind == "regex":
+            return Typed(REGEX, token[2:-1])
         try:
-            return _atom(token)
+            return _special(token) if kind == "special" else _atom(token)
         except ValueError as error:
             # Python bounds how many digits it makes an integer of.
             raise PorcupineError(f"{self.name}:{line}: {error}") from None
@@ -117,11 +135,32 @@ class _Tokens:
                 continue
             items.append(self.value())
         self.advance()
+        if begun == "#{":
+            return frozenset(self.different(items, "a set holds", line))
         if begun != "{":
-            return frozenset(map(_hashable, items)) if begun == "#{" else items
+            return items
         if len(items) % 2:
             raise PorcupineError(f"{self.name}:{line}: a map with a key that has no value")
-        return {_hashable(k): v for k, v in zip(items[::2], items[1::2], strict=True)}
+        return dict(zip(self.different(items[::2], "a map has the key", line), items[1::2], strict=True))
+
+    def different(self, items: list[Any], what: str, line: int) -> list[Any]:
+        """Values in the form in which they are compared; all must differ."""
+        try:
+            frozen = [freeze(item) for item in items]
+            if len(set(frozen)) == len(frozen):
+                return frozen
+        except PorcupineError as error:
+            raise PorcupineError(f"{self.name}:{line}: {error}") from None
+        twice = next(each for place, each in enumerate(frozen) if each in frozen[:place])
+        raise PorcupineError(f"{self.name}:{line}: {what} {_short(twice)} twice")
+
+    def namespaced(self) -> Any:
+        """A map whose prefix says the namespace of its keys: ``#:user{:id 1}`` is ``{:user/id 1}``."""
+        prefix, line = self.token[1:].strip(":"), self.token_line
+        self.advance()
+        if self.kind != "open" or self.token != "{":
+            raise PorcupineError(f"{self.name}:{line}: a map is expected after #:{prefix}")
+        return {_qualified(prefix, key): value for key, value in self.collection().items()}
 
     def text_of(self, token: str) -> str:
         try:
@@ -130,24 +169,60 @@ class _Tokens:
             raise self.fail(f"bad escape in {token[:40]}") from None
 
 
-def _hashable(value: Any) -> Any:
-    if isinstance(value, list):
-        return tuple(map(_hashable, value))
-    if isinstance(value, dict):
-        return tuple((k, _hashable(v)) for k, v in value.items())
-    return value
+def _qualified(prefix: str, key: Any) -> Any:
+    if not isinstance(key, Typed) or key.kind not in (KEYWORD, SYMBOL) or not prefix:
+        return key
+    if "/" in key.value:
+        return Typed(key.kind, key.value.removeprefix("_/"))
+    return Typed(key.kind, f"{prefix}/{key.value}")
+
+
+@functools.lru_cache(maxsize=4096)
+def _keyword(name: str) -> Typed:
+    return Typed(KEYWORD, name)
+
+
+def _special(token: str) -> float:
+    if token not in _SPECIAL:
+        raise ValueError(f"unknown {token}")
+    return _SPECIAL[token]
 
 
 def _atom(token: str) -> Any:
     if token in _CONSTANTS:
         return _CONSTANTS[token]
     if token[0] == ":":
-        return token[1:]
+        if token == ":":
+            raise ValueError("a colon without a name")
+        return _keyword(token[1:])
+    if token[0] == "\\":
+        return Typed(CHARACTER, token[1:])
+    if not _LIKE_A_NUMBER.match(token):
+        return Typed(SYMBOL, token)
     if _INTEGER.fullmatch(token):
         return int(token.rstrip("N"))
-    if _FLOAT.fullmatch(token):
-        return float(token.rstrip("M"))
-    return token
+    if _FLOAT.fullmatch(token) and not token.lstrip("+-").isdigit():
+        return _decimal(token) if token[-1] == "M" else _float(token)
+    ratio = _RATIO.fullmatch(token)
+    if ratio is None or not int(ratio[2]):
+        raise ValueError(f"not a number: {_short(token)}")
+    number = Fraction(int(ratio[1]), int(ratio[2]))
+    return number.numerator if number.denominator == 1 else Typed(RATIO, number)
+
+
+def _decimal(token: str) -> Typed:
+    number = Decimal(token.rstrip("M"))
+    if abs(number.adjusted()) > 1000:
+        raise ValueError(f"a number too large or too small to compare: {_short(token)}")
+    return Typed(DECIMAL, number)
+
+
+def _float(token: str) -> Any:
+    number = float(token)
+    if math.isinf(number):
+        raise ValueError(f"a number too large for a float: {_short(token)}")
+    # One with a fraction can't be taken for an integer.
+    return Typed(DOUBLE, number) if number.is_integer() else number
 
 
 def _short(value: Any) -> str:
@@ -164,8 +239,9 @@ def parse_edn(text: str, name: str = "EDN", line: int = 1, room: Room | None = N
     return value
 
 
-def edn_rows(text: str, name: str, room: Room) -> Iterator[Row]:
-    """Rows of a text: maps, or one vector or list of maps."""
+def edn_items(text: str, name: str, room: Room) -> Iterator[tuple[int, dict[str, Any]]]:
+    """The maps of a text, one after another or in one vector or list, with their lines. Their keys are texts. A tag
+    before a map is ignored. Raises PorcupineError with ``name`` and line."""
     tokens = _Tokens(text, name, 1, room)
     tokens.skip_discarded()
     within = tokens.token if tokens.kind == "open" and tokens.token in "[(" else ""
@@ -182,14 +258,14 @@ def edn_rows(text: str, name: str, room: Room) -> Iterator[Row]:
             return
         line = tokens.token_line
         item = tokens.whole()
+        if isinstance(item, Typed) and item.kind == TAGGED:
+            item = item.value[1]
         if not isinstance(item, dict):
             raise PorcupineError(f"{name}:{line}: a map is expected, not {_short(item)}")
-        missing = [field for field in ("process", "type", "f") if field not in item]
-        if missing:
-            raise PorcupineError(f"{name}:{line}: :{missing[0]} is missing")
-        yield Row(
-            line, item["process"], str(item["type"]), str(item["f"]), with_key(item.get("key"), item.get("value"))
-        )
+        fields = {name_of(key) or repr(key): value for key, value in item.items()}
+        if len(fields) < len(item):
+            raise PorcupineError(f"{name}:{line}: a map has a key twice, as a keyword and as a text")
+        yield line, fields
     tokens.advance()
     tokens.skip_discarded()
     if tokens.kind:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterator
 from typing import Any
 
 from ..types import PorcupineError
 from .room import Room, json_size
-from .rows import Row, with_key
 from .texts import lines_of
 
 
@@ -17,16 +17,23 @@ def _refuse(constant: str) -> Any:
     raise ValueError(f"{constant} is no value of JSON")
 
 
+def _float(text: str) -> float:
+    number = float(text)
+    if math.isinf(number):
+        raise ValueError(f"{text[:40]} is too large for a number")
+    return number
+
+
 def parse_json(text: str) -> Any:
     """The one value of a text. Raises ValueError for a text that is not JSON, or is nested too deeply."""
     try:
-        return json.loads(text, parse_constant=_refuse)
+        return json.loads(text, parse_constant=_refuse, parse_float=_float)
     except RecursionError:
         raise ValueError("nested too deeply") from None
 
 
-def json_rows(text: str, name: str, room: Room) -> Iterator[Row]:
-    """Rows of a text. Raises PorcupineError for a line that is not such an object."""
+def json_items(text: str, name: str, room: Room) -> Iterator[tuple[int, dict[str, Any]]]:
+    """The objects of a text, one a line, with their lines. Raises PorcupineError for a line that is none."""
     for number, line in lines_of(text):
         if not line.strip():
             continue
@@ -37,9 +44,5 @@ def json_rows(text: str, name: str, room: Room) -> Iterator[Row]:
             raise PorcupineError(f"{name}:{number}: not JSON: {error}") from None
         if not isinstance(item, dict):
             raise PorcupineError(f"{name}:{number}: an object is expected, not {line.strip()[:40]}")
-        missing = [field for field in ("process", "type", "f") if field not in item]
-        if missing:
-            raise PorcupineError(f'{name}:{number}: "{missing[0]}" is missing')
-        if not isinstance(item["f"], str):
-            raise PorcupineError(f'{name}:{number}: "f" must be a text')
-        yield Row(number, item["process"], str(item["type"]), item["f"], with_key(item.get("key"), item.get("value")))
+        # Clojure's writers may leave a keyword its colon.
+        yield number, {key.removeprefix(":"): value for key, value in item.items()}

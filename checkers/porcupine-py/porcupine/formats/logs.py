@@ -1,4 +1,5 @@
-"""Logs of Jepsen, as Porcupine's tests hold them: ``INFO  jepsen.util - 3<tab>:ok<tab>:read<tab>nil``."""
+"""Logs of Jepsen: ``INFO  jepsen.util - 3<tab>:ok<tab>:read<tab>nil`` in 2015, today with the time before it, and
+``jepsen.util: 3<tab>:ok<tab>:read<tab>nil``."""
 
 from __future__ import annotations
 
@@ -9,28 +10,52 @@ from typing import Any
 from ..types import PorcupineError
 from .edn import parse_edn
 from .room import Room
-from .rows import Row
 from .texts import lines_of
 
-_LINE = re.compile(r".*\bjepsen\.util - (\S+)\s+:(\w+)\s+:(\S+)\s*(.*)")
+_LOGGER = re.compile(r"\bjepsen\.util(?: (-)|:) ")
+_OPERATION = re.compile(r"(\S+)\s+:(\w+)\s+:(\S+)(?:\s+([^\t]*)(?:\t.*)?)?")
+_LOST = re.compile(r"\s:(?:invoke|ok|fail|info)\s+:")
+"""What an operation looks like although the logger's name is not there: the line is damaged."""
+_CLIENT = re.compile(r"\d{1,19}", re.ASCII)
 
 
-def log_rows(text: str, name: str, room: Room) -> Iterator[Row | None]:
-    """Rows of a log; None for a line that another part of Jepsen wrote."""
+def of_2015(text: str) -> bool:
+    """Whether a log is of the older style. In it, a ``cas`` that fails was compared and did not match."""
+    found = _LOGGER.search(text)
+    return found is not None and found[1] is not None
+
+
+def log_items(text: str, name: str, room: Room) -> Iterator[tuple[int, dict[str, Any] | None]]:
+    """The operations of a log (process, type, f, value) with their lines; None for a line of another kind.
+
+    A process that is no whole number is given as a text, and its values are not read: they are for people. Raises
+    PorcupineError for an operation that can't be read.
+    """
     for number, line in lines_of(text):
-        if "jepsen.util - " not in line:
-            if line.strip() and "jepsen" not in line:
-                raise PorcupineError(f"{name}:{number}: not a line of a Jepsen log: {line.strip()[:40]!r}")
-            if line.strip():
-                yield None
-            continue
-        found = _LINE.fullmatch(line.rstrip())
+        line = line.strip()
+        found = _LOGGER.search(line)
         if found is None:
-            raise PorcupineError(f"{name}:{number}: an operation is expected after jepsen.util: {line.strip()[:60]!r}")
-        process, kind, f, value = found.groups()
-        client: Any = int(process) if process.isascii() and process.isdigit() and len(process) < 20 else process
-        # Of info, the value is the reason; of others, it must be there, else the line was cut.
+            if _LOST.search(line):
+                raise PorcupineError(f"{name}:{number}: not a line of a Jepsen log: {line[:40]!r}")
+            if line:
+                yield number, None
+            continue
+        operation = _OPERATION.fullmatch(line, found.end())
+        if operation is None:
+            raise PorcupineError(f"{name}:{number}: an operation is expected after jepsen.util: {line[:60]!r}")
+        process, kind, f, value = operation.groups()
+        client = int(process) if _CLIENT.fullmatch(process) else process
+        # Where nothing is written, the line was cut.
         if not value:
             raise PorcupineError(f"{name}:{number}: the value is missing")
-        parsed = None if kind == "info" else parse_edn(value, name, number, room)
-        yield Row(number, client, kind, f, parsed)
+        # In logs of 2015 an info has its reason in the value's place.
+        unread = (found[1] and kind == "info") or process.startswith(":")
+        yield (
+            number,
+            {
+                "process": client,
+                "type": kind,
+                "f": f,
+                "value": None if unread else parse_edn(value, name, number, room),
+            },
+        )

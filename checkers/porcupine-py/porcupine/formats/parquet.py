@@ -13,8 +13,9 @@ from typing import Any
 
 from ..types import PorcupineError
 from .jsonl import parse_json
+from .order import Row
 from .room import ROW_BYTES, Room, json_size
-from .rows import NEMESIS, TYPES, Row, with_key
+from .rows import NEMESIS, TYPES, with_key
 
 NO_PROCESS, NO_VALUE, TEXT_VALUE, PAIR_SHIFT = -1, -1, -2, 32
 NEEDED = ("run", "index", "process", "type", "f", "key", "value", "text")

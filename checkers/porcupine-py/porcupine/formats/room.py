@@ -7,6 +7,7 @@ import sys
 from typing import Any
 
 from ..types import PorcupineError
+from ..values import Typed
 
 MAX_HISTORY = 4 << 30
 """Bytes, unless told otherwise."""
@@ -86,6 +87,8 @@ def weight(value: Any) -> tuple[int, int]:
                 below += each.values()
             elif isinstance(each, list | tuple | frozenset):
                 below += each
+            elif isinstance(each, Typed):
+                below.append(each.value)
         level = below
         depth += 1
     return size, depth

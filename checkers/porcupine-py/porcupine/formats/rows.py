@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from ..models import CompiledModel
 from ..types import Operation, PorcupineError
+from ..values import KEYWORD, Typed, name_of
+from .order import Row, in_order
 from .room import Room
 
 TYPES = ("invoke", "ok", "fail", "info")
@@ -21,15 +23,25 @@ NEMESIS = "nemesis"
 """The process that every history may have beside its clients: what it does is no operation."""
 
 
-@dataclass(frozen=True, slots=True)
-class Row:
-    """One event; ``process`` is a whole number from 0 for a client, a name for what is no client."""
+def row_of(item: Mapping[str, Any], name: str, line: int) -> Row:
+    """The row that a map or object stands for. Raises PorcupineError, with the line, if a field is missing. What is no
+    name as ``type`` or ``f`` is shown as one, and is none of those that are known."""
+    for field in ("process", "type", "f"):
+        if field not in item:
+            raise PorcupineError(f'{name}:{line}: "{field}" is missing')
+    kind, f = (_shown(item[field]) if (told := name_of(item[field])) is None else told for field in ("type", "f"))
+    value = with_key(item.get("key"), item.get("value"))
+    return Row(line, item["process"], kind, f, value, item.get("index"), item.get("time"))
 
-    line: int
-    process: Any
-    type: str
-    f: str
-    value: Any
+
+def is_nemesis(process: Any) -> bool:
+    """Whether a row is of the process that makes the faults."""
+    return name_of(process) == NEMESIS
+
+
+def _shown(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) < 80 else text[:80] + "..."
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,46 +53,61 @@ class Reading:
     pass_over: Collection[str] = ()
 
     def passes_over(self, row: Row, name: str) -> bool:
-        """Whether a row is no client's. Raises PorcupineError if it can't be told."""
+        """Whether a row is no client's. A client is a whole number from 0, a text or a keyword. Raises PorcupineError
+        for any other process that is not named."""
         process = row.process
-        if type(process) is int and process >= 0:
-            return False
-        # A keyword may have kept its colon on its way through JSON.
-        if isinstance(process, str) and (process.removeprefix(":") == NEMESIS or process in self.pass_over):
-            return True
-        shown = repr(process)
+        if type(process) is int:
+            if self.pass_over and str(process) in self.pass_over:
+                return True
+            if process >= 0:
+                return False
+        elif process and (isinstance(process, str) or (isinstance(process, Typed) and process.kind == KEYWORD)):
+            return is_nemesis(process) or str(process) in self.pass_over or name_of(process) in self.pass_over
         raise PorcupineError(
-            f"{name}:{row.line}: process {shown if len(shown) < 80 else shown[:80] + '...'} is neither a whole number "
-            f"from 0 nor {NEMESIS}; names to pass over are given with --pass-over"
+            f"{name}:{row.line}: process {_shown(process)} is neither a whole number from 0 nor a name; processes to "
+            "pass over are given with --pass-over"
         )
 
 
 @dataclass(frozen=True, slots=True)
 class History:
-    """What a file holds: operations, and how many of its lines were no client's and passed over."""
+    """What a file holds: operations, and how many of its lines were no client's and passed over.
+
+    ``first_passed_over`` shows the first such line, with its number, or is "" without one; ``did_not_happen`` counts
+    operations that ended ``fail`` and say nothing. ``format`` is one of
+    ``FORMATS``. ``lines`` are those at which the operations end, or begin if they do not end.
+    """
 
     operations: list[Operation]
     passed_over: int
+    first_passed_over: str = ""
+    did_not_happen: int = 0
+    format: str = ""
+    lines: Sequence[int] = ()
 
 
-def operations_of(
-    rows: Iterable[Row | None], model: CompiledModel, name: str, reading: Reading, room: Room
-) -> History:
-    """Operations in order of invocation; a row's number is its time. A row that is None is passed over.
+def operations_of(rows: Iterable[Row | int], model: CompiledModel, name: str, reading: Reading, room: Room) -> History:
+    """Operations in order of invocation; a row's place in the order of ``in_order`` is its time. A number in the place
+    of a row is that of a line to pass over.
 
-    Raises PorcupineError with the line for rows that do not pair, that the model does not know, or for which there is
-    no room.
+    Raises PorcupineError with the line for rows that do not pair, whose order is not told, that the model does not
+    know, or for which there is no room.
     """
-    opened: dict[int, tuple[int, Row]] = {}
-    found: list[tuple[int, Operation | None]] = []
-    passed_over = 0
-    for time, row in enumerate(rows):
-        if row is None or reading.passes_over(row, name):
-            passed_over += 1
+    clients: list[Row] = []
+    passed_over: list[int] = []
+    for row in rows:
+        if isinstance(row, int) or reading.passes_over(row, name):
+            passed_over.append(row if isinstance(row, int) else row.line)
             continue
         room.take_row(row.value, row.line)
         if row.type not in TYPES:
             raise PorcupineError(f'{name}:{row.line}: type is "{row.type}", not one of {", ".join(TYPES)}')
+        clients.append(row)
+    opened: dict[Any, tuple[int, Row]] = {}
+    found: list[tuple[int, Operation | None]] = []
+    ends: list[int] = []
+    for time, place_of_row in enumerate(in_order(clients, name)):
+        row = clients[place_of_row]
         if row.type == "invoke":
             if row.process in opened:
                 before = opened[row.process][1].line
@@ -90,6 +117,7 @@ def operations_of(
                 )
             opened[row.process] = (len(found), row)
             found.append((time, None))
+            ends.append(row.line)
             continue
         if row.process not in opened:
             raise PorcupineError(f"{name}:{row.line}: process {row.process} completes {row.f}, but has invoked nothing")
@@ -100,9 +128,13 @@ def operations_of(
                 f"but invoked {begun.f} in line {begun.line}"
             )
         found[place] = (found[place][0], _operation(model, name, reading, begun, row, found[place][0], time))
+        ends[place] = row.line
     for place, begun in opened.values():
         found[place] = (found[place][0], _operation(model, name, reading, begun, None, found[place][0], 0))
-    return History([operation for _, operation in found if operation is not None], passed_over)
+    operations = [operation for _, operation in found if operation is not None]
+    lines = [line for line, (_, operation) in zip(ends, found, strict=True) if operation is not None]
+    failed = len(found) - len(operations)
+    return History(operations, len(passed_over), str(min(passed_over, default="")), failed, lines=lines)
 
 
 def _operation(

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from ..types import PorcupineError
-from .base import CompiledModel, Encoded, Model, freeze
+from ..values import freeze
+from .base import CompiledModel, Encoded, Model
 from .containers import FifoQueue, PriorityQueue, Set, Stack, UnorderedQueue
 from .others import Counter, FencedLock, Lock, Log, ReentrantLock
 from .registers import CasRegister, KeyValue, Register

@@ -10,32 +10,15 @@ import numpy as np
 import numpy.typing as npt
 
 from ..types import NO_OUTPUT, Operation, PorcupineError
+from ..values import FROZEN, freeze
 
 Ints = npt.NDArray[np.int64]
-
-
-FROZEN = frozenset({int, str, bool, float, bytes, type(None)})
-"""Types whose values ``freeze`` leaves as they are."""
 
 
 def shown(value: Any) -> str:
     """A value of a history as messages quote it: its ends, where it is long."""
     text = repr(value)
     return text if len(text) <= 80 else f"{text[:50]}...{text[-20:]}"
-
-
-def freeze(value: Any) -> Any:
-    """A hashable form of a value from JSON or EDN: lists become tuples, sets frozensets, mappings sorted tuples of
-    pairs."""
-    if type(value) in FROZEN:
-        return value
-    if isinstance(value, list | tuple):
-        return tuple(freeze(v) for v in value)
-    if isinstance(value, set | frozenset):
-        return frozenset(freeze(v) for v in value)
-    if isinstance(value, dict):
-        return ("{}", *sorted(((freeze(k), freeze(v)) for k, v in value.items()), key=repr))
-    return value
 
 
 class Model:
@@ -128,22 +111,19 @@ class Ids:
         self.ids: dict[Any, int] = {}
 
     def __call__(self, value: Any) -> int:
-        frozen = freeze(value)
         try:
-            return self.ids.setdefault(frozen, len(self.ids) + self.first)
+            return self.ids.setdefault(freeze(value), len(self.ids) + self.first)
         except TypeError:
             raise PorcupineError(f"value {shown(value)} can't be compared with others (it is not hashable)") from None
 
     def of(self, values: list[Any]) -> list[int]:
         """The ids of many values."""
-        known = self.ids
-        try:
-            # A value that can be hashed is frozen as it is.
-            for value in dict.fromkeys(values):
-                known.setdefault(value, len(known) + self.first)
-            return [known[value] for value in values]
-        except TypeError:
+        if not FROZEN.issuperset(map(type, values)):
             return [self(value) for value in values]
+        known = self.ids
+        for value in dict.fromkeys(values):
+            known.setdefault(value, len(known) + self.first)
+        return [known[value] for value in values]
 
     def values(self) -> list[Any]:
         """Values by id."""

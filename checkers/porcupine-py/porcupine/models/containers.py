@@ -10,7 +10,8 @@ import numpy as np
 from ..kernels import codes
 from ..kernels.codes import PURE, UNSEEN
 from ..types import NO_OUTPUT, Operation, PorcupineError
-from .base import Builder, CompiledModel, Encoded, Ids, by_key, freeze, shown
+from ..values import freeze
+from .base import Builder, CompiledModel, Encoded, Ids, by_key, shown
 from .registers import pair
 
 

@@ -10,7 +10,8 @@ import numpy as np
 from ..kernels import codes
 from ..kernels.codes import COUNTER_ZERO, PURE, UNSEEN
 from ..types import NO_OUTPUT, Operation, PorcupineError
-from .base import Builder, CompiledModel, Encoded, Ids, freeze, shown
+from ..values import freeze
+from .base import Builder, CompiledModel, Encoded, Ids, shown
 
 MAX_DEPTH = (1 << 20) - 1
 """How deep a re-entrant lock may be held."""
@@ -29,7 +30,8 @@ class Lock(CompiledModel):
 
     def step(self, state: Any, input: Any, output: Any) -> tuple[bool, Any]:
         owner, depth, token = state
-        mine = depth > 0 and owner == input[1]
+        asking = freeze(input[1])
+        mine = depth > 0 and owner == asking
         if input[0] == "release":
             if output is False or not mine:
                 return output is False and not mine, state
@@ -43,7 +45,7 @@ class Lock(CompiledModel):
             if output <= token:
                 return False, state
             token = output
-        return True, (input[1], depth + 1, token)
+        return True, (asking, depth + 1, token)
 
     def fenced(self) -> bool:
         """Whether an acquire gives a token."""
@@ -233,4 +235,5 @@ class Log(CompiledModel):
             return ("append", sent), got[0] if told and kind == "ok" else None
         if sent is None or kind != "ok":
             return ("read", None if sent is None else sent), got
-        return ("read", sent), got[1] if isinstance(got, list | tuple) and len(got) == 2 and got[0] == sent else got
+        pair = isinstance(got, list | tuple) and len(got) == 2 and freeze(got[0]) == freeze(sent)
+        return ("read", sent), got[1] if pair else got

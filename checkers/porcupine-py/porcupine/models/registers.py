@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import chain
 from typing import Any, ClassVar
 
 import numpy as np
 
 from ..kernels.codes import APPEND_TEXT, BLIND, CAS, CAS_FAILED, DEAD, PURE, READ, WRITE
 from ..types import NO_OUTPUT, Operation, PorcupineError
-from .base import FROZEN, Builder, CompiledModel, Encoded, Ids, Ints, by_key, freeze, shown
+from ..values import FROZEN, freeze
+from .base import Builder, CompiledModel, Encoded, Ids, Ints, by_key, shown
 
 
 def pair(value: Any, what: str) -> tuple[Any, Any]:
@@ -54,12 +56,13 @@ class Register(CompiledModel):
             given, output = operation.input, operation.output
             f = given[0]
             if f == "read":
-                if output != state and operation.ret is not None and freeze(output) != state:
+                differs = output != state or type(output) not in FROZEN
+                if differs and operation.ret is not None and freeze(output) != state:
                     return place
             elif f == "write":
                 state = given[1]
             else:
-                matches = state == given[1] or state == freeze(given[1])
+                matches = state == (given[1] if type(given[1]) in FROZEN else freeze(given[1]))
                 if matches is not bool(output) and operation.ret is not None:
                     return place
                 if matches:
@@ -76,8 +79,11 @@ class Register(CompiledModel):
         ids(self.initial)
         kinds = _Kinds(self, ids)
         try:
-            numbers = [kinds[o.input, o.output, o.ret is None] for o in operations]
-        except TypeError:  # some value is a list, or the like
+            simple = FROZEN.issuperset(map(type, chain.from_iterable([o.input for o in operations])))
+            if not simple or not _OUTPUTS.issuperset(map(type, [o.output for o in operations])):
+                return self._encode_one_by_one(operations)
+            numbers = [kinds[o.input, o.output, o.ret is not None and type(o.output)] for o in operations]
+        except TypeError:  # some input is no tuple, or the like
             return self._encode_one_by_one(operations)
         number = np.array(numbers, np.int64)
         source = np.arange(number.size)
@@ -112,9 +118,15 @@ class Register(CompiledModel):
         return (("read",), got) if f == "read" else (("write", sent), None)
 
 
-class _Kinds(dict[tuple[Any, Any, bool], int]):
-    """The number of each different operation: (input, output, whether it never returned). Where values are few, that
-    saves encoding each operation for itself."""
+_OUTPUTS = FROZEN | {bool}
+
+
+class _Kinds(dict[tuple[Any, Any, Any], int]):
+    """The number of each different operation: (input, output, the output's type, or False if it never returned).
+    Where values are few, that saves encoding each operation for itself.
+
+    Inputs hold values of FROZEN only, since Python takes ``("write", True)`` and ``("write", 1)`` for equal.
+    """
 
     def __init__(self, model: CompiledModel, ids: Ids) -> None:
         super().__init__()
@@ -123,11 +135,11 @@ class _Kinds(dict[tuple[Any, Any, bool], int]):
         self.rows: list[tuple[int, int, int, int]] = []
         self.some_left_out = False
 
-    def __missing__(self, kind: tuple[Any, Any, bool]) -> int:
-        given, output, crashed = kind
+    def __missing__(self, kind: tuple[Any, Any, Any]) -> int:
+        given, output, returned = kind
         if not self.plain_arguments or type(given) is not tuple or self.functions.get(given[0]) != len(given) - 1:
             self.model.arguments(Operation(None, given, output, 0, None))
-        row = value_row(given[0], given[1:], output, crashed, self.ids)
+        row = value_row(given[0], given[1:], output, returned is False, self.ids)
         if row is None:
             number = -1
             self.some_left_out = True
@@ -197,7 +209,8 @@ class KeyValue(CompiledModel):
             given, output = operation.input, operation.output
             f = given[0]
             if f == "get":
-                if output != state and operation.ret is not None and plain(output) != state:
+                differs = output != state or type(output) not in FROZEN
+                if differs and operation.ret is not None and plain(output) != state:
                     return place
             elif f == "append" and type(given[2]) is str and (state is None or type(state) is str):
                 if given[2]:

@@ -10,7 +10,8 @@ import numpy as np
 
 from ..kernels.codes import BLIND, CAS, PURE, READ, TXN, WRITE
 from ..types import NO_OUTPUT, Operation, PorcupineError
-from .base import Builder, CompiledModel, Encoded, freeze, shown
+from ..values import freeze, name_of
+from .base import Builder, CompiledModel, Encoded, shown
 
 _KINDS = {"r": "r", "read": "r", "w": "w", "write": "w"}
 
@@ -164,9 +165,9 @@ def parts(value: Any) -> tuple[tuple[str, Any, Any], ...]:
     if not isinstance(value, list | tuple):
         raise PorcupineError(f"a transaction is a list of parts [r or w, key, value], not {shown(value)}")
     for part in value:
-        if not isinstance(part, list | tuple) or len(part) != 3 or part[0] not in ("r", "w", "read", "write"):
+        if not isinstance(part, list | tuple) or len(part) != 3 or name_of(part[0]) not in _KINDS:
             raise PorcupineError(f"a part of a transaction is [r or w, key, value], not {shown(part)}")
-    return tuple((f, key, value) for f, key, value in value)
+    return tuple((name_of(f) or "", key, value) for f, key, value in value)
 
 
 def _components(effects: Sequence[_Effect]) -> tuple[list[int], list[list[Any]]]:

@@ -16,6 +16,8 @@ from nodes.reference.designs.fiorano.gateway.protocol import (
     HELD,
     LOST,
     MAX_FRAME,
+    OPEN,
+    OPENED,
     PROTOCOL,
     REFUSED,
     RELEASE,
@@ -216,9 +218,11 @@ class GatewayLock:
                 try:
                     async with within(lease):
                         await self._handshake.dial(reader, writer, SERVICE)
+                        parser = FrameParser(MAX_FRAME)
+                        await self._open(reader, writer, parser)
                     self._complaints.forget(SERVICE)
                     self.connected = True
-                    await self._talk(reader, writer)
+                    await self._talk(reader, writer, parser)
                 finally:
                     self._outstanding, self._awaited, self.connected, self._said = False, None, False, ()
                     writer.transport.abort()
@@ -228,8 +232,19 @@ class GatewayLock:
                 pass  # it is not there, or stands still: the lease runs out
             await asyncio.sleep(lease / _RENEWALS)
 
-    async def _talk(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        parser = FrameParser(MAX_FRAME)
+    async def _open(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, parser: FrameParser) -> None:
+        """Name the lock file that this server is configured for; raises LinkError where the gateway has another one."""
+        self._number += 1
+        writer.write(encode_frame([OPEN, self._number, self._options.layer.lockfile]))
+        match await _read(reader, parser):
+            case [str(kind), int(number)] if (kind, number) == (OPENED, self._number):
+                pass
+            case [str(kind), int(number), str(reason)] if (kind, number) == (REFUSED, self._number):
+                raise LinkError(reason)
+            case _:
+                raise LinkError(f"the gateway's first answer is neither {OPENED} nor {REFUSED}")
+
+    async def _talk(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, parser: FrameParser) -> None:
         lease = self._options.lease
         while True:
             self._wake.clear()

@@ -122,12 +122,12 @@ REPLICATED = (
     Transition(
         ACTIVE_TRANSITION, ACTIVE,
         "Completion of the Runtime Synchronization Protocol causes a transition of the ACTIVE SYNC server to the "
-        "ACTIVE state [...]",
-        channel=True, facts=(SYNCED,),
+        "ACTIVE state [...] A server can switch to Active only if it holds a lock over the LockFile.",
+        channel=True, lock=True, facts=(SYNCED,),
     ),
     Transition(
         ACTIVE_TRANSITION, WAITING,
-        "Without the lock, and with a standby that is not complete, nothing says that it may serve.",
+        "Without the lock nothing says that it may serve.",
         lock=False, ours=True,
     ),
     Transition(

@@ -213,6 +213,7 @@ class Joram(Looked):
         self.started = True
         self._replica.runtime.point(ELECTED)
         self._leader = Leader(self._replica, epoch, members)
+        self._election.decided()
         self._send_heartbeats()
 
     # Links.
@@ -282,7 +283,7 @@ class Joram(Looked):
         replica = self._replica
         if self._leader is not None:
             self._step_down(f"{peer} is master in epoch {round_of(epoch)}")
-        self._election.cancel()
+        self._election.decided()
         self._end_all_catch_up_feeds()
         # One that begins without a log, and has not promised this epoch in a first start, may have lost what it had.
         if self._options.primary and not replica.log.last and replica.log.promised < epoch:

@@ -88,9 +88,7 @@ class Election:
         """Stand if it is this node's turn; give up what takes too long."""
         replica, now = self._replica, self._replica.now()
         if self._node.hears_master():
-            self.cancel()
-            self._ready_at = None
-            self._retry_at = self._favoured_until = 0.0
+            self.decided()
             return
         if self.phase != IDLE:
             self._evaluate()
@@ -115,6 +113,13 @@ class Election:
         due = max(self._retry_at, self._ready_at + self._turn())
         place = self._candidates().index(self._replica.name)
         return place, self._retry_at, max(0.0, due - self._replica.now())
+
+    def decided(self) -> None:
+        """There is a master: this node waits for its turn from the beginning when that master is lost, which may be
+        before the next ``tick``."""
+        self.cancel()
+        self._ready_at = None
+        self._retry_at = self._favoured_until = 0.0
 
     def cancel(self) -> None:
         """Stop standing."""

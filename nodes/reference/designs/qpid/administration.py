@@ -15,6 +15,7 @@ from nodes.reference.designs.qpid.manager.note import is_list_of_names
 from nodes.reference.designs.qpid.messages import Shutdown
 from nodes.reference.designs.qpid.options import LC2B, Options
 from nodes.reference.designs.qpid.permission import ManagerPermission
+from nodes.reference.designs.qpid.pushed_urls import PushedUrls
 from nodes.reference.designs.qpid.roles import Roles
 from nodes.reference.designs.qpid.states import CATCHUP, CONNECTING, READY, STOPPED
 from nodes.reference.designs.qpid.store_status import CLEAN, EMPTY
@@ -31,11 +32,13 @@ Request = Mapping[str, Any]
 class Administration:
     """Carries out requests: JSON objects, of which ``op`` names the operation."""
 
-    def __init__(self, broker: Broker, options: Options, roles: Roles, urls: Urls, links: Links,
-                 permission: ManagerPermission | None) -> None:
+    def __init__(self, broker: Broker, options: Options, roles: Roles, urls: Urls, pushed: PushedUrls,
+                 links: Links, permission: ManagerPermission | None) -> None:
         self._broker, self._options, self._roles, self._urls = broker, options, roles, urls
-        self._links, self._permission = links, permission
+        self._pushed, self._links, self._permission = pushed, links, permission
         self._name = roles.name
+        self._shutting_down = 0
+        """How many have asked for an orderly shutdown, and have no answer yet."""
         copies = StoreCopies(broker, roles)
         self._operations: dict[str, Callable[[Request], Any]] = {
             "status": lambda request: self.description(), "promote": self._promote, "shutdown": self._shutdown,
@@ -59,10 +62,12 @@ class Administration:
             "state": roles.state,
             "eligible": roles.eligible,
             "copying": roles.held,
+            "shutting_down": self._shutting_down > 0,
             "disaster": self._name in self._options.disaster,
             "forced": roles.forced and roles.state == CONNECTING,
             "generation": roles.generation,
             "store": {**roles.store.now.describe(), "error": roles.store_error},
+            "started_from": roles.started_from.describe(),
             "primary": self._name if primary is not None else roles.serves_at,
             "configuration": None if LC2B in self._options.as_documented else roles.configuration.number,
             "held_for": round(primary.held_for, 3) if primary is not None else 0.0,
@@ -132,7 +137,15 @@ class Administration:
         return "it has not been ready since it was started"
 
     async def _shutdown(self, request: Request) -> dict[str, Any]:
-        """End the whole cluster in order: all stores are left clean, with one identifier."""
+        """End the whole cluster in order: all stores are left clean, with one identifier. Managers see that, and end
+        with their brokers."""
+        self._shutting_down += 1
+        try:
+            return await self._come_to_rest()
+        finally:
+            self._shutting_down -= 1
+
+    async def _come_to_rest(self) -> dict[str, Any]:
         roles = self._roles
         if roles.state == STOPPED:
             return {"uuid": roles.store.now.uuid}
@@ -153,10 +166,10 @@ class Administration:
         roles.come_to_rest(uuid)
         now = self._broker.runtime.now
         deadline = now() + self._options.silence
-        clean: list[str] = []
+        clean: set[str] = set()
         while len(clean) < len(caught_up) and now() < deadline:
             await asyncio.sleep(_POLL)
-            clean = [name for name in caught_up if roles.at_rest(name, uuid)]
+            clean.update(name for name in caught_up if roles.at_rest(name, uuid))
         return {"uuid": uuid, "clean": sorted([self._name, *clean])}
 
     # Stores.
@@ -180,6 +193,7 @@ class Administration:
             if host == self._options.virtual_address:
                 raise ConfigError(f"addresses: {name} is at the virtual address {host}; brokers need real addresses")
         self._urls.push(addresses)
+        self._keep_urls()
         own_rank = self._urls.rank(self._name)
         for place, (name, address) in enumerate(addresses.items()):
             if name != self._name:
@@ -191,7 +205,13 @@ class Administration:
     def _set_client_url(self, request: Request) -> dict[str, Any]:
         """Clients find brokers at these addresses from now on."""
         self._urls.clients = {name: f"{host}:{port}" for name, (host, port) in _read_addresses(request).items()}
+        self._keep_urls()
         return {}
+
+    def _keep_urls(self) -> None:
+        """A broker that is started again has the URLs that were pushed last."""
+        with self._roles.change_of_no_queue():
+            self._pushed.keep()
 
 
 def new_uuid(broker: Broker) -> str:

@@ -8,6 +8,7 @@ from typing import Any
 from nodes.reference.api import Broker
 from nodes.reference.bugs import GENERATION_NOT_STORED, switched_on
 from nodes.reference.designs.qpid.configuration import CREATED, QUEUE, Configuration
+from nodes.reference.designs.qpid.levels import Levels
 from nodes.reference.designs.qpid.messages import (
     CAUGHT_UP,
     CREATE,
@@ -43,6 +44,7 @@ class Backup:
                  configuration: Configuration, generations: Generations, discard: bool) -> None:
         self._broker, self._engine, self._options = broker, engine, options
         self._store, self._configuration, self._generations = store, configuration, generations
+        self._levels = Levels(options, configuration)
         self.discard = discard
         self.completed = 0
         self.store_errors = StoreErrors(broker, engine, options, configuration)
@@ -76,7 +78,7 @@ class Backup:
             return Attach(generation, "", [])
         bits, told = self._options.sequence_bits, []
         for (kind, name), arguments in self._configuration.items():
-            if kind == QUEUE and self._options.level(name, arguments) == MESSAGES:
+            if kind == QUEUE and self._levels.of(kind, name, arguments) == MESSAGES:
                 held = ranges(self._queues.holds(name))
                 told.append([
                     name, arguments.get(CREATED, ""), [list(each) for each in self._generations.of(name)],
@@ -194,4 +196,6 @@ class Backup:
                 if key not in listed:
                     self._remove(*key)
         for kind, name, arguments in objects:
+            if kind == QUEUE and self._levels.of(kind, name, arguments) != MESSAGES and self._queues.holds(name):
+                self._remove(kind, name)  # nobody keeps these messages up to date: they are left from another role
             self._put(kind, name, arguments)

@@ -21,6 +21,7 @@ from nodes.reference.bugs import (
     switched_on,
 )
 from nodes.reference.designs.qpid.configuration import CREATED, QUEUE, Configuration
+from nodes.reference.designs.qpid.levels import Levels
 from nodes.reference.designs.qpid.messages import (
     CAUGHT_UP,
     DELETE,
@@ -89,6 +90,7 @@ class Browsing:
                  cut: Callable[[str, str], None]) -> None:
         self._broker, self._engine, self._options = broker, engine, options
         self._configuration, self._generations, self._generation = configuration, generations, generation
+        self._levels = Levels(options, configuration)
         self._send, self._cut = send, cut
         self._documented = options.as_documented
         self._bugs = switched_on(broker.config.options)
@@ -254,14 +256,14 @@ class Browsing:
         """What makes a backup's queues equal to this broker's, but for what it lacks at their ends; and from where on
         that is: position of the last message that it has, by queue."""
         objects = [(kind, name, dict(arguments)) for (kind, name), arguments in self._configuration.items()
-                   if self._options.level(name, arguments) != NONE]
+                   if self._levels.of(kind, name, arguments) != NONE]
         events: list[Event] = [[SNAPSHOT, self._configuration.number, [list(each) for each in objects]]]
         told = {queue[0]: queue for queue in message.queues}
         behind: dict[str, int] = {}
         positions = self._engine.positions()
         held = self._engine.held()
         for kind, name, arguments in objects:
-            if kind != QUEUE or self._options.level(name, arguments) != MESSAGES:
+            if kind != QUEUE or self._levels.of(kind, name, arguments) != MESSAGES:
                 continue
             ours, last = held.get(name, set()), positions.get(name, 0)
             created = arguments.get(CREATED, "")

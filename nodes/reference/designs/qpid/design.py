@@ -23,6 +23,7 @@ from nodes.reference.designs.qpid.messages import (
 from nodes.reference.designs.qpid.options import BUILTIN, COLD, Options
 from nodes.reference.designs.qpid.permission import ManagerPermission
 from nodes.reference.designs.qpid.primary import Primary
+from nodes.reference.designs.qpid.pushed_urls import PushedUrls
 from nodes.reference.designs.qpid.roles import NOT_PRIMARY, Roles
 from nodes.reference.designs.qpid.states import CATCHUP, CONNECTING, READY, STOPPED
 from nodes.reference.designs.qpid.store_status import MAX_UUID
@@ -75,8 +76,10 @@ class Qpid:
         # A cold standby does not run: whoever runs is alone.
         peers = {self._name: config.peers[self._name]} if options.standby == COLD else dict(config.peers)
         self._urls = Urls(peers, config.client_addresses)
-        self._links = Links(self._runtime, self, self._name, peers, options.cluster, silence=options.silence,
-                            retry=options.beat / 2, secret=options.secret)
+        pushed = PushedUrls(broker.database, self._urls)
+        broker.engine.store_with(pushed.records)
+        self._links = Links(self._runtime, self, self._name, self._urls.brokers, options.cluster,
+                            silence=options.silence, retry=options.beat / 2, secret=options.secret)
         self._permission: ManagerPermission | None = None
         if options.manager == BUILTIN and options.manager_address is not None:
             self._permission = ManagerPermission(
@@ -84,7 +87,8 @@ class Qpid:
                 options.manager_lease, self._permitted,
             )
         self._roles = Roles(broker, broker.engine, options, self._urls, self._send, self._cut, self._permission)
-        self._administration = Administration(broker, options, self._roles, self._urls, self._links, self._permission)
+        self._administration = Administration(broker, options, self._roles, self._urls, pushed, self._links,
+                                              self._permission)  # fmt: skip
         self._ticker: asyncio.Task[None] | None = None
         self._gave_up = False
 

@@ -32,7 +32,16 @@ CREATE_QUEUE, DELETE_QUEUE = "create-queue", "delete-queue"
 CREATE_EXCHANGE, DELETE_EXCHANGE = "create-exchange", "delete-exchange"
 BIND, UNBIND, LIST = "bind", "unbind", "list"
 REQUESTS = (CREATE_QUEUE, DELETE_QUEUE, CREATE_EXCHANGE, DELETE_EXCHANGE, BIND, UNBIND, LIST)
-_CHOICES = {REPLICATE: options.LEVELS, STORE_ERRORS: options.STORE_ERRORS}
+_CHOICES: Mapping[str, Mapping[str, tuple[str, ...]]] = {
+    QUEUE: {REPLICATE: options.LEVELS, STORE_ERRORS: options.STORE_ERRORS},
+    EXCHANGE: {REPLICATE: options.LEVELS},
+}
+"""The arguments of queues and exchanges that brokers act upon, with their values."""
+_OURS = "qpid."
+"""Where the name of each such argument begins; other names are the client's."""
+_FIELDS = {DELETE_QUEUE: (QUEUE,), DELETE_EXCHANGE: (EXCHANGE,), BIND: (EXCHANGE, QUEUE, "key"),
+           UNBIND: (EXCHANGE, QUEUE, "key"), LIST: ("kind", "name", "after")}
+"""What a request may say that makes no queue and no exchange."""
 _NAME = re.compile(r"[^\s/\x00-\x1f]{1,200}")
 _KEY = re.compile(r"[^\s\x00-\x1f]{0,200}")
 MAX_OBJECTS = 8_000
@@ -49,7 +58,12 @@ def read_request(headers: Mapping[str, str], body: bytes) -> tuple[str, dict[str
     name = headers.get("x-request", "")
     if name not in REQUESTS:
         raise Mistaken(f"there is no request {name[:40]!r} (there are: {', '.join(REQUESTS)})")
-    return name, _read_texts("the body", body)
+    said = _read_texts("the body", body)
+    fields = _FIELDS.get(name, said)
+    for field in said:
+        if field not in fields:
+            raise Mistaken(f"{name} has no field {field[:40]!r} (it has: {', '.join(fields)})")
+    return name, said
 
 
 def read_declaration(text: str) -> dict[str, str]:
@@ -112,9 +126,13 @@ def _arguments(kind: str, said: Mapping[str, str]) -> dict[str, str]:
         raise Mistaken(f"arguments are at most {_MAX_ARGUMENTS}, with {_MAX_ARGUMENT_TEXT} characters in all")
     if CREATED in arguments:
         raise Mistaken(f"{CREATED}: is no argument; brokers tell by it a queue from an earlier one of its name")
-    for argument, choices in _CHOICES.items():
-        if arguments.get(argument, choices[0]) not in choices:
-            raise Mistaken(f"{argument} {arguments[argument]!r} is none of {', '.join(choices)}")
+    known = _CHOICES[kind]
+    for argument, value in arguments.items():
+        if argument in known:
+            if value not in known[argument]:
+                raise Mistaken(f"{argument} {value!r} is none of {', '.join(known[argument])}")
+        elif argument.casefold().startswith(_OURS):
+            raise Mistaken(f"{argument[:60]!r} is no argument of a {kind} (there are: {', '.join(known)})")
     return arguments
 
 

@@ -22,6 +22,7 @@ from nodes.reference.bugs import (
 )
 from nodes.reference.designs.qpid.browsing import Browser, Browsing
 from nodes.reference.designs.qpid.configuration import CREATED, QUEUE, Configuration, Mistaken
+from nodes.reference.designs.qpid.levels import Levels
 from nodes.reference.designs.qpid.management import LIST, changes_of, listing, read_declaration, read_request
 from nodes.reference.designs.qpid.messages import (
     CREATE,
@@ -82,6 +83,7 @@ class Primary:
                  permission: Permission | None) -> None:
         self._broker, self._engine, self._options = broker, engine, options
         self._configuration, self._generations, self.generation = configuration, generations, generation
+        self._levels = Levels(options, configuration)
         self._mark = marked(generation, broker.config.node)
         self._permission = permission
         self._browsing = Browsing(broker, engine, options, configuration, generations, generation, send, cut)
@@ -268,7 +270,7 @@ class Primary:
                 self._engine.declare_queue(name)
             self._create(kind, name, arguments, events)
             return
-        level = self._options.level(name, self._configuration.get((kind, name)) or {})
+        level = self._levels.of(kind, name, self._configuration.get((kind, name)) or {})
         if kind == QUEUE:
             if name in self._engine.positions():
                 self._deleting = name
@@ -295,7 +297,7 @@ class Primary:
         if (QUEUE, queue.name) not in self._configuration:
             self._make_on_demand(queue.name, {})
         self._generations.note(queue.name, self._mark, message.sequence)
-        if self._level(queue.name) == MESSAGES:
+        if self._levels.of_queue(queue.name) == MESSAGES:
             headers, body = self._engine.content(message)
             position = self._browsing.wire(message.sequence)
             self._events.append([ENQUEUE, queue.name, self._mark, position, dict(headers), body])
@@ -305,14 +307,11 @@ class Primary:
         queue = message.queue
         if queue.kind != PLAIN or queue.name == self._deleting or DEQUEUE_NOT_SENT in self._bugs:
             return
-        if self._level(queue.name) == MESSAGES:
+        if self._levels.of_queue(queue.name) == MESSAGES:
             self._events.append([DEQUEUE, queue.name, self._browsing.wire(message.sequence)])
 
-    def _level(self, queue: str) -> str:
-        return self._options.level(queue, self._configuration.get((QUEUE, queue)) or {})
-
     def _create(self, kind: str, name: str, arguments: dict[str, str], events: list[Event]) -> None:
-        told = self._options.level(name, arguments) != NONE
+        told = self._levels.of(kind, name, arguments) != NONE
         self._configuration.number += told
         if kind == QUEUE:
             arguments = {**arguments, CREATED: f"{self._mark}.{self._configuration.number}"}
@@ -450,6 +449,9 @@ def _unsupported(command: Command) -> str | None:
     """Why a command can't be carried out in this design; None if it can."""
     if command.kind == "open" and command.args.get("reliable"):
         return "reliable connections are not replicated by this design: connect without x-reliable"
+    if command.kind == "subscribe" and command.args.get("durable") is not None:
+        return ("durable subscriptions are not replicated by this design: bind a queue to a topic exchange, and "
+                "subscribe to that queue")
     if command.kind in ("prepare", "recover") or command.args.get("xid"):
         return "distributed transactions (XA) are not replicated by this design"
     return None

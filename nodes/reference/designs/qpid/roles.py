@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Hashable, Iterator, Mapping
+from contextlib import AbstractContextManager
 from typing import Any
 
 from nodes.reference.api import Broker, Command, ConfigError, Image
@@ -11,6 +12,7 @@ from nodes.reference.bugs import DIRTY_STORE_STARTS, INQUORATE_BROKER_LIVES, PRO
 from nodes.reference.designs.qpid.backup import Backup
 from nodes.reference.designs.qpid.configuration import CREATED, QUEUE, Configuration
 from nodes.reference.designs.qpid.eviction import Eviction
+from nodes.reference.designs.qpid.levels import Levels
 from nodes.reference.designs.qpid.messages import Attach, Completed, Events, Hello, Message, Refuse, check_attach
 from nodes.reference.designs.qpid.options import ASYNC, COLD, FENCING, LM6B, MESSAGES, NO_STORE, NONE, Options
 from nodes.reference.designs.qpid.permission import ManagerPermission
@@ -51,6 +53,7 @@ class Roles:
         self.name = broker.config.node
         self.store = StoreStatus(broker.database)
         self.configuration = Configuration(broker.database)
+        self._levels = Levels(options, self.configuration)
         self.generations = Generations(broker.database)
         for kept in (self.store, self.configuration, self.generations):
             engine.store_with(kept.records)
@@ -61,6 +64,8 @@ class Roles:
         self._check_store()
         if options.store == NO_STORE:
             self._empty_store()
+        self.started_from = self.store.now
+        """What the store was when this broker was started."""
         self.state = CONNECTING
         self.was_ready, self.forced = self._cold, False
         self.led_from_afar = False
@@ -124,14 +129,12 @@ class Roles:
 
     def _image(self) -> Image:
         """What is the same at all brokers that have everything."""
-        level = {name: self._options.level(name, arguments) for (kind, name), arguments in self.configuration.items()
-                 if kind == QUEUE}
-        told = [name for name, each in level.items() if each == MESSAGES]
+        told = [name for name, _ in self._copied()]
         positions, held = self._engine.positions(), self._engine.held()
         return {
             "objects": frozenset((kind, name, tuple(sorted(arguments.items())))
                                  for (kind, name), arguments in self.configuration.items()
-                                 if self._options.level(name, arguments) != NONE),
+                                 if self._levels.of(kind, name, arguments) != NONE),
             "positions": frozenset((name, positions.get(name, 0)) for name in told),
             "messages": frozenset((name, number) for name in told for number in held.get(name, ())),
             "generations": frozenset((name, tuple(self.generations.of(name))) for name in told),
@@ -145,7 +148,7 @@ class Roles:
     def _copied(self) -> Iterator[tuple[str, str]]:
         """Each queue whose messages are replicated, with what tells it from an earlier one of its name."""
         for (kind, name), arguments in self.configuration.items():
-            if kind == QUEUE and self._options.level(name, arguments) == MESSAGES:
+            if kind == QUEUE and self._levels.of(kind, name, arguments) == MESSAGES:
                 yield name, arguments.get(CREATED, "")
 
     def extent(self) -> dict[str, tuple[str, int, int]]:
@@ -248,6 +251,12 @@ class Roles:
         self.backup = self._as_backup(discard=False)
         self._held_until = -math.inf
         self._runtime.log("store clean", uuid=uuid)
+
+    def change_of_no_queue(self) -> AbstractContextManager[None]:
+        """A transaction that concerns no queue. A backup that carries on when its store fails does so here, too."""
+        if self.primary is not None:
+            return self._broker.transaction()
+        return self.backup.store_errors.transaction((), besides=True)
 
     # Who is primary.
 

@@ -27,15 +27,15 @@ class StoreErrors:
         self.error = ""
 
     @contextmanager
-    def transaction(self, groups: Iterable[Events]) -> Iterator[None]:
+    def transaction(self, groups: Iterable[Events], besides: bool = False) -> Iterator[None]:
         """As the broker's transaction. When it can't be stored, and all queues of these groups carry on, no exception
-        comes of it, and it is stored together with a later one.
+        comes of it, and it is stored together with a later one. ``besides``: it changes what is no queue's, too.
 
         Raises:
             sqlite3.Error: it can't be stored, and the broker ends.
         """
         failed: list[sqlite3.Error] = []
-        before = {queue: self._choice_of(queue) for queue in _queues(groups)}
+        before = {queue: self._choice_of(queue) for queue in (*_queues(groups), *[""] * besides)}
 
         def forgives(error: sqlite3.Error) -> bool:
             # A queue may be new, or gone, by these groups.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 
 class Urls:
@@ -17,7 +17,16 @@ class Urls:
     def push(self, brokers: Mapping[str, tuple[str, int]]) -> None:
         """The broker URL is this one from now on."""
         self.brokers = dict(brokers)
+        self.name(brokers)
+
+    def name(self, brokers: Iterable[str]) -> None:
+        """The broker URL has named these brokers at some time."""
         self._named |= dict.fromkeys(brokers)
+
+    @property
+    def names(self) -> list[str]:
+        """All brokers that the broker URL has ever named."""
+        return list(self._named)
 
     def others(self, name: str) -> list[str]:
         """All brokers but that one."""

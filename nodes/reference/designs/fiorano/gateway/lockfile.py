@@ -1,4 +1,4 @@
-"""The lock file: a line of text, the epoch and who holds it, which is on disk before anybody is told."""
+"""The lock file: a line of text with the epoch and who holds it, or held it last; on disk before anybody is told."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Protocol
 
 from nodes.reference.designs.fiorano.gateway.grants import Record
 
-_LINE = re.compile(r"epoch (\d{1,15}) holder (\S*)\n")
+_LINE = re.compile(r"epoch (\d{1,15}) (?P<free>free, last )?holder (\S*)\n")
 MOST_EPOCH = 10**15 - 1
 """What the line has room for."""
 MOST_BYTES = 1000
@@ -56,15 +56,25 @@ class RealLockFile:
             os.close(folder)
 
 
-def encoded(record: Record) -> bytes:
-    """The content of a lock file."""
-    return f"epoch {record.epoch} holder {record.holder}\n".encode()
+def encoded(record: Record, free: bool = False) -> bytes:
+    """The content of a lock file; ``free``: nobody holds the lock, and the holder is the last one."""
+    return f"epoch {record.epoch} {'free, last ' if free else ''}holder {record.holder}\n".encode()
 
 
 def decoded(content: bytes) -> Record | None:
     """What a lock file says; None for one that is damaged."""
+    match = _match(content)
+    return Record(int(match[1]), match[3]) if match else None
+
+
+def holder_in(content: bytes) -> str:
+    """Who holds the lock as the file says; empty: nobody."""
+    match = _match(content)
+    return match[3] if match and not match["free"] else ""
+
+
+def _match(content: bytes) -> re.Match[str] | None:
     try:
-        match = _LINE.fullmatch(content.decode())
+        return _LINE.fullmatch(content.decode())
     except UnicodeDecodeError:
         return None
-    return Record(int(match[1]), match[2]) if match else None

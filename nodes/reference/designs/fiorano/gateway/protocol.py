@@ -2,6 +2,8 @@
 
 Requests are lists: what is asked, a number that the answer repeats, and arguments.
 
+* ``open NUMBER LOCKFILE``: the first request of a connection, with the lock file that the server is configured for.
+  Answers: ``opened NUMBER``; ``refused NUMBER REASON`` (the gateway has another lock file).
 * ``take NUMBER LOW OWN OTHER NEW``: the lock, as epoch ``NEW`` (``grants.Take``). Answers: ``granted NUMBER NEW``;
   ``held NUMBER EPOCH`` (another server may believe that it holds the lock); ``stale NUMBER EPOCH`` (somebody has held
   it since ``LOW``, or ``NEW`` is not new); ``refused NUMBER REASON`` (the lock file can't be written).
@@ -16,6 +18,7 @@ from __future__ import annotations
 PROTOCOL = "stormproof-gateway/1"
 SERVICE = "gateway"
 """The gateway's name in the handshake."""
+OPEN, OPENED = "open", "opened"
 TAKE, RENEW, RELEASE = "take", "renew", "release"
 GRANTED, HELD, STALE, LOST, RELEASED, REFUSED = "granted", "held", "stale", "lost", "released", "refused"
 MAX_FRAME = 4096

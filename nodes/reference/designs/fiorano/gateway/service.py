@@ -9,12 +9,14 @@ from typing import Any, NamedTuple
 from nodes.reference.api import ConfigError, Pending, Runtime
 from nodes.reference.designs.fiorano.gateway.config import GatewayConfig
 from nodes.reference.designs.fiorano.gateway.grants import Grants, Record, Take
-from nodes.reference.designs.fiorano.gateway.lockfile import MOST_EPOCH, LockFile, decoded, encoded
+from nodes.reference.designs.fiorano.gateway.lockfile import MOST_EPOCH, LockFile, decoded, encoded, holder_in
 from nodes.reference.designs.fiorano.gateway.protocol import (
     GRANTED,
     HELD,
     LOST,
     MAX_FRAME,
+    OPEN,
+    OPENED,
     PROTOCOL,
     REFUSED,
     RELEASE,
@@ -118,6 +120,7 @@ class Gateway:
                 await asyncio.sleep(self._config.lease / _LOOKS)
                 async with self._turn:
                     await self._look()
+                    await self._tell_free()
                 self._looks += 1
         finally:
             server.close()
@@ -162,12 +165,17 @@ class Gateway:
         try:
             async with within(_HANDSHAKE_SECONDS):
                 server = await self._handshake.accept(reader, writer, self._config.servers)
-            self._complaints.forget(server)
             self._replace(server, writer)
             parser = FrameParser(MAX_FRAME)
+            opened = False
             while data := await reader.read(_CHUNK):
                 asked = self._runtime.now()
                 for request in parser.feed(data):
+                    if not opened:
+                        answer = self._open(server, request)
+                        opened = answer[0] == OPENED
+                        writer.write(encode_frame(answer))
+                        continue
                     async with self._turn:
                         answer = await self._answer(server, request)
                         self._note_lease(server, answer[0], asked)
@@ -187,6 +195,19 @@ class Gateway:
         if former is not None:
             former.transport.abort()
 
+    def _open(self, server: str, request: Any) -> list[Any]:
+        """The answer to a server's first request: it has to be configured for the lock file that is here."""
+        match request:
+            case ["open", int(number), str(lockfile)] if not isinstance(number, bool):
+                if lockfile == self._config.lockfile:
+                    self._complaints.forget(server)
+                    return [OPENED, number]
+                reason = f"{server} is configured for the Lockfile {lockfile!r}, and this gateway has " \
+                         f"{self._config.lockfile!r}"
+                self._complaints.tell(server, reason, level="error")
+                return [REFUSED, number, reason]
+        raise LinkError(f"the first request is not {OPEN}")
+
     async def _answer(self, server: str, request: Any) -> list[Any]:
         now = self._runtime.now()
         if not isinstance(request, list) or any(isinstance(part, bool) for part in request):
@@ -197,12 +218,16 @@ class Gateway:
                 return await self._take(server, number, Take(low, own, other, new))
             case ["renew", int(number), int(epoch)]:
                 await self._look()
+                held = self._grants.record == (epoch, server)  # the file may say that it was free meanwhile
+                if held and (reason := await self._unwritten(server, epoch)):
+                    return [REFUSED, number, reason]
                 renewed = self._grants.renew(server, epoch, now)
                 return [GRANTED, number, epoch] if renewed else [LOST, number, self._grants.record.epoch]
             case ["release", int(number), int(epoch)]:
                 if self._grants.record == (epoch, server):
                     self._runtime.log("lock released", epoch=epoch, holder=server)
                 self._grants.release(server, epoch, now)
+                await self._tell_free()
                 return [RELEASED, number]
         raise LinkError(f"a request is none of {TAKE}, {RENEW}, {RELEASE}")
 
@@ -221,21 +246,43 @@ class Gateway:
             self._complaints.tell(server, "the lock was held since its repository was up to date", level="info",
                                   epoch=grants.record.epoch, repository=take.low)
             return [STALE, number, grants.record.epoch]
-        content = encoded(Record(take.new, server))
+        is_new = grants.record != (take.new, server)  # else the answer was lost
+        if reason := await self._unwritten(server, take.new):
+            return [REFUSED, number, reason]
+        if is_new:
+            last = grants.last
+            leased = [name for name, until in self._leased.items() if name != server and until > now]
+            self._runtime.log("lock granted", epoch=take.new, holder=server, repository=take.low, own=take.own,
+                              other=take.other, before=last.epoch, last=last.holder or "-",
+                              leased=",".join(leased) or "-")
+        # Counted from now, which is later than when the holder sent its request.
+        grants.grant(server, take.new, self._runtime.now())
+        return [GRANTED, number, take.new]
+
+    async def _unwritten(self, server: str, epoch: int) -> str:
+        """Have the lock file say that a server holds the lock; why it can't be written, or nothing."""
+        content = encoded(Record(epoch, server))
         if content != self._written:
             try:
                 await self._file.write(content)
             except OSError as error:
                 reason = f"the lock file can't be written ({error.strerror or error})"
                 self._complaints.tell(server, reason, level="error")
-                return [REFUSED, number, reason]
+                return reason
             self._complaints.forget(server)
-            last = grants.last
-            leased = [name for name, until in self._leased.items() if name != server and until > now]
-            self._runtime.log("lock granted", epoch=take.new, holder=server, repository=take.low, own=take.own,
-                              other=take.other, before=last.epoch, last=last.holder or "-",
-                              leased=",".join(leased) or "-")
-        self._written = content
-        # Counted from now, which is later than when the holder sent its request.
-        grants.grant(server, take.new, self._runtime.now())
-        return [GRANTED, number, take.new]
+            self._written = content
+        return ""
+
+    async def _tell_free(self) -> None:
+        """Have the lock file say so when nobody holds the lock any more."""
+        grants = self._grants
+        if self._written is None or not holder_in(self._written) or self._runtime.now() < grants.holder_until:
+            return
+        content = encoded(grants.record, free=True)
+        try:
+            await self._file.write(content)
+        except OSError as error:
+            reason = f"the lock file can't be written ({error.strerror or error})"
+            self._complaints.tell(grants.record.holder, reason, level="error")  # the next look tries again
+        else:
+            self._written = content

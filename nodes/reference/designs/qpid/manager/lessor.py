@@ -5,7 +5,6 @@ excluded]`` is answered by ``["granted", sent, seconds, term, version]``: the br
 ``sent``, by its own clock, as the primary of ``term``, or as a backup where that is 0. There is no answer while it may
 not. ``excluded`` are the backups that the primary of the ``term`` that is told is about to confirm without, ``version``
 counts its changes of that list; the answer says which version a majority of managers has taken.
-``["leaving"]``: it ends because the whole cluster is shut down in order.
 """
 
 from __future__ import annotations
@@ -97,7 +96,5 @@ class Lessor:
                 granted = self._services.grant(term, version, excluded)
                 if granted is not None:
                     writer.write(encode_frame(["granted", sent, *granted]))
-            case ["leaving"]:
-                self._services.leave()
             case _:
-                raise LinkError("a frame is neither renew nor leaving")
+                raise LinkError("a frame is no renew")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Collection, Hashable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -18,7 +19,7 @@ from nodes.reference.designs.qpid.manager.note import Note, decoded_note, is_lis
 from nodes.reference.designs.qpid.manager.options import ManagerOptions
 from nodes.reference.designs.qpid.manager.programs import Programs
 from nodes.reference.designs.qpid.manager.record import DATABASE, Store
-from nodes.reference.designs.qpid.manager.report import Report, decoded
+from nodes.reference.designs.qpid.manager.report import STOPPED, Report, decoded
 from nodes.reference.designs.qpid.manager.services import Services
 from nodes.reference.designs.qpid.manager.virtual_address import VirtualAddress
 from nodes.reference.points import NOTE_TAKEN
@@ -26,6 +27,9 @@ from nodes.reference.replication.links import LinkError, Links
 
 MANAGER = "manager"
 """What it is to whoever watches programs."""
+_LINGER_SECONDS = 3.0
+"""From an orderly shutdown of the cluster to the end of a manager and its broker: others hear of it meanwhile, and
+whoever asked for it gets the answer."""
 _LATE = 2
 """Heartbeat intervals from one tick to the next, above which this process itself has stood still."""
 
@@ -85,6 +89,8 @@ class Manager:
         self._ticked = runtime.now()
         self._ending = False
         """Whether it has been told to end, and sees its broker off."""
+        self._leaves_at = math.inf
+        """When it ends by itself, since the whole cluster was shut down in order."""
         runtime.expose("qpid/0", f"{config.node}.manager", self)
 
     # What invariants look at.
@@ -123,7 +129,7 @@ class Manager:
 
     def pending(self) -> Pending:
         """What this manager has to do before long."""
-        if self._ending:
+        if self._ending or self._leaves_at < math.inf:
             return {}
         found: dict[str, Collection[Hashable]] = dict(self.coordinator.pending())
         found |= self.services.pending()
@@ -146,7 +152,7 @@ class Manager:
         return news[0] != said[0] or (news[1] > 0 and news[1:] != said[1:])
 
     async def run(self) -> None:
-        """Manage until the task is cancelled; then the broker is ended in order.
+        """Manage until the task is cancelled, or the whole cluster was shut down in order; then end the broker.
 
         Raises:
             OSError: a listener can't be had.
@@ -161,7 +167,7 @@ class Manager:
             self._address.clean()
             working.append(self._runtime.spawn(self._keep(self._address), "virtual address"))
         try:
-            while True:
+            while self._runtime.now() < self._leaves_at:
                 self._tick()
                 await asyncio.sleep(self.options.heartbeat)
         finally:
@@ -185,12 +191,27 @@ class Manager:
             self._runtime.log("stood still", seconds=round(now - self._ticked, 3))
         self._ticked = now
         self._links.cut_silent()
+        if self.services.at_rest:
+            self._leave()
         self.coordinator.tick()
         self.beat()
         quorum = self.services.has_quorum(now)
         if quorum != self._quorum:
             self._quorum = quorum
             self._runtime.log("quorum" if quorum else "no quorum", alive=",".join(self.alive()))
+
+    def _leave(self) -> None:
+        """The whole cluster was shut down in order: end, with the broker, when others had the time to hear of it."""
+        if self._leaves_at == math.inf:
+            self._runtime.log("cluster shut down in order", seconds=max(_LINGER_SECONDS, 2 * self.options.lease))
+            self.services.leave()
+            self._leaves_at = self._runtime.now() + max(_LINGER_SECONDS, 2 * self.options.lease)
+
+    def _is_news(self, report: Report) -> bool:
+        """Whether another member's broker has come to rest in a shutdown that this node does not know: one that its
+        broker was started after is over."""
+        own = self.services.report()
+        return report.state == STOPPED and (self.options.cold or (own.up and own.uuid != report.uuid))
 
     async def _keep(self, address: VirtualAddress) -> None:
         """Have the virtual address as long as this node's broker is primary, until this is cancelled."""
@@ -269,7 +290,10 @@ class Manager:
                     self.coordinator.voted(peer, vote)
 
     def _heard(self, peer: str, beat: Beat) -> None:
-        self._reports[peer], note = decoded(beat.report), decoded_note(beat.note)
+        report, note = decoded(beat.report), decoded_note(beat.note)
+        self._reports[peer] = report
+        if self._is_news(report):
+            self._leave()
         if beat.ballot:
             self.coordinator.heard(peer, beat)
         record, now = self._store.record, self._runtime.now()

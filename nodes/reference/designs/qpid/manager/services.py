@@ -25,6 +25,8 @@ STOP_SECONDS = 3.0
 """For a broker to end in order when its manager is stopped."""
 _UNABLE = 3
 """Leases for which a broker that should be promoted may fail to answer."""
+_REST_POLLS = 2
+"""How often in a row a broker has to say that it is at rest, so that whoever asked for that has its answer."""
 _PRIMARY = "primary"
 
 
@@ -57,6 +59,8 @@ class Services:
         self._let_until = NEVER
         self._declined = 0
         self._left = False
+        self._rest_polls = 0
+        """How often in a row the broker has said that it has come to rest."""
         self._report = Report()
         self._wake = asyncio.Event()
         self._heeded = 0
@@ -142,10 +146,14 @@ class Services:
         noted = self._store.record.note
         return self._membership.noted_version(term, noted.version if noted.term == term else 0)
 
+    @property
+    def at_rest(self) -> bool:
+        """Whether the broker has come to rest, since the whole cluster was shut down in order."""
+        return self._rest_polls >= _REST_POLLS
+
     def leave(self) -> None:
-        """The broker ends because the whole cluster is shut down in order: it is not started again."""
+        """The whole cluster is shut down in order: the broker is not started again, and not promoted."""
         self._left = True
-        self._runtime.log("broker shut down in order")
 
     async def supervise(self) -> None:
         """Have the broker run as long as there is quorum, until this is cancelled."""
@@ -258,9 +266,11 @@ class Services:
             status = await self._control.ask({"op": "status"}, self._options.lease)
             report = of_status(status, record.ballot, self.promoted, record.finished)
         except (Unanswered, Declined, ValueError):
-            report = Report()
+            status, report = {}, Report()
         self._polls += 1
         if process == self._process:
+            rests = report.state == STOPPED and status.get("shutting_down") is not True
+            self._rest_polls = self._rest_polls + 1 if rests else 0
             self._report = report
             if report.up:
                 self._serving = (process, self.promoted) if report.state == _PRIMARY else ("", 0)
@@ -268,6 +278,8 @@ class Services:
     async def _promote_if_due(self) -> None:
         now, record, term = self._runtime.now(), self._store.record, self._cleared
         self._heeded = term
+        if self._left:
+            return
         if self.promoted and self._is_primary_of(self.promoted):
             if self._report.up and self._report.state not in (_PRIMARY, STOPPED):
                 await self._promote(self.promoted)  # an earlier manager may have died before it could ask

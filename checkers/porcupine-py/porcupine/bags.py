@@ -1,0 +1,174 @@
+"""Bags whose values repeat: an order found step by step, without a search.
+
+Values of a bag are independent of each other, except where an operation saw the bag empty. A put may as well happen
+as early, and a take as late, as its operation lasts: no other order gives a take more to find. So a take that finds
+nothing then proves a history without observations of *empty* illegal, and one with them, too, where not even the
+puts that are open suffice.
+
+An observation of *empty* needs an instant at which takes that are open, and dequeues that never returned, can take
+all that is inside. The last instant is chosen of those that need the fewest such dequeues. The choice need not be
+right: if no order is found, a search must decide. An order that is found is a linearisation.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections import defaultdict
+
+import numpy as np
+
+from .kernels.codes import BAG_EMPTY, BAG_PUT, BAG_TAKE, BAG_WILD, PENDING
+from .models.base import Ints
+
+
+def bag_illegal(f: Ints, a: Ints, call: Ints, ret: Ints) -> int:
+    """The place of a take that found fewer puts begun than takes ended, or -1. Without observations of *empty*, -1
+    says that the history is linearizable."""
+    begun: dict[int, int] = defaultdict(int)
+    for at, i in _events(call, ret):
+        if f[i] == BAG_PUT and at == call[i]:
+            begun[int(a[i])] += 1
+        elif f[i] == BAG_TAKE and at != call[i]:
+            begun[int(a[i])] -= 1
+            if begun[int(a[i])] < 0:
+                return i
+    return -1
+
+
+def bag_order(f: Ints, a: Ints, call: Ints, ret: Ints) -> tuple[list[int], dict[int, int]] | None:
+    """Places in the order of a linearisation, and the value that each dequeue in it took which never returned; None if
+    no order was found. Operations that never returned are in it only if they are needed."""
+    bag = _Bag(f, a, call, ret)
+    order = bag.run()
+    return None if order is None else (order, bag.took)
+
+
+def _events(call: Ints, ret: Ints) -> list[tuple[int, int]]:
+    """(position, place) of calls and returns, in order of time."""
+    calls = [(at, i) for i, at in enumerate(call.tolist())]
+    return sorted(calls + [(at, i) for i, at in enumerate(ret.tolist()) if at != PENDING])
+
+
+_Heaps = dict[int, list[tuple[int, int]]]
+_Saved = tuple[int, int, dict[int, int], _Heaps, _Heaps, list[int], tuple[int, int], frozenset[int]]
+
+
+class _Bag:
+    """The bag at one instant, and the operations that are open and have not happened yet."""
+
+    def __init__(self, f: Ints, a: Ints, call: Ints, ret: Ints) -> None:
+        self.f, self.a, self.ret = f.tolist(), a.tolist(), ret.tolist()
+        self.call = call.tolist()
+        self.events = _events(call, np.asarray(ret))
+        self.inside: dict[int, int] = {}
+        self.puts: dict[int, list[tuple[int, int]]] = defaultdict(list)  # heaps of (return, place)
+        self.takes: dict[int, list[tuple[int, int]]] = defaultdict(list)
+        self.wild: list[int] = []
+        self.empties: set[int] = set()
+        self.total = self.takeable = 0
+        self.happened = [False] * len(self.f)
+        self.order: list[int] = []
+        self.took: dict[int, int] = {}  # dequeue that never returned -> the value that it took
+        self.kept: dict[int, _Saved] = {}  # dequeues that never returned and were needed -> the last such instant
+
+    def run(self) -> list[int] | None:
+        """The order of all that had to happen, or None."""
+        number = 0
+        while number < len(self.events):
+            at, i = self.events[number]
+            if at == self.call[i]:
+                self.begin(i)
+            elif not self.happened[i] and self.f[i] == BAG_EMPTY:
+                # Go back to the instant at which the fewest dequeues that never returned were needed.
+                instants = [(spent, kept) for spent, kept in self.kept.items() if i in kept[-1]]
+                if not instants:
+                    return None
+                number = self.restore(min(instants)[1])
+                self.make_empty()
+            elif not self.happened[i] and not self.end(i):
+                return None
+            number += 1
+            if self.empties and self.total - self.takeable <= len(self.wild):
+                self.kept[self.total - self.takeable] = self.save(number - 1)
+        return self.order
+
+    def save(self, number: int) -> _Saved:
+        puts, takes = ({v: [*heap] for v, heap in heaps.items() if heap} for heaps in (self.puts, self.takes))
+        rest = ({**self.inside}, puts, takes, [*self.wild], (self.total, self.takeable))
+        return (number, len(self.order), *rest, frozenset(self.empties))
+
+    def restore(self, saved: _Saved) -> int:
+        """Be as then; the number of the event that had just come."""
+        number, length, inside, puts, takes, wild, (self.total, self.takeable), empties = saved
+        for i in self.order[length:]:
+            self.happened[i] = False
+        del self.order[length:]
+        self.inside = {**inside}
+        self.puts, self.takes = (
+            defaultdict(list, {v: [*heap] for v, heap in heaps.items()}) for heaps in (puts, takes)
+        )
+        self.wild, self.empties = [*wild], set(empties)
+        self.kept = {}
+        return number
+
+    def begin(self, i: int) -> None:
+        f, v = self.f[i], self.a[i]
+        if f == BAG_PUT:
+            heapq.heappush(self.puts[v], (self.ret[i], i))
+        elif f == BAG_TAKE:
+            heapq.heappush(self.takes[v], (self.ret[i], i))
+            self.change(v, 0, 1)
+        elif f == BAG_WILD:
+            self.wild.append(i)
+        elif self.ret[i] != PENDING:
+            self.empties.add(i)
+
+    def end(self, i: int) -> bool:
+        """Let an operation happen that returns now; False if it can't."""
+        f, v = self.f[i], self.a[i]
+        if f == BAG_PUT:
+            self.puts[v].remove((self.ret[i], i))
+            heapq.heapify(self.puts[v])
+            self.put(i)
+            return True
+        if v not in self.inside:
+            if not self.puts[v]:
+                return False
+            self.put(heapq.heappop(self.puts[v])[1])
+        self.takes[v].remove((self.ret[i], i))
+        heapq.heapify(self.takes[v])
+        self.happen(i)
+        self.change(v, -1, -1)
+        return True
+
+    def change(self, v: int, inside: int, open_takes: int) -> None:
+        """Keep the totals, after ``open_takes`` more takes of a value were opened, while ``inside`` more are put."""
+        takes, before = len(self.takes[v]), self.inside.pop(v, 0)
+        self.total += inside
+        self.takeable += min(before + inside, takes) - min(before, takes - open_takes)
+        if before + inside:
+            self.inside[v] = before + inside
+
+    def put(self, i: int) -> None:
+        self.happen(i)
+        self.change(self.a[i], 1, 0)
+
+    def happen(self, i: int) -> None:
+        self.happened[i] = True
+        self.order.append(i)
+
+    def make_empty(self) -> None:
+        """Let takes that are open, the first to return first, and dequeues that never returned take all there is."""
+        for v in list(self.inside):
+            while v in self.inside:
+                if self.takes[v]:
+                    self.happen(heapq.heappop(self.takes[v])[1])
+                    self.change(v, -1, -1)
+                else:
+                    self.took[self.wild[-1]] = v
+                    self.happen(self.wild.pop())
+                    self.change(v, -1, 0)
+        for i in sorted(self.empties):
+            self.happen(i)
+        self.empties.clear()
+        self.kept = {}

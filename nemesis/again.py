@@ -1,0 +1,170 @@
+"""Retries of fault families without a proven fault.
+
+The retries begin after the planned faults, one at a time, and the load continues until the last one. They give a family
+its effect in a run in which the planned faults of that family came too late, or found no target.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import NamedTuple, TypeVar
+
+from stormproof.contracts.option import Option
+from stormproof.generator import Answer, Context, Generator, Pending
+from stormproof.generator.core import SECOND
+from stormproof.history.ledger import HEAL, INJECT
+from stormproof.operation import INFO, NEMESIS, Op
+from stormproof.test import Test
+
+_T = TypeVar("_T")
+
+RETRIES = Option(
+    "fault_retries", 0,
+    "most retries of a fault family without a proven fault; the load continues, for another time limit at most",
+)
+PAUSES = (1.0, 2.0, 4.0)
+"""Seconds before a family's first, second, and each further retry, in which the system recovers from earlier faults."""
+
+
+class Attempt(NamedTuple):
+    """A retry: the kind of the fault, and the seed of its targets."""
+
+    kind: str
+    seed: int
+
+
+class Proofs(NamedTuple):
+    """The families of a run without a proven fault, and the number of retries of each. ``planned`` is the number of
+    planned faults, which have the lowest ids."""
+
+    missing: tuple[str, ...]
+    tried: tuple[int, ...]
+    retries: int
+    planned: int
+
+    @classmethod
+    def none(cls, families: Sequence[str], retries: int, planned: int) -> Proofs:
+        """Return the state before the first fault."""
+        return cls(tuple(families), (0,) * len(families), retries, planned)
+
+    def after(self, event: Op) -> Proofs:
+        """Return the state after a step of the nemesis."""
+        name, _, phase = event.f.partition(".")
+        if name not in self.missing or phase not in (INJECT, HEAL):
+            return self
+        place, value = self.missing.index(name), event.value if isinstance(event.value, Mapping) else {}
+        if value.get("proven"):
+            return self._replace(missing=_without(self.missing, place), tried=_without(self.tried, place))
+        if phase == HEAL and int(value.get("id", 0)) >= self.planned:
+            tried = list(self.tried)
+            tried[place] += 1
+            return self._replace(tried=tuple(tried))
+        return self
+
+    def next(self) -> tuple[str, int] | None:
+        """Return the family with the fewest retries, and their number; None if all retries are used up."""
+        left = [(tried, name) for name, tried in zip(self.missing, self.tried, strict=True) if tried < self.retries]
+        if not left:
+            return None
+        tried, name = min(left, key=lambda each: each[0])
+        return name, tried
+
+
+def _without(values: tuple[_T, ...], place: int) -> tuple[_T, ...]:
+    return values[:place] + values[place + 1 :]
+
+
+def attempts(kinds: Sequence[str], retries: int, rng: random.Random) -> tuple[Attempt, ...]:
+    """Draw the retries of a family, in order; each kind appears once before any kind repeats."""
+    found: list[str] = []
+    while len(found) < retries:
+        found += rng.sample(kinds, len(kinds))
+    return tuple(Attempt(kind, rng.getrandbits(31)) for kind in found[:retries])
+
+
+@dataclass(frozen=True, slots=True)
+class Again(Generator):
+    """The planned faults, then the retries.
+
+    ``attempts`` and ``lengths`` (nanoseconds) belong to families. No retry begins later than ``longest`` after
+    ``start``. ``healing`` is the next heal, due at ``due``.
+    """
+
+    planned: Generator | None
+    proofs: Proofs
+    attempts: Mapping[str, tuple[Attempt, ...]]
+    lengths: Mapping[str, int]
+    longest: int
+    start: int | None = None
+    ident: int = 0
+    due: int | None = None
+    healing: Op | None = None
+
+    def op(self, test: Test, ctx: Context) -> Answer:
+        now = self if self.start is not None else replace(self, start=ctx.time, ident=self.proofs.planned)
+        if now.planned is not None:
+            answer = now.planned.op(test, ctx)
+            if answer is not None:
+                same = now is self and answer[1] is now.planned
+                return answer[0], self if same else replace(now, planned=answer[1])
+            now = replace(now, planned=None)
+        return now._again(ctx)
+
+    def _again(self, ctx: Context) -> Answer:
+        if not ctx.free:
+            return Pending(), self
+        if self.healing is not None:
+            if self.due is None or ctx.time < self.due:
+                return Pending(self.due), self
+            return ctx.fill(self.healing), replace(self, healing=None, due=None)
+        chosen = self.proofs.next()
+        if chosen is None or self.start is None or ctx.time >= self.start + self.longest:
+            return None
+        name, tried = chosen
+        if self.due is None:
+            due = ctx.time + round(PAUSES[min(tried, len(PAUSES) - 1)] * SECOND)
+            return Pending(due), replace(self, due=due)
+        if ctx.time < self.due:
+            return Pending(self.due), self
+        attempt = self.attempts[name][tried]
+        value = {"id": self.ident, "kind": attempt.kind, "seed": attempt.seed}
+        inject, heal = (Op(INFO, f"{name}.{phase}", value) for phase in (INJECT, HEAL))
+        return ctx.fill(inject), replace(self, healing=heal, due=None, ident=self.ident + 1)
+
+    def update(self, test: Test, ctx: Context, event: Op) -> Generator:
+        planned = self.planned.update(test, ctx, event) if self.planned is not None else None
+        proofs, due = self.proofs.after(event) if ctx.free else self.proofs, self.due
+        if self.healing is not None and ctx.free:
+            due = ctx.time + self.lengths[self.healing.f.partition(".")[0]]
+        if planned is self.planned and proofs is self.proofs and due == self.due:
+            return self
+        return replace(self, planned=planned, proofs=proofs, due=due)
+
+
+@dataclass(frozen=True, slots=True)
+class Lasting(Generator):
+    """The load of a test, which continues beyond the time limit while retries are left."""
+
+    load: Generator
+    proofs: Proofs
+    longest: int
+    start: int | None = None
+
+    def op(self, test: Test, ctx: Context) -> Answer:
+        start = ctx.time if self.start is None else self.start
+        overtime = self.proofs.next() is not None and ctx.time < start + self.longest
+        answer = self.load.op(test, ctx.in_overtime() if overtime else ctx)
+        if answer is None or answer[1] is None:
+            return answer
+        same = answer[1] is self.load and start == self.start
+        return answer[0], self if same else Lasting(answer[1], self.proofs, self.longest, start)
+
+    def update(self, test: Test, ctx: Context, event: Op) -> Generator:
+        load = self.load.update(test, ctx, event)
+        done = event.process == NEMESIS and ctx.free & ctx.bit_of(NEMESIS)
+        proofs = self.proofs.after(event) if done else self.proofs
+        if load is self.load and proofs is self.proofs:
+            return self
+        return Lasting(load, proofs, self.longest, self.start)

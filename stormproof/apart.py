@@ -1,0 +1,321 @@
+"""Connections of a system's clients that can be left behind: each runs on its own event loop, in a thread.
+
+A coroutine that blocks stops its loop, and one that swallows its cancellation never ends. Here neither costs the run
+anything: the call is left behind with its thread (``Abandoned``), and everything else goes on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import functools
+import inspect
+import logging
+import threading
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from typing import Any, TypeVar
+
+from stormproof.contracts.client import Abandoned, Delivery
+from stormproof.errors import StormproofError, errors_of_others
+from stormproof.text import reason
+from stormproof.timeout_scale import SLOW
+
+T = TypeVar("T")
+
+LEAVE_SECONDS = 2.0 * SLOW
+"""How long a call may take to end after it was cancelled."""
+MAKE_SECONDS = 10.0 * SLOW
+"""How long it may take to make a connection, which is not open yet."""
+
+_here = threading.local()
+logger = logging.getLogger("stormproof.apart")
+
+
+async def left_after(seconds: float | None, work: Awaitable[T]) -> T:
+    """What ``work``, a system's, returns; it is left behind if it does not even end when it is cancelled.
+
+    Raises:
+        TimeoutError: it took longer than ``seconds`` (None: no limit). Any other: an ``Exception`` that it raised, or
+        one that tells what it raised.
+    """
+    async def guarded() -> T:
+        try:
+            return await work
+        except asyncio.CancelledError as error:
+            if asked:
+                raise
+            raise _as_exception(error) from error
+        except errors_of_others() as error:
+            raise _as_exception(error) from error
+
+    asked = False
+    task = asyncio.ensure_future(guarded())
+    try:
+        await asyncio.wait({task}, timeout=seconds)
+    finally:
+        if not task.done():
+            asked = True
+            task.cancel()
+            await asyncio.wait({task}, timeout=LEAVE_SECONDS)
+    if not asked:
+        return task.result()
+    raise TimeoutError(f"no answer within {seconds:g} s")
+
+
+async def at_home(call: Callable[[], Awaitable[T]]) -> T:
+    """Await a call that belongs to the harness's loop, from whichever loop this is."""
+    home: asyncio.AbstractEventLoop | None = getattr(_here, "home", None)
+    if home is None or home is asyncio.get_running_loop():
+        return await call()
+
+    async def there() -> T:
+        return await call()
+
+    return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(there(), home))
+
+
+class OwnLoop:
+    """An event loop in a thread; ``home`` is the loop of the harness, which asks it to do things."""
+
+    def __init__(self) -> None:
+        self.home = asyncio.get_running_loop()
+        self._loop = asyncio.new_event_loop()
+        self._over = False
+        threading.Thread(target=self._run, name="stormproof-connection", daemon=True).start()
+
+    def _run(self) -> None:
+        _here.home = self.home
+        asyncio.set_event_loop(self._loop)
+        while not self._over:
+            try:
+                self._loop.run_forever()
+            except BaseException as error:  # asyncio lets SystemExit and KeyboardInterrupt of any task through
+                logger.warning("a client's task raised %s", reason(error))
+        self._loop.close()
+
+    def end(self) -> None:
+        """Let the thread end, once nothing keeps it."""
+        self._over = True
+        with contextlib.suppress(RuntimeError):
+            self._loop.call_soon_threadsafe(self._loop.stop)
+
+    def make(self, factory: Callable[[], T]) -> T:
+        """What ``factory`` returns there. Raises TimeoutError when that takes too long, beside what it raises."""
+        outcome: list[Any] = []
+        made = threading.Event()
+
+        def begin() -> None:
+            try:
+                outcome.append((factory(), None))
+            except BaseException as error:
+                outcome.append((None, error))
+            made.set()
+
+        self._loop.call_soon_threadsafe(begin)
+        if not made.wait(MAKE_SECONDS):
+            raise TimeoutError
+        value, error = outcome[0]
+        if error is not None:
+            raise _as_exception(error)
+        return value  # type: ignore[no-any-return]
+
+    async def call(self, name: str, function: Callable[[], Any]) -> Any:
+        """What ``function`` returns there, awaited where it can be.
+
+        Raises:
+            Abandoned: this call was cancelled, and the other one did not end within ``LEAVE_SECONDS`` after that.
+        """
+        done: asyncio.Future[Any] = self.home.create_future()
+        late: list[asyncio.Future[None]] = []
+        over = False
+
+        def finish(value: Any, error: BaseException | None) -> None:
+            nonlocal over
+            over = True
+            if late and not late[0].done():
+                late[0].set_result(None)
+            if done.done():
+                return
+            if error is None:
+                done.set_result(value)
+            else:
+                done.set_exception(_as_exception(error))
+
+        tasks = self.begin(function, finish)
+        try:
+            return await done
+        except asyncio.CancelledError:
+            if over:
+                raise
+            self._loop.call_soon_threadsafe(lambda: tasks[0].cancel())
+            late.append(self.home.create_future())
+            with contextlib.suppress(asyncio.CancelledError):  # cancelled again: there is no time left
+                await asyncio.wait(late, timeout=LEAVE_SECONDS)
+            if over:
+                raise
+            raise Abandoned(f"{name}() did not end within {LEAVE_SECONDS:g} s of being cancelled") from None
+
+    def begin(self, function: Callable[[], Any], finish: Callable[[Any, BaseException | None], None]
+              ) -> list[asyncio.Task[None]]:  # fmt: skip
+        """Call ``function`` there, and ``finish`` here with what it returned or raised. The list gets the task."""
+        tasks: list[asyncio.Task[None]] = []
+
+        async def carry_out() -> None:
+            value, error = None, None
+            try:
+                value = function()
+                if inspect.isawaitable(value):
+                    value = await value
+            except BaseException as raised:
+                error = raised
+            with contextlib.suppress(RuntimeError):  # the harness's loop is closed
+                self.home.call_soon_threadsafe(finish, value, error)
+
+        self._loop.call_soon_threadsafe(lambda: tasks.append(self._loop.create_task(carry_out())))
+        return tasks
+
+
+def _as_exception(error: BaseException) -> Exception:
+    """The error of a system's code, if the harness can go on after it; else one that tells it."""
+    if isinstance(error, Exception) and not isinstance(error, StopIteration):
+        return error
+    if isinstance(error, asyncio.CancelledError):
+        return RuntimeError("cancelled inside the client")
+    return RuntimeError(f"it raised {reason(error)}")
+
+
+class Apart:
+    """Makes connections that can be left behind.
+
+    Each has its own loop while it is in use; with ``together`` all share one, until that is left behind: for systems
+    whose connections share what belongs to a loop.
+    """
+
+    def __init__(self, *, together: bool = False) -> None:
+        self._together = together
+        self._free: list[OwnLoop] = []
+        self._shared: OwnLoop | None = None
+        self.left = 0
+        """Connections that were left behind."""
+
+    def connection(self, make: Callable[[], Any]) -> Any:
+        """What ``make`` returns, to be used from this loop; None where it returns that.
+
+        Raises:
+            StormproofError: ``make`` never returns.
+        """
+        place = self._take()
+        try:
+            made = place.make(make)
+        except TimeoutError:
+            self._forget(place)
+            raise StormproofError(f"a connection was not made within {MAKE_SECONDS:g} s: "
+                                  "the system's hook blocks") from None
+        except BaseException:
+            self._give_back(place)
+            raise
+        if made is None:
+            self._give_back(place)
+            return None
+        kind: type = type(made)
+        return _class_of(kind, frozenset(getattr(made, "__dict__", ())))(self, place, made)
+
+    def close(self) -> None:
+        """Let the threads end that nobody uses."""
+        for place in (*self._free, *([self._shared] if self._shared else [])):
+            place.end()
+        self._free.clear()
+        self._shared = None
+
+    def _take(self) -> OwnLoop:
+        if self._together:
+            self._shared = self._shared or OwnLoop()
+            return self._shared
+        return self._free.pop() if self._free else OwnLoop()
+
+    def _give_back(self, place: OwnLoop) -> None:
+        if not self._together:
+            self._free.append(place)
+
+    def _forget(self, place: OwnLoop) -> None:
+        """Nobody uses this loop any more; its thread ends if it ever gets so far."""
+        self.left += 1
+        if self._shared is place:
+            self._shared = None
+
+
+class _Connection:
+    """A connection that lives on another loop; its class has a method for each of the real one's."""
+
+    def __init__(self, apart: Apart, place: OwnLoop, real: Any) -> None:
+        self._apart, self._place, self._real = apart, place, real
+        self._ended = False
+        self._left = ""
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):
+            raise AttributeError(name)
+        value = getattr(self._real, name)
+        return functools.partial(self._call, name, value) if callable(value) else value
+
+    def __del__(self) -> None:
+        self._end()
+
+    async def _call(self, name: str, function: Callable[..., Any], *arguments: Any, **named: Any) -> Any:
+        if self._left:
+            if name == "close":
+                return None
+            raise Abandoned(self._left)
+        try:
+            found = await self._place.call(name, functools.partial(function, *arguments, **named))
+        except Abandoned as error:
+            self._leave(name, str(error))
+            raise
+        finally:
+            if name == "close":
+                self._end()
+        return self._wrapped(found) if isinstance(found, Delivery) else found
+
+    def _wrapped(self, found: Delivery) -> Delivery:
+        async def ack() -> None:
+            await self._call("ack", found.ack)
+
+        async def give_back() -> None:
+            assert found.give_back is not None
+            await self._call("give_back", found.give_back)
+
+        return replace(found, ack=ack, give_back=None if found.give_back is None else give_back)
+
+    def _leave(self, name: str, why: str) -> None:
+        """Use it no more; if its loop still turns, it is asked to disconnect."""
+        self._left = why
+        if self._ended:
+            return
+        self._ended = True
+        self._apart._forget(self._place)
+        if name != "close":
+            self._place.begin(self._real.close, lambda *_: None)
+
+    def _end(self) -> None:
+        if not self._ended:
+            self._ended = True
+            self._apart._give_back(self._place)
+
+
+@functools.cache
+def _class_of(kind: type, own: frozenset[str]) -> type[_Connection]:
+    """A class with the methods and attributes of ``kind`` and the further attributes ``own``: protocols look there."""
+
+    def method(name: str) -> Callable[..., Awaitable[Any]]:
+        async def forward(self: _Connection, *arguments: Any, **named: Any) -> Any:
+            return await self._call(name, getattr(self._real, name), *arguments, **named)
+
+        return forward
+
+    def value(name: str) -> property:
+        return property(lambda self: self.__getattr__(name))
+
+    members = {name: method(name) if callable(getattr(kind, name, None)) else value(name)
+               for name in {*dir(kind), *own} if not name.startswith("_")}  # fmt: skip
+    return type(kind.__name__, (_Connection,), members)
