@@ -23,13 +23,16 @@ def free_ports(count: int, offset: int = 0) -> list[int]:
 
 
 def _kept(port: int) -> int | None:
-    """The port (a free one for 0), kept from now on; None when another has it."""
+    """The port (a free one for 0), kept from now on; None when another has it.
+
+    SO_REUSEADDR comes after the bind: two sockets that both have it before may bind one port.
+    """
     keeper = socket.socket()
-    keeper.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         keeper.bind(("127.0.0.1", port))
     except OSError:
         keeper.close()
         return None
+    keeper.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     _KEPT.append(keeper)
     return int(keeper.getsockname()[1])
