@@ -23,6 +23,9 @@ SEVERITY = ("phantom", "tx-phantom", "lost", "atomic", "exactly-once", "metadata
 """Checks in this order tell what a failure is about; others come after them, by name."""
 _NO_MATTER = ("bug",)
 """A switched-on bug stands for code that nobody knows to be wrong."""
+_SAME_KIND = {"acknowledged-twice": "delivered-after-receipt"}
+"""Kinds of one failure: whether a client still acknowledged what came again is a matter of time."""
+
 
 @dataclass(frozen=True)
 class Features:
@@ -50,7 +53,7 @@ def features_of(run_dir: Path) -> Features | None:
     ranked = sorted(failed, key=lambda check: (_rank(check["check"]), check["check"]))
     first = ranked[0]
     test = run["test"]
-    kinds = Counter(str(each.get("kind")) for each in first["anomalies"])
+    kinds = Counter(_SAME_KIND.get(kind, kind) for kind in (str(each.get("kind")) for each in first["anomalies"]))
     kind = kinds.most_common(1)[0][0] if kinds else ""
     return Features(str(test["system"]), str(test["workload"]), _settings(test), first["check"], kind,
                     tuple(sorted(check["check"] for check in ranked[1:])))
