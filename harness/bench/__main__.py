@@ -55,7 +55,7 @@ def main(groups: Sequence[str]) -> None:
     lines = [
         "# Benchmarks",
         "",
-        f"Made by `make bench` on {datetime.now(UTC):%Y-%m-%d}: {machine()}.",
+        f"Made by `make bench` on {datetime.now(UTC):%Y-%m-%d}, {commit()}: {machine()}.",
         "",
         f"*Scaled*: where Python alone makes {REFERENCE / 1e6:.0f} million turns of an empty loop a second; here it "
         f"made {turns / 1e6:.1f} before. Rates, and times that machines decide, not time-outs.",
@@ -241,6 +241,17 @@ def check_all() -> float:
     if done.returncode != 1:
         raise StormproofError(f"the made-up store holds invalid runs, but check ended with status {done.returncode}")
     return seconds
+
+
+def commit() -> str:
+    """The commit that is measured, and whether files differ from it."""
+    git = ["git", "-C", str(PAGE.parents[1])]
+    try:
+        head = subprocess.check_output([*git, "rev-parse", "--short=8", "HEAD"], text=True, stderr=subprocess.DEVNULL)
+        changed = subprocess.check_output([*git, "status", "--porcelain", "--untracked-files=no"], text=True)
+    except (OSError, subprocess.CalledProcessError):
+        return "no commit (a copy without its repository)"
+    return f"commit {head.strip()}{' with changes' if changed else ''}"
 
 
 def machine() -> str:
