@@ -5,10 +5,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import re
+import signal
+import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections import deque
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -18,19 +22,52 @@ from loopback import free_ports
 
 from harness.settings import make_test
 from nodes.reference.designs.fiorano.gateway.lockfile import holder_in
-from nodes.stomp import ProtocolError
+from nodes.stomp import Frame, Parser, ProtocolError, encode
 from nodes.systems.reference.admin_connection import AdminConnection
 from workloads.catalog import WORKLOADS
 
 PATIENCE = 60.0
 LEASE = 0.5
 SERVERS = ("n1", "n2")
+QUEUE = "/queue/q"
+MANY = 1000
+"""Messages that take some hundred pages of a synchronisation, which go one after the other."""
+STAGED_BYTES = 1 << 20
+"""What the standby has written to its log of transactions when some of the messages are there."""
+SLOW = {"page": 500, "page_window": 1}
+
+
+class Client:
+    """A plain client of one server."""
+
+    def __init__(self, port: int) -> None:
+        self.socket = socket.create_connection(("127.0.0.1", port), PATIENCE)
+        self._parser, self._frames = Parser(), deque[Frame]()
+
+    def __enter__(self) -> Client:
+        self.write("CONNECT", {"accept-version": "1.2", "host": "/", "login": "guest", "passcode": "guest"})
+        assert self.frame().command == "CONNECTED"
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.socket.close()
+
+    def write(self, command: str, headers: Mapping[str, str], body: bytes = b"") -> None:
+        self.socket.sendall(encode(Frame(command, headers, body)))
+
+    def frame(self) -> Frame:
+        while not self._frames:
+            data = self.socket.recv(1 << 16)
+            assert data, "the server ended the connection"
+            self._frames += [item for item in self._parser.feed(data) if isinstance(item, Frame)]
+        return self._frames.popleft()
 
 
 class Pair:
-    """Programs by name; ``lockfiles`` says which Lockfile a server is configured for, if not the gateway's."""
+    """Programs by name; ``lockfiles`` says which Lockfile a server is configured for, if not the gateway's, and
+    ``options`` what else is set at both servers."""
 
-    def __init__(self, folder: Path, **lockfiles: str) -> None:
+    def __init__(self, folder: Path, options: Mapping[str, Any], **lockfiles: str) -> None:
         self.folder, self.lockfile = folder, folder / "lockfile"
         gateway, *ports = free_ports(5)
         self.clients = dict(zip(SERVERS, ports, strict=False))
@@ -47,7 +84,7 @@ class Pair:
                 "node": name, "design": "fiorano", "data": str(folder / name), "port": self.clients[name],
                 "peers": {each: ["127.0.0.1", port] for each, port in links.items()},
                 "client_addresses": {each: f"127.0.0.1:{port}" for each, port in self.clients.items()},
-                "options": {**layer, **common, "heartbeat": LEASE / 4},
+                "options": {**layer, **common, "heartbeat": LEASE / 4, **options},
             })  # fmt: skip
 
     def _write(self, name: str, config: Mapping[str, Any]) -> None:
@@ -72,13 +109,13 @@ class Pair:
         found = {}
         for name in SERVERS:
             with contextlib.suppress(OSError, EOFError, TimeoutError, ProtocolError, ValueError):
-                found[name] = str(asyncio.run(self._status(name))["state"])
+                found[name] = str(asyncio.run(self._ask(name, AdminConnection.design, {"op": "status"}))["state"])
         return found
 
-    async def _status(self, name: str) -> Mapping[str, Any]:
+    async def _ask(self, name: str, ask: Callable[..., Awaitable[Mapping[str, Any]]], *request: Any) -> dict[str, Any]:
         admin = AdminConnection("127.0.0.1", self.clients[name], "guest", "guest")
         try:
-            return dict(await admin.design({"op": "status"}, 2.0))
+            return dict(await ask(admin, *request, 2.0))
         finally:
             admin.close()
 
@@ -88,14 +125,43 @@ class Pair:
             assert time.monotonic() < deadline, {name: self.log(name)[-2000:] for name in self.running}
             time.sleep(0.05)
 
+    def signal(self, name: str, number: signal.Signals) -> None:
+        self.running[name].send_signal(number)
+
+    def last_state(self, name: str) -> str:
+        """The newest state that the server's log tells."""
+        return re.findall(r"present=(\w+)", self.log(name))[-1]
+
+    def fill(self, name: str, count: int) -> None:
+        """Have the server confirm so many messages."""
+        with Client(self.clients[name]) as client:
+            for number in range(count):
+                client.write("SEND", {"destination": QUEUE, "receipt": str(number)}, b"x" * 200)
+            for _ in range(count):
+                assert client.frame().command == "RECEIPT"
+
+    def empty(self, name: str, count: int) -> None:
+        """Take so many messages from the server."""
+        with Client(self.clients[name]) as client:
+            client.write("SUBSCRIBE", {"id": "s", "destination": QUEUE, "ack": "client-individual",
+                                       "x-prefetch": str(count)})  # fmt: skip
+            for _ in range(count):
+                client.write("ACK", {"id": client.frame().headers["ack"]})
+            client.write("DISCONNECT", {"receipt": "last"})
+            assert client.frame().headers["receipt-id"] == "last"
+
+    def depth(self, name: str) -> int:
+        """How many messages the queue holds, as the server counts them."""
+        return int(asyncio.run(self._ask(name, AdminConnection.status))["depths"].get("q", 0))
+
     def holder(self) -> str:
         return holder_in(self.lockfile.read_bytes())
 
 
 @contextmanager
-def running(folder: Path, **lockfiles: str) -> Iterator[Pair]:
+def running(folder: Path, options: Mapping[str, Any] | None = None, **lockfiles: str) -> Iterator[Pair]:
     """A pair of which n1 is active, n2 its standby."""
-    pair = Pair(folder, **lockfiles)
+    pair = Pair(folder, options or {}, **lockfiles)
     pair.start("gateway", *SERVERS)
     try:
         pair.until(lambda: pair.states() == {"n1": "ACTIVE", "n2": "PASSIVE"})
@@ -132,6 +198,68 @@ def test_the_lock_file_names_nobody_when_nobody_holds_the_lock(tmp_path: Path) -
         pair.start("n1", "n2")
         pair.until(lambda: pair.states() == {"n1": "PASSIVE", "n2": "ACTIVE"})
         assert pair.holder() == "n2"
+
+
+@pytest.mark.requirement("F3", part=True)
+def test_a_gateway_that_starts_again_empties_the_name_of_a_holder_that_is_gone(tmp_path: Path) -> None:
+    """Whoever held the lock when the gateway was killed may hold it until its lease has ended, and nobody after that."""
+    with running(tmp_path) as pair:
+        pair.until(lambda: pair.holder() == "n1")
+        pair.kill("gateway", *SERVERS)
+        assert pair.holder() == "n1"
+        pair.start("gateway")
+        pair.until(lambda: pair.holder() == "")
+        assert pair.lockfile.read_text().endswith(" free, last holder n1\n")
+
+
+def synchronising(pair: Pair) -> None:
+    """Have n1 bring n2 up to date, page by page, and stop n2 when it has some of the messages."""
+    written = pair.folder / "n2" / "broker.sqlite-wal"
+    before = written.stat().st_size
+    pair.start("n2")
+    deadline = time.monotonic() + PATIENCE
+    while written.stat().st_size < before + STAGED_BYTES:
+        assert time.monotonic() < deadline, (before, written.stat().st_size, pair.log("n2")[-2000:])
+    pair.signal("n2", signal.SIGSTOP)
+    assert pair.last_state("n2") == "PASSIVE_TRANSITION", "it was stopped too late"
+
+
+@pytest.mark.requirement("F3", part=True)
+def test_a_server_that_has_lost_the_lock_does_not_become_active(tmp_path: Path) -> None:
+    """It has lost it while it synchronises, and looks at it every 20 seconds only; then its standby is complete."""
+    with running(tmp_path, {**SLOW, "heartbeat": 20.0}) as pair:
+        pair.kill("n2")
+        pair.until(lambda: pair.last_state("n1") == "STANDALONE")
+        pair.fill("n1", MANY)
+        synchronising(pair)
+        assert pair.last_state("n1") == "ACTIVE_TRANSITION"
+        pair.kill("gateway")
+        time.sleep(2 * LEASE)
+        pair.signal("n2", signal.SIGCONT)
+        pair.until(lambda: pair.last_state("n1") != "ACTIVE_TRANSITION")
+        assert pair.last_state("n1") == "WAITING"
+        pair.start("gateway")
+        pair.until(lambda: set(pair.states().values()) == {"ACTIVE", "PASSIVE"})
+
+
+@pytest.mark.requirement("F4", part=True)
+@pytest.mark.requirement("F8", part=True)
+def test_what_a_broken_off_synchronisation_has_brought_does_not_come_back(tmp_path: Path) -> None:
+    """Messages that were taken between it and the next one are stale: the standby's repository is begun again."""
+    with running(tmp_path, SLOW) as pair:
+        pair.kill("n2")
+        pair.until(lambda: pair.last_state("n1") == "STANDALONE")
+        pair.fill("n1", MANY)
+        synchronising(pair)
+        pair.until(lambda: pair.last_state("n1") == "STANDALONE")
+        pair.empty("n1", MANY)
+        pair.fill("n1", 3)
+        pair.signal("n2", signal.SIGCONT)
+        pair.until(lambda: pair.states() == {"n1": "ACTIVE", "n2": "PASSIVE"})
+        assert pair.log("n2").count("synchronisation begins") == 1 + pair.log("n2").count("synchronisation complete")
+        pair.kill("n1")
+        pair.until(lambda: pair.states() == {"n2": "STANDALONE"})
+        assert pair.depth("n2") == 3
 
 
 @pytest.mark.requirement("F7", part=True)

@@ -110,6 +110,7 @@ def test_transitions_that_are_broken_off() -> None:
     assert to(View(ACTIVE_TRANSITION, True, PASSIVE_TRANSITION, WAITING)) == WAITING
     assert to(View(ACTIVE_TRANSITION, False, lock=True)) == STANDALONE
     assert to(View(ACTIVE_TRANSITION, True, PASSIVE, PASSIVE_TRANSITION, True, of(SYNCED))) == ACTIVE
+    assert to(View(ACTIVE_TRANSITION, True, PASSIVE, PASSIVE_TRANSITION, False, of(SYNCED))) == WAITING
 
 
 @pytest.mark.requirement("F4", part=True)
