@@ -6,7 +6,7 @@ is not met: silence would turn a misspelt gate into a pass.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,6 +20,7 @@ from checkers.run import Run, noun_of
 from stormproof import vocabulary
 from stormproof.contracts.check import MAX_EXAMPLES, UNKNOWN, VALID, Anomaly, CheckOutcome
 from stormproof.contracts.fault import CUTS_LINKS
+from stormproof.history.disk_use import stores_nothing, unused
 from stormproof.history.ledger import FaultWindow
 from stormproof.text import amount
 from stormproof.vocabulary import ANY, MESSAGES
@@ -38,6 +39,7 @@ KEPT = "kept in the repository"
 """The error of a send that was accepted though no broker had confirmed it."""
 OPERATIONS = "operations"
 """The gate that is not met by a run without an operation, unless its run.json asks for none."""
+_MOST_SENTENCES = 3
 NOTHING_PREPARED = "none prepared"
 """The error of a look for prepared transactions that found none."""
 
@@ -208,8 +210,17 @@ def _faults_confirmed(run: Run, wanted: Any) -> GateResult:
     """Every family that the test names has a window whose evidence shows that it took effect."""
     confirmed = {fault.fault for fault in run.faults if fault.confirmed and not run.swallowed(fault)}
     missing = [family for family in run.test.get("nemesis") or () if family not in confirmed]
-    return GateResult(not missing, sorted(confirmed), f"no proof that these faults took effect: {', '.join(missing)}",
-                      f"it is there for {', '.join(sorted(confirmed))}" if confirmed else "there were no faults")
+    why = _each(unused, (fault for fault in run.faults if fault.fault in missing))
+    exempt = _each(stores_nothing, (fault for fault in run.faults if fault.fault in confirmed))
+    lacking = "; ".join([f"no proof that these faults took effect: {', '.join(missing)}", *why])
+    there = "; ".join([f"it is there for {', '.join(sorted(confirmed))}", *exempt])
+    return GateResult(not missing, sorted(confirmed), lacking, there if confirmed else "there were no faults")
+
+
+def _each(told: Callable[[Mapping[str, Any]], Iterable[str]], faults: Iterable[FaultWindow]) -> list[str]:
+    """What the evidence of faults tells, each sentence once."""
+    found = (text for fault in faults for text in told({**fault.inject_evidence, **fault.heal_evidence}))
+    return list(dict.fromkeys(found))[:_MOST_SENTENCES]
 
 
 def sides(fault: FaultWindow, nodes: int) -> list[frozenset[str]]:

@@ -2,7 +2,7 @@
 is then what an operator does by the system's own manual (``Cluster.recover``). Beside them, where a system can, the end
 of all in order: whatever of it could not come to rest is killed then.
 
-Evidence: every program of the targets has ended, and nodes had come to rest where that was asked for; after the heal
+Evidence: every program of the targets has ended. Of a power loss: the system had files on a disk. Nodes had come to rest where that was asked for; after the heal
 the machine is in another boot, or other processes run, somebody serves, and the ledger tells what was done by hand.
 """
 
@@ -22,6 +22,7 @@ from stormproof.contracts.cluster import POLL, Cluster
 from stormproof.contracts.fault import ENDS_PROCESS, ClusterFacts, Evidence, Fault, FaultPlan, Infeasible
 from stormproof.contracts.system import System
 from stormproof.errors import UsageError
+from stormproof.history.disk_use import in_use
 from stormproof.history.undo import POWER as UNDO_POWER
 from stormproof.history.undo import START
 from stormproof.test import Test
@@ -78,6 +79,8 @@ class Crash(Fault):
         after = await _states(cluster, plan)
         ran = [(node, name) for node in before for name, state in before[node].items() if state.state == RUNNING]
         confirmed = bool(ran) and all(state.state == DEAD for found in after.values() for state in found.values())
+        if plan.kind == "power":
+            confirmed = confirmed and in_use(evidence.found)
         if plan.kind == SHUTDOWN:  # without it, that was a kill
             confirmed = confirmed and bool(evidence.found[SHUTDOWN].get("clean"))
         return Evidence({**evidence.found, "before": _told(before), "after": _told(after)}, confirmed)
@@ -99,6 +102,7 @@ class Crash(Fault):
                   for name, state in programs.items()}  # fmt: skip
         new = all(state.state == RUNNING and killed.get((node, name)) != told(state)
                   for node, programs in after.items() for name, state in programs.items())  # fmt: skip
+        new = new and (plan.kind != "power" or in_use(injected.found))
         return Evidence({**found, "after": _told(after), "serves": serves, "recovered_s": seconds}, new, repair)
 
 

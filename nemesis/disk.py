@@ -1,9 +1,11 @@
 """Disk faults: full, failing, slow, losing or tearing what was not synced, damaged, replaced by an empty one.
 
 A broker whose disk fails ends rather than confirm what it can't keep; healing sets the disk right and starts it again.
-A broker that finds its data damaged refuses to start; healing gives it an empty disk, as a person would. Evidence: the
-disk's own count of calls that failed or were slow, of dropped caches, of damaged pieces; or a file that was written and
-synced beside the data failed, or took long: a broker that is cut off has nothing to write itself.
+A broker that finds its data damaged refuses to start; healing gives it an empty disk, as a person would.
+
+Evidence: the disk's own count of the system's calls that failed or were slow, of dropped caches, of damaged pieces of
+the system's files. A file that the harness writes and syncs beside the data shows that the disk fails, but not that the
+system uses it: that suffices only for a system that declares that it stores nothing there.
 """
 
 from __future__ import annotations
@@ -13,6 +15,7 @@ import random
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
+from nemesis.disk_use import use_of
 from nemesis.facts import ONE, aim_option, await_state, max_down_of
 from nemesis.families import MAX_DOWN, kind_option
 from nemesis.process import plan_nodes
@@ -28,6 +31,8 @@ from stormproof.contracts.fault import (
     FaultPlan,
     Infeasible,
 )
+from stormproof.history.disk_use import DISKS as DISK_USE
+from stormproof.history.disk_use import WRITES_TO
 from stormproof.history.undo import DISK
 
 KINDS = DISK_FAULTS
@@ -36,6 +41,8 @@ WHEN_IT_DIES = ("lose-unsynced", "torn")
 """Faults that show when the broker is killed."""
 WHEN_DEAD = ("corrupt", "empty")
 """Faults of what is stored, while nobody uses it."""
+_WHEN_STILL = (*WHEN_IT_DIES, *WHEN_DEAD)
+"""Faults that meet no call of a program."""
 INSPECTION_SECONDS = 0.3
 """How long to ask whether all is well: the first question after a node's restart may meet its old connection."""
 REFUSAL_SECONDS = 2.0
@@ -92,6 +99,7 @@ class Disk(Fault):
         """Let the disk fail, with the broker's end where it takes that."""
         backend, disks, (node,), kind = cluster.backend, disks_of(cluster), plan.targets, plan.kind
         main = cluster.programs(node)[0]
+        use = await use_of(cluster, plan.targets)
         if kind in WHEN_DEAD:
             self._lost[node] = None
             await _kill(cluster, node)
@@ -103,8 +111,9 @@ class Disk(Fault):
             await cluster.start_node(node)
             await await_state(backend, node, main, DEAD, REFUSAL_SECONDS)
         state = await backend.process(node, main)
-        found = {"shown": shown, "probe": probe, "broker": state.state}
-        return Evidence(found, shown > 0 or probe in ("failed", "slow"))
+        found = {"shown": shown, "probe": probe, "broker": state.state, **use}
+        exempt = bool(cluster.stores_nothing(node)) and (kind in _WHEN_STILL or probe in ("failed", "slow"))
+        return Evidence(found, shown > 0 or exempt)
 
     async def heal(self, cluster: Cluster, plan: FaultPlan, injected: Evidence) -> Evidence:
         """Read what the disk did, set it right, and start what has ended of it: the broker, or what looks after it."""
@@ -114,6 +123,11 @@ class Disk(Fault):
         shown = await disks.disk_fault_count(node)
         failing = plan.kind not in ("slow", *WHEN_DEAD)
         ends = shown and failing
+        use: dict[str, Any] = {}
+        if not shown and not injected.confirmed:
+            now = await use_of(cluster, plan.targets, met=False)
+            if now[DISK_USE][node].get(WRITES_TO):  # else it was told before, when the node still ran
+                use = now
         state = await (await_state(backend, node, main, DEAD) if ends else backend.process(node, main))
         others = [name for name in cluster.programs(node)[1:] if not cluster.restarted(node, name)]
         if ends and others:
@@ -125,7 +139,7 @@ class Disk(Fault):
                 await disks.set_disk(node, None)
             await cluster.start_node(node)
         after = await await_state(backend, node, main, RUNNING)
-        return Evidence({"shown": shown, "broker": state.state, "after": after.state}, shown > 0)
+        return Evidence({"shown": shown, "broker": state.state, "after": after.state, **use}, shown > 0)
 
 
 def disks_of(cluster: Cluster) -> Disks:

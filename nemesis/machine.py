@@ -1,6 +1,7 @@
 """Faults of a whole machine: power loss (nothing ends in order, un-synced writes are gone) and an orderly reboot.
 
-Evidence: the broker is gone, and after the heal the machine is in another boot.
+Evidence: the broker is gone, and after the heal the machine is in another boot; for a power loss, too, the system had
+files on the disk of a machine that lost its power.
 """
 
 from __future__ import annotations
@@ -8,8 +9,10 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
+from nemesis.disk_use import use_of
 from nemesis.facts import lasting
 from nemesis.families import MAX_DOWN, kind_option
 from nemesis.process import plan_nodes, state_evidence, states_of
@@ -24,6 +27,7 @@ from stormproof.contracts.fault import (
     FaultPlan,
     Infeasible,
 )
+from stormproof.history.disk_use import in_use
 from stormproof.history.undo import POWER as UNDO_POWER
 
 POWER_KINDS = ("one", "master", "minority", "all")
@@ -56,17 +60,19 @@ class Power(Fault):
         """Cut the power."""
         before = await _states(cluster, plan)
         boots = await _boots(cluster, plan.targets)
+        use = await use_of(cluster, plan.targets)
         await _power_of(cluster).power_off(plan.targets)
         after = await _states(cluster, plan, DEAD)
-        confirmed = any(state.state == RUNNING for state in before.values()) and all(
+        confirmed = in_use(use) and any(state.state == RUNNING for state in before.values()) and all(
             state.state == DEAD for state in after.values()
         )
-        return Evidence({**state_evidence(before, after, plan), "boots": boots}, confirmed)
+        return Evidence({**state_evidence(before, after, plan), "boots": boots, **use}, confirmed)
 
     async def heal(self, cluster: Cluster, plan: FaultPlan, injected: Evidence) -> Evidence:
         """Give the power back, and start the brokers; each machine must have booted."""
         await _power_of(cluster).power_on(plan.targets)
-        return await _start(cluster, plan, injected)
+        healed = await _start(cluster, plan, injected)
+        return replace(healed, confirmed=healed.confirmed and in_use(injected.found))
 
 
 class Reboot(Fault):

@@ -13,6 +13,7 @@ import random
 from collections.abc import Collection, Mapping
 from typing import Any, ClassVar
 
+from nemesis.disk_use import use_of
 from nemesis.facts import await_state
 from nemesis.families import ANY_KIND, MAX_DOWN, kind_option, option_value
 from nemesis.partition import CLIENTS, MAIN_NETWORK, NETWORK, across, arrow, networks_hit
@@ -47,6 +48,7 @@ from stormproof.contracts.fault import (
 from stormproof.contracts.option import Option
 from stormproof.contracts.system import System
 from stormproof.errors import UsageError
+from stormproof.history.disk_use import in_use
 from stormproof.history.undo import CONDITIONS, POWER, RESUME, START
 from stormproof.history.undo import NETWORK as UNDO_NETWORK
 from stormproof.test import Test
@@ -223,15 +225,19 @@ async def _set_right(cluster: Cluster, strike: PointStrike, struck: StruckPoint)
         if not _points(cluster).ended:  # too many others were down by then
             return shown, False
     before = await backend.process(*place)
+    used = True
     if strike.act in (LOSES_POWER, IS_HEARD_BY_SOME):
         assert isinstance(backend, PowerControl)
+        use = await use_of(cluster, [struck.machine])
+        shown, used = {**shown, **use}, in_use(use)
         await backend.power_on([struck.machine])
         await cluster.start_node(struck.machine)
     elif before.state == DEAD and not cluster.restarted(*place):
         await cluster.start_program(*place)
     after = await await_state(backend, *place, RUNNING)
     ended = before.state == DEAD or before.pid != struck.pid  # it may have been started again meanwhile
-    proven = ended and (strike.act != IS_HEARD_BY_SOME or any(lost.get(link) for link in strike.links[struck.machine]))
+    heard = strike.act != IS_HEARD_BY_SOME or any(lost.get(link) for link in strike.links[struck.machine])
+    proven = used and ended and heard
     return {**shown, "pid": struck.pid, "before": told(before), "later": told(after)}, proven
 
 

@@ -144,6 +144,11 @@ class ShellSystem(System):
         """Whether something of the system's own starts a program again when it was killed."""
         return False
 
+    def stores_nothing(self, machine: Machine) -> str:
+        """Why a machine stores nothing in ``machine.data``, as the system is set ("durability=never: memory alone");
+        empty: it does. Without that word, faults of disks and power count only where they met files in there."""
+        return ""
+
     def simulated_program(self, machine: Machine, program: str) -> Launch:
         """What runs in the place of a program under simulated time, where the system is ``simulated``."""
         raise BackendError(f"{self.name} can't be simulated")
@@ -265,6 +270,10 @@ class ShellCluster(Cluster):
     def restarted(self, machine: str, program: str) -> bool:
         """Whether the system starts a program again itself."""
         return self.attached is not None or self._ask(self.system.restarted, self._machines[machine], program)
+
+    def stores_nothing(self, machine: str) -> str:
+        """As the system says."""
+        return "" if self.attached else str(self._ask(self.system.stores_nothing, self._machines[machine]) or "")
 
     def healthy(self, statuses: Sequence[NodeStatus]) -> bool:
         """As the system says; it is not while its hook fails."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import posixpath
 import secrets
 import shlex
@@ -184,6 +185,20 @@ class ShellBackend(Backend):
         if result.status == 0 or "refused" in result.output:
             return "open"
         return "cut" if result.status == 124 else "unknown"
+
+    async def writes_to(self, node: str) -> tuple[str, ...]:
+        """The folders beside the data folder that the node's programs write to, by the files that they have open and
+        those below the node's folder that have changed; relative to the node's folder if they are below it."""
+        return await self._written(node, self.data_dir(node))
+
+    async def _written(self, node: str, but: str = "") -> tuple[str, ...]:
+        base = self.node_dir(node)
+        done = await self.exec(node, usage.where_written(self.python(node), base, but))
+        try:
+            found = [str(path) for path in json.loads(done.output)]
+        except (ValueError, TypeError):
+            raise BackendError(f"{node}: nobody can tell where it writes: {done.output[-200:]}") from None
+        return tuple(posixpath.relpath(path, base) if path.startswith(base) else path for path in found)
 
     def usage(self, node: str, interval: float) -> AsyncGenerator[Usage, None]:
         """What is used on a node, about each ``interval`` seconds, by a shell of its own."""

@@ -17,7 +17,7 @@ from harness.backends.disk_control import FuseDisk
 from harness.backends.disk_store import FULL_AFTER, NOTHING, PROBE_FILE, SOME, TORN
 from harness.backends.process import SETTLE_S
 from nemesis.families import abilities_needed
-from stormproof.contracts.backend import DEAD, DISKS, POWER, Capability, DiskFault
+from stormproof.contracts.backend import DEAD, DISKS, POWER, Capability, DiskFault, DiskUse
 from stormproof.errors import BackendError
 from stormproof.test import Test
 
@@ -125,6 +125,10 @@ class DiskBackend(ShellBackend):
         fault = self._disk_faults.get(node)
         waited = fault is not None and fault.kind == "slow" and answer.isdigit() and int(answer) >= fault.seconds * 1e9
         return "slow" if waited else "ok"
+
+    async def disk_use(self, node: str) -> DiskUse:
+        """What the system has written to the disk, as the file system has counted."""
+        return DiskUse(**await self._disk(node).ask("use"))
 
     async def power_off(self, nodes: Sequence[str]) -> None:
         """Cut these machines' power: first nothing reaches their disks any more, then all their processes end."""

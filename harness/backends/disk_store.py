@@ -25,6 +25,8 @@ FULL_AFTER = 1 << 14
 """Bytes that still go onto a disk that gets full; writing over others counts as well, as where copies are kept."""
 PROBE_FILE = ".stormproof-probe"
 """A file whose failures are not counted, and which is no part of what programs have stored."""
+HARNESS = "STORMPROOF_HARNESS"
+"""A variable in the environment of shells of the harness: what these write is not the system's."""
 WRITTEN_BACK_AFTER = 64 << 20
 """Bytes of changes that are kept to be forgotten; beyond them the system writes back what was changed first."""
 NOTHING, TORN, SOME = "nothing", "torn", "some"
@@ -70,6 +72,8 @@ class Store:
         self._deleted: list[Path] = []
         self._numbers = 0
         self._cost = 0
+        self._written: set[int] = set()
+        """The files (inodes) into which the system has written."""
 
     def path(self, name: str) -> Path:
         """Where a file lies in the backing folder."""
@@ -77,9 +81,13 @@ class Store:
 
     # Contents.
 
-    def write(self, fd: int, data: bytes, offset: int) -> int:
-        """Write into a file, by a descriptor that can read and write; the bytes written."""
-        size = os.fstat(fd).st_size
+    def write(self, fd: int, data: bytes, offset: int, system: bool = True) -> int:
+        """Write into a file, by a descriptor that can read and write, for the system or for the harness; the bytes
+        written."""
+        found = os.fstat(fd)
+        size = found.st_size
+        if system:
+            self._written.add(found.st_ino)
         old = os.pread(fd, min(len(data), max(0, size - offset)), offset)
         self._note(fd, (offset, data), (size, offset, old))
         return os.pwrite(fd, data, offset)
@@ -113,6 +121,9 @@ class Store:
     def created(self, name: str) -> None:
         """A file or link of that name has just been made."""
         path = self.path(name)
+        found = path.lstat()
+        if found.st_nlink == 1:  # the number may be that of a file that is gone
+            self._written.discard(found.st_ino)
         self._names.append(lambda: path.unlink(missing_ok=True))
 
     def made_folder(self, name: str) -> None:
@@ -188,10 +199,9 @@ class Store:
         return count
 
     def corrupt(self) -> int:
-        """Turn one page of one file into noise, of a database where there is one; how many files that were."""
-        found = [path for path in sorted(self.root.rglob("*"))
-                 if path.is_file() and not path.is_symlink() and path.stat().st_size
-                 and not path.name.endswith(_BESIDE_DATABASES)]  # fmt: skip
+        """Turn one page of one of the system's files into noise, of a database where there is one; how many files that
+        were."""
+        found = [path for path in self.held() if path.stat().st_size and not path.name.endswith(_BESIDE_DATABASES)]
         chosen = [path for path in found if _is_database(path)] or found
         if not chosen:
             return 0
@@ -201,6 +211,11 @@ class Store:
         with path.open("r+b") as file:
             os.pwrite(file.fileno(), self._rng.randbytes(min(page, size - start)), start)
         return 1
+
+    def held(self) -> list[Path]:
+        """The files that are there and into which the system has written."""
+        return [path for path in sorted(self.root.rglob("*"))
+                if path.is_file() and not path.is_symlink() and path.stat().st_ino in self._written]  # fmt: skip
 
     def empty(self) -> None:
         """The disk was replaced by a new one."""

@@ -5,7 +5,11 @@ standard input, one JSON object each, which it answers with one line; at the end
 Programs see an ordinary file system; what they sync is kept, what they don't a power loss may take back
 (``disk_store``). Needs libfuse3 and mfusepy, and nothing else of this project: it also runs on nodes.
 
-Commands: ``fault`` (with ``kind``, None for none, and ``seconds``), ``count``, ``dark`` (power goes: from now on
+A fault has shown where it met the system: a call of the system failed or was slow, or files were lost or damaged into
+which the system had written. Calls of the harness's shells (``HARNESS``) count for nothing.
+
+Commands: ``fault`` (with ``kind``, None for none, and ``seconds``), ``count``, ``use`` (what the system has written and
+synced so far, and how many of its files are there), ``dark`` (power goes: from now on
 nothing reaches the disk, and no sync succeeds), ``lose`` (with ``luck``: what was not synced is forgotten), ``light``
 (power is back), ``sync``, ``end`` (as the end of the input).
 """
@@ -29,9 +33,9 @@ from typing import Any
 import mfusepy
 
 if __package__:
-    from harness.backends.disk_store import FULL_AFTER, NOTHING, PROBE_FILE, Store
+    from harness.backends.disk_store import FULL_AFTER, HARNESS, NOTHING, PROBE_FILE, Store
 else:
-    from disk_store import FULL_AFTER, NOTHING, PROBE_FILE, Store  # type: ignore[import-not-found,no-redef,unused-ignore]
+    from disk_store import FULL_AFTER, HARNESS, NOTHING, PROBE_FILE, Store  # type: ignore[import-not-found,no-redef,unused-ignore]
 
 DARK_SECONDS = 0.5
 """How long a call waits for its program's end when the power is gone, before it fails."""
@@ -52,12 +56,16 @@ class FaultyDisk(mfusepy.Operations):  # type: ignore[misc]
         self._store = store
         self._lock = threading.RLock()
         self._probes: set[int] = set()
+        self._ours: set[int] = set()
+        """Files that the harness has opened, those of the probe among them."""
         self._kind: str | None = None
         self._seconds = 0.0
         self._room = 0
         self._shown = 0
         self._cuts = 0
         self._lost = 0
+        self._writes = 0
+        self._syncs = 0
         self._light = threading.Event()
         self._light.set()
 
@@ -73,12 +81,14 @@ class FaultyDisk(mfusepy.Operations):  # type: ignore[misc]
                 self._light.clear()
             elif name == "lose":
                 self._cuts += 1
-                self._shown += self._kind is not None
+                self._shown += self._kind is not None and bool(self._store.held())
                 self._lost += self._store.lose(words.get("luck", NOTHING))
             elif name == "light":
                 self._light.set()
             elif name == "sync":
                 self._store.sync_all()
+            elif name == "use":
+                return {"files": len(self._store.held()), "writes": self._writes, "syncs": self._syncs}
             elif name != "count":
                 raise ValueError(f"there is no command {name!r}")
             return {"shown": self._shown, "cuts": self._cuts, "lost": self._lost, "unsynced": self._store.unsynced}
@@ -91,31 +101,32 @@ class FaultyDisk(mfusepy.Operations):  # type: ignore[misc]
         if kind == "full":
             self._room = FULL_AFTER
         elif kind == "empty":
+            self._shown = int(bool(self._store.held()))
             self._store.empty()
-            self._shown = 1
         elif kind == "corrupt":
             self._shown = self._store.corrupt()
 
     # What is wrong.
 
-    def _writing(self, count: int, probe: bool) -> None:
-        """A program writes so many bytes; raises OSError when the disk refuses."""
+    def _writing(self, count: int, ours: bool, probe: bool = False) -> None:
+        """A program of the system, or one of ours, writes so many bytes; raises OSError when the disk refuses."""
         if self._kind == "write-error":
-            self._shown += not probe
+            self._shown += not ours
             raise OSError(errno.EIO, "write error")
         if self._kind == "full":
             left = self._room - count
             self._room = self._room if probe else max(0, left)
             if left < 0:
-                self._shown += not probe
+                self._shown += not ours
                 raise OSError(errno.ENOSPC, "the disk is full")
 
-    def _syncing(self, probe: bool) -> None:
-        """A program asks for a sync; raises OSError when the disk refuses."""
+    def _syncing(self, ours: bool) -> None:
+        """A program of the system, or one of ours, asks for a sync; raises OSError when the disk refuses."""
         self._demand_power()
         with self._lock:
             kind, seconds = self._kind, self._seconds
-            self._shown += kind in ("sync-error", "slow") and not probe
+            self._syncs += not ours
+            self._shown += kind in ("sync-error", "slow") and not ours
         if kind == "sync-error":
             raise OSError(errno.EIO, "sync error")
         if kind == "slow":
@@ -147,14 +158,15 @@ class FaultyDisk(mfusepy.Operations):  # type: ignore[misc]
     def open(self, path: str, flags: int) -> int:
         fd = os.open(self._store.path(path), _mode(flags))
         with self._lock:
-            self._watch(path, fd)
+            if flags & (os.O_ACCMODE | os.O_TRUNC):
+                self._watch(path, fd)
             if flags & os.O_TRUNC and self._light.is_set():
                 self._store.truncate(fd, 0)
         return fd
 
     def create(self, path: str, mode: int, flags: int) -> int:
         with self._changing_names(path) as probe:
-            self._writing(0, probe)
+            self._writing(0, probe or _by_harness(), probe)
             existed = self._store.path(path).exists()
             fd = os.open(self._store.path(path), os.O_RDWR | os.O_CREAT | (flags & os.O_EXCL), mode)
             self._watch(path, fd)
@@ -171,9 +183,10 @@ class FaultyDisk(mfusepy.Operations):  # type: ignore[misc]
         with self._lock:
             if not self._light.is_set():
                 return len(data)
-            probe = fh in self._probes
-            self._writing(len(data), probe)
-            return os.pwrite(fh, data, offset) if probe else self._store.write(fh, data, offset)
+            probe, ours = fh in self._probes, fh in self._ours
+            self._writing(len(data), ours, probe)
+            self._writes += not ours
+            return os.pwrite(fh, data, offset) if probe else self._store.write(fh, data, offset, not ours)
 
     def truncate(self, path: str | None, length: int, fh: int | None = None) -> int:
         if fh is None and path is None:
@@ -182,7 +195,7 @@ class FaultyDisk(mfusepy.Operations):  # type: ignore[misc]
         try:
             with self._lock:
                 if self._light.is_set():
-                    self._writing(0, fd in self._probes)
+                    self._writing(0, fd in self._ours if fh is not None else _by_harness(), fd in self._probes)
                     self._store.truncate(fd, length)
         finally:
             if fh is None:
@@ -191,7 +204,7 @@ class FaultyDisk(mfusepy.Operations):  # type: ignore[misc]
 
     def fsync(self, path: str | None, datasync: int, fh: int) -> int:
         probe = fh in self._probes
-        self._syncing(probe)
+        self._syncing(fh in self._ours or _by_harness())
         with self._lock:
             if not self._light.is_set():
                 raise OSError(errno.EIO, "there is no power")
@@ -200,7 +213,7 @@ class FaultyDisk(mfusepy.Operations):  # type: ignore[misc]
         return 0
 
     def fsyncdir(self, path: str, datasync: int, fh: int) -> int:
-        self._syncing(probe=False)
+        self._syncing(_by_harness())
         with self._lock:
             if not self._light.is_set():
                 raise OSError(errno.EIO, "there is no power")
@@ -209,6 +222,7 @@ class FaultyDisk(mfusepy.Operations):  # type: ignore[misc]
 
     def release(self, path: str | None, fh: int) -> int:
         self._probes.discard(fh)
+        self._ours.discard(fh)
         os.close(fh)
         return 0
 
@@ -226,7 +240,7 @@ class FaultyDisk(mfusepy.Operations):  # type: ignore[misc]
 
     def mkdir(self, path: str, mode: int) -> int:
         with self._changing_names(path):
-            self._writing(0, probe=False)
+            self._writing(0, _by_harness())
             self._store.path(path).mkdir(mode)
             self._made(path)
             self._store.made_folder(path)
@@ -303,14 +317,26 @@ class FaultyDisk(mfusepy.Operations):  # type: ignore[misc]
         _say({"ready": True})
 
     def _watch(self, path: str, fd: int) -> None:
-        if path.rpartition("/")[2] == PROBE_FILE:
+        probe = path.rpartition("/")[2] == PROBE_FILE
+        if probe:
             self._probes.add(fd)
+        if probe or _by_harness():
+            self._ours.add(fd)
 
     def _made(self, path: str) -> None:
         """Give a new file to whoever made it, where this process may."""
         uid, gid, _ = mfusepy.fuse_get_context()
         if os.geteuid() == 0 and (uid, gid) != (os.geteuid(), os.getegid()):
             os.chown(self._store.path(path), uid, gid, follow_symlinks=False)
+
+
+def _by_harness() -> bool:
+    """Whether a shell of the harness, or a command that it carries out, makes the present call."""
+    _, _, pid = mfusepy.fuse_get_context()
+    try:
+        return pid > 0 and f"{HARNESS}=".encode() in Path(f"/proc/{pid}/environ").read_bytes()
+    except OSError:
+        return False  # it belongs to another user, as no shell of ours does
 
 
 class _Mount(mfusepy.FUSE):  # type: ignore[misc]

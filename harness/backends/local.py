@@ -24,6 +24,7 @@ from harness.backends.base import gather_all
 from harness.backends.clock_machines import ClockBackend
 from harness.backends.disk_control import can_mount, mount_here
 from harness.backends.disk_machines import DiskBackend
+from harness.backends.disk_store import HARNESS
 from harness.backends.launch import how_to_launch
 from harness.backends.packets import PacketBackend
 from harness.backends.scratch import make_scratch
@@ -170,7 +171,7 @@ class LocalBackend(ClockBackend, DiskBackend, PacketBackend):
             "nsenter", f"--net={base}/net", f"--mount={base}/mnt", f"--uts={base}/uts", f"--ipc={base}/ipc",
             f"--pid={base}/pid_for_children", "/bin/sh",
             stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT,
-            start_new_session=True, env=_environment(),
+            start_new_session=True, env={**_environment(), HARNESS: "1"},
         )
         return _PipeChannel(process)
 

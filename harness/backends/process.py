@@ -10,6 +10,7 @@ import posixpath
 import shlex
 from collections.abc import Sequence
 
+from harness.backends.disk_store import HARNESS
 from stormproof.contracts.backend import DEAD, PAUSED, RUNNING, ProcessState
 from stormproof.errors import BackendError
 from stormproof.timeout_scale import SLOW
@@ -65,7 +66,7 @@ lookup
 cd {shlex.quote(folder)} || exit 1
 command -v {program} >/dev/null || {{ printf 'there is no program %s' {program}; exit 1; }}
 mkdir -p "$(dirname {log})" && rm -f "$file" && : >> {log} || exit 1
-( setsid sh -c {shlex.quote(_LAUNCH)} sh "$file" {words} </dev/null >>{log} 2>&1 & )
+( unset {HARNESS}; setsid sh -c {shlex.quote(_LAUNCH)} sh "$file" {words} </dev/null >>{log} 2>&1 & )
 left={_steps(SETTLE_S)}
 until [ -s "$file" ]; do
   left=$((left - 1)); [ $left -gt 0 ] || {{ echo "the $name did not start"; exit 1; }}

@@ -45,6 +45,11 @@ def command(python: str, interval: float, folder: str, data: str, devices: Seque
     return shlex.join([python, "-I", "-S", "-c", _program(), f"{interval:g}", folder, data, *devices])
 
 
+def where_written(python: str, folder: str, data: str) -> str:
+    """The command that tells the folders beside the data folder that the programs write to, as a list in JSON."""
+    return shlex.join([python, "-I", "-S", "-c", _program(), "0", folder, data])
+
+
 @functools.cache
 def _program() -> str:
     return Path(usage_probe.__file__).read_text(encoding="utf-8")

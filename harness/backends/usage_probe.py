@@ -3,6 +3,7 @@ alone, and ends with its standard input.
 
 ``python3 -c TEXT INTERVAL FOLDER DATA [DEVICE...]``: FOLDER is where the files with the programs' pids are, DATA the
 data folder, DEVICE a network device that is to be counted (none named: all but loopback and those of link emulation).
+With an INTERVAL of 0 it tells once, and of nothing else, which folders beside DATA the programs write to: a JSON list.
 
 Counters begin at 0 with the first line. Where the machine is a namespace (whoever is put there from outside has no
 parent then), its programs are what descends from its first process, which is what has no other parent any more; on a
@@ -13,22 +14,26 @@ parent: of what the parent's count grew by, as much was counted before as the ch
 process used between the last sample and its end is not known where nobody of the machine's programs waited for it.
 """
 
-# ruff: noqa: PTH112, PTH118, PTH123, PTH208
+# ruff: noqa: PTH112, PTH115, PTH116, PTH118, PTH120, PTH123, PTH208
 # Objects of pathlib would take as long as all the rest.
 from __future__ import annotations
 
 import json
 import os
 import select
+import stat
 import sys
 import threading
 import time
+from collections.abc import Iterable
 from typing import NamedTuple
 
 PAUSE_AFTER_WALK = 100
 """Times as long as it took to look through the data folder it is left alone afterwards."""
 DEEPEST = 32
 MOST_FILES = 100_000
+NOT_THE_SYSTEMS = ("code", "disk")
+"""Folders below FOLDER that the harness fills: programs, and what a disk that can fail keeps."""
 
 
 class Process(NamedTuple):
@@ -128,6 +133,13 @@ def of_pid_files(stats: dict[Key, list[str]], noted: set[Key], before: set[Key])
         found |= more
 
 
+def members_of(folder: str, stats: dict[Key, list[str]], before: set[Key]) -> set[Key]:
+    """The processes of this machine's programs, ``before`` those of an earlier look."""
+    parents = {pid: int(fields[1]) for (pid, _), fields in stats.items()}
+    put_here = not _ends_at_first(os.getpid(), parents)
+    return below_first(stats) if put_here else of_pid_files(stats, pids_noted(folder), before)
+
+
 def processes(stats: dict[Key, list[str]], members: set[Key], page: int) -> dict[Key, Process]:
     """What these processes have used."""
     found = {}
@@ -186,14 +198,65 @@ def on_the_wire(devices: list[str]) -> tuple[int, int]:
     return received, sent
 
 
-def bytes_in(folder: str, deep: int = DEEPEST) -> tuple[int, int]:
-    """Bytes that the files of a folder take on the disk, and how many files there are."""
+def opened(members: Iterable[Key]) -> tuple[set[str], set[str]]:
+    """The ordinary files that these processes have open for writing; and those that they print to."""
+    found: set[str] = set()
+    printed: set[str] = set()
+    for pid, _ in members:
+        try:
+            numbers = os.listdir(f"/proc/{pid}/fd")
+        except OSError:
+            continue  # it has ended
+        for number in numbers:
+            try:
+                path = os.readlink(f"/proc/{pid}/fd/{number}")
+                if path.startswith("/") and not path.startswith("/dev/") and _is_written(pid, number):
+                    (printed if number in "12" else found).add(path)
+            except (OSError, ValueError):
+                pass  # it was closed meanwhile
+    return found - printed, printed
+
+
+def _is_written(pid: int, number: str) -> bool:
+    with open(f"/proc/{pid}/fdinfo/{number}") as file:
+        flags = next((int(line.split()[1], 8) for line in file if line.startswith("flags:")), 0)
+    return bool(flags & os.O_ACCMODE) and stat.S_ISREG(os.stat(f"/proc/{pid}/fd/{number}").st_mode)
+
+
+def written_beside(folder: str, data: str, members: Iterable[Key]) -> list[str]:
+    """The folders beside the data folder (empty: all folders) that the programs write to.
+
+    There they have files open, or files below ``folder`` have changed since the first of them was started."""
+    found, printed = opened(members)
+    try:
+        since = min(os.stat(os.path.join(folder, name)).st_mtime_ns for name in os.listdir(folder)
+                    if name.endswith(".pid"))  # fmt: skip
+    except (OSError, ValueError):
+        since = 1 << 63  # none was started
+    for place, folders, names in os.walk(folder):
+        if place == folder:
+            names = [name for name in names if not name.endswith((".pid", ".log"))]
+            folders[:] = [name for name in folders if name not in (*NOT_THE_SYSTEMS, "logs")]
+        folders[:] = [name for name in folders if os.path.join(place, name) != data]
+        for path in (os.path.join(place, name) for name in names):
+            try:
+                if os.lstat(path).st_mtime_ns > since and path not in printed:
+                    found.add(path)
+            except OSError:
+                pass  # it was removed meanwhile
+    return sorted({os.path.dirname(path) for path in found if not (data and path.startswith(data + "/"))})
+
+
+def bytes_in(folder: str, deep: int = DEEPEST, but: tuple[str, ...] = ()) -> tuple[int, int]:
+    """Bytes that the files of a folder take on the disk, and how many files there are; without the folders ``but``."""
     total = files = 0
     try:
         with os.scandir(folder) as entries:
             for entry in entries:
                 if files > MOST_FILES:
                     break
+                if entry.name in but:
+                    continue
                 try:
                     if entry.is_dir(follow_symlinks=False):
                         more = bytes_in(entry.path, deep - 1) if deep else (0, 0)
@@ -209,18 +272,30 @@ def bytes_in(folder: str, deep: int = DEEPEST) -> tuple[int, int]:
 
 
 class DataFolder(threading.Thread):
-    """Looks how much is in the data folder, by itself: a disk that answers nobody keeps nothing else waiting."""
+    """Looks how much the programs have on the disk, by itself: a disk that answers nobody keeps nothing else waiting.
+
+    That is what is in the machine's folder, data and logs among it, and what they were seen to write elsewhere.
+    """
 
     def __init__(self, folder: str, interval: float) -> None:
         super().__init__(daemon=True)
         self._folder, self._interval = folder, interval
+        self._elsewhere: set[str] = set()
+        self.members: tuple[Key, ...] = ()
         self.size: int | None = None
 
     def run(self) -> None:
         """Look again and again, a hundredth of the time at most."""
         while True:
             began = time.monotonic()
-            self.size = bytes_in(self._folder)[0] if os.path.isdir(self._folder) else None
+            self._elsewhere |= {path for path in opened(self.members)[0] if not path.startswith(self._folder + "/")}
+            total = bytes_in(self._folder, but=NOT_THE_SYSTEMS)[0]
+            for path in tuple(self._elsewhere):
+                try:
+                    total += os.stat(path).st_blocks * 512
+                except OSError:
+                    self._elsewhere.discard(path)  # it was removed
+            self.size = total if os.path.isdir(self._folder) else None
             time.sleep(max(self._interval, PAUSE_AFTER_WALK * (time.monotonic() - began)))
 
 
@@ -229,7 +304,6 @@ class Machine:
 
     def __init__(self, folder: str, devices: list[str]) -> None:
         self._folder, self._devices = folder, devices
-        self._alone = os.getppid() == 0
         self._page = os.sysconf("SC_PAGE_SIZE")
         self._ticks = os.sysconf("SC_CLK_TCK")
         self._before = self._look()
@@ -239,9 +313,12 @@ class Machine:
 
     def _look(self, before: dict[Key, Process] | None = None) -> dict[Key, Process]:
         stats = all_stats()
-        members = below_first(stats) if self._alone else of_pid_files(stats, pids_noted(self._folder),
-                                                                      set(before or ()))  # fmt: skip
-        return processes(stats, members, self._page)
+        return processes(stats, members_of(self._folder, stats, set(before or ())), self._page)
+
+    @property
+    def members(self) -> tuple[Key, ...]:
+        """The programs as of the last look."""
+        return tuple(self._before)
 
     def sample(self, disk: int | None) -> dict[str, float | int | None]:
         """What has been used until now, and what is used now."""
@@ -266,11 +343,15 @@ class Machine:
 
 def main(interval: float, folder: str, data: str, devices: list[str]) -> None:
     """Tell a line now and each ``interval`` seconds, until standard input ends."""
-    machine, disk = Machine(folder, devices), DataFolder(data, interval)
+    if not interval:
+        print(json.dumps(written_beside(folder, data, members_of(folder, all_stats(), set()))), flush=True)
+        return
+    machine, disk = Machine(folder, devices), DataFolder(folder, interval)
     disk.start()
     due = time.monotonic()
     while True:
         print(json.dumps(machine.sample(disk.size)), flush=True)
+        disk.members = machine.members
         due = max(due + interval, time.monotonic())
         if select.select([sys.stdin], [], [], due - time.monotonic() if due > time.monotonic() else 0)[0]:
             return

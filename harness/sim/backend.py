@@ -38,6 +38,7 @@ from stormproof.contracts.backend import (
     Backend,
     Capability,
     DiskFault,
+    DiskUse,
     Launch,
     LaunchedProgram,
     Link,
@@ -480,6 +481,14 @@ class SimBackend(Backend):
         place = self._node(node)
         await self._act()
         place.disk.set_fault(fault)
+
+    async def disk_use(self, node: str) -> DiskUse:
+        """The files into which the machine's programs have written."""
+        return DiskUse(self._node(node).disk.held)
+
+    async def writes_to(self, node: str) -> tuple[str, ...]:
+        """Nothing: simulated programs have databases alone."""
+        return ()
 
     async def disk_fault_count(self, node: str) -> int:
         """How often the fault has shown."""

@@ -38,6 +38,8 @@ class SimFile:
     """
 
     def __init__(self) -> None:
+        self.used = False
+        """Whether anything was ever written."""
         self.data = bytearray()
         self.pending: list[tuple[int, bytes | None]] = []
         """What was done since the last sync: (offset, bytes) written, or (size, None) cut off."""
@@ -46,6 +48,7 @@ class SimFile:
 
     def write(self, offset: int, data: bytes) -> None:
         """Write into the page cache."""
+        self.used = True
         image = self.data
         size, end = len(image), offset + len(data)
         if offset == size:
@@ -161,10 +164,15 @@ class Disk:
         if fault.kind == "full":
             self._room = FULL_AFTER
         elif fault.kind == "empty":
+            self.shown = int(self.held > 0)
             self._files.clear()
-            self.shown = 1
         elif fault.kind == "corrupt":
             self.shown = self._corrupt()
+
+    @property
+    def held(self) -> int:
+        """How many files are there into which programs have written."""
+        return sum(file.used for file in self._files.values())
 
     def sync(self) -> None:
         """The system writes out all it holds, as it does before a reboot."""
@@ -175,7 +183,7 @@ class Disk:
         """A program was killed: the page cache stays, unless that is what is wrong."""
         self.abandon(program)
         if self.fault is not None and self.fault.kind in ("lose-unsynced", "torn"):
-            self.shown += 1
+            self.shown += self.held > 0
             others = {path for name, user in self._users.items() if name != program for path in user.paths}
             for path, file in self._files.items():
                 if path in others:

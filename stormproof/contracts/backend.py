@@ -438,8 +438,30 @@ class PacketFaults(Protocol):
         ...
 
 
+@dataclass(frozen=True)
+class DiskUse:
+    """What the system has done with a machine's disk that faults hit: how many of its ``files`` are there, how often it
+    has written and synced so far. What the harness does there is not among it. None: nobody counts it."""
+
+    files: int
+    writes: int | None = None
+    syncs: int | None = None
+
+
+class TellsUse(Protocol):
+    """Machines that tell whether the system uses the disks that faults hit."""
+
+    async def disk_use(self, node: str) -> DiskUse:
+        """What the system has done with the machine's disk."""
+        ...
+
+    async def writes_to(self, node: str) -> tuple[str, ...]:
+        """The folders to which the machine's programs write, beside those on that disk."""
+        ...
+
+
 @runtime_checkable
-class PowerControl(Protocol):
+class PowerControl(TellsUse, Protocol):
     """Machines whose power can be cut."""
 
     async def power_off(self, nodes: Sequence[str]) -> None:
@@ -559,15 +581,16 @@ class Clocks(Protocol):
 
 
 @runtime_checkable
-class Disks(Protocol):
+class Disks(TellsUse, Protocol):
     """Machines whose disks can be made to fail."""
 
     async def set_disk(self, node: str, fault: DiskFault | None) -> None:
         """Bring this fault, and no other, upon the disk of the machine's data folder; None sets it right."""
 
     async def disk_fault_count(self, node: str) -> int:
-        """How often the disk's latest fault has shown, whether it lasts or not: calls that failed or were slow, times
-        that it dropped what was not synced, pieces that it changed."""
+        """How often the disk's latest fault has shown to the system, whether it lasts or not: calls of the system that
+        failed or were slow, times that the disk dropped what was not synced and had files of the system, pieces of such
+        files that it changed."""
         ...
 
     async def probe_disk(self, node: str) -> str:

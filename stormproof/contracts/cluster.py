@@ -160,6 +160,11 @@ class Cluster(ABC):
         """The time of day as the node's program has it, seconds since 1970; None where it does not tell."""
         return None
 
+    def stores_nothing(self, machine: str) -> str:
+        """Why a machine stores nothing on its own disk, as the system is set; empty: it does. Faults of that disk then
+        need no evidence that they met what was stored."""
+        return ""
+
     def restarted(self, machine: str, program: str) -> bool:
         """Whether something of the system's own starts the program again when it was killed: then healing does not."""
         return self.attached is not None

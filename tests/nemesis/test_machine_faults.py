@@ -11,12 +11,14 @@ import pytest
 from nemesis_fakes import FakeBackend, FakeCluster
 
 from nemesis.clock import Clock
+from nemesis.crash import Crash
 from nemesis.disk import WHEN_DEAD, Disk
 from nemesis.facts import await_state
 from nemesis.machine import Power, Reboot
 from nemesis.packets import KINDS, Packets, conditions_of
-from stormproof.contracts.backend import DiskFault, Link, LinkConditions
+from stormproof.contracts.backend import DISK_FAULTS, DiskFault, DiskUse, Link, LinkConditions
 from stormproof.contracts.fault import ClusterFacts, Infeasible
+from stormproof.history.disk_use import stores_nothing, unused
 from stormproof.test import Test
 
 
@@ -33,17 +35,20 @@ def facts(nodes: int = 3, max_down: int = 1, clients: str = "beside", **states: 
 
 
 class Machines(FakeBackend):
-    """Machines whose faults take effect, unless ``idle``: then nothing of what is asked is done."""
+    """Machines whose faults take effect, unless ``idle``: then nothing of what is asked is done. Where the disk is
+    ``unused``, the system has nothing there, and no fault of it shows to the system."""
 
-    def __init__(self, test: Test, idle: bool) -> None:
+    def __init__(self, test: Test, idle: bool, unused: bool = False) -> None:
         super().__init__(test)
         self.idle = idle
+        self.unused = unused
         self.boots = dict.fromkeys(test.node_names, 1)
         self.wrong = dict.fromkeys(test.node_names, 0.0)
         self.rate = dict.fromkeys(test.node_names, 1.0)
         self.since = 0.0
         self.conditions: dict[Link, LinkConditions] = {}
         self.disk_fault: DiskFault | None = None
+        self.shown = False
 
     async def set_conditions(self, conditions: Mapping[Link, LinkConditions]) -> None:
         self.conditions = dict(conditions)
@@ -78,16 +83,33 @@ class Machines(FakeBackend):
     async def set_disk(self, node: str, fault: DiskFault | None) -> None:
         self.disk_fault = fault
 
+    async def disk_use(self, node: str) -> DiskUse:
+        return DiskUse(0 if self.unused else 2)
+
+    async def writes_to(self, node: str) -> tuple[str, ...]:
+        return ("jobs",) if self.states[node] == "running" else ()
+
     async def disk_fault_count(self, node: str) -> int:
-        return 0
+        self.shown = self.shown or self.disk_fault is not None
+        return int(self.shown and not self.idle and not self.unused)
 
     async def probe_disk(self, node: str) -> str:
         return "ok" if self.idle or self.disk_fault is None else "failed"
 
 
-def cluster(idle: bool) -> FakeCluster:
-    made = FakeCluster(Test("joram", "queue"))
-    made.backend = Machines(made.test, idle)
+class Storing(FakeCluster):
+    """A system that stores nothing on its disk, if there is a reason."""
+
+    reason = ""
+
+    def stores_nothing(self, machine: str) -> str:
+        return self.reason
+
+
+def cluster(idle: bool, unused: bool = False, stores_nothing: str = "") -> FakeCluster:
+    made = Storing(Test("joram", "queue"))
+    made.backend = Machines(made.test, idle, unused)
+    made.reason = stores_nothing
     return made
 
 
@@ -108,6 +130,28 @@ async def test_a_fault_that_did_nothing_is_not_confirmed(
     await asyncio.sleep(0.5 if kind == "skew" else 0.05)
     healed = await fault.heal(nodes, plan, injected)
     assert (injected.confirmed or healed.confirmed) is not idle
+
+
+@pytest.mark.requirement("H5", part=True)
+@pytest.mark.parametrize("reason", ["", "durability=never"])
+@pytest.mark.parametrize(("family", "kind"), [(Power, "one"), (Power, "all"), (Crash, "power"),
+                                              *((Disk, kind) for kind in DISK_FAULTS)])  # fmt: skip
+async def test_a_fault_of_a_disk_that_the_system_does_not_use_is_not_confirmed(
+    family: type, kind: str, reason: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its evidence names the folder that is used instead, unless the system declares that it stores nothing."""
+    monkeypatch.setattr(await_state, "__defaults__", (0.1,))
+    monkeypatch.setattr("nemesis.disk.REFUSAL_SECONDS", 0.1)
+    fault, nodes = family(), cluster(idle=False, unused=True, stores_nothing=reason)
+    plan = fault.plan(kind, facts(), random.Random(1))
+    injected = await fault.inject(nodes, plan)
+    healed = await fault.heal(nodes, plan, injected)
+    assert (injected.confirmed or healed.confirmed) is bool(reason)
+    found = {**injected.found, **healed.found}
+    told = list(unused(found)) + list(stores_nothing(found))
+    node = plan.targets[0]
+    assert told[0] == (f"{node} stores nothing on its disk: {reason}" if reason else
+                       f"{node} wrote nothing to its data folder (machine.data), which the fault hits; it wrote to: jobs")
 
 
 @pytest.mark.requirement("H5", part=True)

@@ -24,7 +24,7 @@ from nemesis.compose import NemesisClient
 from nemesis.disk import Disk
 from nemesis.facts import await_state
 from nemesis.manager import Manager, Quorum
-from stormproof.contracts.backend import DiskFault, Link, ProcessState
+from stormproof.contracts.backend import DiskFault, DiskUse, Link, ProcessState
 from stormproof.contracts.cluster import MAIN
 from stormproof.contracts.fault import ClusterFacts, Infeasible
 from stormproof.contracts.system import MANAGER
@@ -335,6 +335,12 @@ class FailingDisks(Machines):
     async def set_disk(self, machine: str, fault: DiskFault | None) -> None:
         if fault is None:
             asyncio.get_running_loop().call_later(0.03, self._set, machine, "manager", "dead")
+
+    async def disk_use(self, machine: str) -> DiskUse:
+        return DiskUse(1)
+
+    async def writes_to(self, machine: str) -> tuple[str, ...]:
+        return ()
 
     async def disk_fault_count(self, machine: str) -> int:
         return 1

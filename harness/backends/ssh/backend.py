@@ -45,6 +45,7 @@ from stormproof.contracts.backend import (
     LINKS,
     PACKETS,
     Capability,
+    DiskUse,
     Link,
     LinkConditions,
     ProcessState,
@@ -218,6 +219,13 @@ class SshBackend(ClockBackend, DiskBackend, PacketBackend):
 
     def _wire_devices(self, node: str) -> Sequence[str]:
         return (self._facts[node].devices[self._addresses[node]],)
+
+    async def disk_use(self, node: str) -> DiskUse:
+        """What the system has written to the disk that can fail; without one, all that lies on the host loses its
+        power."""
+        if node in self._disks:
+            return await super().disk_use(node)
+        return DiskUse(len(await self._written(node)))
 
     async def power_off(self, nodes: Sequence[str]) -> None:
         """Cut the power of these machines at the same moment.

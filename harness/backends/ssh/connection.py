@@ -24,6 +24,7 @@ from typing import ParamSpec, TypeVar
 
 import paramiko
 
+from harness.backends.disk_store import HARNESS
 from harness.backends.ssh.hosts import Host, own_key
 from nodes.timeouts import within
 from stormproof.errors import BackendError
@@ -273,7 +274,7 @@ _BECOME = ('echo "$2 from ${SSH_CONNECTION%% *}"; PATH="$PATH:/usr/sbin:/sbin"; 
 # Leads a session of its own, so that it can be ended with all that it runs; ends what earlier shells left.
 _BEGIN = ('PATH="$PATH:/usr/sbin:/sbin"; cd /; for old in $2; do '
           '[ "$(cut -d" " -f22 "/proc/${old%:*}/stat" 2>/dev/null)" != "${old#*:}" ] || kill -s KILL -- "-${old%:*}"; '
-          'done; echo "$1 shell $$ $(cut -d" " -f22 "/proc/$$/stat")"; exec sh')
+          f'done; export {HARNESS}=1; echo "$1 shell $$ $(cut -d" " -f22 "/proc/$$/stat")"; exec sh')
 
 
 class RootShell:

@@ -1,0 +1,34 @@
+"""Questions to machines that faults of disks and power hit: has the system stored anything there, and where else?"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any, cast
+
+from stormproof.contracts.backend import TellsUse
+from stormproof.contracts.cluster import Cluster
+from stormproof.errors import BackendError
+from stormproof.history.disk_use import DISKS, FILES, STORES_NOTHING, WRITES_TO
+
+
+async def use_of(cluster: Cluster, nodes: Sequence[str], met: bool = True) -> dict[str, Any]:
+    """What the system has on the disks of these nodes, as evidence. Where that is nothing, or where the fault has not
+    ``met`` the system, it tells the folders to which the nodes write instead."""
+    uses = await asyncio.gather(*(_use(cluster, node, met) for node in nodes))
+    return {DISKS: dict(zip(nodes, uses, strict=True))}
+
+
+async def _use(cluster: Cluster, node: str, met: bool) -> dict[str, Any]:
+    if why := cluster.stores_nothing(node):
+        return {STORES_NOTHING: why}
+    backend = cast(TellsUse, cluster.backend)
+    use = await backend.disk_use(node)
+    found: dict[str, Any] = {FILES: use.files}
+    found |= {name: count for name, count in (("writes", use.writes), ("syncs", use.syncs)) if count is not None}
+    if not use.files or not met:
+        try:
+            found[WRITES_TO] = await backend.writes_to(node)
+        except BackendError as error:  # it is no reason not to inject or heal a fault
+            found["where it writes"] = f"not known: {error}"
+    return found

@@ -1,0 +1,44 @@
+"""Evidence that a fault of disks or power met what the system had stored; in the ledger by node, under ``DISKS``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+DISKS = "disks"
+FILES, WRITES_TO, STORES_NOTHING = "files", "writes to", "stores nothing"
+"""Of a node: how many files of the system are on the disk that is hit; the folders beside it to which the node writes;
+why it stores nothing, by the declaration of the system."""
+
+
+def in_use(found: Mapping[str, Any]) -> bool:
+    """Whether the disk of a node that was hit had files of the system, or has none by the system's declaration."""
+    return any(use.get(FILES) or use.get(STORES_NOTHING) for _, use in _uses(found))
+
+
+def stores_nothing(found: Mapping[str, Any]) -> Iterator[str]:
+    """The nodes that were hit and store nothing, with the system's reason."""
+    for node, use in _uses(found):
+        if why := use.get(STORES_NOTHING):
+            yield f"{node} stores nothing on its disk: {why}"
+
+
+def unused(found: Mapping[str, Any]) -> Iterator[str]:
+    """Why the fault met nothing of the system, and where that is instead: a sentence for each node."""
+    for node, use in _uses(found):
+        if use.get(STORES_NOTHING) or FILES not in use:
+            continue
+        folders = use.get(WRITES_TO)
+        beside = ", ".join(map(str, folders)) if isinstance(folders, list | tuple) else ""
+        if not use[FILES]:
+            yield (f"{node} wrote nothing to its data folder (machine.data), which the fault hits"
+                   + (f"; it wrote to: {beside}" if beside else ""))  # fmt: skip
+        elif beside:
+            yield (f"nothing that {node} did with its data folder (machine.data) met the fault; beside that folder it "
+                   f"wrote to: {beside}")  # fmt: skip
+
+
+def _uses(found: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    uses = found.get(DISKS)
+    if isinstance(uses, Mapping):
+        yield from ((str(node), use) for node, use in uses.items() if isinstance(use, Mapping))
