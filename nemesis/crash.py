@@ -2,8 +2,9 @@
 is then what an operator does by the system's own manual (``Cluster.recover``). Beside them, where a system can, the end
 of all in order: whatever of it could not come to rest is killed then.
 
-Evidence: every program of the targets has ended. Of a power loss: the system had files on a disk. Nodes had come to rest where that was asked for; after the heal
-the machine is in another boot, or other processes run, somebody serves, and the ledger tells what was done by hand.
+Evidence: every program of the targets has ended; the system had files on a disk, where power was lost; nodes had come
+to rest where that was asked for. After the heal the machine is in another boot, or other processes run, somebody
+serves, and the ledger tells what was done by hand.
 """
 
 from __future__ import annotations

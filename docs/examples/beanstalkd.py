@@ -18,11 +18,11 @@ class Beanstalkd(stormproof.ShellSystem):
                           ("always", "never")),
     )
 
-    def files(self, machine):
-        return {"jobs/README": "beanstalkd's log\n"}
+    def stores_nothing(self, machine):
+        return "durability=never" if machine.option("durability") == "never" else ""
 
     def command(self, machine, program):
-        log = ["-b", "jobs", "-f", "0"] if machine.option("durability") == "always" else []
+        log = [] if self.stores_nothing(machine) else ["-b", machine.data, "-f", "0"]
         return ["beanstalkd", "-l", machine.address, "-p", str(self.port), *log]
 
     def connection(self, cluster):

@@ -20,13 +20,13 @@ class Redis(stormproof.ShellSystem):
                           ("always", "never")),
     )
 
-    def files(self, machine):
-        return {"values/README": "Redis' append-only file\n"}
+    def stores_nothing(self, machine):
+        return "durability=never" if machine.option("durability") == "never" else ""
 
     def command(self, machine, program):
-        keeps = "yes" if machine.option("durability") == "always" else "no"
-        return ["redis-server", "--bind", machine.address, "--port", str(self.port), "--dir", "values", "--save", "",
-                "--appendonly", keeps, "--appendfsync", "always", "--protected-mode", "no"]
+        keeps = "no" if self.stores_nothing(machine) else "yes"
+        return ["redis-server", "--bind", machine.address, "--port", str(self.port), "--dir", machine.data,
+                "--save", "", "--appendonly", keeps, "--appendfsync", "always", "--protected-mode", "no"]
 
     def connection(self, cluster):
         return Connection()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
 import random
@@ -11,7 +12,7 @@ import shlex
 from nodes.stomp import Frame, Parser, ProtocolError, encode
 from nodes.systems.catalog import SYSTEMS
 from nodes.systems.reference.admin_connection import AdminConnection
-from stormproof.contracts.backend import Backend, DiskFault, Disks, PowerControl, Shells
+from stormproof.contracts.backend import DEAD, Backend, DiskFault, Disks, DiskUse, PowerControl, Shells
 from stormproof.contracts.cluster import MAIN, Cluster, Deployment
 from stormproof.contracts.demands import Demands
 from stormproof.contracts.topology import Topology
@@ -119,22 +120,33 @@ async def check_power(backend: Backend) -> None:
 
 
 async def check_disk(backend: Backend) -> None:
-    """Each fault of a disk shows to programs, is counted, and is gone when it is healed."""
+    """Each fault of a disk shows to programs, is counted if they are the system's, and is gone when it is healed."""
     assert isinstance(backend, Disks) and isinstance(backend, Shells)
     data = shlex.quote(backend.data_dir("n1"))
-    write = f"dd if=/dev/zero of={data}/file bs=20000 count=1 conv=fsync 2>&1"
-    assert (await backend.exec("n1", write)).status == 0 and await backend.probe_disk("n1") == "ok"
+    await backend.upload("n1", bytes(5000), f"{backend.data_dir('n1')}/placed")
+    assert (await backend.exec("n1", f"{_dd(backend, 'placed-too')} && sync -f {data}")).status == 0
+    assert await backend.disk_use("n1") == DiskUse(0, 0, 0), "what the harness writes is not the system's"
+    for kind in ("corrupt", "empty", "lose-unsynced"):
+        before = (await backend.exec("n1", f"cat {data}/* | md5sum")).output
+        await backend.set_disk("n1", DiskFault(kind))
+        assert await backend.disk_fault_count("n1") == 0, kind
+        await backend.set_disk("n1", None)
+        assert kind != "corrupt" or (await backend.exec("n1", f"cat {data}/* | md5sum")).output == before
+    assert "1+0 records out" in await written(backend) and await backend.probe_disk("n1") == "ok"
+    use = await backend.disk_use("n1")
+    assert use.files == 1 and use.writes and use.syncs, use
     for kind, word, probe in (("full", "No space left", "failed"), ("write-error", "Input/output error", "failed"),
                               ("sync-error", "Input/output error", "failed"), ("slow", "1+0 records out", "slow")):
         await backend.set_disk("n1", DiskFault(kind, 0.05))
         assert await backend.disk_fault_count("n1") == 0
         assert await backend.probe_disk("n1") == probe, kind
-        assert await backend.disk_fault_count("n1") == 0, "the probe is not counted"
-        assert word in (await backend.exec("n1", write)).output, kind
+        assert word in (await backend.exec("n1", _dd(backend, "file"))).output, kind
+        assert await backend.disk_fault_count("n1") == 0, "neither the probe nor the harness is counted"
+        assert word in await written(backend), kind
         assert await backend.disk_fault_count("n1") >= 1
         assert await backend.probe_disk("n2") == "ok", "another machine's disk is right"
         await backend.set_disk("n1", None)
-        assert (await backend.exec("n1", write)).status == 0 and await backend.probe_disk("n1") == "ok", kind
+        assert "1+0 records out" in await written(backend) and await backend.probe_disk("n1") == "ok", kind
         assert await backend.disk_fault_count("n1") >= 1, "the latest fault's count stays"
     before = (await backend.exec("n1", f"md5sum < {data}/file")).output
     await backend.set_disk("n1", DiskFault("corrupt"))
@@ -146,6 +158,53 @@ async def check_disk(backend: Backend) -> None:
     assert (await backend.exec("n1", f"ls -A {data}")).output == ""
     for kind in ("lose-unsynced", "torn"):
         await lost_when_killed(backend, kind)
+
+
+def _dd(backend: Backend, name: str) -> str:
+    return f"dd if=/dev/zero of={shlex.quote(backend.data_dir('n1'))}/{name} bs=20000 count=1 conv=fsync 2>&1"
+
+
+async def written(backend: Backend) -> str:
+    """What a program of the system says that writes a file of n1 and syncs it."""
+    assert isinstance(backend, Shells)
+    log = f"{backend.node_dir('n1')}/dd"
+    await backend.exec("n1", f"rm -f {shlex.quote(log)}")
+    await backend.start("n1", "dd", ["sh", "-c", _dd(backend, "file")], log)
+    for _ in range(500):
+        if (await backend.process("n1", "dd")).state == DEAD:
+            return (await backend.exec("n1", f"cat {shlex.quote(log)}")).output
+        await asyncio.sleep(0.02)
+    raise AssertionError("it does not end")
+
+
+async def check_elsewhere(backend: Backend) -> None:
+    """The folders beside the disk that a program writes to are found: files that it keeps open, and files that it
+    writes and closes; not what it prints to, nor what the harness writes."""
+    assert isinstance(backend, Disks) and isinstance(backend, Shells)
+    base = backend.node_dir("n1")
+    assert await backend.writes_to("n1") == ()
+    await backend.upload("n1", b"placed", f"{base}/placed/file")
+    await backend.exec("n1", "mkdir -p /var/tmp/stormproof-elsewhere")
+    script = ("mkdir -p jobs closed; exec 5>jobs/log 6>/var/tmp/stormproof-elsewhere/log 7>data/log; echo a >closed/x; "
+              "echo b >&5; echo c; echo d >&7; exec sleep 1000")  # fmt: skip
+    await backend.start("n1", MAIN, ["sh", "-c", script], f"{base}/broker.log")
+    for _ in range(300):
+        found = await backend.writes_to("n1")
+        if len(found) == 3:
+            break
+        await asyncio.sleep(0.05)
+    assert set(found) == {"closed", "jobs", "/var/tmp/stormproof-elsewhere"}, found
+    assert (await backend.disk_use("n1")).files == 1
+    async with contextlib.aclosing(backend.usage("n1", 0.2)) as told:  # type: ignore[attr-defined]
+        await backend.exec("n1", "head -c 3000000 /dev/urandom >/var/tmp/stormproof-elsewhere/log; "
+                                 f"head -c 2000000 /dev/urandom >{shlex.quote(base)}/jobs/log")  # fmt: skip
+        for _ in range(300):
+            if ((await anext(told)).disk or 0) >= 5_000_000:
+                break
+        else:
+            raise AssertionError("what is elsewhere does not count")
+    await backend.kill("n1", MAIN)
+    await backend.exec("n1", "rm -r /var/tmp/stormproof-elsewhere")
 
 
 async def lost_when_killed(backend: Backend, kind: str) -> None:

@@ -47,6 +47,31 @@ def content(store: Store, name: str) -> bytes | None:
     return path.read_bytes() if path.exists() else None
 
 
+def test_what_the_harness_placed_is_not_damaged(store: Store) -> None:
+    """And is not held for the system, until the system writes into it; a number that is used again is another file."""
+    placed = os.open(store.path("/placed"), os.O_RDWR | os.O_CREAT, 0o600)
+    store.created("/placed")
+    store.write(placed, b"by the harness", 0, system=False)
+    assert store.held() == [] and store.corrupt() == 0
+    fd = synced(store, "/log", b"by the system")
+    assert store.held() == [store.path("/log")]
+    assert store.corrupt() == 1
+    assert content(store, "/placed") == b"by the harness" and content(store, "/log") != b"by the system"
+    number = os.fstat(fd).st_ino
+    os.close(fd)
+    store.unlink("/log")
+    store.sync_names()
+    for i in range(50):
+        again = os.open(store.path(f"/{i}"), os.O_RDWR | os.O_CREAT, 0o600)
+        store.created(f"/{i}")
+        store.write(again, b"by the harness", 0, system=False)
+        if os.fstat(again).st_ino == number:
+            break
+    assert store.held() == []
+    store.write(placed, b"now of the system", 0)
+    assert store.held() == [store.path("/placed")]
+
+
 def test_a_sync_keeps_and_a_write_alone_does_not(store: Store) -> None:
     fd = synced(store, "/log", b"one\n")
     store.write(fd, b"two\n", 4)

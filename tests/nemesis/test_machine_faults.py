@@ -150,8 +150,8 @@ async def test_a_fault_of_a_disk_that_the_system_does_not_use_is_not_confirmed(
     found = {**injected.found, **healed.found}
     told = list(unused(found)) + list(stores_nothing(found))
     node = plan.targets[0]
-    assert told[0] == (f"{node} stores nothing on its disk: {reason}" if reason else
-                       f"{node} wrote nothing to its data folder (machine.data), which the fault hits; it wrote to: jobs")
+    assert told[0] == (f"{node} stores nothing on its disk: {reason}" if reason else f"{node} wrote nothing to its "
+                       "data folder (machine.data), which the fault hits; it wrote to: jobs")  # fmt: skip
 
 
 @pytest.mark.requirement("H5", part=True)

@@ -35,6 +35,14 @@ class Mosquitto(ShellSystem):
         Option("autosave_on_changes", False, "whether autosave_interval counts changes instead of seconds"),
     )
 
+    def stores_nothing(self, machine: Machine) -> str:
+        """Without persistence there is memory alone, and so there is until the interval is over for the first time."""
+        if not machine.option("persistence"):
+            return "persistence=False"
+        interval = float(str(machine.option("autosave_interval")))
+        late = not machine.option("autosave_on_changes") and interval > machine.cluster.test.time_limit
+        return f"autosave_interval={interval:g}: nothing is written before that" if late else ""
+
     def command(self, machine: Machine, program: str) -> Sequence[str]:
         """The broker, by its file."""
         return ["mosquitto", "-c", f"{machine.folder}/mosquitto.conf"]

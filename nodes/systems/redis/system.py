@@ -67,6 +67,10 @@ class Redis(ShellSystem):
         """The server, and the sentinel beside it."""
         return (MAIN, SENTINEL) if machine.option("mode") == SENTINEL else (MAIN,)
 
+    def stores_nothing(self, machine: Machine) -> str:
+        """Without the log of all writes there is memory alone: snapshots are off."""
+        return "appendonly=no" if machine.option("appendonly") == "no" else ""
+
     def command(self, machine: Machine, program: str) -> Sequence[str]:
         """Both read a file, and write to it what changes."""
         name = SENTINEL if program == SENTINEL else "server"
