@@ -40,14 +40,14 @@ faults: setup ## table of faults and backends, by runs of each (half an hour); t
 
 soak: ## slow tests: many seeds, many histories (hours); those that need a quiet machine come last, one by one
 	@scripts/setup test
-	@status=0; \
+	@status=0; export STORMPROOF_RECORD=$(abspath docs/outcomes.json); \
 	$(PY) -m pytest -m "soak and not alone" -n auto --maxprocesses 4 --timeout 3600 --durations 30 || status=1; \
 	$(PY) -m pytest -m "soak and alone" --timeout 3600 || status=1; \
 	(cd checkers/porcupine-py && $(abspath $(PY)) -m pytest -m soak --timeout 3600) || status=1; \
 	exit $$status
 
 reproduce: setup ## published misbehaviours of real systems, five times each, and their twins
-	@$(VENV)/bin/stormproof reproduce --all --times 5
+	@$(VENV)/bin/stormproof reproduce --all --times 5 --record
 
 requirements: ## rows of docs/REQUIREMENTS.md and the tests that prove them, with their last outcome
 	@scripts/setup test

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import os
 import signal
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,10 +13,11 @@ from typing import Any
 import docker
 import pytest
 from docker.errors import DockerException
+from outcome_record import Outcome, newer, outcome_now, write_record
 
 from harness.bench.ssh_test_hosts import SshTestHosts, running_hosts, why_not
 
-OUTCOMES = "stormproof/outcomes"
+OUTCOMES = "stormproof/last_outcomes"
 
 # Tests that one process of `make test` takes, one after the other, while the others do the rest. Runs of whole clusters
 # wait more than they compute, and are at their best when no other cluster runs beside them; the others share what is
@@ -56,8 +58,29 @@ def pytest_configure(config: pytest.Config) -> None:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+@functools.cache
+def rows_of_clauses() -> dict[str, set[str]]:
+    """Test, or parametrised test without its brackets -> the rows of which it proves a clause."""
+    table = tomllib.loads((Path(__file__).parents[1] / "docs" / "requirements.toml").read_text(encoding="utf-8"))
+    found: dict[str, set[str]] = {}
+    for row, clauses in table.items():
+        for test in (test for proof in clauses.values() if isinstance(proof, list) for test in proof):
+            found.setdefault(test, set()).add(row)
+    return found
+
+
+def mark_clauses(item: pytest.Item) -> None:
+    """Have a test carry the rows of which docs/requirements.toml names it for a clause."""
+    named = rows_of_clauses()
+    rows = named.get(item.nodeid, set()) | named.get(item.nodeid.partition("[")[0], set())
+    for row in sorted(rows - {mark.args[0] for mark in item.iter_markers("requirement")}):
+        item.add_marker(pytest.mark.requirement(row, part=True))
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Soak tests run only when asked for by ``-m soak``."""
+    for item in items:
+        mark_clauses(item)
     if "soak" not in (config.option.markexpr or ""):
         kept = [item for item in items if not item.get_closest_marker("soak")]
         config.hook.pytest_deselected(items=[item for item in items if item not in kept])
@@ -87,19 +110,27 @@ def why_no_docker() -> str | None:
 
 
 class Outcomes:
-    """What came of the tests that prove a requirement, those of other processes as well."""
+    """What came of the tests that prove a requirement, those of other processes as well.
+
+    The cache of this machine keeps all of them. Those of soak tests also go to the file that the variable
+    STORMPROOF_RECORD names, after each test: a soak that is ended by force has its record.
+    """
 
     def __init__(self) -> None:
-        self.fresh: dict[str, str] = {}
+        self.fresh: dict[str, Outcome] = {}
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        if "requirement" in report.keywords and (report.when == "call" or report.outcome != "passed"):
-            self.fresh[report.nodeid] = report.outcome
+        if "requirement" not in report.keywords or not (report.when == "call" or report.outcome != "passed"):
+            return
+        self.fresh[report.nodeid] = outcome_now(report.outcome)
+        record = os.environ.get("STORMPROOF_RECORD")
+        if record and "soak" in report.keywords:
+            write_record(Path(record), {report.nodeid: self.fresh[report.nodeid]})
 
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
         cache = getattr(session.config, "cache", None)  # not there with -p no:cacheprovider
         if cache is not None and self.fresh:
-            cache.set(OUTCOMES, {**cache.get(OUTCOMES, {}), **self.fresh})
+            cache.set(OUTCOMES, newer(cache.get(OUTCOMES, {}), self.fresh))
 
 
 @pytest.fixture(scope="session")

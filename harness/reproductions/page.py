@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 import statistics
 from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from harness.reproductions.checkout import commit_of
 from harness.reproductions.recipes import FAILS, TWIN, Recipe
 from harness.reproductions.run import Outcome
 from stormproof.errors import UsageError
@@ -26,10 +28,11 @@ from `nodes/systems/*/reproductions.toml`, what was seen from `docs/reproduction
 ```sh
 stormproof reproduce                        # what there is
 stormproof reproduce redis-D2 --times 3     # one of them, and its twin
-stormproof reproduce --all --times 5        # all; also `make reproduce`
+stormproof reproduce --all --times 5        # all; `make reproduce` also records them
 ```
 
-*Seen* is how many runs came out as expected, of how many; *time* the median of one run, with set-up and checks.
+*Seen* is how many runs came out as expected, of how many, with the date and the commit of the record; *time* the
+median of one run, with set-up and checks.
 """
 
 
@@ -49,6 +52,7 @@ def note_seen(outcome: Outcome, path: Path) -> None:
                 "seconds": round(statistics.median(each.seconds for each in tries)),
                 "confirmed": round(statistics.median(each.confirmed for each in tries)),
                 "sentence": next((each.sentence for each in tries if each.shows(arm)), tries[0].sentence),
+                "date": datetime.now(UTC).date().isoformat(), "commit": commit_of(DOCS.parent),
             }  # fmt: skip
     try:
         path.write_text(json.dumps(seen, indent=1, sort_keys=True) + "\n", encoding="utf-8")
@@ -90,9 +94,9 @@ def _section(recipe: Recipe, seen: Mapping[str, Any]) -> list[str]:
         expected = f"invalid: {', '.join(arm.expected)}" if arm.expected else "valid"
         title = f"{arm.name}: {arm.title}" if arm.title else arm.name
         found = {backend: arms[arm.name] for backend, arms in sorted(seen.items()) if arm.name in arms}
-        counts = "; ".join(f"{_count(each)} on {backend}" for backend, each in found.items()) or "not run yet"
+        counts = "; ".join(f"{_count(each)} on {backend}{_recorded(each)}" for backend, each in found.items())
         sentence = next((each["sentence"] for each in found.values()), "")
-        lines.append(f"| {title} | `{settings}` | {expected} | {counts} | {sentence} |")
+        lines.append(f"| {title} | `{settings}` | {expected} | {counts or 'not run yet'} | {sentence} |")
     return lines
 
 
@@ -102,3 +106,7 @@ def _count(arm: Mapping[str, Any] | None) -> str:
 
 def _time(arm: Mapping[str, Any] | None) -> str:
     return "" if arm is None else f"{arm['seconds']} s"
+
+
+def _recorded(arm: Mapping[str, Any]) -> str:
+    return f" ({arm['date']}, {arm['commit']})" if "date" in arm else ""

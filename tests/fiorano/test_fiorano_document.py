@@ -202,7 +202,7 @@ def test_the_lock_file_names_nobody_when_nobody_holds_the_lock(tmp_path: Path) -
 
 @pytest.mark.requirement("F3", part=True)
 def test_a_gateway_that_starts_again_empties_the_name_of_a_holder_that_is_gone(tmp_path: Path) -> None:
-    """Whoever held the lock when the gateway was killed may hold it until its lease has ended, and nobody after that."""
+    """The holder of before may hold the lock until its lease has ended; then nobody does."""
     with running(tmp_path) as pair:
         pair.until(lambda: pair.holder() == "n1")
         pair.kill("gateway", *SERVERS)
@@ -260,6 +260,33 @@ def test_what_a_broken_off_synchronisation_has_brought_does_not_come_back(tmp_pa
         pair.kill("n1")
         pair.until(lambda: pair.states() == {"n2": "STANDALONE"})
         assert pair.depth("n2") == 3
+
+
+@pytest.mark.requirement("F8", part=True)
+def test_status_is_replicated_too(tmp_path: Path) -> None:
+    """Who subscribed, what is unacknowledged, and how often it was delivered, at the server that takes over."""
+    queue = {"id": "q", "destination": QUEUE, "ack": "client-individual"}
+    topic = {"id": "t", "destination": "/topic/t", "ack": "client-individual", "x-durable": "mine", "receipt": "here"}
+    with running(tmp_path) as pair:
+        pair.fill("n1", 1)
+        with Client(pair.clients["n1"]) as client:
+            client.write("SUBSCRIBE", topic)
+            assert client.frame().command == "RECEIPT"
+            client.write("SUBSCRIBE", queue)
+            assert client.frame().headers.get("redelivered") is None
+        with Client(pair.clients["n1"]) as client:
+            client.write("SUBSCRIBE", queue)
+            assert client.frame().headers["x-redeliveries"] == "1"
+            pair.kill("n1")  # while that client has the message
+        pair.until(lambda: pair.states() == {"n2": "STANDALONE"})
+        with Client(pair.clients["n2"]) as client:
+            client.write("SUBSCRIBE", queue)
+            message = client.frame().headers
+            assert (message["redelivered"], message["x-redeliveries"]) == ("true", "2")
+            client.write("SEND", {"destination": "/topic/t", "receipt": "sent"}, b"to whom subscribed at n1")
+            assert client.frame().headers["receipt-id"] == "sent"
+            client.write("SUBSCRIBE", topic)
+            assert {client.frame().command, client.frame().command} == {"RECEIPT", "MESSAGE"}
 
 
 @pytest.mark.requirement("F7", part=True)

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import re
 
 import pytest
 from fiorano_sim import EnterpriseServer, simulate
 
 from nodes.reference.designs.fiorano.active import ActiveSide
-from nodes.reference.designs.fiorano.states import ACTIVE, ACTIVE_TRANSITION, PASSIVE, STANDALONE, WAITING
+from nodes.reference.designs.fiorano.messages import Hello
+from nodes.reference.designs.fiorano.server import Server
+from nodes.reference.designs.fiorano.states import ACTIVE, ACTIVE_TRANSITION, DEAD, PASSIVE, STANDALONE, WAITING
 from nodes.systems.fiorano.cluster import CHANNEL
 from stormproof.contracts.cluster import MAIN
 from stormproof.contracts.system import GATEWAY
@@ -210,6 +213,35 @@ def test_both_wait_and_the_newer_repository_wins(replaced: bool) -> None:
         assert await server.drain("n1", 1) == ["one"]
 
     simulate(scenario, invariants="false")
+
+
+@pytest.mark.requirement("F4", part=True)
+def test_every_change_of_state_is_told_to_the_peer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the state before it, while the channel carries: each line of a server's log was heard by the other one."""
+    heard: list[tuple[bool, str, str]] = []
+    take = Server.take_hello
+
+    def noted(self: Server, hello: Hello) -> None:
+        heard.append((hello.primary, hello.state, hello.before))
+        take(self, hello)
+
+    monkeypatch.setattr(Server, "take_hello", noted)
+
+    async def scenario(server: EnterpriseServer) -> None:
+        await server.begin()
+        await server.kill("n2")
+        await server.until("n1", STANDALONE)
+        await server.start("n2")
+        await server.until("n1", ACTIVE)
+        await server.until("n2", PASSIVE)
+        await server.stays("n1", ACTIVE, 1.0)
+        for node in ("n1", "n2"):
+            changes = re.findall(r"state present=(\w+) previous=(\w+).* peer=(\w+)", await server.log(node))
+            told = [(node == "n1", state, before) for state, before, peer in changes if peer != DEAD]
+            assert len(told) >= 4
+            assert set(told) <= set(heard)
+
+    simulate(scenario)
 
 
 @pytest.mark.requirement("F5", part=True)

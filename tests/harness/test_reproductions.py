@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import subprocess
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
 
 from harness.cli import app
-from harness.reproductions.page import note_seen, read_seen, reproductions_page
+from harness.reproductions.checkout import commit_of
+from harness.reproductions.page import SEEN_FILE, note_seen, read_seen, reproductions_page
 from harness.reproductions.recipes import FAILS, TWIN, find_recipe, read_recipes, recipes
 from harness.reproductions.run import Outcome, Try, confirmed_of
 from stormproof.errors import UsageError
@@ -123,7 +126,8 @@ def test_the_page_tells_what_was_seen(tmp_path: Path) -> None:
     note_seen(found, seen)
     page = reproductions_page([found.recipe], read_seen(seen))
     assert "| `redis-X1` on local | t | f | 3 of 3 | 2 of 2 | 20 s |" in page
-    assert "| fails | `appendonly=no` | invalid: lost | 3 of 3 on local | invalid. |" in page
+    today, commit = datetime.now(UTC).date().isoformat(), commit_of(SEEN_FILE.parents[1])
+    assert f"| fails | `appendonly=no` | invalid: lost | 3 of 3 on local ({today}, {commit}) | invalid. |" in page
     seen.write_text("{")
     with pytest.raises(UsageError, match=r"seen\.json.*record again"):
         read_seen(seen)
@@ -151,3 +155,23 @@ def test_without_a_name_they_are_listed() -> None:
 def test_find_recipe_knows_only_what_there_is() -> None:
     with pytest.raises(UsageError, match="there are: "):
         find_recipe("x", recipes())
+
+
+def test_an_outcome_names_the_commit_of_a_checkout(tmp_path: Path) -> None:
+    def git(*words: str) -> str:
+        who = ("-c", "user.name=x", "-c", "user.email=x@example.org")
+        return subprocess.run(("git", "-C", str(tmp_path), *who, *words), check=True, capture_output=True,
+                              text=True).stdout.strip()  # fmt: skip
+
+    assert commit_of(tmp_path / "nowhere") == "unknown"
+    git("init", "-q")
+    (tmp_path / "docs").mkdir()
+    for name in ("a", "docs/outcomes.json"):
+        (tmp_path / name).write_text("one")
+    git("add", "-A")
+    git("commit", "-q", "-m", "x")
+    commit = git("rev-parse", "--short=8", "HEAD")
+    (tmp_path / "docs" / "outcomes.json").write_text("two")
+    assert commit_of.__wrapped__(tmp_path) == commit
+    (tmp_path / "a").write_text("two")
+    assert commit_of.__wrapped__(tmp_path) == f"{commit}+"
