@@ -235,9 +235,10 @@ def update_run(run_dir: Path, **changes: Any) -> dict[str, Any]:
 
 def with_seal(data: Mapping[str, Any]) -> dict[str, Any]:
     """A description with its seal, if its run has ended and its format has one."""
+    fields = {name: value for name, value in data.items() if name != SEAL}
     if data.get("status") == RUNNING or data["schema"] < SEALED_SINCE:
-        return dict(data)
-    return {**data, SEAL: description_sha256(data)}
+        return fields
+    return {**fields, SEAL: description_sha256(fields)}
 
 
 def description_sha256(data: Mapping[str, Any]) -> str:

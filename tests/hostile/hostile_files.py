@@ -5,6 +5,7 @@ Each target allows the errors by which its reader tells a person what is wrong, 
 
 from __future__ import annotations
 
+import contextlib
 import json
 import struct
 import tempfile
@@ -15,6 +16,8 @@ from typing import Any
 
 from hostile_fuzz import Target
 from hostile_histories import JSON_WORDS
+
+from stormproof.run_folder import with_seal
 
 
 def _folder() -> Path:
@@ -120,6 +123,8 @@ def run_json() -> Target:
 
     def run(data: bytes) -> None:
         path.write_bytes(data)
+        with contextlib.suppress(ValueError, KeyError, TypeError, RecursionError):
+            path.write_text(json.dumps(with_seal(json.loads(data))))  # else the seal alone would refuse it
         _judged(run_dir)
 
     return Target(run, [path.read_bytes()], ("checkers/", "stormproof/"), (), True)
@@ -137,7 +142,7 @@ def ledger() -> Target:
     def run(data: bytes) -> None:
         path.write_bytes(data)
         info["ledger_sha256"] = ledger_sha256(path)
-        (run_dir / "run.json").write_text(json.dumps(info))
+        (run_dir / "run.json").write_text(json.dumps(with_seal(info)))
         _judged(run_dir)
 
     return Target(run, [path.read_bytes(), path.read_bytes() + more], ("checkers/", "stormproof/"), (), True)

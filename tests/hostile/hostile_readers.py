@@ -13,6 +13,7 @@ from typing import Any
 from hostile_files import run_folder
 
 from stormproof.errors import EXIT_OF, StormproofError
+from stormproof.run_folder import with_seal
 
 REFUSED = 3
 
@@ -38,10 +39,10 @@ def porcupine(path: Path, *options: str, model: str = "cas-register") -> Outcome
     """The command ``porcupine check``."""
     from porcupine.cli import main
 
-    told = io.StringIO()
-    with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(told):
+    verdict, told = io.StringIO(), io.StringIO()
+    with contextlib.redirect_stdout(verdict), contextlib.redirect_stderr(told):
         status = main(["check", "--model", model, "--max-history", "1M", *options, str(path)])
-    return Outcome(status, told.getvalue().removesuffix("\n"))
+    return Outcome(status, (told.getvalue() or verdict.getvalue()).removesuffix("\n"))
 
 
 @dataclass(frozen=True)
@@ -72,7 +73,7 @@ def sign_ledger(run_dir: Path) -> None:
 
     info = json.loads((run_dir / "run.json").read_text())
     info["ledger_sha256"] = hashlib.sha256((run_dir / "ledger.jsonl").read_bytes()).hexdigest()
-    (run_dir / "run.json").write_text(json.dumps(info))
+    (run_dir / "run.json").write_text(json.dumps(with_seal(info)))
 
 
 def checked(run_dir: Path) -> Outcome:
@@ -86,7 +87,7 @@ def checked(run_dir: Path) -> Outcome:
         if history.is_file() and (run_dir / "run.json").is_file():
             info = json.loads((run_dir / "run.json").read_text())
             info["history_file_sha256"] = hashlib.sha256(history.read_bytes()).hexdigest()
-            (run_dir / "run.json").write_text(json.dumps(info))
+            (run_dir / "run.json").write_text(json.dumps(with_seal(info)))
     verdict = check_run(run_dir)
     if verdict.damage is not None:
         assert verdict.verdict == "unknown"

@@ -63,15 +63,15 @@ def test_some_faults_outlast_the_time_to_serve(system: str) -> None:
 
 def test_what_is_drawn_is_declared() -> None:
     of_systems: set[str] = set()
+    of_workloads = {option.name for entry in WORKLOADS for option in WORKLOADS.load(entry.name).options}
     of_faults = {option.name for name in FAULTS.names() for option in FAULTS.load(name).options}
     for system in DESIGNS:
         tested = SYSTEMS.load(system)
         known = {option.name for option in tested.options}
-        assert {draw.name for draw in tested.drawing.draws} <= known | of_faults
+        assert {draw.name for draw in tested.drawing.draws} <= known | of_faults | of_workloads
         assert set(tested.drawing.timeouts) <= known
         of_systems |= known
-    declared = {option.name for entry in WORKLOADS for option in WORKLOADS.load(entry.name).options}
-    assert {draw.name for entry in WORKLOADS for draw in WORKLOADS.load(entry.name).draws} <= declared | of_systems
+    assert {draw.name for entry in WORKLOADS for draw in WORKLOADS.load(entry.name).draws} <= of_workloads | of_systems
 
 
 def test_what_is_given_stays() -> None:

@@ -150,7 +150,7 @@ def test_files_of_transactions(tmp_path, capsys):
     file.write_text("{:process 0 :type :invoke :f :txn :value [[:r :x]]}\n")
     capsys.readouterr()
     assert main(command) == 3
-    assert ":1: a part of a transaction is [r or w, key, value], not ['r', 'x']" in capsys.readouterr().err
+    assert ":1: a part of a transaction is [r or w, key, value], not [:r, :x]" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
