@@ -54,9 +54,9 @@ def demand_whole(run_dir: Path, info: Mapping[str, Any], schema: object) -> None
     for number, phase in enumerate(info.get("phases") or ()):
         _demand(where, f"phases[{number}].", phase, _PHASE, ())
     if info.get("recovery") is not None:
-        _demand(where, "recovery.", info["recovery"], {**_RECOVERY, **_AFTER_REPAIR}, (*_AFTER_REPAIR,))
+        _demand(where, "recovery.", info["recovery"], {**_RECOVERY, **_AFTER_REPAIR}, ("unsure", *_AFTER_REPAIR))
         if (after := info["recovery"].get("after_repair")) is not None:
-            _demand(where, "recovery.after_repair.", after, _RECOVERY, ())
+            _demand(where, "recovery.after_repair.", after, _RECOVERY, ("unsure",))
 
 
 def _demand(where: Path, prefix: str, data: Any, kinds: Mapping[str, Kind], optional: Any) -> None:
@@ -208,7 +208,8 @@ _BACKEND: Mapping[str, Kind] = {
     "name": _TEXT, "in_process": _TRUTH, "lateness": ("a number or null", _or_null(_is_number)),
 }  # fmt: skip
 _PHASE: Mapping[str, Kind] = {"name": _TEXT, "start": _TIME, "end": ("a time or null", _or_null(_TIME[1]))}
-_RECOVERY: Mapping[str, Kind] = {"healthy": _TRUTH, "seconds": _NUMBER, "bound": _NUMBER, "state": _TEXT}
+_RECOVERY: Mapping[str, Kind] = {"healthy": _TRUTH, "seconds": _NUMBER, "bound": _NUMBER, "state": _TEXT,
+                                   "unsure": _TRUTH}  # fmt: skip
 _AFTER_REPAIR: Mapping[str, Kind] = {"after_repair": _OBJECT, "repair_errors": ("a list of texts", _is_texts)}
 
 _OPTIONAL = ("statuses", "exemptions", "subject", "phases", "recovery", "livelock", "invariant_broken",

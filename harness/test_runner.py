@@ -469,10 +469,12 @@ class TestRunner:
         try:
             healthy = await self.cluster.await_healthy(bound)
             state = "" if healthy else self._unsaid(await self.cluster.describe())
+            unsure = bool(self.cluster.unsure)
         except Exception as error:  # a mistake in a hook of a plug-in must not cost the run its verdict
             logger.exception("%s: looking at it failed", self.test.system)
-            healthy, state = False, f"looking at it failed: {type(error).__name__}: {error}"
-        return {"healthy": healthy, "seconds": (self.clock() - start) / SECOND, "bound": bound, "state": state}
+            healthy, unsure, state = False, True, f"looking at it failed: {type(error).__name__}: {error}"
+        return {"healthy": healthy, "seconds": (self.clock() - start) / SECOND, "bound": bound, "state": state,
+                **({"unsure": True} if unsure else {})}  # fmt: skip
 
     async def _repair(self) -> None:
         """Do what an operator would, by the system's own manual, and see whether the cluster is healthy then."""

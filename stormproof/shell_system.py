@@ -222,8 +222,6 @@ class ShellCluster(Cluster):
         self.system = system
         roles = {helper.name: helper.role for helper in self.topology.helpers}
         self._patience = HOOK_SECONDS * timeout_scale(self.backend)
-        self._unsure = ""
-        """What is wrong with the hook that says whether the system is healthy."""
         self._machines = {name: Machine(name, roles.get(name, ""), self) for name in self.topology.machines}
 
     def machine(self, name: str) -> Machine:
@@ -277,17 +275,17 @@ class ShellCluster(Cluster):
 
     def healthy(self, statuses: Sequence[NodeStatus]) -> bool:
         """As the system says; it is not while its hook fails."""
-        self._unsure = ""
+        self.unsure = ""
         try:
             return bool(self.system.healthy(statuses))
         except errors_of_others() as error:
-            self._unsure = f"healthy() failed: {reason(error)} ({place_of(error)})"
+            self.unsure = f"healthy() failed: {reason(error)} ({place_of(error)})"
             return False
 
     async def describe(self) -> str:
         """One line on every machine, and why nobody knows whether all is well."""
         told = await super().describe()
-        return f"{self._unsure}; {told}" if self._unsure else told
+        return f"{self.unsure}; {told}" if self.unsure else told
 
     async def prepare(self) -> None:
         """As the system says."""

@@ -15,16 +15,17 @@ from stormproof.contracts.fault import LOSES_SYNCED
 from stormproof.history.ledger import FaultWindow
 from stormproof.vocabulary import ANY, shown_service
 
-STATE, ERRORS = "state", "repair_errors"
-"""Details of an anomaly: what the nodes say, and what went wrong with repairs."""
+STATE, ERRORS, UNSURE = "state", "repair_errors", "unsure"
+"""What the nodes say, what went wrong with repairs, and whether what tells of health failed itself."""
 
 
 def check(run: Run) -> CheckOutcome:
     """Violated when the cluster was not healthy within the bound after the last heal, or, on real nodes, after the
     repair; the anomaly tells the state of each node then.
 
-    Unknown when the run did not get that far. On real nodes unknown as well after faults that took synced data, or that
-    could not be healed: then nobody promises that a cluster serves again.
+    Unknown when the run did not get that far, and when what tells whether the system is healthy failed itself: that is
+    no fact about the system. On real nodes unknown as well after faults that took synced data, or that could not be
+    healed: then nobody promises that a cluster serves again.
     """
     found = run.info.get("recovery")
     if not found:
@@ -36,6 +37,8 @@ def check(run: Run) -> CheckOutcome:
         text = f"the cluster was healthy {float(last['seconds']):.3g} s after {since}{_repair_errors(run)}"
         return CheckOutcome(VALID, 0, text, (), figures)
     text = never_again(run, last)
+    if last.get(UNSURE):
+        return CheckOutcome(UNKNOWN, 0, f"{text}; not judged, since nobody knows whether it was healthy", (), figures)
     if not run.in_process and (excuse := _excuse(run)):
         return CheckOutcome(UNKNOWN, 0, f"{text}; not judged, since {excuse}", (), figures)
     detail = {"seconds": float(last["seconds"]), "bound": float(last["bound"]), STATE: last["state"]}

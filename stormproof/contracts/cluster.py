@@ -102,6 +102,8 @@ class Cluster(ABC):
         self.helped_since: float | None = None
         """When an operator first acted (time of the event loop), of what ``repair`` has not told yet; None if nobody
         did."""
+        self.unsure = ""
+        """Why nobody knows whether the system is healthy, where what would tell fails itself."""
         self.own_names: set[str] = set()
         """What clients of this run use there; ``leave`` deletes it."""
         if self.attached:

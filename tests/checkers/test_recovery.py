@@ -55,6 +55,16 @@ def test_it_is_judged_after_the_repair() -> None:
     assert outcome({**ILL, "after_repair": WELL}, backend="sim").verdict == INVALID
 
 
+def test_a_hook_that_fails_is_no_fact_about_the_cluster() -> None:
+    """Neither after the heal nor after the repair, and for whoever simulates as well."""
+    unsure = {**ILL, "unsure": True}
+    for found in (unsure, {**WELL, "after_repair": unsure}):
+        judged = outcome(found)
+        assert judged.verdict == UNKNOWN and "nobody knows" in judged.summary
+    assert outcome(unsure, backend="sim").verdict == UNKNOWN
+    assert outcome({**unsure, "after_repair": ILL}).verdict == INVALID
+
+
 @pytest.mark.parametrize("kind", Disk.kinds)
 def test_disks_that_lose_what_they_had_confirmed_excuse_it(kind: str) -> None:
     effects = Disk.kind_effects.get(kind, Disk.effects)

@@ -149,7 +149,7 @@ LATE_BUGS = [
     ("merges-lowest-first", "merge", "kill", 1), ("turns-of-twenty", "turn-1", "kill", 1),
     ("hello-late", "broadcast", "kill,partition", 12), ("ballots-rarely", "candidacy", "kill", 1),
     ("idle-timer-goes-on", "idle-client", "points", 3),
-    ("election-without-end", "election", "points,kill", 4), ("waits-for-all-replicas", "answered", "kill", 2),
+    ("election-without-end", "election", "points,kill", 4), ("waits-for-all-replicas", "answered", "kill", 21),
     ("dead-link-kept", "silent-link", "partition", 1), ("stood-still-adds-up", "believed", "power", 3),
     ("leaver-is-awaited", "leaver", "rolling", 3), ("standby-names-itself", "misdirects", "kill", 1),
 ]  # fmt: skip

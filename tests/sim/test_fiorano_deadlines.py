@@ -246,7 +246,7 @@ LATE: dict[str, tuple[str, dict[str, str], Callable[[Patch], None]]] = {
     "page": ("kill", {}, pages_not_counted),
     "completion": ("kill", {}, pages_not_counted),
     "overdue": ("kill", {"heartbeat": "1"}, undecided),
-    "broadcast": ("kill", {}, not_broadcast),
+    "broadcast": ("kill", {"client_order": "nearest-first"}, not_broadcast),
     "sign-of-life": ("kill", {}, seldom_alive),
     "silent-channel": ("channel", {"fault_duration": "4"}, long_silence),
     "unnamed": ("kill", {}, nobody_named),
@@ -263,7 +263,7 @@ LATE: dict[str, tuple[str, dict[str, str], Callable[[Patch], None]]] = {
     "database-look": ("kill", {"mode": "shared"}, database_not_asked),
     "database": ("partition", {"mode": "shared"}, lost_for_long),
     "database resting": ("partition", {"mode": "shared"}, rests_at_once),
-    "database-lost": ("shared-db", {"mode": "shared"}, not_told),
+    "database-lost": ("shared-db", {"mode": "shared", "client_order": "nearest-first"}, not_told),
     "commit": ("shared-db", {"mode": "shared", "shared_db_kind": "cut"}, patient),
     "request": ("kill", {"mode": "shared"}, requests_wait),
 }
@@ -281,7 +281,7 @@ def test_a_deadline_that_is_missed_ends_the_run(name: str, tmp_path: Path, monke
     break_it(monkeypatch)
     case = Case("fiorano", "queue", nemesis, None, 26.0, 17.0, {"min_ok": "1", INVARIANTS: "true", **settings})
     seen = []
-    for seed in range(1, 9):
+    for seed in range(1, 13):
         found, *_ = run_and_judge(case, seed, tmp_path / str(seed), tmp_path, ALL)
         seen.append(found.sentence)
         if found.run_dir is not None and read_run(found.run_dir).get("invariant_broken", {}).get("name") == name:

@@ -60,10 +60,10 @@ def _checked(test: Test, folder: Path) -> tuple[str, CheckVerdict]:
 
 
 @pytest.mark.requirement("H16", part=True)
-@pytest.mark.parametrize("seed", [14, *(pytest.param(seed, marks=pytest.mark.soak) for seed in (2, 18))])
+@pytest.mark.parametrize("seed", [22, *(pytest.param(seed, marks=pytest.mark.soak) for seed in (2, 18))])
 def test_messages_on_a_destroyed_disk_are_counted_and_do_not_decide(seed: int, tmp_path: Path) -> None:
     verdict, lost = _checked(described(seed=seed), tmp_path)
     assert verdict == "valid"
     assert not lost.decides
-    if seed == 14:
+    if seed == 22:
         assert lost.outcome.count > 0
