@@ -206,7 +206,7 @@ _HISTORIES = (
     Entry("porcupine", "a process below 0", JSON.replace(b"0", b"-1") + b"1}\n", "process -1 is neither"),
     Entry("porcupine", "two invocations", (JSON + b"1}\n") * 2, "while its operation of line 1 is open"),
     Entry("porcupine", "an answer to nothing", JSON.replace(b"invoke", b"ok") + b"1}\n", "has invoked nothing"),
-    Entry("porcupine", "a function that is a map", JSON.replace(b'"write"', b"{}") + b"1}\n", 'unknown f "{}"; known: '),
+    Entry("porcupine", "a function that is a map", JSON.replace(b'"write"', b"{}") + b"1}\n", 'unknown f "{}"; known'),
     Entry("porcupine-kv", "a value without a key", EDN + b"1}", r"needs a pair|h:1: .*\[key, value\]"),
     Entry("porcupine-log", "a line that is cut", LOG.rstrip() + b"\n", "the value is missing"),
 )  # fmt: skip
@@ -279,7 +279,8 @@ _FILES = (
     Entry("descriptor", "elements without end", b"<config>" * 10_000, "h:1: "),
     Entry("jsonl", "a row that is a list", b"[]\n", "not a JSON object"),
     Entry("jsonl", "a row without a process", b'{"type": "ok", "f": "x"}\n', "a whole number from 0, .*missing"),
-    Entry("jsonl", "a process of 100 bits", b'{"type": "ok", "f": "x", "process": ' + b"9" * 30 + b"}\n", "a whole number from 0"),
+    Entry("jsonl", "a process of 100 bits", b'{"type": "ok", "f": "x", "process": ' + b"9" * 30 + b"}\n",
+          "a whole number from 0"),
 )  # fmt: skip
 
 _FRAMES = (
