@@ -119,7 +119,7 @@ def cost_plots(run_dir: Path) -> list[Plot]:
         Plot("cost-memory", "Memory", "resident, of the system's programs", BYTES, _levels(drawn, "memory")),
         Plot("cost-sent", "Sent", "bytes on the wire a second", BYTE_RATE, _rates(drawn, "sent", 1.0)),
         Plot("cost-written", "Written", "bytes to storage a second", BYTE_RATE, _rates(drawn, "written", 1.0)),
-        Plot("cost-disk", "On disk", "in the data folder", BYTES, _levels(drawn, "disk")),
+        Plot("cost-disk", "On disk", "all that it wrote", BYTES, _levels(drawn, "disk")),
     ]
     return [plot for plot in plots if any(value is not None for line in plot.lines for value in line.values)]
 

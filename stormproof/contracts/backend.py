@@ -276,7 +276,8 @@ class Usage:
 
     Counted since the machine is measured: ``cpu`` (seconds), ``read`` and ``written`` (bytes from and to storage) of
     its programs, ``received`` and ``sent`` (bytes on the wire) of the machine. As it is now: ``memory`` (bytes
-    resident; what processes share counts for each), ``disk`` (bytes that its data folder takes), ``processes``.
+    resident; what processes share counts for each), ``disk`` (bytes that its folder takes, and files elsewhere that its
+    programs had open for writing), ``processes``.
     ``sampling`` are the CPU seconds that the measuring takes there. None: it can't be told there.
     """
 

@@ -91,6 +91,33 @@ def test_every_family_must_be_confirmed() -> None:
     assert found.sentence == "Unknown: no proof that these faults took effect: pause."
 
 
+def test_a_disk_that_the_system_does_not_use_proves_nothing_and_the_folder_in_use_is_named() -> None:
+    """The heal's evidence, if it has any, is later and stands; a system that stores nothing says why."""
+    wanted = {"faults_confirmed": True}
+    unused = {"disks": {"n1": {"files": 0, "writes to": ["jobs", "/var/lib/x"]}}}
+    missed = {"disks": {"n1": {"files": 2, "writes to": ["jobs"]}, "n2": {"files": 2}}}
+    memory = {"disks": {"n1": {"stores nothing": "durability=never"}}}
+    power = replace(fault(0, 5, family="power", confirmed=False), inject_evidence=unused)
+    found = verdict(GOOD, wanted, (power,), ("power",))
+    assert found.verdict == "unknown"
+    assert found.sentence == (
+        "Unknown: no proof that these faults took effect: power; n1 wrote nothing to its data folder (machine.data), "
+        "which the fault hits; it wrote to: jobs, /var/lib/x.")  # fmt: skip
+    late = replace(power, heal_evidence=missed)
+    assert words(verdict(GOOD, wanted, (late, late), ("power",)), "faults_confirmed")[1] == (
+        "no proof that these faults took effect: power; nothing that n1 did with its data folder (machine.data) met "
+        "the fault; beside that folder it wrote to: jobs")  # fmt: skip
+    exempt = replace(fault(0, 5, family="power"), inject_evidence=memory)
+    found = verdict(GOOD, wanted, (exempt, power), ("power",))
+    assert found.verdict == "valid"
+    told = "it is there for power; n1 stores nothing on its disk: durability=never"
+    assert words(found, "faults_confirmed")[1] == told
+    odd = replace(power, inject_evidence={"disks": {"n1": 3, "n2": {"files": 0, "writes to": 7}}})
+    assert verdict(GOOD, wanted, (odd, replace(power, inject_evidence={"disks": []})), ("power",)).verdict == "unknown"
+    lost = verdict([*sent(0, (0, 0)), *drained(), *depth(0)], wanted, (power,), ("power",))
+    assert lost.verdict == "invalid", "what was lost is lost whatever the fault was"
+
+
 def sends_by_node(*nodes: str) -> list[Row]:
     rows = [row for number, node in enumerate(nodes) for row in sent(0, (0, number), node=node)]
     return [*rows, *(row for number in range(len(nodes)) for row in taken(1, (0, number))), *drained(), *depth()]

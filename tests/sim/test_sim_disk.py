@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import random
 import sqlite3
 from typing import Any
@@ -13,7 +14,7 @@ from hypothesis import strategies as st
 from harness.sim.disk import Disk, SimFile
 from nodes.reference.api import Config, ConfigError
 from nodes.reference.server.runtime import RealRuntime, prepared
-from stormproof.contracts.backend import DiskFault
+from stormproof.contracts.backend import DISK_FAULTS, DiskFault
 
 SEEDS = range(30)
 
@@ -128,6 +129,26 @@ def test_an_empty_disk_holds_nothing() -> None:
     disk.process_died()
     disk.set_fault(DiskFault("empty"))
     assert stored(opened(disk)) == []
+
+
+@pytest.mark.requirement("H5", part=True)
+@pytest.mark.parametrize("kind", DISK_FAULTS)
+def test_no_fault_shows_on_a_disk_that_no_program_uses(kind: str) -> None:
+    """What the probe does is not a program's; the same fault shows where a database is."""
+    for used in (False, True):
+        disk = Disk(random.Random(1))
+        if used:
+            fill(database := opened(disk), 0, 20)
+            database.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+        assert (disk.held > 0) is used
+        disk.set_fault(DiskFault(kind, 0.1))
+        assert disk.probe() == {"slow": "slow", "full": "failed", "write-error": "failed", "sync-error": "failed"}.get(
+            kind, "ok")  # fmt: skip
+        if used:
+            with contextlib.suppress(sqlite3.Error):
+                fill(database, 20, 60)
+        disk.process_died()
+        assert (disk.shown > 0) is used
 
 
 def test_a_slow_disk_makes_its_process_wait_for_every_sync() -> None:
