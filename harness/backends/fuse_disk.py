@@ -334,9 +334,11 @@ def _by_harness() -> bool:
     """Whether a shell of the harness, or a command that it carries out, makes the present call."""
     _, _, pid = mfusepy.fuse_get_context()
     try:
-        return pid > 0 and f"{HARNESS}=".encode() in Path(f"/proc/{pid}/environ").read_bytes()
+        variables = Path(f"/proc/{pid}/environ").read_bytes() if pid > 0 else b""
     except OSError:
         return False  # it belongs to another user, as no shell of ours does
+    # Another variable may have the name in its value (SUDO_COMMAND).
+    return any(each.startswith(f"{HARNESS}=".encode()) for each in variables.split(b"\0"))
 
 
 class _Mount(mfusepy.FUSE):  # type: ignore[misc]
