@@ -182,8 +182,8 @@ def test_a_candidate_that_has_lost_its_source_is_late(tmp_path: Path) -> None:
                 "fault_gap": "0.3"}  # fmt: skip
     right = Case("joram", "consume-last", "packets,rolling", None, 22.0, 40.0, settings)
     wrong = replace(right, settings={**settings, "bug": "adoption-outlives-source"})
-    assert run_and_judge(right, 8518, tmp_path, tmp_path, ALL)[0].verdict == "valid"
-    found, *_ = run_and_judge(wrong, 8518, tmp_path, tmp_path, ALL)
+    assert run_and_judge(right, 8535, tmp_path, tmp_path, ALL)[0].verdict == "valid"
+    found, *_ = run_and_judge(wrong, 8535, tmp_path, tmp_path, ALL)
     assert found.broken == (INVARIANTS,) and "adoption: " in found.sentence
 
 
