@@ -2,7 +2,8 @@
 
 One scheduler stamps times and gives the history its order. Completions are taken before new invocations, so
 that operations never seem concurrent that were not. An exception in a client is ``info``; after ``info`` the
-thread goes on as a new process with a new client. An operation whose client does not return is abandoned: it has no
+thread goes on as a new process with a new client. A thread that the system does not serve pauses before its next
+operation, longer each time. An operation whose client does not return is abandoned: it has no
 completion, since it may still take effect. Nothing here reads a wall clock: time is the event loop's.
 """
 
@@ -18,6 +19,7 @@ from typing import Protocol
 
 from harness.client_reaper import ClientReaper
 from harness.worker import Worker
+from stormproof.backoff import Backoff
 from stormproof.contracts.client import Client
 from stormproof.errors import StormproofError
 from stormproof.generator.basic import lift
@@ -126,6 +128,9 @@ class Interpreter:
         self._ctx = Context.initial(test.concurrency)
         self._last_time = -1
         self._completions: deque[tuple[Worker, Op]] = deque()
+        self._rested: deque[int] = deque()
+        """Threads whose pause is over."""
+        self._pausing = 0
         self._wake: asyncio.Future[None] | None = None
         self._stopping = False
         self._failure: StormproofError | None = None
@@ -135,10 +140,10 @@ class Interpreter:
         """Function -> operations of clients that ended ``ok``."""
         self._reaper = ClientReaper(self._not_closed)
         hosts = test.client_hosts
-        self._workers = [Worker(NEMESIS, lambda process: nemesis, self)]
+        self._workers = [Worker(NEMESIS, lambda process: nemesis, self, Backoff(test.rng("pause/nemesis")))]
         for thread in range(test.concurrency):
             factory = _factory(make_client, thread, hosts[thread % len(hosts)])
-            self._workers.append(Worker(thread, factory, self))
+            self._workers.append(Worker(thread, factory, self, Backoff(test.rng(f"pause/{thread}"))))
 
     @property
     def processes(self) -> tuple[int, ...]:
@@ -215,9 +220,12 @@ class Interpreter:
                 generator = self._complete(worker, completion, generator)
                 continue
             now = self._stamp()
+            while self._rested:
+                self._pausing -= 1
+                self._ctx = self._ctx.freed(self._rested.popleft())
             ctx = self._ctx = self._ctx.at(now)
             if generator is None or not ctx.free:
-                if not self._under_way:
+                if not self._under_way and (generator is None or not self._pausing):
                     return True
                 await self._wait(None)
                 continue
@@ -259,7 +267,12 @@ class Interpreter:
         thread = worker.thread
         now = self._stamp()
         self._under_way -= 1
-        ctx = self._ctx.at(now).freed(thread)
+        ctx = self._ctx.at(now)
+        if worker.pause:
+            self._pausing += 1
+            asyncio.get_running_loop().call_later(worker.pause, self._rest_is_over, thread)
+        else:
+            ctx = ctx.freed(thread)
         if op.type in COMPLETION_TYPES:
             kind = INFO if thread == NEMESIS else op[0]
             error = op[7]
@@ -284,6 +297,10 @@ class Interpreter:
             ctx = ctx.renewed(thread)
         self._ctx = ctx
         return generator
+
+    def _rest_is_over(self, thread: int) -> None:
+        self._rested.append(thread)
+        self._notify()
 
     def _not_closed(self, why: str) -> None:
         self._tell_abandoned(Abandonment(self.clock(), NEMESIS, "", None, why))

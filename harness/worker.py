@@ -7,10 +7,11 @@ import logging
 from collections.abc import Callable
 from typing import Protocol
 
+from stormproof.backoff import Backoff
 from stormproof.contracts.client import Abandoned, Client, Noting
 from stormproof.errors import StormproofError, errors_of_others
 from stormproof.generator.core import COMPLETION_TYPES, LOG, SLEEP
-from stormproof.operation import INFO, NEMESIS, Op
+from stormproof.operation import INFO, NEMESIS, OK, Op
 from stormproof.text import printable, reason
 from stormproof.timeout_scale import SLOW
 
@@ -40,8 +41,11 @@ class Hears(Protocol):
 class Worker:
     """One thread of the test: carries out one operation at a time in a task of its own."""
 
-    def __init__(self, thread: int, factory: Callable[[int], Client], interpreter: Hears) -> None:
+    def __init__(self, thread: int, factory: Callable[[int], Client], interpreter: Hears, backoff: Backoff) -> None:
         self.thread = thread
+        self.pause = 0.0
+        """Seconds that the thread pauses now that the last operation has ended."""
+        self._backoff = backoff
         self.op: Op | None = None
         self.since = 0
         self.lost = False
@@ -61,7 +65,7 @@ class Worker:
 
     def give(self, op: Op, now: int) -> None:
         """Start an operation; the interpreter hears when it has ended."""
-        self.op, self.since, self._cut = op, now, ""
+        self.op, self.since, self._cut, self.pause = op, now, "", 0.0
         if self._task is None:
             self._mailbox = asyncio.get_running_loop().create_future()
             self._task = asyncio.create_task(self._work(), name=f"stormproof-thread-{self.thread}")
@@ -124,6 +128,7 @@ class Worker:
                 await self._carry_out(op)
 
     async def _carry_out(self, op: Op) -> None:
+        begun = asyncio.get_running_loop().time()
         completion: Op | None = None
         try:
             completion = await self._open_and_invoke(op)
@@ -144,12 +149,22 @@ class Worker:
         if self._cut:
             self._task = None
             completion = op.info(self._cut)
+        if self.thread != NEMESIS:
+            self.pause = self._pause(completion, asyncio.get_running_loop().time() - begun)
         lost = self.thread != NEMESIS and (completion.type == INFO or self.client is None)
         if lost:
             self._forget_client()
         elif self._noting is not None:
             self._notes += self._noting.notes(over=False)
         self._finish(completion, lost=lost)
+
+    def _pause(self, completion: Op, taken: float) -> float:
+        """The pause after an operation that took so many seconds."""
+        client = self.client
+        if completion.type != OK and (completion.type == INFO or client is None or getattr(client, "unserved", False)):
+            return max(0.0, self._backoff.failed() - taken)
+        self._backoff.served()
+        return 0.0
 
     async def _open_and_invoke(self, op: Op) -> Op:
         client = self.client

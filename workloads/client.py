@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol, TypeVar
 
 from nodes.stomp import Frame
+from stormproof.backoff import Backoff
 from stormproof.contracts.backend import Backend
 from stormproof.contracts.option import Option
 from stormproof.operation import Op
@@ -160,6 +161,7 @@ class StompClient:
         )
         self._connection = self.new_connection()
         self._noted: list[tuple[Op, Op]] = []
+        self.unserved = False
 
     @property
     def connection(self) -> StompConnection:
@@ -199,6 +201,7 @@ class StompClient:
 
     async def flush(self) -> None:
         """Wait until what was confirmed is safe, and send again what came undone."""
+        backoff = Backoff(self._cluster.test.rng("pause/flush"))
         try:
             while self._connection.unsafe:
                 try:
@@ -210,6 +213,7 @@ class StompClient:
                     if not self._connection.undone:
                         return
                     self.reset()
+                    await asyncio.sleep(backoff.failed())
                     await self._renew(_SETTLE_SECONDS)
         except ConnectionBroken as error:
             logger.warning("messages that were confirmed early are given up: %s", error)
@@ -228,10 +232,12 @@ class StompClient:
         """Carry out an operation and say how it ended."""
         if op.f == "depth":
             return await self._depth(op)
+        self.unserved = True
         try:
             if self._connection.over:
                 await self._open_again()
             done = await self.carry_out(op)
+            self.unserved = False
         except NotSent as error:
             done = op.fail(f"not sent: {error}")
         except Rejected as error:

@@ -79,6 +79,9 @@ _FILLED = 5
 """Messages that are enough to fill a subscription, where it may hold more."""
 _TOO_MUCH = re.compile("subscriptions? .*holds? more than")
 """What a broker says of a connection whose transient subscriptions hold too much."""
+_BEATS_MISSED, _SHORTEST_BEAT = 5, 0.1
+"""Heart-beats of a client after whose absence its broker has ended its connection for sure, and the least interval, in
+seconds, in which a broker looks for them."""
 
 logger = logging.getLogger("stormproof.client")
 
@@ -107,7 +110,7 @@ class DialogueClient(StompClient):
         self.model = BrokerModel(self._limits)
         self._numbers = 0
         self.said: deque[str] = deque(maxlen=_REMEMBERED)
-        self._parting = False
+        self._parting = self._settling = False
         self._ended: dict[str, float] = {}
         """Branch -> when its end was confirmed, by the clock of the loop."""
         self._answered_in_order = False
@@ -139,6 +142,11 @@ class DialogueClient(StompClient):
                (4, self._end_prepared), (1, self._recover)]),
         ]  # fmt: skip
 
+    async def invoke(self, op: Op) -> Op:
+        """``talk`` or ``settle``."""
+        self._settling = op.f == SETTLE
+        return await super().invoke(op)
+
     async def carry_out(self, op: Op) -> Op:
         """``talk``, or ``settle``: everything that is still there comes, and then there is nothing."""
         try:
@@ -158,14 +166,22 @@ class DialogueClient(StompClient):
         return " | ".join(reversed(self.said))
 
     async def _open_again(self) -> None:
-        """Go on after a connection that we have ended, or that its broker says it has closed for idleness; one that has
-        ended otherwise may have left things undone."""
-        known = self._connection.closed_for_idleness is not None and not self._connection.unsafe
-        if not (self._parting or known):
+        """Go on after a connection that we have ended, or that its broker says it has closed for idleness.
+
+        After one that has ended otherwise nobody knows when the broker gives back what that had, so the process ends.
+        Before ``settle`` there is time to wait until the broker has done so.
+        """
+        connection = self._connection
+        known = connection.closed_for_idleness is not None and not connection.unsafe
+        waits = self._settling and not connection.unsafe and not _TOO_MUCH.search(str(connection.broken))
+        if not (self._parting or known or waits):
             raise ConnectionBroken("it was closed while nothing was asked")
-        if not self._parting:
+        if known and not self._parting:
             self.said.append("closed for idleness")
             self.surface.use("closed-for-idleness")
+        elif not self._parting:
+            self.said.append("the connection is lost")
+            await asyncio.sleep(_BEATS_MISSED * max(self._settings.heartbeat, _SHORTEST_BEAT))
         await super()._open_again()
         self._parting = False
 

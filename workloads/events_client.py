@@ -12,6 +12,7 @@ from typing import Any, Protocol
 from nodes.reference.engine.topics import TOPIC_MANAGER
 from nodes.stomp import Frame
 from nodes.timeouts import within
+from stormproof.backoff import Backoff
 from stormproof.contracts.cluster import NodeStatus
 from stormproof.operation import INVOKE, Op
 from stormproof.test import Test
@@ -83,6 +84,7 @@ class EventClient:
         self.names = dict(zip(addresses, cluster.node_names, strict=True))
         self.op_timeout = float(options["op_timeout"])
         self.surface: Surface | None = None
+        self.unserved = False
         self._noted: list[tuple[Op, Op]] = []
 
     def notes(self, *, over: bool) -> list[tuple[Op, Op]]:
@@ -152,6 +154,7 @@ class Publisher(EventClient):
     def __init__(self, cluster: EventCluster, host: str, first: int, kind: str) -> None:
         super().__init__(cluster, host, first)
         self._kind, self._operation = kind, "non-replicated-publisher"
+        self._backoff = Backoff(cluster.test.rng(f"pause/publisher/{first}"))
         self._proxy: StompConnection | None = None
         self._endpoint: Address | None = None
         if kind == REPLICATED and self.options.get("publisher_endpoints") == _ONE:
@@ -161,12 +164,17 @@ class Publisher(EventClient):
         """``publish``."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + self.op_timeout
+        self._backoff.served()
         while True:
+            begun, self.unserved = loop.time(), True
             try:
                 done = await self._publish(op, deadline - loop.time())
+                self.unserved = False
             except NotSent as error:
                 # Never sent: the run time of a replicated publisher tries again by itself.
-                if self._kind == REPLICATED and loop.time() + 0.1 < deadline:
+                again = max(begun + self._backoff.failed(), loop.time())
+                if self._kind == REPLICATED and again + 0.1 < deadline:
+                    await asyncio.sleep(again - loop.time())
                     continue
                 done = op.fail(f"not sent: {error}")
             except ConnectionBroken as error:
@@ -280,8 +288,10 @@ class Listener(EventClient):
         body = {"topic": topic_name(self._key % int(options["topics"])), "subscriber": f"s{self._key}",
                 "endpoint": f"{self.host}:{self._port}", "retryCount": int(options["retry_count"]),
                 "reliability": options["reliability"]}  # fmt: skip
+        self.unserved = True
         try:
             await self.manage("subscribe", body)
+            self.unserved = False
         except NotSent as error:
             return op.fail(str(error))
         except ConnectionBroken as error:

@@ -69,6 +69,7 @@ class NeutralLogClient(NeutralQueueClient):
     async def _copy(self, op: Op) -> Op:
         """The next entry of what the node of that number has itself."""
         number, key = int(op.value), op.key or 0
+        self.unserved = False
         node = self._cluster.node_names[number]
         connection = self._cluster.queue_connection()
         if not isinstance(connection, CopyConnection):
@@ -81,6 +82,7 @@ class NeutralLogClient(NeutralQueueClient):
             assert isinstance(connection, LogConnection)
             return (await self._next(connection, op, place))._replace(node=node)
         except Exception as error:
+            self.unserved = True
             return op.fail(f"not read: {reason_of(error)}")._replace(node=node)
         finally:
             await close_quietly(connection)

@@ -50,6 +50,7 @@ class NeutralQueueClient:
         self._connection: QueueConnection | None = None
         self._fresh: QueueConnection | None = connection
         self._node: str | None = None
+        self.unserved = False
         self._connected = self._begun = 0.0
         """Times of the event loop: when the connection was made, and the operation under way began."""
 
@@ -89,6 +90,7 @@ class NeutralQueueClient:
     async def invoke(self, op: Op) -> Op:
         """``enqueue``, ``dequeue``, ``drain`` or ``depth``."""
         self._begun = asyncio.get_running_loop().time()
+        self.unserved = False
         try:
             if self._connection is None:
                 await self.open()
@@ -98,12 +100,15 @@ class NeutralQueueClient:
                 await asyncio.sleep(NOT_FOUND_PAUSE)
             done = op.fail(f"{NOT_FOUND}: {error}".removesuffix(": "))
         except NotDone as error:
+            self.unserved = True
             await self.close()
             done = op.fail(f"not done: {reason_of(error)}")
         except TimeoutError:
+            self.unserved = True
             await self.close()
             done = op.info("no answer in time")
         except Exception as error:
+            self.unserved = True
             await self.close()
             done = op.info(f"connection broken: {reason_of(error)}")
         return done._replace(node=self._node)
@@ -152,13 +157,22 @@ class NeutralQueueClient:
         loop = asyncio.get_running_loop()
         patience = loop.time() + float(self._options["drain_patience"])
         while True:
-            if delivery := await self._poll(connection, queue):
+            if delivery := await self.in_time(self._poll(connection, queue)):
                 return delivery
             depth = await self._bounded(connection.depth(queue))
             if depth == 0:
                 return None
             if loop.time() >= patience:
                 raise NotDone(f"{KEPT_BACK} {amount(depth, 'message')} back")
+
+    async def in_time(self, waiting: Awaitable[T | None]) -> T | None:
+        """What ``waiting`` gives, which waits for ``poll`` seconds; None not sooner, where it did not wait."""
+        loop = asyncio.get_running_loop()
+        until = loop.time() + float(self._options["poll"])
+        found = await waiting
+        if found is None:
+            await asyncio.sleep(max(0.0, until - loop.time()))
+        return found
 
     async def _bounded(self, call: Awaitable[T], extra: float = 0.0) -> T:
         async with within(float(self._options["op_timeout"]) + extra):

@@ -11,6 +11,7 @@ from collections.abc import Awaitable
 from typing import TypeVar
 
 from nodes.timeouts import within
+from stormproof.backoff import SHORTEST, Backoff
 from stormproof.contracts.client import Event, EventConnection, NotDone, Subscriber
 from stormproof.contracts.cluster import Cluster
 from stormproof.operation import Op
@@ -37,7 +38,7 @@ class NeutralEventClient:
         self.local = cluster.backend.address(host)
         self.place = first % len(self.addresses)
         self.alone = False
-        self.connected = False
+        self.connected = self.unserved = False
 
     async def open(self) -> None:
         """Connect to the first node that lets us in.
@@ -89,11 +90,14 @@ class NeutralPublisher(NeutralEventClient):
     def __init__(self, cluster: Cluster, connection: EventConnection, host: str, first: int, kind: str) -> None:
         super().__init__(cluster, connection, host, first)
         self._kind, self.alone = kind, kind == SINGLE
+        self._backoff = Backoff(cluster.test.rng(f"pause/publisher/{first}"))
 
     async def invoke(self, op: Op) -> Op:
         """``publish``."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + float(self.options["op_timeout"])
+        self.unserved = False
+        self._backoff.served()
         while True:
             try:
                 if not self.connected:
@@ -103,9 +107,11 @@ class NeutralPublisher(NeutralEventClient):
                 return op.ok(node=node)
             except NotDone as error:
                 self.move()
-                if self._kind == REPLICATED and loop.time() + 0.1 < deadline:
-                    await asyncio.sleep(0.05)
+                pause = max(SHORTEST, self._backoff.failed())
+                if self._kind == REPLICATED and loop.time() + 2 * pause < deadline:
+                    await asyncio.sleep(pause)
                     continue
+                self.unserved = True
                 return op.fail(f"not done: {reason_of(error)}")
             except TimeoutError:
                 self.move()
@@ -141,6 +147,7 @@ class NeutralListener(NeutralEventClient):
         return op.ok(decode_body(event.body), node=self.nodes.get(event.host))
 
     async def _attach(self, op: Op) -> Op:
+        self.unserved = True
         topic = topic_name(self._key % int(self.options["topics"]))
         ordered = self.options["reliability"] == ORDERED
         subscriber = Subscriber(f"s{self._key}", FIRST_PORT + self._key, ordered, int(self.options["retry_count"]),
@@ -155,4 +162,5 @@ class NeutralListener(NeutralEventClient):
         except Exception as error:
             self.move()
             return op.fail(f"unknown, to be asked again: {reason_of(error)}")  # what listens stays: events may come
+        self.unserved = False
         return op.ok()

@@ -19,7 +19,7 @@ from stormproof.contracts.client import Client
 from stormproof.contracts.cluster import Cluster
 from stormproof.contracts.demands import Demands
 from stormproof.contracts.option import Option
-from stormproof.operation import Op
+from stormproof.operation import OK, Op
 from workloads.client import CLIENT_HEARTBEAT, CLIENT_ORDER, in_order
 from workloads.connection import ConnectionBroken, NotSent, Rejected, StompConnection
 from workloads.draws import SECURITY as DRAWS
@@ -153,7 +153,9 @@ class SecurityClient(ManagedConnection):
         """``grant``, ``revoke``, ``create``, ``destroy`` or ``look``."""
         key = op.key or 0
         if op.f == LOOK and self._rules.kind(key) == RIGHT:
-            return await self._try(op, *self._rules.right(key))
+            done = await self._try(op, *self._rules.right(key))
+            self.unserved = done.type != OK
+            return done
         request, body = self._rules.request(op.f, key)
         return await self._carry_out(op, request, body, partial(self._outcome, op, key))
 

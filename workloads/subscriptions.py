@@ -147,6 +147,7 @@ class ManagedConnection:
             reliable=False, heartbeat=float(options["client_heartbeat"]),
         )  # fmt: skip
         self._connection = self._new_connection()
+        self.unserved = False
         self.pages = 0
         """How often a list went on."""
 
@@ -188,6 +189,7 @@ class ManagedConnection:
     async def _carry_out(self, op: Op, request: str, body: Mapping[str, Any],
                          outcome: Callable[[Mapping[str, str]], Op]) -> Op:
         """An operation by a request; ``outcome`` reads its answer, which of a long list has all pages."""
+        self.unserved = True
         try:
             await self._reconnect()
         except ConnectionBroken as error:
@@ -203,6 +205,7 @@ class ManagedConnection:
             done = op.info(f"connection broken: {error}")
         if op.f == LOOK and done.type == INFO:
             done = done._replace(type=FAIL)  # who only looked changed nothing
+        self.unserved = done.type != OK
         return done._replace(node=self._names.get(self._connection.peer or ("", 0)))
 
 

@@ -81,7 +81,7 @@ class NeutralWatchClient(NeutralQueueClient):
             await self._bounded(watches.watch(self._name(key), self._position.get(key, 0)))
             self._watched = key
         poll = float(self._options["poll"])
-        told = await self._bounded(watches.event(poll), poll)
+        told = await self.in_time(self._bounded(watches.event(poll), poll))
         if told is None:
             return op.fail(EMPTY)
         revision, value = _read(told)
@@ -91,6 +91,7 @@ class NeutralWatchClient(NeutralQueueClient):
 
     async def _anew(self, op: Op) -> Op:
         """The next event is that after so many revisions before where the watch was, at the next node of the list."""
+        self.unserved = False
         key = op.key or 0
         position = self._position[key] = max(0, self._position.get(key, 0) - int(op.value))
         await self.close()
@@ -104,6 +105,7 @@ class NeutralWatchClient(NeutralQueueClient):
         """The next event of a key from the beginning, at the node of that number."""
         number, key = int(op.value), op.key or 0
         node = self._cluster.node_names[number]
+        self.unserved = False
         try:
             replay = self._replays.get((number, key)) or await self._begin(number, key)
             while replay.told < replay.head:
@@ -117,6 +119,7 @@ class NeutralWatchClient(NeutralQueueClient):
             await close_quietly(self._replays.pop((number, key)).connection)
             return op.fail(EMPTY)._replace(node=node)
         except Exception as error:
+            self.unserved = True
             # What was told cannot be told again: of a watch that broke off none is whole.
             if (broken := self._replays.pop((number, key), None)) is not None:
                 await close_quietly(broken.connection)

@@ -47,6 +47,16 @@ class Noting(Client, Protocol):
         ...
 
 
+class Refusable(Client, Protocol):
+    """A client that tells failures of the system from answers of it, such as *empty*.
+
+    ``unserved``: the last operation failed because the system did not serve it. Its thread pauses before the next
+    one, longer each time (``stormproof.backoff``). It pauses likewise after an ``info``, and where ``open`` raised.
+    """
+
+    unserved: bool
+
+
 class NotDone(Exception):
     """What was asked certainly did not happen; the text says why. Any other exception: it may have happened."""
 

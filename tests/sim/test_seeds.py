@@ -266,3 +266,21 @@ def test_a_family_that_was_not_proven_is_tried_again(case: Case, seed: int, tmp_
     patient = replace(case, settings={**case.settings, "fault_retries": "6"})
     result = run_seed(patient, seed, tmp_path, tmp_path, NONE)
     assert result.verdict == "valid", result.sentence
+
+
+@pytest.mark.parametrize(("case", "seed"), [
+    # The connection of the only client fell silent while a point's fault was healed, and nothing was under way.
+    (Case("qpid", "dialogue", "points", None, 16.0, 40.0, settings(
+        "max_outstanding=1 message_cache=300 catchup_timeout=0.1 eviction_timeout=2.0 person=copies "
+        "patterns=*=messages,*=none replicate=none virtual_address=auto clients_find=both same_replica=0.0 "
+        "client_heartbeat=1.0 talkers=1 points_kind=partial,power min_ok=3 fault_retries=6 fault_lengths=1.05,1.3 "
+        "fault_gap=1.0")), 420000009),
+    # A rolling restart ended all connections after the last dialogue and before what was owed was taken.
+    (Case("qpid", "dialogue", "stop,rolling", 4, 22.0, 40.0, settings(
+        "max_bytes_under_way=5000 output_timeout=0.5 catchup_timeout=1.0 eviction_timeout=3.0 catchup_chunk=100 "
+        "broker_network=own store_errors=carry-on client_order=primary-first op_timeout=6.0 min_ok=3 fault_retries=6 "
+        "fault_lengths=0.6,0.95,1.3 fault_gap=0.1")), 430000027),
+], ids=lambda each: each.workload if isinstance(each, Case) else str(each))  # fmt: skip
+def test_it_is_valid(case: Case, seed: int, tmp_path: Path) -> None:
+    result = run_seed(case, seed, tmp_path, tmp_path, NONE)
+    assert result.verdict == "valid", result.sentence

@@ -13,7 +13,9 @@ from nodes.reference import mutations
 from nodes.reference.engine.destinations import Destinations
 from nodes.reference.engine.topics import matches
 from stormproof.history.seal import read_history
+from stormproof.operation import Op
 from workloads.broker_model import CLIENT, COMMITTED, INDIVIDUAL, BrokerModel, Item, selects
+from workloads.dialogue_client import SETTLE, DialogueClient
 
 parse_head = stomp._parse_head
 ESCAPED = re.compile(r"\\([nrc\\])")
@@ -78,6 +80,32 @@ def test_a_broker_that_takes_more_than_it_has_room_for_is_seen(name: str, option
     results = (run_and_judge(case, seed, tmp_path, tmp_path, NONE)[0] for seed in range(1, 9))
     found = next((result for result in results if result.verdict == "invalid"), None)
     assert found is not None and check in found.broken
+
+
+@pytest.mark.parametrize(("system", "given"), [("qpid", {}), ("standalone", {"reliable": "false"})])
+@pytest.mark.parametrize("lost", [False, True])
+def test_what_a_lost_connection_was_owed_is_taken_on_the_next(system: str, given: dict[str, str], lost: bool,
+                                                              tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every connection ends just before the last operation of its process. Where ``lost``, the model has one message
+    more than the broker, as if the broker had lost one that it had confirmed."""
+    invoke, reset = DialogueClient.invoke, DialogueClient.reset
+
+    async def cut(client: DialogueClient, op: Op) -> Op:
+        if op.f == SETTLE:
+            await client.connection.abort()
+        return await invoke(client, op)
+
+    def forget(client: DialogueClient) -> None:
+        reset(client)
+        if lost and client.said and client.said[-1] == "the connection is lost":
+            client.model.send(f"/queue/{client.mine}.a", {"content-type": "text/plain"}, b"lost")
+
+    monkeypatch.setattr(DialogueClient, "invoke", cut)
+    monkeypatch.setattr(DialogueClient, "reset", forget)
+    case = Case(system, "dialogue", "none", None, 14.0, 40.0, given)
+    result = run_and_judge(case, 1, tmp_path, tmp_path, NONE)[0]
+    assert result.verdict == ("invalid" if lost else "valid"), result.sentence
+    assert result.broken == (("dialogue",) if lost else ())
 
 
 @pytest.mark.parametrize(("pattern", "topic"), [
