@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 from stormproof.backoff import Backoff
-from stormproof.contracts.client import Abandoned, Client, Noting
+from stormproof.contracts.client import Abandoned, Client, Noting, Refusable
 from stormproof.errors import StormproofError, errors_of_others
 from stormproof.generator.core import COMPLETION_TYPES, LOG, SLEEP
 from stormproof.operation import INFO, NEMESIS, OK, Op
@@ -59,6 +59,8 @@ class Worker:
         self.client: Client | None = None
         self._noting: Noting | None = None
         """The client, if it takes notes: to ask what it can takes long."""
+        self._refusable: Refusable | None = None
+        """The client, if it tells whether it was served."""
         self._notes: list[tuple[Op, Op]] = []
         self._mailbox: asyncio.Future[Op] | None = None
         self._task: asyncio.Task[None] | None = None
@@ -160,8 +162,8 @@ class Worker:
 
     def _pause(self, completion: Op, taken: float) -> float:
         """The pause after an operation that took so many seconds."""
-        client = self.client
-        if completion.type != OK and (completion.type == INFO or client is None or getattr(client, "unserved", False)):
+        refused = self.client is None or (self._refusable is not None and self._refusable.unserved)
+        if completion.type == INFO or (completion.type != OK and refused):
             return max(0.0, self._backoff.failed() - taken)
         self._backoff.served()
         return 0.0
@@ -172,6 +174,7 @@ class Worker:
             try:
                 client = self.client = self._factory(op.process)
                 self._noting = client if isinstance(client, Noting) else None
+                self._refusable = client if isinstance(client, Refusable) else None
             except errors_of_others() as error:
                 self._interpreter.failed(InterpreterError(f"no client could be made: {reason(error)}"))
                 return op.fail("no client")

@@ -1,4 +1,4 @@
-"""Pauses that grow while a system does not serve: who is refused asks again later each time."""
+"""Pauses that grow while a system refuses: each attempt comes later than the one before."""
 
 from __future__ import annotations
 

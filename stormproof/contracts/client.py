@@ -47,11 +47,13 @@ class Noting(Client, Protocol):
         ...
 
 
+@runtime_checkable
 class Refusable(Client, Protocol):
     """A client that tells failures of the system from answers of it, such as *empty*.
 
-    ``unserved``: the last operation failed because the system did not serve it. Its thread pauses before the next
-    one, longer each time (``stormproof.backoff``). It pauses likewise after an ``info``, and where ``open`` raised.
+    ``unserved``: the last operation failed because the system did not serve it. The thread then pauses before its next
+    operation, longer each time (``stormproof.backoff``). It also pauses after an ``info``, and after an ``open`` that
+    raised.
     """
 
     unserved: bool
