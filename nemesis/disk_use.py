@@ -1,4 +1,4 @@
-"""Questions to machines that faults of disks and power hit: has the system stored anything there, and where else?"""
+"""Evidence that the system uses the disks that faults of disks and power hit, or where it writes instead."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from stormproof.history.disk_use import DISKS, FILES, STORES_NOTHING, WRITES_TO
 
 
 async def use_of(cluster: Cluster, nodes: Sequence[str], met: bool = True) -> dict[str, Any]:
-    """What the system has on the disks of these nodes, as evidence. Where that is nothing, or where the fault has not
-    ``met`` the system, it tells the folders to which the nodes write instead."""
+    """Return evidence of the system's files on the disks of these nodes. If there are none, or the fault has not
+    ``met`` the system, the evidence names the folders to which the nodes write."""
     uses = await asyncio.gather(*(_use(cluster, node, met) for node in nodes))
     return {DISKS: dict(zip(nodes, uses, strict=True))}
 
@@ -29,6 +29,6 @@ async def _use(cluster: Cluster, node: str, met: bool) -> dict[str, Any]:
     if not use.files or not met:
         try:
             found[WRITES_TO] = await backend.writes_to(node)
-        except BackendError as error:  # it is no reason not to inject or heal a fault
+        except BackendError as error:  # the fault is injected, or healed, all the same
             found["where it writes"] = f"not known: {error}"
     return found

@@ -187,8 +187,8 @@ class ShellBackend(Backend):
         return "cut" if result.status == 124 else "unknown"
 
     async def writes_to(self, node: str) -> tuple[str, ...]:
-        """The folders beside the data folder that the node's programs write to, by the files that they have open and
-        those below the node's folder that have changed; relative to the node's folder if they are below it."""
+        """List the folders beside the data folder to which the node's programs write. They have files open there, or
+        files below the node's folder have changed. Paths below the node's folder are relative to it."""
         return await self._written(node, self.data_dir(node))
 
     async def _written(self, node: str, but: str = "") -> tuple[str, ...]:

@@ -26,7 +26,7 @@ FULL_AFTER = 1 << 14
 PROBE_FILE = ".stormproof-probe"
 """A file whose failures are not counted, and which is no part of what programs have stored."""
 HARNESS = "STORMPROOF_HARNESS"
-"""A variable in the environment of shells of the harness: what these write is not the system's."""
+"""The variable that marks shells of the harness: their writes are not the system's."""
 WRITTEN_BACK_AFTER = 64 << 20
 """Bytes of changes that are kept to be forgotten; beyond them the system writes back what was changed first."""
 NOTHING, TORN, SOME = "nothing", "torn", "some"

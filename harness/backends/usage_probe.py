@@ -224,9 +224,9 @@ def _is_written(pid: int, number: str) -> bool:
 
 
 def written_beside(folder: str, data: str, members: Iterable[Key]) -> list[str]:
-    """The folders beside the data folder (empty: all folders) that the programs write to.
+    """List the folders beside the data folder (empty: all folders) to which the programs write.
 
-    There they have files open, or files below ``folder`` have changed since the first of them was started."""
+    They have files open there, or files below ``folder`` have changed since the first program was started."""
     found, printed = opened(members)
     try:
         since = min(os.stat(os.path.join(folder, name)).st_mtime_ns for name in os.listdir(folder)
@@ -274,7 +274,7 @@ def bytes_in(folder: str, deep: int = DEEPEST, but: tuple[str, ...] = ()) -> tup
 class DataFolder(threading.Thread):
     """Looks how much the programs have on the disk, by itself: a disk that answers nobody keeps nothing else waiting.
 
-    That is what is in the machine's folder, data and logs among it, and what they were seen to write elsewhere.
+    It adds up the machine's folder, with data and logs, and the files elsewhere that the programs had open for writing.
     """
 
     def __init__(self, folder: str, interval: float) -> None:

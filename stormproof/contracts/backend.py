@@ -441,8 +441,8 @@ class PacketFaults(Protocol):
 
 @dataclass(frozen=True)
 class DiskUse:
-    """What the system has done with a machine's disk that faults hit: how many of its ``files`` are there, how often it
-    has written and synced so far. What the harness does there is not among it. None: nobody counts it."""
+    """The system's use of a machine's disk that faults hit: how many ``files`` of the system are there, and how often
+    the system has written and synced so far (None: not counted). Use by the harness does not count."""
 
     files: int
     writes: int | None = None
@@ -453,11 +453,11 @@ class TellsUse(Protocol):
     """Machines that tell whether the system uses the disks that faults hit."""
 
     async def disk_use(self, node: str) -> DiskUse:
-        """What the system has done with the machine's disk."""
+        """Tell how the system uses the machine's disk."""
         ...
 
     async def writes_to(self, node: str) -> tuple[str, ...]:
-        """The folders to which the machine's programs write, beside those on that disk."""
+        """List the folders to which the machine's programs write and that are not on that disk."""
         ...
 
 

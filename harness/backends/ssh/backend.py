@@ -221,8 +221,8 @@ class SshBackend(ClockBackend, DiskBackend, PacketBackend):
         return (self._facts[node].devices[self._addresses[node]],)
 
     async def disk_use(self, node: str) -> DiskUse:
-        """What the system has written to the disk that can fail; without one, all that lies on the host loses its
-        power."""
+        """Count the system's files on the disk that can fail; without such a disk, a power cut hits the whole host, and
+        every folder counts to which the programs write."""
         if node in self._disks:
             return await super().disk_use(node)
         return DiskUse(len(await self._written(node)))
