@@ -14,6 +14,7 @@ from typing import Any, ClassVar
 
 from nemesis.cuts import both_ways
 from nemesis.disk import disks_of
+from nemesis.disk_use import use_of
 from nemesis.facts import ONE, PRIMARY, aim_option, await_state, pick_node
 from nemesis.families import ANY_KIND, kind_option, setting
 from nemesis.partition import Partition
@@ -146,13 +147,14 @@ class SharedDatabase(_HelperFault):
         if plan.disk is None:
             return await super().inject(cluster, plan)
         disks, (machine,) = disks_of(cluster), plan.targets
+        use = await use_of(cluster, plan.targets)
         if plan.kind == "damage":
             await _end(cluster, machine)
         await disks.set_disk(machine, plan.disk)
         shown = await disks.disk_fault_count(machine)
         if plan.kind == "damage":
             await cluster.start_node(machine)
-        return Evidence({"shown": shown, "seconds": plan.disk.seconds}, shown > 0)
+        return Evidence({"shown": shown, "seconds": plan.disk.seconds, **use}, shown > 0)
 
     async def heal(self, cluster: Cluster, plan: FaultPlan, injected: Evidence) -> Evidence:
         """Undo that."""
