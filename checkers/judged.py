@@ -73,6 +73,8 @@ def digest_of_records(run_dir: Path) -> str | None:
             if not (run_dir / name).exists():
                 continue
             digest.update(f"\n{name} ".encode())
+            if not (run_dir / name).is_file():
+                return None  # opening a pipe would wait without end
             with (run_dir / name).open("rb") as file:
                 digest.update(hashlib.file_digest(file, "sha256").digest())
         for log in sorted((run_dir / LOGS).glob("**/*")):

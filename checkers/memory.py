@@ -131,7 +131,7 @@ def rows_of(run_dir: Path) -> int:
     """How many rows a run's history has, by its footer; 0 if it is small, or can't be read."""
     path = run_dir / HISTORY
     try:
-        if path.stat().st_size < _LOOK_AT:
+        if not path.is_file() or path.stat().st_size < _LOOK_AT:
             return 0
         with pa.memory_map(str(path)) as mapped:
             return max(0, int(pq.ParquetFile(mapped, **FOOTER_LIMITS).metadata.num_rows))

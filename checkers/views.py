@@ -7,7 +7,9 @@
 from __future__ import annotations
 
 import glob
+import os
 import re
+import weakref
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,7 +21,7 @@ from checkers.lake import MESSAGE_ROWS, MESSAGES_DIR, ROWS
 from checkers.lake_files import LAKE, PART, AnyStore
 from checkers.object_store import ObjectStore, runs_among
 from stormproof.errors import HistoryError
-from stormproof.history.bounds import demand_small
+from stormproof.history.bounds import demand_file, demand_small
 from stormproof.history.schema import HISTORY_SCHEMA, TYPE_NAMES
 from stormproof.run_folder import HISTORY
 
@@ -64,8 +66,8 @@ def views_sql(store: AnyStore, engine: str = DUCKDB, names: Collection[str] = VI
 
     A view of files that a store has none of is empty.
     """
-    sources = _files(store, engine, without) if isinstance(store, Path) else _addresses(store, engine)
-    return _statements(sources, engine, names)
+    sources = _files(store.resolve(), engine, without) if isinstance(store, Path) else _addresses(store, engine)
+    return _script(_statements(sources, engine, names))
 
 
 def unreadable_histories(store: AnyStore) -> dict[str, str]:
@@ -79,6 +81,8 @@ def unreadable_histories(store: AnyStore) -> dict[str, str]:
     refused = {}
     for run, name in found:
         try:
+            if isinstance(store, Path):
+                demand_file(Path(name))
             place = f"{store.root}/{run}/{HISTORY}" if isinstance(store, ObjectStore) else name
             footer = parquet.read_metadata(place, filesystem=store.fs if isinstance(store, ObjectStore) else None)
             demand_small(footer, name)
@@ -92,7 +96,11 @@ def unreadable_histories(store: AnyStore) -> dict[str, str]:
     return refused
 
 
-def _statements(sources: Sources, engine: str, names: Collection[str]) -> str:
+def _script(statements: Iterable[str]) -> str:
+    return "".join(f"{statement};\n" for statement in statements)
+
+
+def _statements(sources: Sources, engine: str, names: Collection[str]) -> list[str]:
     quote = '"' if engine == DUCKDB else "`"
     rows = _newest(sources.rows)
     said = [] if rows is None else [_view("rows_that_count", rows)]
@@ -108,7 +116,7 @@ def _statements(sources: Sources, engine: str, names: Collection[str]) -> str:
         said.append(_view("operations", _operations(sources.histories, engine, quote)))
     if "messages" in names:
         said.append(_view("messages", _messages(sources.messages, quote)))
-    return "".join(f"{statement};\n" for statement in said)
+    return said
 
 
 def _view(name: str, query: str) -> str:
@@ -139,15 +147,14 @@ _PATTERNS = (f"{LAKE}/month=*/{PART}", f"{_RUN_FOLDERS}/{HISTORY}", f"{LAKE}/{ME
 
 
 def _files(store: Path, engine: str, without: Collection[str] = ()) -> Sources:
-    """Files in a folder."""
-    root = store.resolve()
-    place = _literal(str(root), engine)
+    """Files in a folder, whose path is absolute."""
+    place = _literal(str(store), engine)
     parts, histories, messages = (
-        _parquet(f"{place}/{pattern}", engine) if next(root.glob(pattern), None) is not None else None
+        _parquet(f"{place}/{pattern}", engine) if next(store.glob(pattern), None) is not None else None
         for pattern in _PATTERNS
     )
     if without:
-        kept = [_literal(str(path), engine) for path in sorted(root.glob(_PATTERNS[1]))
+        kept = [_literal(str(path), engine) for path in sorted(store.glob(_PATTERNS[1]))
                 if path.parent.name not in without]  # fmt: skip
         histories = _parquet_of(kept, engine) if kept else None
     return Sources(parts, histories, messages)
@@ -252,12 +259,10 @@ def spark_views(spark: Any, store: AnyStore, names: Collection[str] = VIEWS, wit
         for table, objects in tables.items():
             if objects:
                 _spark_table(spark, store, table, objects)
-        text = _statements(sources, SPARK, names)
     else:
-        text = views_sql(store, SPARK, names, without)
-    for statement in text.split(";\n"):
-        if statement:
-            spark.sql(statement)
+        sources = _files(store.resolve(), SPARK, without)
+    for statement in _statements(sources, SPARK, names):
+        spark.sql(statement)
 
 
 def _spark_table(spark: Any, store: ObjectStore, table: str, objects: list[str]) -> None:
@@ -300,7 +305,18 @@ def duckdb_views(store: AnyStore, names: Collection[str] = VIEWS, without: Colle
         for table, objects in tables.items():
             if objects:
                 connection.register(table, _dataset(store, objects, _SCHEMAS[table]))
-        connection.execute(_statements(sources, DUCKDB, names))
     else:
-        connection.execute(views_sql(store, DUCKDB, names, without))
+        sources = _files(_without_backslash(store, connection), DUCKDB, without)
+    connection.execute(_script(_statements(sources, DUCKDB, names)))
     return connection
+
+
+def _without_backslash(store: Path, connection: Any) -> Path:
+    """A path to the store that DuckDB understands as long as the connection is there: a backslash, which it takes for
+    the end of a folder's name, stands in none."""
+    root = store.resolve()
+    if "\\" not in str(root):
+        return root
+    fd = os.open(root, os.O_RDONLY | os.O_DIRECTORY)
+    weakref.finalize(connection, os.close, fd)
+    return Path(f"/proc/self/fd/{fd}")

@@ -8,6 +8,7 @@ import sys
 from collections.abc import Collection, Mapping
 from datetime import datetime
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
@@ -71,12 +72,17 @@ def _tell(refused: Collection[str], left_out: list[str] | None) -> None:
 
 def _answer(store: AnyStore, sql: str, views: tuple[str, ...], engine: str, master: str
             ) -> tuple[pa.Table, Collection[str]]:  # fmt: skip
-    """What a query gives, and why histories were left out: those that can't be read are, if it fails with them."""
+    """What a query gives, and why histories were left out: those that can't be read.
+
+    Of an object store they are looked for only when the query fails, since a look at each takes a request.
+    """
     ask = partial(_by_spark, master=master) if engine == SPARK else _by_duckdb
+    reads, here = "operations" in views, isinstance(store, Path)
+    refused = unreadable_histories(store) if reads and here else {}
     try:
-        return ask(store, sql, views), ()
+        return ask(store, sql, views, without=refused), refused.values()
     except StormproofError:
-        refused = unreadable_histories(store) if "operations" in views else {}
+        refused = unreadable_histories(store) if reads and not here else {}
         if not refused:
             raise
         return ask(store, sql, views, without=refused), refused.values()

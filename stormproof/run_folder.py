@@ -127,7 +127,7 @@ class Lock:
 def is_alive(run_dir: Path) -> bool:
     """Whether a process holds the run's lock."""
     try:
-        fd = os.open(run_dir / LOCK_FILE, os.O_RDONLY)
+        fd = os.open(run_dir / LOCK_FILE, os.O_RDONLY | os.O_NONBLOCK)
     except FileNotFoundError:
         return False
     except OSError as error:

@@ -65,7 +65,7 @@ AttachOption = Annotated[
 ]
 MaxHistoryOption = Annotated[
     str | None, typer.Option("--max-history", metavar="SIZE", envvar=VARIABLE,
-                             help="memory that one history may take, as 500M or 6G; more is refused  [default: 4G]")
+                             help="memory that one history may take, as 500M or 6G; more is refused  [default: 6G]")
 ]
 MASTER_HELP = "Spark master, local[N] or spark://HOST:PORT"
 SparkEnvOption = Annotated[

@@ -143,7 +143,7 @@ def pull(
 def unpack(
     files: Annotated[list[Path], typer.Argument(help="files that `stormproof pack` wrote")],
     max_size: Annotated[
-        str | None, typer.Option(metavar="SIZE", help="bytes that a run may have, as 6G  [default: 4G]")
+        str | None, typer.Option(metavar="SIZE", help="bytes that a run may have, as 6G  [default: 6G]")
     ] = None,
     store: StoreOption = DEFAULT_STORE,
 ) -> None:

@@ -77,6 +77,12 @@ def demand_bytes(needed: int, where: object) -> None:
                            f"`--max-history` (or {VARIABLE}) raises it")  # fmt: skip
 
 
+def demand_file(path: Path) -> None:
+    """Raises HistoryError where something else than a file has this path: a pipe would be waited for without end."""
+    if path.exists() and not path.is_file():
+        raise HistoryError(f"{path} can't be read: it is no file")
+
+
 def read_small(path: Path, times: int = JSON_TIMES) -> bytes:
     """The bytes of a file that will take ``times`` its size once it is read.
 

@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from stormproof.errors import HistoryError
-from stormproof.history.bounds import FOOTER_LIMITS, ROW_BYTES, demand_bytes, demand_small
+from stormproof.history.bounds import FOOTER_LIMITS, ROW_BYTES, demand_bytes, demand_file, demand_small
 from stormproof.history.digest import RowsDigest, text_sizes
 from stormproof.history.schema import HISTORY_SCHEMA, SCHEMA_VERSION
 from stormproof.run_folder import HISTORY
@@ -113,8 +113,7 @@ def read_columns(
         HistoryError: there is no sealed history, it is another one (by a digest), it can't be read, or would take
             more memory than it may (``stormproof.history.bounds``).
     """
-    if path.exists() and not path.is_file():
-        raise HistoryError(f"{path} can't be read: it is no file")
+    demand_file(path)
     if not path.exists():
         raise HistoryError(f"{path.parent}: no {HISTORY}: the run was not sealed; run `stormproof recover`")
     digest = RowsDigest() if rows_sha256 else None

@@ -33,6 +33,8 @@ def demand_sealed(run_dir: Path, info: Mapping[str, Any]) -> bool:
 
 def _run_schema(history: Path) -> int:
     """The format of the run's description by its history; 0 where that does not tell."""
+    if not history.is_file():
+        return 0
     try:
         found = pq.ParquetFile(history, **FOOTER_LIMITS).metadata.metadata or {}
         return int(found.get(DESCRIBED_BY.encode(), b"0"))

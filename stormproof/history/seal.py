@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from stormproof.errors import HistoryError, StormproofError
-from stormproof.history.bounds import FOOTER_LIMITS, OBJECT_BYTES, demand_bytes, demand_small
+from stormproof.history.bounds import FOOTER_LIMITS, OBJECT_BYTES, demand_bytes, demand_file, demand_small
 from stormproof.history.description import DESCRIBED_BY
 from stormproof.history.digest import RowsDigest, text_sizes
 from stormproof.history.journal import JOURNAL_SCHEMA, read_journal
@@ -103,8 +103,7 @@ def read_history(run_dir: Path) -> pa.Table:
             raise HistoryError(f"{run_dir} holds no history: neither {HISTORY} nor {JOURNAL} is there")
         journal = read_journal(run_dir / JOURNAL)
         return _as_history(journal.batches, journal.run)
-    if not path.is_file():
-        raise HistoryError(f"{path} can't be read: it is no file")
+    demand_file(path)
     try:
         demand_small(pq.ParquetFile(path, **FOOTER_LIMITS).metadata, path, OBJECT_BYTES)
         texts = [field.name for field in HISTORY_SCHEMA if not pa.types.is_integer(field.type)]
