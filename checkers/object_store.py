@@ -23,7 +23,7 @@ from typing import Any
 
 from stormproof.errors import HistoryError, StormproofError, UsageError
 from stormproof.history.bounds import max_history
-from stormproof.run_folder import HARNESS_LOG, JOURNAL, REPORT, RUN_FILE, RUN_ID
+from stormproof.run_folder import DEEPEST, HARNESS_LOG, JOURNAL, PLUGIN_COPIES, REPORT, RUN_FILE, RUN_ID
 from stormproof.text import size
 
 SCHEME = "s3://"
@@ -267,9 +267,11 @@ def _advised(reason: str) -> str:
 
 
 def _is_place(name: str) -> bool:
-    """Whether a file of a run may have this name: it, or one of a folder beside it, and nothing outside."""
+    """Whether a file of a run may have this name: it, or one of a folder beside it, and nothing outside. Copies of
+    plug-ins may lie deeper."""
     parts = name.split("/")
-    return len(parts) <= 2 and all(part not in ("", ".", "..") and "\0" not in part for part in parts)
+    deepest = DEEPEST if parts[0] == PLUGIN_COPIES else 2
+    return len(parts) <= deepest and all(part not in ("", ".", "..") and "\0" not in part for part in parts)
 
 
 def _each(call: Any, items: Iterable[Any]) -> None:

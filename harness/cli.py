@@ -132,7 +132,7 @@ def run_app(application: Callable[..., Any]) -> NoReturn:
             _told(_CLOSED if isinstance(error, BrokenPipeError) else f"{_FULL}: {error.strerror}")
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or Python's last flush would change the status
         code = EXIT_ERROR
-    attest()
+    attest(code)
     sys.exit(code)
 
 

@@ -33,14 +33,13 @@ from nemesis.catalog import FAULTS
 from nodes.systems.catalog import SYSTEMS
 from stormproof.errors import HistoryError, UsageError
 from stormproof.registry import Entry, Registry
+from stormproof.run_folder import PLUGIN_COPIES
 from workloads.catalog import WORKLOADS
 
 SYSTEM, WORKLOAD, NEMESIS, CHECK = "system", "workload", "nemesis", "check"
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
 """What may be part of a run's id, which is the name of its folder."""
 _NOT_A_NAME = "none"
-COPIES = "plugins"
-"""The folder of a run's folder in which its plug-ins are, for people."""
 _GROUPS = {SYSTEM: "systems", WORKLOAD: "workloads", NEMESIS: "faults", CHECK: "checks"}
 
 
@@ -165,7 +164,7 @@ def copy_to(run_dir: Path) -> None:
 def copy_of(name: str, target: str) -> Path | None:
     """Where the copy of a plug-in's file is in a run's folder; None for one that is installed."""
     file, _, _ = target.rpartition(":")
-    return Path(COPIES, name, Path(file).name) if file.endswith(".py") and _NAME.fullmatch(name) else None
+    return Path(PLUGIN_COPIES, name, Path(file).name) if file.endswith(".py") and _NAME.fullmatch(name) else None
 
 
 def _module_of(plugin: Plugin) -> str:

@@ -16,6 +16,8 @@ _ATTEST = "STORMPROOF_ATTEST_FD"
 """Names the pipe to whoever supervises this process."""
 MEMORY = 1 << 30
 MEMORY_A_CORE = 1 << 26
+ONE_THREAD = {"OPENBLAS_NUM_THREADS": "1"}
+"""OpenBLAS reserves memory for each thread, and sends SIGINT to its own process if it can't start one."""
 FILES = 512
 """What Spark has open at once, generously."""
 
@@ -44,23 +46,25 @@ def supervise(words: Sequence[str]) -> None:
         return
     reader, writer = os.pipe()
     with subprocess.Popen([sys.executable, "-m", "stormproof", *words], pass_fds=(writer,),
-                          env={**os.environ, _ATTEST: str(writer)}) as child:  # fmt: skip
+                          env={**ONE_THREAD, **os.environ, _ATTEST: str(writer)}) as child:  # fmt: skip
         os.close(writer)
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal sends it to the child, too
         signal.signal(signal.SIGTERM, lambda *_: child.terminate())
         attested = os.read(reader, 1)
         status = child.wait()
-    if status < 0 or (status == EXIT_INVALID and not attested):
+    if attested:
+        status = attested[0]  # a library may still fail while the process ends
+    elif status < 0 or status == EXIT_INVALID:
         print("stormproof: the command was ended by a library or by the system, most likely for want of memory: raise "
               "the limit (ulimit -v, ulimit -d)", file=sys.stderr)  # fmt: skip
         status = EXIT_ERROR
     sys.exit(status)
 
 
-def attest() -> None:
-    """Say that this process's status is its own, if somebody supervises it."""
+def attest(status: int) -> None:
+    """Tell the status with which this process is about to end, if somebody supervises it."""
     with contextlib.suppress(OSError, ValueError):
-        os.write(int(os.environ.pop(_ATTEST, "")), b"1")
+        os.write(int(os.environ.pop(_ATTEST, "")), bytes([status & 0xFF]))
 
 
 def demand_files(what: str) -> None:

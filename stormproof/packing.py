@@ -14,6 +14,7 @@ from stormproof.errors import HistoryError, StormproofError, UsageError
 from stormproof.history.bounds import max_history
 from stormproof.history.undo import pending_undos
 from stormproof.run_folder import (
+    DEEPEST,
     HISTORY,
     JOURNAL,
     LOCK_FILE,
@@ -21,6 +22,7 @@ from stormproof.run_folder import (
     MADE_FILE,
     PARTIAL,
     PIN_FILE,
+    PLUGIN_COPIES,
     REMOTE_FILE,
     RUN_ID,
     Lock,
@@ -84,10 +86,13 @@ def pack(run_dir: Path, path: Path) -> None:
 
 
 def files_of(run_dir: Path) -> list[Path]:
-    """What belongs to a run: the files of its folder and of its logs' folder, and nothing that these point to."""
-    found = [path for folder in (run_dir, run_dir / LOGS) for path in sorted(folder.glob("*"))]
+    """What belongs to a run: the files of its folder, its logs, the copies of its plug-ins, and nothing that these
+    point to."""
+    found = [path for folder, pattern in ((run_dir, "*"), (run_dir / LOGS, "*"), (run_dir / PLUGIN_COPIES, "**/*.py"))
+             if folder == run_dir or not folder.is_symlink() for path in sorted(folder.glob(pattern))]  # fmt: skip
     return [path for path in found if path.is_file() and not path.is_symlink()
-            and path.name not in _OF_THIS_MACHINE and not path.name.endswith(PARTIAL)]
+            and path.name not in _OF_THIS_MACHINE and not path.name.endswith(PARTIAL)
+            and (path.suffix != ".py" or _is_place(list(path.relative_to(run_dir).parts)))]
 
 
 def unpack(path: Path, store: Store, most: int | None = None) -> Path:
@@ -130,9 +135,16 @@ def _members(archive: zipfile.ZipFile, path: Path) -> tuple[str, dict[zipfile.Zi
 
 
 def _is_place(parts: list[str]) -> bool:
-    folders, name = parts[:-1], parts[-1] if parts else ""
-    plain = name.isprintable() and not name.startswith(".") and "\\" not in name and len(name.encode()) <= 200
-    return folders in ([], [LOGS]) and bool(name) and plain and name != LOGS
+    if not parts or len(parts) > DEEPEST or not all(map(_is_plain, parts)):
+        return False
+    if parts[0] == PLUGIN_COPIES:
+        return len(parts) > 2 and parts[-1].endswith(".py")  # also the plug-in's folder
+    return (len(parts) == 1 and parts[0] != LOGS) or (len(parts) == 2 and parts[0] == LOGS)
+
+
+def _is_plain(name: str) -> bool:
+    return bool(name) and name.isprintable() and not name.startswith(".") and "\\" not in name and \
+        len(name.encode()) <= 200
 
 
 def _fill(archive: zipfile.ZipFile, path: Path, run_dir: Path, members: dict[zipfile.ZipInfo, tuple[str, ...]],
@@ -144,7 +156,9 @@ def _fill(archive: zipfile.ZipFile, path: Path, run_dir: Path, members: dict[zip
             (draft / LOGS).mkdir()
             left = most
             for member, parts in members.items():
-                with archive.open(member) as source, draft.joinpath(*parts).open("xb") as target:
+                place = draft.joinpath(*parts)
+                place.parent.mkdir(parents=True, exist_ok=True)
+                with archive.open(member) as source, place.open("xb") as target:
                     while piece := source.read(_PIECE):
                         left -= len(piece)
                         if left < 0:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import shutil
 import stat
 import zipfile
 from pathlib import Path
@@ -53,6 +54,24 @@ def test_a_run_is_packed_and_unpacked_whole(run_dir: Path, store: Store, tmp_pat
     assert sorted(each.name for each in store.path.iterdir()) == [RUN]
 
 
+def test_copies_of_plug_ins_come_along_and_no_target_of_a_link(run_dir: Path, store: Store, tmp_path: Path) -> None:
+    for name in ("mine.py", "helpers/__init__.py", "helpers/deep/words.py", "cache.pyc", ".hidden.py"):
+        (run_dir / "plugins" / "echo" / name).parent.mkdir(parents=True, exist_ok=True)
+        (run_dir / "plugins" / "echo" / name).write_text(name)
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    (elsewhere / "secret.py").write_text("secret")
+    (elsewhere / "secret.log").write_text("secret")
+    (run_dir / "plugins" / "linked").symlink_to(elsewhere)
+    shutil.rmtree(run_dir / "logs")
+    (run_dir / "logs").symlink_to(elsewhere)
+    pack(run_dir, tmp_path / "run.zip")
+    found = contents(unpack(tmp_path / "run.zip", store))
+    assert sorted(found) == ["history.parquet", *(f"plugins/echo/{name}" for name in (
+        "helpers/__init__.py", "helpers/deep/words.py", "mine.py")), "run.json"]  # fmt: skip
+    assert found.items() <= contents(run_dir).items()
+
+
 def test_what_is_there_already_is_left_alone(run_dir: Path, store: Store, tmp_path: Path) -> None:
     path = tmp_path / "run.zip"
     pack(run_dir, path)
@@ -90,7 +109,9 @@ WHOLE = {f"{RUN}/run.json": json.dumps({"schema": RUN_SCHEMA, "run": RUN, "statu
 @pytest.mark.parametrize(
     "name",
     ["/etc/x", f"{RUN}/../x", "../x", f"{RUN}/logs/../../x", f"{RUN}/a/b", f"{RUN}/", f"{RUN}/.hidden", "x/run.json",
-     f"{RUN}/logs", f"{RUN}/logs/a/b", f"{RUN}/a\\..\\b", f"{RUN}/line\nbreak", RUN, f"{RUN}/" + "x" * 300],
+     f"{RUN}/logs", f"{RUN}/logs/a/b", f"{RUN}/a\\..\\b", f"{RUN}/line\nbreak", RUN, f"{RUN}/" + "x" * 300,
+     f"{RUN}/plugins/mine.py", f"{RUN}/plugins/a/mine.so", f"{RUN}/plugins/a/../b.py", f"{RUN}/plugins/.a/b.py",
+     f"{RUN}/plugins/" + "a/" * 20 + "b.py"],
 )  # fmt: skip
 def test_names_that_lead_elsewhere_are_refused(name: str, store: Store, tmp_path: Path) -> None:
     with pytest.raises(HistoryError, match="none of a run's files"):

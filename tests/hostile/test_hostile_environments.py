@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -12,6 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
+from checker_histories import depth, drained, sent, store_run
 from hostile_files import run_folder
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -41,6 +43,8 @@ SURROUNDINGS = (
     Surroundings("a folder that is gone", 'mkdir gone; cd gone; rmdir ../gone; exec "$@"'),
     Surroundings("few files", 'ulimit -n 24; exec "$@"'),
     Surroundings("little memory", 'ulimit -v 600000; exec "$@"'),
+    Surroundings("little data", 'ulimit -d 60000; exec "$@"'),
+    Surroundings("data for a few libraries", 'ulimit -d 100000; exec "$@"'),
     Surroundings("files of no size", 'ulimit -f 0; exec "$@"'),
     Surroundings("no input", 'exec "$@" <&-'),
     Surroundings("output that is full", 'exec "$@" >/dev/full', told="output|stdout"),
@@ -53,6 +57,8 @@ COMMANDS: Mapping[str, tuple[int, tuple[str, ...]]] = {
     "report": (0, ("stormproof", "report", "--store", "FOLDER/store")),
     "recover": (0, ("stormproof", "recover", "--store", "FOLDER/store")),
     "list": (0, ("stormproof", "list", "--json")),
+    "check": (1, ("stormproof", "check", "--again", "--store", "FOLDER/invalid", "latest")),
+    "import": (1, ("stormproof", "import", "--workload", "register", "--store", "FOLDER/imported", "FOLDER/bad.jsonl")),
 }
 """With the status where nothing is in their way."""
 
@@ -69,6 +75,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     found = tmp_path_factory.mktemp("hostile")
     (found / NASTY).mkdir()
     run_folder(found / "store")
+    store_run(found / "invalid" / "20260101T000000-joram-queue-1-0001", [*sent(0, (0, 0)), *drained(), *depth()])
     history(found / "good.jsonl", 1)
     history(found / "bad.jsonl", 2)
     return found
@@ -89,6 +96,7 @@ def done_in(place: Surroundings, command: str, folder: Path, *more: str) -> None
     told = done.stderr.strip()
     assert "Traceback" not in told, told
     assert done.returncode in ((3,) if place.told else (usual, 3)), (done.returncode, told)
+    assert done.returncode != 1 or re.search("illegal|invalid", done.stdout, re.IGNORECASE), (done.stdout, told)
     if done.returncode == 3:
         ours = [text for text in told.splitlines() if text.startswith(("porcupine: ", "stormproof: "))]
         assert len(ours) == 1, told
@@ -96,7 +104,8 @@ def done_in(place: Surroundings, command: str, folder: Path, *more: str) -> None
     assert not list(folder.rglob("pwned"))
 
 
-QUICK = [(place, "illegal") for place in SURROUNDINGS if place.name == "few files"]
+QUICK = [(place, command) for place in SURROUNDINGS for command in ("illegal", "check")
+         if place.name == "little data" or (place.name, command) == ("few files", "illegal")]  # fmt: skip
 
 
 @pytest.mark.parametrize(("place", "command"), QUICK, ids=lambda each: getattr(each, "name", each))

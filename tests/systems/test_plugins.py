@@ -80,6 +80,26 @@ def test_checked_again_with_the_same_file_only(outside: tuple[Path, Ran], tmp_pa
     assert changed.status == 3 and "its digest differs" in changed.err and changed.err.count("\n") == 1, changed.err
 
 
+@pytest.mark.requirement("H20", part=True)
+def test_a_packed_run_is_checked_by_its_copies_elsewhere(outside: tuple[Path, Ran], tmp_path: Path) -> None:
+    """The copies of plug-ins come along; `check` imports none of them until somebody pastes the command it names."""
+    folder, ran = outside
+    assert ran.run is not None
+    packed = stormproof("pack", str(folder / ran.run), "--output", str(tmp_path / "run.zip"), cwd=folder)
+    assert packed.status == 0, packed.err
+    assert stormproof("unpack", "run.zip", "--store", "their runs", cwd=tmp_path).status == 0
+    (tmp_path / "mine.py").write_bytes((folder / "mine.py").read_bytes() + b"# edited\n")
+    refused = stormproof("check", "latest", "--store", "their runs", *NAMED, cwd=tmp_path)
+    assert refused.status == 3 and "its digest differs" in refused.err and refused.err.count("\n") == 1, refused.err
+    command = refused.err.partition("is run by: ")[2].strip()
+    pasted = f"{shlex.join([sys.executable, '-m', 'harness'])} {command.removeprefix('stormproof ')}"
+    environment = {**os.environ, "PYTHONPATH": str(HERE.parents[1])}
+    checked = subprocess.run(["sh", "-c", pasted], cwd=tmp_path, env=environment, capture_output=True, text=True,
+                             check=False)  # fmt: skip
+    assert command.startswith("stormproof check ") and "plugins/echo/mine.py:Echo" in command
+    assert checked.returncode == 0 and checked.stdout.startswith("valid"), checked.stderr
+
+
 @pytest.mark.requirement("H26", part=True)
 def test_a_run_folder_loads_nothing(outside: tuple[Path, Ran], tmp_path: Path) -> None:
     """What a folder that came from a stranger names is not executed, whatever is done with it."""

@@ -129,7 +129,18 @@ def parser() -> argparse.ArgumentParser:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command; returns its exit status, or raises SystemExit with it for help and wrong usage."""
+    """Run the command; returns its exit status, or raises SystemExit with it for help and wrong usage.
+
+    Without ``arguments``, those of this process count; where its memory is limited, a child process does the work.
+    """
+    if arguments is not None:
+        return _main(arguments)
+    from .supervised import supervised
+
+    return supervised(lambda: _main(None), _complain)
+
+
+def _main(arguments: Sequence[str] | None) -> int:
     leave: _Leave | None = None
     try:
         try:

@@ -137,7 +137,7 @@ def test_parquet_is_bounded_by_its_footer_and_by_what_it_holds(tmp_path, monkeyp
     [
         ({"value": [[1], [2]]}, 'column "value" holds list<.*, not integers'),
         ({"index": [0.0, 1.0]}, 'column "index" holds double, not integers'),
-        ({"index": [0, None]}, ":2: it has no index"),
+        ({"index": [0, None]}, ":2: index is missing, but line 1 has one"),
         ({"f": [1, 2]}, 'column "f" holds int64, not texts'),
         ({"text": ["[" * 100_000] * 2}, ":1: text is not JSON"),
         ({"text": ["[" * 200 + "]" * 200] * 2}, ":1: nested too deeply"),

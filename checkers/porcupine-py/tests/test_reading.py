@@ -187,6 +187,50 @@ def test_a_parquet_history_has_its_nemesis_as_minus_one(tmp_path):
             load_history(file(-1, process), model)
 
 
+def parquet_of(path, lines, **columns):
+    """Writes of 1 and 2 and a read of 1, in the order of these numbers, with columns that tell another one."""
+    pa = pytest.importorskip("pyarrow")
+    import pyarrow.parquet as pq
+
+    rows = [(0, 0, "write", 1), (0, 1, "write", 1), (1, 0, "write", 2), (1, 1, "write", 2), (2, 0, "read", -1),
+            (2, 1, "read", 1)]  # fmt: skip
+    processes, types, names, values = zip(*(rows[line] for line in lines), strict=True)
+    pq.write_table(pa.table({
+        "run": ["a"] * 6, "process": processes, "type": types, "f": names, "key": [-1] * 6, "value": values,
+        "text": pa.array([None] * 6, pa.string()), **columns,
+    }), path)  # fmt: skip
+    return path
+
+
+SHUFFLED = [4, 5, 0, 1, 2, 3]
+"""The read of 1 before anything was written."""
+
+
+@pytest.mark.parametrize(
+    ("columns", "verdict"),
+    [
+        ({}, CheckResult.ILLEGAL),
+        ({"index": [0, 1, 2, 3, 4, 5]}, CheckResult.ILLEGAL),
+        ({"index": [2, 3, 0, 1, 4, 5]}, CheckResult.OK),
+        ({"time": [10, 20, 30, 40, 50, 60]}, CheckResult.ILLEGAL),
+        ({"time": [30, 40, 10, 20, 50, 60]}, CheckResult.OK),
+        ({"index": [2, 3, 0, 1, 4, 5], "time": [30, 40, 10, 20, 50, 60]}, CheckResult.OK),
+        ({"index": [0, 1, 2, 3, 4, 5], "time": [30, 40, 10, 20, 50, 60]}, ":3: index 2 comes after index 1 of line 2"),
+        ({"index": [0, 1, 1, 3, 4, 5]}, ":3: index 1 is that of line 2, too"),
+        ({"index": [0, 1, 2, None, 4, 5]}, ":4: index is missing, but line 1 has one"),
+        ({"time": [30, 40, 10, None, 50, 60]}, ":3: time 10 is before that of line 2, and line 4 has no time"),
+    ],
+)
+def test_a_parquet_history_is_in_the_order_of_all_formats(tmp_path, columns, verdict):
+    model = model_named("register")
+    path = parquet_of(tmp_path / "h.parquet", SHUFFLED, **columns)
+    if isinstance(verdict, str):
+        with pytest.raises(PorcupineError, match=verdict):
+            load_history(path, model)
+    else:
+        assert check_operations(model, load_history(path, model).operations) is verdict
+
+
 @pytest.mark.parametrize(
     ("text", "told"),
     [

@@ -168,3 +168,29 @@ def test_the_console_script_is_the_same_function():
 
     project = tomllib.loads((Path(ROOT) / "pyproject.toml").read_text())["project"]
     assert project["scripts"] == {"porcupine": "porcupine.cli:main"} and cli.main is main
+
+
+@pytest.mark.parametrize("limit", ["-d 20000", "-d 60000", "-d 100000", "-v 600000"])
+def test_a_library_that_gets_no_memory_gives_no_verdict(limit):
+    """OpenBLAS ends its process with status 1 then, which would read as illegal."""
+    done = subprocess.run(
+        ["sh", "-c", f'ulimit {limit}; exec "$@"', "sh", sys.executable, "-m", "porcupine", *ILLEGAL],
+        capture_output=True, text=True, check=False, env={**os.environ, "PYTHONPATH": ROOT},
+    )  # fmt: skip
+    told = [line for line in done.stderr.splitlines() if line.startswith("porcupine: ")]
+    assert (done.returncode, len(told)) in ((1, 0), (3, 1)), done
+    assert ("illegal" in done.stdout) == (done.returncode == 1), done
+
+
+def test_a_status_that_nobody_attested_is_no_verdict(monkeypatch):
+    from porcupine import supervised
+
+    monkeypatch.setattr(supervised.resource, "getrlimit", lambda _: (1 << 40, 1 << 40))
+    told = []
+    ended = [supervised.supervised(lambda status=status: os._exit(status), told.append) for status in (0, 1, 2, 3)]
+    assert ended == [0, 3, 2, 3]
+    assert len(told) == 1 and "ulimit -d" in told[0]
+    monkeypatch.setattr(supervised.os, "fork", lambda: 0)  # what the child does
+    monkeypatch.setattr(supervised.os, "environ", {})
+    monkeypatch.setattr(supervised.os, "write", lambda _, data: told.append(data))
+    assert supervised.supervised(lambda: 1, told.append) == 1 and told[-1] == b"\x01"

@@ -1,7 +1,8 @@
 """Parquet files in Stormproof's schema of a history. Needs pyarrow (the extra ``arrow``).
 
 Columns: run, index, time, process (-1: nemesis), type (0 invoke, 1 ok, 2 fail, 3 info), f, key (-1: none), value (-1:
-none, -2: JSON in ``text``, a pair (a, b) of integers packed as a << 32 | b), text. One run per file.
+none, -2: JSON in ``text``, a pair (a, b) of integers packed as a << 32 | b), text. One run per file. A file may lack
+index, time or both; ``order.in_order`` says what the order is then.
 """
 
 from __future__ import annotations
@@ -18,7 +19,8 @@ from .room import ROW_BYTES, Room, json_size
 from .rows import NEMESIS, TYPES, with_key
 
 NO_PROCESS, NO_VALUE, TEXT_VALUE, PAIR_SHIFT = -1, -1, -2, 32
-NEEDED = ("run", "index", "process", "type", "f", "key", "value", "text")
+NEEDED = ("run", "process", "type", "f", "key", "value", "text")
+ORDER = ("index", "time")
 TEXTS = frozenset({"run", "f", "text"})
 _BATCH_ROWS = 65_536
 _FOOTER_LIMITS = {"thrift_string_size_limit": 16 << 20, "thrift_container_size_limit": 20_000}
@@ -30,22 +32,20 @@ PAIRS = frozenset({"cas"})
 
 
 def parquet_rows(path: Path, data: bytearray, room: Room) -> Iterator[Row]:
-    """Rows of a file, in order of ``index``; a row's line is its number from 1."""
+    """Rows of a file, as they lie there; a row's line is its number from 1."""
     columns = _columns(path, data, room)
     runs = set(columns["run"])
     if len(runs) > 1:
         raise PorcupineError(f"{path}: holds {len(runs)} runs; give files of one run each")
-    index = columns["index"]
-    if None in index:
-        raise PorcupineError(f"{path}:{index.index(None) + 1}: it has no index")
-    for line in sorted(range(len(index)), key=index.__getitem__):
+    for line, (index, time) in enumerate(zip(columns["index"], columns["time"], strict=True)):
         code, f, key = columns["type"][line], columns["f"][line], columns["key"][line]
         if not isinstance(code, int) or not 0 <= code < len(TYPES):
             raise PorcupineError(f"{path}:{line + 1}: type is {code!r}, not 0 to 3")
         value = _value(f, columns["value"][line], columns["text"][line], path, line + 1, room)
         keyed = with_key(key if key is not None and key >= 0 else None, value)
         process = columns["process"][line]
-        yield Row(line + 1, NEMESIS if process == NO_PROCESS else process, TYPES[code], str(f), keyed)
+        process = NEMESIS if process == NO_PROCESS else process
+        yield Row(line + 1, process, TYPES[code], str(f), keyed, index, time)
 
 
 def _columns(path: Path, data: bytearray, room: Room) -> dict[str, list[Any]]:
@@ -58,16 +58,20 @@ def _columns(path: Path, data: bytearray, room: Room) -> dict[str, list[Any]]:
         import pyarrow.parquet as pq
     except ImportError:
         raise PorcupineError(f"{path}: Parquet needs pyarrow: pip install 'porcupine-py[arrow]'") from None
-    columns: dict[str, list[Any]] = {name: [] for name in NEEDED}
+    columns: dict[str, list[Any]] = {name: [] for name in (*NEEDED, *ORDER)}
     try:
         footer = pq.ParquetFile(pa.BufferReader(data), **_FOOTER_LIMITS).metadata
         groups = (footer.row_group(number) for number in range(footer.num_row_groups))
         room.demand(max(0, footer.num_rows) * ROW_BYTES + sum(max(0, group.total_byte_size) for group in groups))
         file = pq.ParquetFile(pa.BufferReader(data), read_dictionary=list(TEXTS), **_FOOTER_LIMITS)
         _demand_schema(path, file.schema_arrow, pa)
-        for batch in file.iter_batches(_BATCH_ROWS, columns=list(NEEDED), use_threads=False):
+        there = [*NEEDED, *(name for name in ORDER if name in file.schema_arrow.names)]
+        for batch in file.iter_batches(_BATCH_ROWS, columns=there, use_threads=False):
             room.take(batch.nbytes + batch.num_rows * _CELLS_BYTES)
-            for name in NEEDED:
+            for name in columns:
+                if name not in there:
+                    columns[name] += [None] * batch.num_rows
+                    continue
                 column = batch.column(batch.schema.get_field_index(name))
                 columns[name] += _texts(column, room) if name in TEXTS else column.to_pylist()
     except (OSError, ValueError, KeyError, pa.ArrowException) as error:
@@ -88,8 +92,10 @@ def _texts(column: Any, room: Room) -> list[str | None]:
 
 
 def _demand_schema(path: Path, schema: Any, pa: Any) -> None:
-    for name in NEEDED:
+    for name in (*NEEDED, *ORDER):
         place = schema.get_field_index(name)
+        if place < 0 and name not in schema.names and name in ORDER:
+            continue
         if place < 0:
             raise PorcupineError(f'{path}: column "{name}" is missing, or there are several')
         kind = schema.field(place).type
