@@ -15,7 +15,7 @@ from reports.index_page import write_index
 from stormproof.errors import EXIT_ERROR, StormproofError
 from stormproof.packing import demand_ended, files_of
 from stormproof.store import Store, make_store
-from stormproof.text import amount
+from stormproof.text import amount, escaped
 
 _PULLING = ".pulling-"
 
@@ -44,7 +44,7 @@ def push(store: Path, to: ObjectStore, names: Sequence[str], *, again: bool) -> 
             except (StormproofError, OSError) as error:
                 failed.append(f"{run.name}: {error}")
     for line in failed:
-        print(f"not copied: {line}", file=sys.stderr)
+        print(f"not copied: {escaped(line)}", file=sys.stderr)
     print(f"{to}: {amount(len(left) - len(failed), 'run')} copied, {len(runs) - len(left)} were there already")
     return EXIT_ERROR if failed else 0
 

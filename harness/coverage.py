@@ -18,6 +18,7 @@ from stormproof.history.bounds import read_small_text
 from stormproof.history.moments import SUFFIX, write_moments
 from stormproof.node_logs import read_log
 from stormproof.run_folder import LOG_EVENTS, MESSAGE_TRACE, is_alive, node_logs, read_run, write_text
+from stormproof.text import escaped, reason
 
 CLIPPED, LOG, STATE = "clipped", "log", "state"
 """In a trace: what the node's log had told before was cut off; of which epoch the entries of a replica's log are; what
@@ -86,7 +87,7 @@ def note_log_events(run_dir: Path, *, over: bool = False) -> None:
 
 def _complain(system: System, error: Exception) -> None:
     frame = traceback.extract_tb(error.__traceback__)[-1]
-    print(f"stormproof: {system.name} can't read its nodes' logs: {type(error).__name__}: {error} "
+    print(f"stormproof: {system.name} can't read its nodes' logs: {escaped(reason(error))} "
           f"({Path(frame.filename).name}:{frame.lineno})", file=sys.stderr)  # fmt: skip
 
 

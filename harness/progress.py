@@ -11,6 +11,8 @@ from typing import Any
 from rich.console import Console
 from rich.status import Status
 
+from stormproof.text import escaped
+
 Event = Mapping[str, Any]
 
 PHASES = {
@@ -90,7 +92,7 @@ def _plain(file: Any, time_limit: float) -> Callable[[Event], None]:
                 return
             last = time.monotonic()
         if text:
-            print(text, file=file, flush=True)
+            print(_escaped(text), file=file, flush=True)
 
     return show
 
@@ -108,11 +110,16 @@ def _live(status: Status, time_limit: float, place: str) -> Callable[[Event], No
         elif event["event"] == "progress":
             text = f"{phase}  {text}"
         elif text:
-            status.console.print(text)
+            status.console.print(_escaped(text))
             return
         status.update(text)
 
     return show
+
+
+def _escaped(text: str) -> str:
+    """A text of one or more lines, in which no word of a system or a client moves the cursor."""
+    return "\n".join(map(escaped, text.split("\n")))
 
 
 def _texts(time_limit: float) -> Callable[[Event], str]:

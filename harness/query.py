@@ -162,7 +162,7 @@ def run_query(store: AnyStore, sql: str, *, engine: str, master: str, form: str)
 
 def _print(table: pa.Table) -> None:
     to = console()
-    shown = Table(*map(escape, table.column_names), box=None)
+    shown = Table(*(escape(escaped(name)) for name in table.column_names), box=None)
     for row in table.to_pylist():
         shown.add_row(*(escape(escaped(_shown(value))) for value in row.values()))
     to.print(shown)

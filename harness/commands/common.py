@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from checkers.object_store import is_address, object_store
-from stormproof.errors import UsageError
+from stormproof.errors import StormproofError, UsageError
 from stormproof.history.bounds import VARIABLE
 from stormproof.registry import Registry
+from stormproof.text import escaped
 
 if TYPE_CHECKING:
     from checkers.lake_files import AnyStore
@@ -24,6 +27,18 @@ def _folder(path: Path) -> Path:
         raise UsageError("--store: this command takes a folder; `stormproof check` and `query` take an object store, "
                          "`push` and `pull` copy runs there and back")
     return path
+
+
+def each_of(runs: Iterable[Path], do: Callable[[Path], None]) -> bool:
+    """Do something with each run, also after one has failed; a line on standard error says why. True: one failed."""
+    failed = False
+    for run_dir in runs:
+        try:
+            do(run_dir)
+        except StormproofError as error:
+            print(f"stormproof: {escaped(error)}", file=sys.stderr)
+            failed = True
+    return failed
 
 
 def any_store(text: str) -> AnyStore:

@@ -13,6 +13,7 @@ from harness.commands.common import DEFAULT_STORE, JsonOption, MaxHistoryOption,
 from harness.output import print_json
 from stormproof.errors import EXIT_OF, StormproofError, UsageError
 from stormproof.history.bounds import set_max_history
+from stormproof.text import escaped
 
 
 def export(
@@ -88,7 +89,7 @@ def import_(
                     "operations": found.operations, "passed_over": found.passed_over})  # fmt: skip
     else:
         print(verdict.sentence)
-        print(f"  read       {found.told()}")
+        print(f"  read       {escaped(found.told())}")
         print(f"  run        {run_dir}")
         print(f"  report     {page}")
     raise typer.Exit(EXIT_OF[verdict.verdict])

@@ -22,10 +22,11 @@ from harness.commands.common import (
     SparkEnvOption,
     StoreOption,
     any_store,
+    each_of,
 )
 from harness.output import print_json
 from harness.progress import console
-from stormproof.errors import UsageError
+from stormproof.errors import EXIT_ERROR, UsageError
 from stormproof.history.bounds import set_max_history
 from stormproof.text import escaped
 
@@ -137,11 +138,15 @@ def report(
 
     set_max_history(max_history)
     runs_of = Store(store)
-    for name in runs or ["latest"]:
-        run_dir = runs_of.resolve(name)
+
+    def write(run_dir: Path) -> None:
         note_log_events(run_dir)
         print(write_report(run_dir))
+
+    failed = each_of([runs_of.resolve(name) for name in runs or ["latest"]], write)
     print(write_index(store))
+    if failed:
+        raise typer.Exit(EXIT_ERROR)
 
 
 def serve(

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from harness.commands.common import DEFAULT_STORE, JsonOption, StoreOption
+from harness.commands.common import DEFAULT_STORE, JsonOption, StoreOption, each_of
 from harness.output import print_json
 from stormproof.errors import EXIT_ERROR, StormproofError, UsageError
 from stormproof.text import amount, escaped, size
@@ -54,7 +54,7 @@ def gc(
         print(f"{done} {amount(len(found.going), 'run')}, {size(freed)}; {amount(found.left, 'run')}, "
               f"{size(found.left_size)} {'would be ' if dry_run else ''}left")
     for reason in found.failed:
-        typer.echo(reason, err=True)
+        typer.echo(escaped(reason), err=True)
     if found.failed:
         raise typer.Exit(EXIT_ERROR)
 
@@ -104,10 +104,14 @@ def pack(
     into = output or Path()
     if len(folders) > 1 and not into.is_dir():
         raise UsageError(f"--output {into}: for {len(folders)} runs name a folder that is there")
-    for run_dir in folders:
+
+    def write(run_dir: Path) -> None:
         path = into / f"{run_dir.resolve().name}{ENDING}" if into.is_dir() else into
         pack_run(run_dir, path)
         print(path)
+
+    if each_of(folders, write):
+        raise typer.Exit(EXIT_ERROR)
 
 
 ToOption = Annotated[str, typer.Option("--to", metavar="s3://BUCKET/PREFIX", help="where to")]
@@ -162,7 +166,7 @@ def unpack(
         except StormproofError as error:
             if len(files) == 1:
                 raise
-            typer.echo(str(error), err=True)
+            typer.echo(escaped(error), err=True)
             failed = True
     write_index(store)
     if failed:

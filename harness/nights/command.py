@@ -33,7 +33,7 @@ from stormproof.contracts.check import INVALID, VALID
 from stormproof.errors import EXIT_INVALID, StormproofError, UsageError
 from stormproof.run_folder import REPORT, write_text
 from stormproof.store import make_store
-from stormproof.text import amount
+from stormproof.text import amount, escaped
 
 SURFACE_FILE = "surface.md"
 """In a night's folder: what it has used and judged of the surface."""
@@ -96,7 +96,7 @@ def run_nightly(file: Path, store: Path, *, budget: float | None, tag: str, fres
     if as_json:
         print_json(to_json(night, judgement))
     else:
-        print("\n".join(lines), flush=True)
+        print("\n".join(map(escaped, lines)), flush=True)
     if judgement.status == EXIT_INVALID:
         notify.tell({"verdict": INVALID, "sentence": lines[-1], "text": "\n".join(lines), **to_json(night, judgement)})
     night.end(end)
@@ -119,7 +119,7 @@ def run_triage(store: Path, name: str | None, known: Path | None, as_json: bool)
     elif not found:
         print(f"no failures in {amount(len(chosen), 'night')}")
     for kind in () if as_json else found:
-        print("\n".join(_lines(kind, store)))
+        print("\n".join(map(escaped, _lines(kind, store))))
     return 0
 
 
@@ -137,7 +137,7 @@ def run_trend(store: Path, most: int, known: Path | None, as_json: bool) -> int:
     if as_json:
         print_json({**trend_to_json(found), "page": str(store / TREND)})
     else:
-        print("\n".join([*trend_lines(found), *(str(store / page) for page in (TREND, MATRIX, TRIAGE))]))
+        print("\n".join([*map(escaped, trend_lines(found)), *(str(store / page) for page in (TREND, MATRIX, TRIAGE))]))
     return 0
 
 

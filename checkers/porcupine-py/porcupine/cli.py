@@ -335,8 +335,15 @@ def _words(error: BaseException, file: str = "") -> str:
     return f"{file}: {what}" if file else what
 
 
+def _shown(text: str) -> str:
+    """A line in which what came from a file moves no cursor: control characters are written as escapes."""
+    return text if text.isprintable() else "".join(
+        each if each.isprintable() else each.encode("unicode_escape").decode() for each in text)
+
+
 def _say(text: str) -> None:
     """Write a line to stdout."""
+    text = _shown(text)
     if sys.stdout is None:
         raise _NoOutput("stdout is closed")
     try:
@@ -357,7 +364,7 @@ def _flush() -> None:
 
 def _complain(text: str) -> None:
     """Write one line to stderr, if that can be done."""
-    line = " ".join(f"porcupine: {text}".split())
+    line = _shown(" ".join(f"porcupine: {text}".split()))
     if len(line) > MAX_LINE:
         line = line[: MAX_LINE - 3] + "..."
     try:

@@ -1,5 +1,6 @@
 """The command's exit status: 1 is said with a witness only, and whatever is no verdict is 3 and one line on stderr."""
 
+import json
 import os
 import subprocess
 import sys
@@ -194,3 +195,15 @@ def test_a_status_that_nobody_attested_is_no_verdict(monkeypatch):
     monkeypatch.setattr(supervised.os, "environ", {})
     monkeypatch.setattr(supervised.os, "write", lambda _, data: told.append(data))
     assert supervised.supervised(lambda: 1, told.append) == 1 and told[-1] == b"\x01"
+
+
+@pytest.mark.parametrize("f", ["re\x1b[2Jad", "re\nad", "re\u202ead", "re\ud800ad"])
+def test_what_a_file_says_moves_no_cursor(f, tmp_path, capsys):
+    path, nemesis = tmp_path / "h.jsonl", tmp_path / "n.edn"
+    path.write_text(json.dumps({"process": 0, "type": "invoke", "f": f, "value": None}) + "\n")
+    line = f'{{:process :nemesis :type :info :f :x :value "{f.replace(chr(10), " ")}"}}\n'
+    nemesis.write_text(line, encoding="utf-8", errors="replace")
+    assert run(["check", "--model", "register", str(path), str(nemesis)]) == 3
+    done = capsys.readouterr()
+    assert len(done.err.splitlines()) == 1 == len(done.out.splitlines())
+    assert (done.err + done.out).replace("\n", "").isprintable(), (done.err, done.out)
