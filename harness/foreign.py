@@ -27,10 +27,10 @@ from porcupine.formats import (
 )
 from porcupine.formats.room import Room
 from porcupine.formats.rows import DID_NOT_MATCH, FAILED_CAS, Reading
-from porcupine.values import name_of, number_of
+from porcupine.values import number_of
 
 from harness.claims import Action, claimed_faults
-from harness.translations import TRANSLATIONS, Event, Meaning, Rows, Unfit, plain, translated
+from harness.translations import TRANSLATIONS, Event, Meaning, Rows, Unfit, plain, plain_name, translated
 from stormproof.errors import HistoryError, UsageError
 from stormproof.history.bounds import max_history, read_small
 from stormproof.history.jsonl import import_jsonl
@@ -224,7 +224,7 @@ def _read(path: Path, text: str, form: str, pass_over: Sequence[str]) -> _Read:
         # Our own files have the JSON of some values beside them.
         read.events.append(Event(
             row.line, process, row.type, row.f, item.get("value"), clock.of(row), item.get("key"),
-            None if node is None else name_of(node) or str(node), plain(item.get("error")),
+            None if node is None else plain_name(node), plain(item.get("error")),
             own if isinstance(own, str) else None,
         ))  # fmt: skip
     return read

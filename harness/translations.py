@@ -346,5 +346,10 @@ def plain(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [plain(each) for each in value]
     if isinstance(value, dict):
-        return {name_of(name) or str(name): plain(each) for name, each in value.items()}
+        return {plain_name(name): plain(each) for name, each in value.items()}
     return as_json(value)
+
+
+def plain_name(value: Any) -> str:
+    """The text that a name is: of a keyword without its colon, which a text keeps."""
+    return value if isinstance(value, str) else name_of(value) or str(value)
