@@ -25,8 +25,10 @@ def topology_of(test: Test) -> Topology:
 
 def cluster_of(test: Test, backend: Backend, passcode: str) -> Cluster:
     """The test's system on machines that the backend has provisioned, or is going to; ``passcode`` is its clients'."""
-    deployment = Deployment(test, demands_of(test), backend, topology_of(test), passcode)
-    return SYSTEMS.load(test.system).cluster(deployment)
+    system = SYSTEMS.load(test.system)
+    deployment = Deployment(test, demands_of(test), backend, topology_of(test), passcode, system.leading_roles,
+                            system.joined_roles)
+    return system.cluster(deployment)
 
 
 def leave_connections(cluster: Cluster) -> Apart:

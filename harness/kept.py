@@ -26,6 +26,7 @@ from harness.backends.catalog import BACKENDS
 from nemesis.catalog import FAULTS
 from nemesis.compose import NemesisClient
 from nemesis.families import ANY_KIND, split_aims, supported_families, wanted_kinds
+from nodes.systems.catalog import SYSTEMS
 from stormproof.contracts.backend import Attached
 from stormproof.contracts.cluster import Cluster
 from stormproof.errors import StormproofError, UsageError
@@ -131,7 +132,8 @@ class KeptNodes:
             FAULTS.entry(family)
             test = self._cluster.test
             test = replace(test, nemesis=(family,), options={**test.options, **settings, **aims})
-            (fault,) = supported_families(self._cluster.backend, test, self._cluster.topology)
+            (fault,) = supported_families(self._cluster.backend, test, self._cluster.topology,
+                                          SYSTEMS.load(test.system))  # fmt: skip
             rng = random.Random(str(seed)) if seed is not None else random.SystemRandom()
             kinds = wanted_kinds(test, fault)
             kind = rng.choice(list(fault.kinds) if ANY_KIND in kinds else list(kinds))

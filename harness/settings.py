@@ -215,7 +215,7 @@ def make_test(
     for family in families_of(test):
         family.check(test, tested)
     tested.check(test, demands)
-    families_here = supported_families(BACKENDS.load(backend), test, tested.topology(test, demands))
+    families_here = supported_families(BACKENDS.load(backend), test, tested.topology(test, demands), tested)
     schedule(test, families_here)  # refuses times that leave no room for the faults
     return test
 

@@ -177,7 +177,7 @@ class TestRunner:
         self.topology = topology_of(self.test)
         self.cluster = cluster_of(self.test, self.backend, environment.passcode)
         self.apart = None if self.backend.in_process else leave_connections(self.cluster)
-        families = supported_families(self.backend, self.test, self.topology)
+        families = supported_families(self.backend, self.test, self.topology, self.system)
         self.faults, self.families = fault_generator(self.test, families), families
         self.planned = count_faults(self.test, families)
         self.clock = RunClock()

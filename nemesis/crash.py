@@ -14,8 +14,8 @@ import random
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
-from nemesis.facts import PRIMARY, await_state
-from nemesis.families import kind_option, wanted_kinds
+from nemesis.facts import await_state
+from nemesis.families import PRIMARY, kind_option, wanted_kinds
 from nemesis.machine import Power
 from nemesis.process import plan_nodes, told
 from stormproof.contracts.backend import DEAD, KILL, POWER, RUNNING, ProcessState

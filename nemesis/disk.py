@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from typing import Any, ClassVar
 
 from nemesis.disk_use import use_of
-from nemesis.facts import ONE, aim_option, await_state, max_down_of
+from nemesis.facts import aim_option, asked_target, await_state, max_down_of
 from nemesis.families import MAX_DOWN, kind_option
 from nemesis.process import plan_nodes
 from stormproof.contracts.backend import DEAD, DISK_FAULTS, DISKS, RUNNING, DiskFault, Disks
@@ -69,7 +69,7 @@ class Disk(Fault):
 
     def aim(self, options: Mapping[str, Any]) -> str:
         """Whose disk it is to be."""
-        return str(options.get("disk_target", ONE))
+        return asked_target(self.name, options)
 
     async def inspect(self, cluster: Cluster) -> tuple[str, ...]:
         """Those that have lost their data, unless they have it again: all nodes are up and agree."""

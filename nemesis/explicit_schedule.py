@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from nemesis.families import LEADER_OF
+from nemesis.families import BY_LEADER, LEADER_OF, canonical
 from stormproof.contracts.fault import Fault
 from stormproof.errors import UsageError
 
@@ -63,11 +63,16 @@ def _read(word: str, known: dict[str, Fault], time_limit: float) -> ExplicitFaul
         raise UsageError(f"schedule: {word!r} holds a time that is no number") from None
     if fault.family not in known:
         raise UsageError(f"schedule: {word!r}: --nemesis must name {fault.family!r} (it names: {', '.join(known)})")
-    kinds = dict.fromkeys((*known[fault.family].kinds, *known[fault.family].aimed_kinds))
-    of_leader = known[fault.family].aims_at_roles and fault.kind.startswith(LEADER_OF)
+    family = known[fault.family]
+    kinds = dict.fromkeys((*family.kinds, *family.aimed_kinds))
+    if fault.kind not in kinds:
+        fault = replace(fault, kind=canonical(fault.kind))
+    if family.no_leader and fault.kind in BY_LEADER and fault.kind not in family.kinds:
+        raise UsageError(f"schedule: {word!r}: {family.no_leader}")
+    of_leader = family.aims_at_roles and fault.kind.startswith(LEADER_OF)
     if fault.kind not in kinds and not of_leader:
         raise UsageError(f"schedule: {word!r}: kinds of {fault.family}: {', '.join(kinds)}"
-                         f"{f', {LEADER_OF}NAME' if known[fault.family].aims_at_roles else ''}")
+                         f"{f', {LEADER_OF}NAME' if family.aims_at_roles else ''}")
     if not 0 <= fault.start < fault.end <= time_limit:
         raise UsageError(f"schedule: {word!r} must begin before it ends, and end within {time_limit:g} s")
     return fault

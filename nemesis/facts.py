@@ -5,27 +5,30 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
-from nemesis.families import LEADER_OF, MAX_DOWN, option_value, setting
+from nemesis.families import (
+    BACKUP,
+    LEADER_OF,
+    LINK,
+    MAX_DOWN,
+    PRIMARY,
+    PRIMARY_FROM_MAJORITY,
+    canonical,
+    option_value,
+    setting,
+)
 from stormproof.contracts.backend import RUNNING, Backend, ProcessState
 from stormproof.contracts.cluster import Cluster
 from stormproof.contracts.fault import ClusterFacts, Infeasible
 from stormproof.contracts.option import Option
 
-PRIMARY = "master"
-"""The kind that hits the node that serves."""
-PRIMARY_FROM_MAJORITY = "master-from-majority"
-"""The kind that cuts the node that serves, and others with it up to a minority, off from the majority."""
-LINK = "link"
-"""The kind that hits what joins the node that serves and one other."""
-BACKUP = "backup"
-"""A node that does not serve."""
 ONE = "one"
 _ABOUT_PRIMARY = (PRIMARY, PRIMARY_FROM_MAJORITY, LINK, "remove", "partial")
-"""Kinds for which it must be known who serves."""
+"""Kinds for which it must be known who leads."""
 HOLDER = "holder"
 """The node that holds the lock."""
+_AIMS_WITHOUT_ROLE = ("", ONE, PRIMARY, BACKUP, HOLDER)
 
 
 def max_down_of(options: Mapping[str, Any], nodes: int) -> int:
@@ -36,9 +39,15 @@ def max_down_of(options: Mapping[str, Any], nodes: int) -> int:
     return int(option_value(options, MAX_DOWN)) or max(1, (nodes - 1) // 2)
 
 
-def pick_node(kind: str, facts: ClusterFacts, nodes: Sequence[str], rng: random.Random) -> tuple[str, str | None]:
-    """One of ``nodes`` by the rule ``master`` or ``leader-of-NAME`` (or else at random), and a note when the rule could
-    not be kept.
+class Pick(NamedTuple):
+    """A node, and a note when the rule that it was to be picked by could not be kept."""
+
+    node: str
+    note: str | None = None
+
+
+def pick_node(kind: str, facts: ClusterFacts, nodes: Sequence[str], rng: random.Random) -> Pick:
+    """Pick one of ``nodes`` by the rule ``master`` or ``leader-of-NAME``, or else at random.
 
     Raises:
         Infeasible: the rule is ``backup``, ``holder``, or a role that nodes tell, and none of them is that.
@@ -46,28 +55,28 @@ def pick_node(kind: str, facts: ClusterFacts, nodes: Sequence[str], rng: random.
     if kind.startswith(LEADER_OF):
         led = kind.removeprefix(LEADER_OF)
         if (leader := facts.leaders.get(led)) in nodes:
-            return str(leader), None
+            return Pick(str(leader))
         why = f"nobody leads {led}" if leader is None else f"{leader}, which leads {led}, is not running"
         node = rng.choice(list(nodes))
-        return node, f"{why}; took {node} instead"
+        return Pick(node, f"{why}; took {node} instead")
     if kind == PRIMARY:
         if facts.primary is not None and facts.primary in nodes:
-            return facts.primary, None
-        why = "no master answered" if facts.primary is None else f"the master {facts.primary} is not running"
+            return Pick(facts.primary)
+        why = "nobody leads" if facts.primary is None else f"{facts.primary}, which leads, is not running"
         node = rng.choice(list(nodes))
-        return node, f"{why}; took {node} instead"
+        return Pick(node, f"{why}; took {node} instead")
     if kind == BACKUP:
         others = _demand(kind, [node for node in nodes if node != facts.primary])
         node = rng.choice(others)
-        return node, None if facts.primary is not None else f"nobody serves; took {node}"
+        return Pick(node, None if facts.primary is not None else f"nobody leads; took {node}")
     if kind == HOLDER:
         holder = facts.lock.holder if facts.lock is not None else ""
         if holder not in nodes:
             raise Infeasible(f"{holder}, which holds the lock, is not running" if holder else "nobody holds the lock")
-        return holder, None
+        return Pick(holder)
     if kind == facts.aim and kind != ONE:
         nodes = _demand(kind, [node for node in nodes if facts.node_roles.get(node) == kind])
-    return rng.choice(list(nodes)), None
+    return Pick(rng.choice(list(nodes)))
 
 
 def _demand(role: str, nodes: Sequence[str]) -> Sequence[str]:
@@ -78,12 +87,21 @@ def _demand(role: str, nodes: Sequence[str]) -> Sequence[str]:
 
 def aim_option(family: str, meaning: str, default: str = ONE) -> Option:
     """The option ``<family>_target``: which node a family hits whose kinds tell what happens to it."""
-    rules = f"{meaning}: one node's, the serving one's, that of one beside it, or of a role that nodes tell"
+    rules = f"{meaning}: one node's, the leading one's, that of one beside it, or of a role that nodes tell"
     return Option(setting(family, "target"), default, rules, (ONE, PRIMARY, BACKUP), extensible=True)
 
 
-async def gather_facts(cluster: Cluster, kind: str, data_loss: tuple[str, ...] = (), aim: str = "") -> ClusterFacts:
-    """The present state of the system; ``data_loss`` is what the family's ``inspect`` found, ``aim`` its ``Fault.aim``.
+def asked_target(family: str, options: Mapping[str, Any], default: str = ONE) -> str:
+    """What the option ``<family>_target`` says."""
+    return canonical(str(options.get(setting(family, "target"), default)))
+
+
+async def gather_facts(cluster: Cluster, kind: str, data_loss: tuple[str, ...] = (), aim: str = "",
+                       replicas: bool = False) -> ClusterFacts:  # fmt: skip
+    """The present state of the system.
+
+    ``data_loss`` is what the family's ``inspect`` found, ``aim`` its ``Fault.aim``. With ``replicas`` nodes are asked
+    whether they have joined; they tell it too where they are asked who leads.
     """
     test, backend = cluster.test, cluster.backend
     nodes, machines = test.node_names, cluster.topology.machines
@@ -91,11 +109,13 @@ async def gather_facts(cluster: Cluster, kind: str, data_loss: tuple[str, ...] =
     states = await asyncio.gather(*(backend.process(machine, lasting(cluster, machine)) for machine in machines))
     running = {machine: await _running(backend, machine, names) for machine, names in programs.items()
                if len(names) > 1}  # fmt: skip
+    by_leader, by_role = kind in _ABOUT_PRIMARY or aim in (PRIMARY, BACKUP), aim not in _AIMS_WITHOUT_ROLE
+    statuses = await cluster.statuses() if by_leader or by_role or replicas else []
     return ClusterFacts(
         nodes=nodes,
         hosts=dict(zip(nodes, test.client_hosts, strict=True)),
         states={machine: state.state for machine, state in zip(machines, states, strict=True)},
-        primary=await cluster.primary() if kind in _ABOUT_PRIMARY or aim in (PRIMARY, BACKUP) else None,
+        primary=cluster.leading(statuses) if by_leader else None,
         leaders=await cluster.leaders() if kind.startswith(LEADER_OF) else {},
         max_down=max_down_of(test.options, test.nodes),
         options=test.options,
@@ -106,15 +126,12 @@ async def gather_facts(cluster: Cluster, kind: str, data_loss: tuple[str, ...] =
         programs=programs,
         running=running,
         aim=aim,
-        node_roles=await _node_roles(cluster) if aim not in ("", ONE, PRIMARY, BACKUP, HOLDER) else {},
+        node_roles={each.node: each.role for each in statuses if each.reachable} if by_role else {},
+        joined=cluster.joined(statuses) if statuses else None,
         program_roles=cluster.program_roles(),
         lock=await cluster.lock() if aim == HOLDER else None,
         private_networks=cluster.private_networks(),
     )
-
-
-async def _node_roles(cluster: Cluster) -> dict[str, str]:
-    return {status.node: status.role for status in await cluster.statuses() if status.reachable}
 
 
 def lasting(cluster: Cluster, machine: str) -> str:

@@ -9,6 +9,7 @@ from nemesis.catalog import FAULTS
 from stormproof.contracts.backend import Backend
 from stormproof.contracts.fault import Fault
 from stormproof.contracts.option import Option
+from stormproof.contracts.system import System
 from stormproof.contracts.topology import Topology
 from stormproof.errors import UsageError
 from stormproof.test import ANY_KIND as ANY_KIND
@@ -16,6 +17,16 @@ from stormproof.test import Test
 
 LEADER_OF = "leader-of-"
 """With the name of a queue behind it: the kind that hits the node that leads it."""
+PRIMARY = "master"
+"""The kind that hits the node that leads."""
+PRIMARY_FROM_MAJORITY = "master-from-majority"
+"""The kind that cuts the node that leads, and others with it up to a minority, off from the majority."""
+LINK = "link"
+"""The kind that hits what joins the node that leads and one other."""
+BACKUP = "backup"
+"""A node that does not lead."""
+BY_LEADER = (PRIMARY, PRIMARY_FROM_MAJORITY, LINK, BACKUP)
+"""Kinds and targets that need to know which node leads."""
 
 MAX_DOWN = Option(
     "max_down",
@@ -57,11 +68,13 @@ def abilities_needed(test: Test, abilities: Mapping[str, str]) -> set[str]:
     return found
 
 
-def supported_families(backend: Backend | type[Backend], test: Test, topology: Topology) -> list[Fault]:
+def supported_families(backend: Backend | type[Backend], test: Test, topology: Topology, system: System
+                       ) -> list[Fault]:  # fmt: skip
     """The families that a test names, each with the kinds that the backend can inject: these are what ``any`` means.
 
     Raises:
-        UsageError: the backend can't inject a family, or the one kind asked for; nothing is skipped in silence.
+        UsageError: the backend can't inject a family, or the one kind asked for, or a fault aims at the leader of a
+            system that does not tell who leads; nothing is skipped in silence.
     """
     families = families_of(test)
     lacking = backend.lacks() if families else {}
@@ -74,9 +87,18 @@ def supported_families(backend: Backend | type[Backend], test: Test, topology: T
                 f"backend {backend.name!r} can't inject the fault {family.name!r}{_why(lacking, family, family.kinds)} "
                 f"(it can: {', '.join(names) or 'none'}); choose another --backend or --nemesis"
             )
+        family.no_leader = leader_unknown(test, system)
+        if family.no_leader:
+            kinds = tuple(kind for kind in kinds if kind not in BY_LEADER)
         if family.aims_at_roles:
             kinds = (*kinds, *topology.roles)
         wanted = wanted_kinds(test, family)
+        target = canonical(str(test.options.get(setting(family.name, "target"), "")))
+        aims = {setting(family.name, "kind"): wanted, setting(family.name, "target"): (target,)}
+        for name, asked in aims.items():
+            lacking_leader = [each for each in asked if each in BY_LEADER and each not in kinds]
+            if family.no_leader and lacking_leader:
+                raise UsageError(f"--nemesis {family.name}, {name}={lacking_leader[0]}: {family.no_leader}")
         kinds += tuple(kind for kind in wanted if _only_when_asked_for(kind, family)
                        and is_honoured(abilities, family, kind))
         for kind in wanted:
@@ -86,6 +108,17 @@ def supported_families(backend: Backend | type[Backend], test: Test, topology: T
                                  f"(it can: {', '.join(kinds)}); choose another --backend or --set {name}")
         family.kinds = kinds
     return families
+
+
+def leader_unknown(test: Test, system: System) -> str:
+    """Why faults can't aim at the node that leads, and what to say instead; empty: they can."""
+    if system.leading_roles or test.nodes == 1:
+        return ""
+    if system.leads_objects():
+        return (f"each queue or log of {system.name} has a leader, and no node leads them all; "
+                f"say {LEADER_OF}NAME, as in --nemesis kill:{LEADER_OF}q0")
+    return (f"the nodes of {system.name} don't tell which of them leads (leading_roles in docs/systems.md); "
+            "choose another kind")
 
 
 def _why(lacking: Mapping[str, str], family: Fault, kinds: Iterable[str]) -> str:
@@ -102,7 +135,8 @@ def wanted_kinds(test: Test, family: Fault) -> tuple[str, ...]:
     """The kinds of a family that a test asks for; ``any`` stands for all but the aimed ones."""
     for option in family.options:
         if option.name == setting(family.name, "kind"):
-            return tuple(str(option_value(test.options, option)).split(","))
+            given = str(option_value(test.options, option)).split(",")
+            return tuple(kind if kind in family.kinds else canonical(kind) for kind in given)
     return (ANY_KIND,)
 
 
@@ -125,14 +159,14 @@ def kind_option(name: str, kinds: tuple[str, ...], default: str = ANY_KIND, *, r
 
 
 LEADERS = ("leader", "coordinator", "primary")
-"""Other words for the node that serves."""
+"""Other words for the node that leads."""
 
 
 def split_aims(text: str) -> tuple[str, dict[str, str]]:
     """The families in what a person types for faults, and the settings that their aims are.
 
     ``pause:leader,kill:random`` is ``pause,kill`` with ``pause_kind=master`` and ``kill_kind=random``; a family that is
-    named with several kinds has all of them. ``leader``, ``coordinator`` and ``primary`` are the node that serves.
+    named with several kinds has all of them. ``leader``, ``coordinator`` and ``primary`` are the node that leads.
 
     Raises:
         UsageError: a family stands there with a kind and without, or has no kinds.
@@ -147,16 +181,16 @@ def split_aims(text: str) -> tuple[str, dict[str, str]]:
             raise UsageError(f"--nemesis {text}: {family} is named twice")
         if colon and not kind:
             raise UsageError(f"--nemesis {text}: write it as FAMILY or FAMILY:KIND")
-        given.append(_canonical(kind))
+        given.append(canonical(kind))
     aims = {setting(family, "kind"): ",".join(given) for family, given in kinds.items() if given != [""]}
     return ",".join(kinds), aims
 
 
-def _canonical(kind: str) -> str:
+def canonical(kind: str) -> str:
     """A kind with ``master`` for other words for that."""
     for word in LEADERS:
         if kind == word or kind.startswith(f"{word}-from-"):
-            return f"master{kind.removeprefix(word)}"
+            return f"{PRIMARY}{kind.removeprefix(word)}"
     return kind
 
 

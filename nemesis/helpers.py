@@ -15,8 +15,8 @@ from typing import Any, ClassVar
 from nemesis.cuts import both_ways
 from nemesis.disk import disks_of
 from nemesis.disk_use import use_of
-from nemesis.facts import ONE, PRIMARY, aim_option, await_state, pick_node
-from nemesis.families import ANY_KIND, kind_option, setting
+from nemesis.facts import ONE, aim_option, asked_target, await_state, pick_node
+from nemesis.families import ANY_KIND, PRIMARY, kind_option, setting
 from nemesis.partition import Partition
 from nemesis.process import PROGRAM, Kill, plan_nodes, plan_programs
 from stormproof.contracts.backend import DEAD, DISKS, KILL, LINKS, RUNNING, DiskFault
@@ -64,7 +64,7 @@ class _HelperFault(Fault):
 
     def aim(self, options: Mapping[str, Any]) -> str:
         """Which node it is to be cut off from, where that is one."""
-        wanted = str(options.get(setting(self.name, "target"), ANY_KIND))
+        wanted = asked_target(self.name, options, ANY_KIND)
         return PRIMARY if wanted == ANY_KIND else wanted  # which of the two is for `plan` to draw
 
     def plan(self, kind: str, facts: ClusterFacts, rng: random.Random) -> FaultPlan:
@@ -77,7 +77,7 @@ class _HelperFault(Fault):
         if kind == "cut":
             links = [both_ways(facts.topology, machine, node) for node in facts.nodes]
             return FaultPlan(kind, found.targets, frozenset().union(*links), f"from {', '.join(facts.nodes)}")
-        wanted = str(facts.options.get(setting(self.name, "target"), ANY_KIND))
+        wanted = asked_target(self.name, facts.options, ANY_KIND)
         aim = rng.choice((ONE, PRIMARY)) if wanted == ANY_KIND else wanted
         if not facts.eligible():
             raise Infeasible("no node is running")

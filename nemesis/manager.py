@@ -15,8 +15,8 @@ from typing import Any, ClassVar
 
 from nemesis.crash import recovery_seconds
 from nemesis.cuts import everywhere
-from nemesis.facts import ONE, PRIMARY, aim_option
-from nemesis.families import ANY_KIND, MAX_DOWN, kind_option
+from nemesis.facts import ONE, aim_option, asked_target
+from nemesis.families import ANY_KIND, MAX_DOWN, PRIMARY, kind_option
 from nemesis.partition import CUT, Partition
 from nemesis.process import Kill, Pause, ended, plan_nodes, told
 from stormproof.contracts.backend import KILL, LINKS, PAUSE, RUNNING, ProcessState
@@ -69,12 +69,12 @@ class Manager(_ManagerFault):
 
     def aim(self, options: Mapping[str, Any]) -> str:
         """Whose manager it is to be."""
-        wanted = str(options.get("manager_target", ANY_KIND))
+        wanted = asked_target(self.name, options, ANY_KIND)
         return PRIMARY if wanted == ANY_KIND else wanted  # which of the two is for `plan` to draw
 
     def plan(self, kind: str, facts: ClusterFacts, rng: random.Random) -> FaultPlan:
         """Choose a node whose manager runs, if one more may go down; raises Infeasible where none is chosen."""
-        wanted = str(facts.options.get("manager_target", ANY_KIND))
+        wanted = asked_target(self.name, facts.options, ANY_KIND)
         aim = rng.choice((ONE, PRIMARY)) if wanted == ANY_KIND else wanted
         found = plan_nodes(aim, replace(facts, nodes=_managed(facts)), rng)
         program, (node,) = facts.program_roles[MANAGER], found.targets

@@ -13,8 +13,16 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import ClassVar
 
 from nemesis.cuts import set_cut
-from nemesis.facts import LINK, PRIMARY, PRIMARY_FROM_MAJORITY, pick_node
-from nemesis.families import ANY_KIND, kind_option, option_value, wanted_kinds
+from nemesis.facts import pick_node
+from nemesis.families import (
+    ANY_KIND,
+    LINK,
+    PRIMARY,
+    PRIMARY_FROM_MAJORITY,
+    kind_option,
+    option_value,
+    wanted_kinds,
+)
 from nemesis.shapes import DRAWN, SHAPES
 from stormproof.contracts.backend import LINKS, Backend, Link
 from stormproof.contracts.cluster import Cluster

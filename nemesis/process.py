@@ -12,8 +12,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from nemesis.facts import PRIMARY, await_state, pick_node
-from nemesis.families import ANY_KIND, LEADER_OF, MAX_DOWN, kind_option
+from nemesis.facts import await_state, pick_node
+from nemesis.families import ANY_KIND, LEADER_OF, MAX_DOWN, PRIMARY, kind_option
 from stormproof.contracts.backend import DEAD, KILL, PAUSE, PAUSED, RUNNING, ProcessState
 from stormproof.contracts.cluster import Cluster
 from stormproof.contracts.draw import Draw

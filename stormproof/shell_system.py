@@ -205,6 +205,11 @@ class ShellSystem(System):
         """
         return {}
 
+    def leads_objects(self) -> bool:
+        """Whether a hook names leaders of queues."""
+        kind = type(self)
+        return kind.leaders is not ShellSystem.leaders or kind.leaders_seen is not ShellSystem.leaders_seen
+
     def logs(self, machine: Machine) -> Mapping[str, str]:
         """Log files to keep beside the programs' output: name -> path below the machine's folder (or absolute)."""
         return {}

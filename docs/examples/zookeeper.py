@@ -19,6 +19,8 @@ class ZooKeeper(stormproof.ShellSystem):
     provides = frozenset({"registers"})
     port = 2181
     max_nodes = 5
+    leading_roles = ("leader",)
+    joined_roles = ("follower",)
     options = (stormproof.Option("session", 2.0, "seconds of a client's session time-out"),)
 
     def files(self, machine):

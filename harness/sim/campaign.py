@@ -62,9 +62,10 @@ class Case:
         from harness.deployment import topology_of
         from harness.sim.backend import SimBackend
         from nemesis.families import supported_families
+        from nodes.systems.catalog import SYSTEMS
 
         test = self.test(seed)
-        return supported_families(SimBackend, test, topology_of(test))
+        return supported_families(SimBackend, test, topology_of(test), SYSTEMS.load(test.system))
 
     def of(self, seed: int) -> Case:
         """What is run with that seed: always this."""

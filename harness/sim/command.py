@@ -230,7 +230,7 @@ def _on_real_nodes(result: SeedResult, files: str) -> str:
 def _can_run(backend: type[Backend], test: Test) -> bool:
     topology = topology_of(test)
     try:
-        schedule(test, supported_families(backend, test, topology))
+        schedule(test, supported_families(backend, test, topology, SYSTEMS.load(test.system)))
     except UsageError:
         return False
     return not backend.cannot(test, topology)

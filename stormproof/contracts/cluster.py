@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -66,13 +66,16 @@ class Lock:
 
 @dataclass(frozen=True)
 class Deployment:
-    """What a cluster is made of: the test, what its workload has set up, the machines, the clients' password."""
+    """What a cluster is made of: the test, what its workload has set up, the machines, the clients' password; the words
+    by which its nodes tell that they lead, or have joined (``System``)."""
 
     test: Test
     demands: Demands
     backend: Backend
     topology: Topology
     passcode: str = ""
+    leading_roles: Collection[str] = ()
+    joined_roles: Collection[str] = ()
 
 
 class Cluster(ABC):
@@ -94,6 +97,7 @@ class Cluster(ABC):
         self.backend: Backend = deployment.backend
         self.topology: Topology = deployment.topology
         self.passcode: str = deployment.passcode
+        self.leading_roles, self.joined_roles = deployment.leading_roles, deployment.joined_roles
         self.attached: Attached | None = self.backend if isinstance(self.backend, Attached) else None
         """The machines, where the system runs there already."""
         self.credentials = self.attached.credentials() if self.attached else Credentials()
@@ -306,9 +310,29 @@ class Cluster(ABC):
         return list(await asyncio.gather(*(self.status(node) for node in self.node_names)))
 
     async def primary(self) -> str | None:
-        """The node that serves (the one with the highest epoch if several do), or None."""
-        serving = [status for status in await self.statuses() if status.serving]
-        return max(serving, key=lambda status: status.epoch).node if serving else None
+        """The node that leads now, or None."""
+        return self.leading(await self.statuses())
+
+    def leading(self, statuses: Sequence[NodeStatus]) -> str | None:
+        """The node that leads, going by what the nodes said at one time: the one with a leading role in the highest
+        epoch, or None where none or several say so.
+
+        Where no role tells who leads: the node that serves, the one with the highest epoch if several do.
+        """
+        if not self.leading_roles:
+            serving = [status for status in statuses if status.serving]
+            return max(serving, key=lambda status: status.epoch).node if serving else None
+        claims = [status for status in statuses if status.reachable and status.role in self.leading_roles]
+        newest = max((status.epoch for status in claims), default=0)
+        leaders = [status.node for status in claims if status.epoch == newest]
+        return leaders[0] if len(leaders) == 1 else None
+
+    def joined(self, statuses: Sequence[NodeStatus]) -> tuple[str, ...] | None:
+        """The replicas that follow and have what the leader has, going by what the nodes said at one time; None where
+        no status tells it."""
+        if not self.joined_roles:
+            return None
+        return tuple(status.node for status in statuses if status.reachable and status.role in self.joined_roles)
 
     async def await_healthy(self, timeout: float) -> bool:
         """Wait until the system is healthy; False when ``timeout`` passes."""

@@ -65,6 +65,8 @@ class ClusterFacts:
     program_roles: Mapping[str, str] = field(default_factory=dict)
     lock: Lock | None = None
     private_networks: tuple[str, ...] = ()
+    joined: tuple[str, ...] | None = None
+    """The replicas that follow and have what the leader has; None where nobody asked, or the system does not tell."""
 
     def eligible(self) -> list[str]:
         """Nodes whose broker runs, in order: all that may be paused or killed."""
@@ -139,6 +141,8 @@ class Fault(ABC):
     draws: ClassVar[tuple[Draw, ...]] = ()
     drawn: ClassVar[int] = 1
     kinds: tuple[str, ...] = ()
+    no_leader: str = ""
+    """Why it can't aim at the node that leads, in a test whose system does not tell; empty: it can."""
 
     @abstractmethod
     def plan(self, kind: str, facts: ClusterFacts, rng: random.Random) -> FaultPlan:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -208,6 +208,9 @@ class System(ABC):
     there), and ``abstraction``, by which a guided search tells situations apart (None: it can't). ``drawing`` is what
     the default campaign draws of its settings. ``defaults`` are this system's defaults of options that workloads
     declare (name -> value); an option that is not named there keeps its workload's default.
+
+    ``leading_roles`` are the words of ``NodeStatus.role`` for the node that leads, ``joined_roles`` those for a replica
+    that follows it and has what it has: faults aim by the first, and expect the second. Empty: no status tells it.
     """
 
     name: str = ""
@@ -231,6 +234,8 @@ class System(ABC):
     fault_points: Mapping[str, str] = {}
     abstraction: Abstraction | None = None
     drawing: Drawing = Drawing()
+    leading_roles: Collection[str] = ()
+    joined_roles: Collection[str] = ()
 
     @abstractmethod
     def cluster(self, deployment: Deployment) -> Cluster:
@@ -292,6 +297,10 @@ class System(ABC):
     def gives_up_replicas(self, test: Test) -> bool:
         """Whether the group of such a test can go on without a replica that is removed from it
         (``Cluster.remove_member``)."""
+        return False
+
+    def leads_objects(self) -> bool:
+        """Whether each object (a queue, say) has a leader, which ``Cluster.leaders`` names."""
         return False
 
     def shuts_down(self, test: Test) -> bool:

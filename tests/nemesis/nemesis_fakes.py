@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from stormproof.contracts.backend import KILL, LINKS, PAUSE, Link, ProcessState
 from stormproof.contracts.cluster import MAIN, Cluster, Deployment, NodeStatus
@@ -102,7 +102,7 @@ class FakeCluster(Cluster):
     async def status(self, node: str) -> NodeStatus:
         return NodeStatus(node, reachable=self.backend.states[node] == "running")
 
-    async def primary(self) -> str | None:
+    def leading(self, statuses: Sequence[NodeStatus]) -> str | None:
         return self.leader
 
     async def start_program(self, machine: str, program: str) -> None:

@@ -49,7 +49,7 @@ def test_clients_outside_reach_every_node() -> None:
 
 def test_without_a_primary_another_node_is_taken_and_it_is_noted() -> None:
     plan = Partition().plan("master", facts(primary=None), random.Random(0))
-    assert plan.note == f"no master answered; took {plan.targets[0]} instead"
+    assert plan.note == f"nobody leads; took {plan.targets[0]} instead"
 
 
 def test_halves_leave_a_majority_when_there_is_one() -> None:
@@ -119,7 +119,7 @@ def test_only_running_nodes_are_taken_down(family: Pause | Kill, kind: str) -> N
         plan = family.plan(kind, facts(nodes=5, max_down=3, n1="dead", n3="paused"), random.Random(seed))
         assert set(plan.targets) <= {"n2", "n4", "n5"}
         assert len(plan.targets) == 1  # two of the three that may be down are down already
-        note = f"the master n1 is not running; took {plan.targets[0]} instead"
+        note = f"n1, which leads, is not running; took {plan.targets[0]} instead"
         assert plan.note == (note if kind == "master" else None)
 
 

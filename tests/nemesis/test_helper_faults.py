@@ -19,6 +19,7 @@ from nemesis.compose import NemesisClient
 from nemesis.families import supported_families
 from nemesis.helpers import Gateway, SharedDatabase
 from nemesis.lockfile import LockFile
+from nodes.systems.fiorano.system import FIORANO
 from stormproof.contracts.backend import ProcessState
 from stormproof.contracts.cluster import Lock
 from stormproof.contracts.fault import ClusterFacts, FaultPlan, Infeasible
@@ -131,21 +132,21 @@ def test_disks_fail_where_disks_can(kind: str, monkeypatch: pytest.MonkeyPatch) 
     """Also a kind that comes only when it is asked for needs a machine that can do it; the reason is told."""
     test = Test("fiorano", "queue", ("shared-db",), options={"shared_db_kind": kind})
     monkeypatch.setattr(LocalBackend, "lacks", lambda: {})
-    (family,) = supported_families(LocalBackend, test, TOPOLOGY)
+    (family,) = supported_families(LocalBackend, test, TOPOLOGY, FIORANO)
     assert kind in family.kinds
     monkeypatch.setattr(LocalBackend, "lacks", lambda: {"disks": "no FUSE; run: apt-get install fuse3"})
     wanted = f"'local' can't inject shared_db_kind={kind}: no FUSE; run: apt-get install fuse3 .it can: kill, cut, "
     with pytest.raises(UsageError, match=wanted):
-        supported_families(LocalBackend, test, TOPOLOGY)
+        supported_families(LocalBackend, test, TOPOLOGY, FIORANO)
 
 
 def test_what_a_machine_lacks_is_not_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
     """`any` means what can be had here; a family of which nothing can is refused with the reason."""
     monkeypatch.setattr(LocalBackend, "lacks", lambda: {"disks": "no FUSE; install it", "power": "no FUSE; install it"})
-    (family,) = supported_families(LocalBackend, Test("fiorano", "queue", ("shared-db",)), TOPOLOGY)
+    (family,) = supported_families(LocalBackend, Test("fiorano", "queue", ("shared-db",)), TOPOLOGY, FIORANO)
     assert family.kinds == ("kill", "cut", "cut-one")
     with pytest.raises(UsageError, match="'local' can't inject the fault 'power': no FUSE; install it"):
-        supported_families(LocalBackend, Test("fiorano", "queue", ("power",)), TOPOLOGY)
+        supported_families(LocalBackend, Test("fiorano", "queue", ("power",)), TOPOLOGY, FIORANO)
 
 
 # What counts as evidence.

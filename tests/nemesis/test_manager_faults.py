@@ -287,7 +287,7 @@ def test_whose_disk_fails(target: str, roles: dict[str, str], expected: set[str]
 def test_where_nobody_serves_any_is_a_backup_and_it_is_noted() -> None:
     now = replace(facts(primary=None), options={"disk_target": "backup"}, aim="backup")
     plan = Disk().plan("full", now, random.Random(1))
-    assert plan.note == f"nobody serves; took {plan.targets[0]}"
+    assert plan.note == f"nobody leads; took {plan.targets[0]}"
 
 
 @pytest.mark.parametrize("target", ["backup", "catchup"])

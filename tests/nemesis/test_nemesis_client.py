@@ -17,6 +17,7 @@ from nemesis.facts import gather_facts
 from nemesis.families import families_of, supported_families
 from nemesis.process import Kill, Pause
 from nemesis.schedule import fault_generator, schedule
+from nodes.systems.joram.system import JORAM
 from stormproof.contracts.backend import RUNNING
 from stormproof.contracts.fault import Evidence, Fault, FaultPlan
 from stormproof.errors import BackendError, StormproofError, UsageError
@@ -242,7 +243,7 @@ async def test_an_unknown_operation_is_told(tmp_path: Path) -> None:
 
 
 def supported(rig: Rig, test: Test) -> list[Fault]:
-    return supported_families(rig.backend, test, rig.cluster.topology)
+    return supported_families(rig.backend, test, rig.cluster.topology, JORAM)
 
 
 def test_a_backend_that_cannot_honour_a_fault_refuses(tmp_path: Path) -> None:

@@ -32,6 +32,7 @@ class SharedStore(stormproof.ShellSystem):
     port = programs.CLIENT_PORT
     min_nodes = 2
     max_nodes = 3
+    leading_roles = ("active",)
     simulated = True
     options = (stormproof.Option("database", SQLITE, "what the service keeps its rows in", STORES),)
 

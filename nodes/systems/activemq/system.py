@@ -63,6 +63,7 @@ class ActiveMQ(ShellSystem):
     packages = ("activemq",)
     port = STOMP_PORT
     max_nodes = 2
+    leading_roles, joined_roles = ("master",), ("slave",)
     guarantees = (
         Guarantee("order", NOT_PROMISED, _REDELIVERY, "what is delivered again comes late"),
     )

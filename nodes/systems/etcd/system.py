@@ -27,6 +27,7 @@ class Etcd(ShellSystem):
     keeps_time = "it is a Go program, which asks the kernel for the time itself"
     port = CLIENT_PORT
     max_nodes = 7
+    leading_roles, joined_roles = ("leader",), ("follower",)
     options = (
         Option("heartbeat_interval", 100, "milliseconds between the leader's heartbeats"),
         Option("election_timeout", 1000, "milliseconds without one after which there is an election"),
@@ -58,8 +59,9 @@ class Etcd(ShellSystem):
         finally:
             await client.aclose()
         leader, own = told.get("leader", "0"), told["header"]["member_id"]
-        return NodeStatus(machine.name, reachable=True, role="leader" if leader == own else "follower",
-                          serving=leader != "0", epoch=int(told.get("raftTerm", 0)),
+        role = "leader" if leader == own else "looking" if leader == "0" else "follower"
+        return NodeStatus(machine.name, reachable=True, role=role, serving=leader != "0",
+                          epoch=int(told.get("raftTerm", 0)),
                           detail={"leader": leader, "revision": told["header"].get("revision")})  # fmt: skip
 
     async def attached_status(self, machine: Machine) -> NodeStatus:

@@ -9,6 +9,7 @@ from typing import Any
 from nodes.reference.api import Config
 from nodes.reference.designs.fiorano.configuration import LIMITATIONS, MODES, SHARED_MODE, Options
 from nodes.reference.designs.fiorano.repository import STAMPS
+from nodes.reference.designs.fiorano.states import PASSIVE, SERVING
 from nodes.reference.replication.transfer import CHUNK_BYTES
 from nodes.reference.storage.config import POSTGRES, SQLITE, STORES, StorageConfig
 from nodes.reference.storage.postmaster import CAPABILITIES
@@ -88,6 +89,8 @@ def _read_options(config: Config) -> Options:
 FIORANO = Fiorano(
     "fiorano",
     replicated=True,
+    leading_roles=SERVING,
+    joined_roles=(PASSIVE,),
     reported=STATES,
     min_nodes=2,
     max_nodes=2,

@@ -46,6 +46,8 @@ def group_change(line: Line) -> GroupChange | None:
 ICESTORM = ReferenceSystem(
     "icestorm",
     replicated=True,
+    leading_roles=("master",),
+    joined_roles=("slave",),
     reported=STATES,
     guarantees=GUARANTEES,
     read_options=Options.from_config,

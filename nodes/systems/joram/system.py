@@ -73,6 +73,8 @@ class Joram(ReferenceSystem):
 JORAM = Joram(
     "joram",
     replicated=True,
+    leading_roles=("master",),
+    joined_roles=("slave",),
     reported=STATES,
     min_nodes=2,
     provides=MESSAGING,

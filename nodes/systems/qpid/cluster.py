@@ -162,6 +162,10 @@ class QpidCluster(ReferenceCluster):
         ready = all(states.get(status.node) == READY for status in statuses if status is not serving[0])
         return ready and found.get("held_for", 0.0) <= self.test.options["catchup_timeout"]
 
+    def joined(self, statuses: Sequence[NodeStatus]) -> tuple[str, ...] | None:
+        """The backups that are ready; a cold cluster has none."""
+        return None if self.cold else super().joined(statuses)
+
     async def await_healthy(self, timeout: float) -> bool:
         """Wait until the cluster is healthy, with a person at hand; False when ``timeout`` passes."""
         return await self._look_after(timeout, self.healthy)

@@ -21,6 +21,7 @@ from nodes.reference.designs.qpid.options import (
     STORES,
     Options,
 )
+from nodes.reference.designs.qpid.states import PRIMARY, READY
 from nodes.systems.qpid.addresses import AUTO, BROKERS, LIST, NAME, NETWORKS, OWN, WAYS
 from nodes.systems.qpid.admin import COMMANDS
 from nodes.systems.qpid.bounds import BOUNDS, WORK
@@ -122,6 +123,8 @@ def read_options(config: Config) -> None:
 QPID = Qpid(
     "qpid",
     replicated=True,
+    leading_roles=(PRIMARY,),
+    joined_roles=(READY,),
     reported=STATES,
     min_nodes=2,
     provides=frozenset({"queues", "transactions", "exchanges", "registers"}),

@@ -39,6 +39,7 @@ class Redis(ShellSystem):
     keeps_time = "its allocator, jemalloc, and libfaketime wait for each other when it starts"
     port = SERVER_PORT
     max_nodes = 3
+    leading_roles, joined_roles = ("master",), ("slave",)
     guarantees = GUARANTEES
     options = (
         Option("mode", SINGLE, "one server, or a master and replicas that sentinels watch", (SINGLE, SENTINEL)),
@@ -112,7 +113,12 @@ class Redis(ShellSystem):
             detail["sentinels"] = int(told[b"num-other-sentinels"]) + 1
             detail["master"] = told[b"ip"].decode()
             detail["flags"] = told[b"flags"].decode()
-        return NodeStatus(machine.name, reachable=True, role=info["role"], serving=info["role"] == "master",
+        serving = info["role"] == "master"
+        if serving:  # one that the sentinels have replaced learns it late; elsewhere they may know other addresses
+            joined = machine.cluster.attached is not None or detail.get("master", machine.address) == machine.address
+        else:
+            joined = detail["link"] == "up"
+        return NodeStatus(machine.name, reachable=True, role=info["role"] if joined else "apart", serving=serving,
                           detail=detail)  # fmt: skip
 
     async def attached_status(self, machine: Machine) -> NodeStatus:

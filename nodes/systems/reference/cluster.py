@@ -147,9 +147,9 @@ class ReferenceCluster(Cluster):
             self._admins[node] = AdminConnection(address, self._port(node), self.login, self.passcode)
         return self._admins[node]
 
-    async def primary(self) -> str | None:
+    def leading(self, statuses: Sequence[NodeStatus]) -> str | None:
         """The node of the first server that serves, the one with the highest epoch if several do."""
-        status = _serving(await self.statuses(), self.groups[0])
+        status = _serving(statuses, self.groups[0])
         return status.node if status else None
 
     async def depths(self) -> dict[str, int] | None:

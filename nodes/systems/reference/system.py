@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -127,9 +127,12 @@ class ReferenceSystem(System):
         abstraction: Abstraction | None = None,
         drawing: Drawing | None = None,
         defaults: Mapping[str, Any] | None = None,
+        leading_roles: Collection[str] = (),
+        joined_roles: Collection[str] = (),
     ) -> None:
         self.name = name
         self.defaults = defaults or {}
+        self.leading_roles, self.joined_roles = leading_roles, joined_roles
         self.replicated = replicated
         self.options = (*options, TRACE)
         self.provides = provides

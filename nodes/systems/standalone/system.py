@@ -77,6 +77,7 @@ STANDALONE = ReferenceSystem(
     "standalone",
     replicated=False,
     max_nodes=1,
+    leading_roles=("master",),
     provides=MESSAGING | {"security"},
     guarantees=(*GUARANTEES, *of_surface(GUARANTEES)),
     events=Events(role=role_change),

@@ -39,6 +39,7 @@ class ZerocIceStorm(ShellSystem):
     distributions = ("zeroc-ice",)
     port = MANAGER_PORT
     max_nodes = 5
+    leading_roles, joined_roles = ("master",), ("slave",)
     provides = frozenset({"events"})
     guarantees = GUARANTEES
     options = (
