@@ -21,7 +21,7 @@ from stormproof import vocabulary
 from stormproof.contracts.check import MAX_EXAMPLES, UNKNOWN, VALID, Anomaly, CheckOutcome
 from stormproof.contracts.fault import CUTS_LINKS
 from stormproof.history.disk_use import stores_nothing, unused
-from stormproof.history.ledger import FaultWindow
+from stormproof.history.ledger import UNCHECKED, FaultWindow
 from stormproof.text import amount
 from stormproof.vocabulary import ANY, MESSAGES
 
@@ -207,20 +207,38 @@ def _depth_read(run: Run, wanted: Any) -> GateResult:
 
 
 def _faults_confirmed(run: Run, wanted: Any) -> GateResult:
-    """Every family that the test names has a window whose evidence shows that it took effect."""
-    confirmed = {fault.fault for fault in run.faults if fault.confirmed and not run.swallowed(fault)}
-    missing = [family for family in run.test.get("nemesis") or () if family not in confirmed]
-    why = _each(unused, (fault for fault in run.faults if fault.fault in missing))
-    exempt = _each(stores_nothing, (fault for fault in run.faults if fault.fault in confirmed))
-    lacking = "; ".join([f"no proof that these faults took effect: {', '.join(missing)}", *why])
-    there = "; ".join([f"it is there for {', '.join(sorted(confirmed))}", *exempt])
-    return GateResult(not missing, sorted(confirmed), lacking, there if confirmed else "there were no faults")
+    """Every family that the test names has a window whose evidence shows that it took effect, in the state that it
+    expects. So has each kind that the test names, if one of its windows came without that state."""
+    seen = [fault for fault in run.faults if not run.swallowed(fault)]
+    counted = {fault.fault for fault in seen if fault.counts}
+    missing = [family for family in run.test.get("nemesis") or () if family not in counted]
+    vacuous = {f"{fault.fault}:{fault.kind}": fault.unmet for fault in seen if fault.unmet and fault.confirmed and (
+        fault.fault in missing or (_names_kind(run, fault) and not any(
+            other.counts for other in seen if (other.fault, other.kind) == (fault.fault, fault.kind))))}  # fmt: skip
+    unproven = [family for family in missing if not any(name.startswith(f"{family}:") for name in vacuous)]
+    reasons = [f"no proof that these faults took effect: {', '.join(unproven)}"] if unproven else []
+    reasons += _each(unused, (fault for fault in run.faults if fault.fault in unproven))
+    reasons += [f"{name} came only when what it expects was not there ({why})" for name, why in vacuous.items()]
+    there = [f"it is there for {', '.join(sorted(counted))}" if counted else "there were no faults"]
+    there += _each(stores_nothing, (fault for fault in run.faults if fault.fault in counted))
+    there += _each(_unchecked, seen)
+    return GateResult(not reasons, sorted(counted), "; ".join(reasons), "; ".join(there))
 
 
 def _each(told: Callable[[Mapping[str, Any]], Iterable[str]], faults: Iterable[FaultWindow]) -> list[str]:
     """What the evidence of faults tells, each sentence once."""
     found = (text for fault in faults for text in told({**fault.inject_evidence, **fault.heal_evidence}))
     return list(dict.fromkeys(found))[:_MOST_SENTENCES]
+
+
+def _unchecked(evidence: Mapping[str, Any]) -> Iterable[str]:
+    return [f"not checked: {evidence[UNCHECKED]}"] if UNCHECKED in evidence else []
+
+
+def _names_kind(run: Run, fault: FaultWindow) -> bool:
+    """Whether the test names the kind of a fault, rather than any."""
+    options = run.test.get("options") or {}
+    return fault.kind in str(options.get(f"{fault.fault.replace('-', '_')}_kind", "")).split(",")
 
 
 def sides(fault: FaultWindow, nodes: int) -> list[frozenset[str]]:
@@ -331,7 +349,7 @@ ASKS: Mapping[str, str] = {
     "min_dequeue_ok": "at least {n:,} deliveries were confirmed",
     "drain": "everything that was used was drained to its end",
     "depth": "what was left in everything sent to was read",
-    "faults_confirmed": "each family of faults has evidence that it took effect",
+    "faults_confirmed": "each family of faults has evidence that it took effect, in the state that it expects",
     "both_sides": "in some partition at least {n:,} sends were confirmed on each of two sides",
     "majority_success": "at least {n:,} sends were confirmed on the majority's side of partitions",
 }

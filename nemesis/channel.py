@@ -43,6 +43,10 @@ class Channel(Fault):
             raise UsageError(f"--nemesis {self.name}: {system.name}, set like this, has no private network between its "
                              f"nodes; leave {self.name} out")
 
+    def expects_replica(self, kind: str) -> bool:
+        """Nodes that follow each other are cut off from each other."""
+        return True
+
     def plan(self, kind: str, facts: ClusterFacts, rng: random.Random) -> FaultPlan:
         """All links between nodes there, or those from one node to the others."""
         networks = facts.private_networks

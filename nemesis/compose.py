@@ -9,13 +9,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TextIO, TypeVar
 
-from nemesis.facts import gather_facts
+from nemesis.facts import gather_facts, with_replica
 from nemesis.families import families_of
 from stormproof.apart import left_after
 from stormproof.contracts.cluster import Cluster
 from stormproof.contracts.fault import Evidence, Fault, FaultPlan, Infeasible
 from stormproof.errors import StormproofError, UsageError
-from stormproof.history.ledger import HEAL, INJECT, LedgerLine, Repair, Standstill
+from stormproof.history.ledger import HEAL, INJECT, UNCHECKED, UNMET, LedgerLine, Repair, Standstill
 from stormproof.history.undo import UndoJournal
 from stormproof.operation import Op
 from stormproof.run_folder import LEDGER
@@ -131,8 +131,13 @@ class NemesisClient:
         self._begun.add(ident)
         try:
             lost = await self._bounded(family.inspect(self._cluster))
-            facts = await gather_facts(self._cluster, kind, lost, family.aim(self._cluster.test.options))
+            expects = family.expects_replica(kind)
+            # In simulation nobody is asked for that alone: each question would change what every seed does.
+            asks = expects and bool(self._cluster.joined_roles) and not self._cluster.backend.in_process
+            facts = await gather_facts(self._cluster, kind, lost, family.aim(self._cluster.test.options), asks)
             plan = family.plan(kind, facts, random.Random(seed))
+            if expects:
+                plan = with_replica(plan, facts, bool(self._cluster.joined_roles))
         except Infeasible as error:
             now = self._clock()
             skipped = LedgerLine(ident, family.name, kind, INJECT, now, error=f"skipped: {error}")
@@ -152,13 +157,13 @@ class NemesisClient:
             self._active[ident] = Active(ident, family, plan, undo, evidence)
             line = _line(self._active[ident], INJECT, now, self._clock(), evidence)
         self._write(line)
-        return _completion(op, line)
+        return _completion(op, line, plan.unmet)
 
     async def _heal_op(self, op: Op) -> Op:
         active = self._active.get(int(op.value["id"]))
         if active is None:
             return op.info("nothing to heal", value={"id": op.value["id"], "kind": op.value["kind"], "targets": []})
-        return _completion(op, await self._heal(active))
+        return _completion(op, await self._heal(active), active.plan.unmet)
 
     async def _heal(self, active: Active) -> LedgerLine:
         now = self._clock()
@@ -214,12 +219,17 @@ def _line(
         found = {**found, "note": plan.note}
     effects = tuple(sorted(active.family.kind_effects.get(plan.kind, active.family.effects)))
     targets = plan.targets if evidence.targets is None else evidence.targets
+    if phase == INJECT and plan.unmet:
+        found = {**found, UNMET: plan.unmet}
+    if phase == INJECT and plan.unchecked:
+        found = {**found, UNCHECKED: plan.unchecked}
     return LedgerLine(active.id, active.family.name, plan.kind, phase, time, targets, found, evidence.confirmed,
                       error, done, effects)  # fmt: skip
 
 
-def _completion(op: Op, line: LedgerLine) -> Op:
-    value = {"id": line.id, "kind": line.kind, "targets": list(line.targets), "proven": line.confirmed}
+def _completion(op: Op, line: LedgerLine, unmet: str = "") -> Op:
+    counts = line.confirmed and not unmet
+    value = {"id": line.id, "kind": line.kind, "targets": list(line.targets), "proven": counts}
     return op._replace(type="info", value=value, error=line.error)
 
 

@@ -60,6 +60,10 @@ class Crash(Fault):
             raise UsageError(f"--nemesis {self.name}: {system.name} has no orderly end; leave {self.name}:{SHUTDOWN} "
                              "out")
 
+    def expects_replica(self, kind: str) -> bool:
+        """A replica takes over from the one that led."""
+        return kind == PRIMARY
+
     def plan(self, kind: str, facts: ClusterFacts, rng: random.Random) -> FaultPlan:
         """All nodes, whatever ``max_down`` says, or the master, if one more may go down."""
         if kind == PRIMARY:

@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from typing import Any, ClassVar
 
 from nemesis.disk_use import use_of
-from nemesis.facts import aim_option, asked_target, await_state, max_down_of
+from nemesis.facts import aim_option, asked_target, await_state, group_of, max_down_of
 from nemesis.families import MAX_DOWN, kind_option
 from nemesis.process import plan_nodes
 from stormproof.contracts.backend import DEAD, DISK_FAULTS, DISKS, RUNNING, DiskFault, Disks
@@ -71,6 +71,10 @@ class Disk(Fault):
         """Whose disk it is to be."""
         return asked_target(self.name, options)
 
+    def expects_replica(self, kind: str) -> bool:
+        """Replicas have what one of them loses."""
+        return True
+
     async def inspect(self, cluster: Cluster) -> tuple[str, ...]:
         """Those that have lost their data, unless they have it again: all nodes are up and agree."""
         if self._lost and await cluster.await_healthy(INSPECTION_SECONDS):
@@ -87,13 +91,13 @@ class Disk(Fault):
         found = plan_nodes(self.aim(facts.options), facts, rng)
         node = found.targets
         if kind in WHEN_DEAD:
-            group = next((group for group in facts.groups if node[0] in group), facts.nodes)
+            group = group_of(node[0], facts)
             most = max_down_of(facts.options, sum(each not in facts.spares for each in group))
             lost = [each for each in facts.data_loss if each in group and each not in node]
             if len(lost) >= most:
                 raise Infeasible(f"{', '.join(lost)} may not have got back yet what was lost, {most} may lack it")
         seconds = round(rng.uniform(0.02, 0.5), 3) if kind == "slow" else 0.0
-        return FaultPlan(kind, node, note=found.note, disk=DiskFault(kind, seconds))
+        return FaultPlan(kind, node, note=found.note, disk=DiskFault(kind, seconds), unmet=found.unmet)
 
     async def inject(self, cluster: Cluster, plan: FaultPlan) -> Evidence:
         """Let the disk fail, with the broker's end where it takes that."""

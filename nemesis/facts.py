@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 from nemesis.families import (
@@ -20,7 +21,7 @@ from nemesis.families import (
 )
 from stormproof.contracts.backend import RUNNING, Backend, ProcessState
 from stormproof.contracts.cluster import Cluster
-from stormproof.contracts.fault import ClusterFacts, Infeasible
+from stormproof.contracts.fault import ClusterFacts, FaultPlan, Infeasible
 from stormproof.contracts.option import Option
 
 ONE = "one"
@@ -40,10 +41,12 @@ def max_down_of(options: Mapping[str, Any], nodes: int) -> int:
 
 
 class Pick(NamedTuple):
-    """A node, and a note when the rule that it was to be picked by could not be kept."""
+    """A node. When the rule that it was to be picked by could not be kept: why (``unmet``), with a note that says what
+    was done instead."""
 
     node: str
     note: str | None = None
+    unmet: str = ""
 
 
 def pick_node(kind: str, facts: ClusterFacts, nodes: Sequence[str], rng: random.Random) -> Pick:
@@ -58,17 +61,17 @@ def pick_node(kind: str, facts: ClusterFacts, nodes: Sequence[str], rng: random.
             return Pick(str(leader))
         why = f"nobody leads {led}" if leader is None else f"{leader}, which leads {led}, is not running"
         node = rng.choice(list(nodes))
-        return Pick(node, f"{why}; took {node} instead")
+        return Pick(node, f"{why}; took {node} instead", why)
     if kind == PRIMARY:
         if facts.primary is not None and facts.primary in nodes:
             return Pick(facts.primary)
         why = "nobody leads" if facts.primary is None else f"{facts.primary}, which leads, is not running"
         node = rng.choice(list(nodes))
-        return Pick(node, f"{why}; took {node} instead")
+        return Pick(node, f"{why}; took {node} instead", why)
     if kind == BACKUP:
         others = _demand(kind, [node for node in nodes if node != facts.primary])
         node = rng.choice(others)
-        return Pick(node, None if facts.primary is not None else f"nobody leads; took {node}")
+        return Pick(node) if facts.primary is not None else Pick(node, f"nobody leads; took {node}", "nobody leads")
     if kind == HOLDER:
         holder = facts.lock.holder if facts.lock is not None else ""
         if holder not in nodes:
@@ -83,6 +86,25 @@ def _demand(role: str, nodes: Sequence[str]) -> Sequence[str]:
     if not nodes:
         raise Infeasible(f"none of the nodes that run is {role}")
     return nodes
+
+
+def with_replica(plan: FaultPlan, facts: ClusterFacts, told: bool) -> FaultPlan:
+    """The plan of a fault that expects a replica: whether one has joined in the group that it hits, if the group has
+    several nodes. ``told``: the system tells it."""
+    hit = next((node for node in plan.targets if node in facts.nodes), None)
+    group = () if hit is None else [node for node in group_of(hit, facts) if node not in facts.spares]
+    if len(group) < 2:
+        return plan
+    if not told:
+        return replace(plan, unchecked="whether a replica had joined, which the system does not tell")
+    if facts.joined is None or set(group) & set(facts.joined):
+        return plan
+    return replace(plan, unmet=plan.unmet or "no replica has joined")
+
+
+def group_of(node: str, facts: ClusterFacts) -> tuple[str, ...]:
+    """The nodes that hold the same data as this one, itself among them."""
+    return next((group for group in facts.groups if node in group), facts.nodes)
 
 
 def aim_option(family: str, meaning: str, default: str = ONE) -> Option:

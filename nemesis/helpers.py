@@ -81,9 +81,9 @@ class _HelperFault(Fault):
         aim = rng.choice((ONE, PRIMARY)) if wanted == ANY_KIND else wanted
         if not facts.eligible():
             raise Infeasible("no node is running")
-        node, note = pick_node(aim, facts, facts.eligible(), rng)
+        node, note, unmet = pick_node(aim, facts, facts.eligible(), rng)
         note = f"from {node}" + (f"; {note}" if note else "")
-        return FaultPlan(kind, found.targets, both_ways(facts.topology, machine, node), note)
+        return FaultPlan(kind, found.targets, both_ways(facts.topology, machine, node), note, unmet=unmet)
 
     async def inject(self, cluster: Cluster, plan: FaultPlan) -> Evidence:
         """Hit it as the kind says."""

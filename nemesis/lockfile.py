@@ -59,6 +59,10 @@ class LockFile(Fault):
         """Whoever holds the lock."""
         return HOLDER
 
+    def expects_replica(self, kind: str) -> bool:
+        """A replica takes over from the holder."""
+        return kind != "delete"
+
     def plan(self, kind: str, facts: ClusterFacts, rng: random.Random) -> FaultPlan:
         """Hit the file, or the holder.
 

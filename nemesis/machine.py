@@ -47,6 +47,10 @@ class Power(Fault):
     draws = (Draw("power_kind", ("all", "master"), 0.4),)
     options = (kind_option("power", POWER_KINDS, roles=True), MAX_DOWN)
 
+    def expects_replica(self, kind: str) -> bool:
+        """Replicas go on without whoever is hit, unless all are."""
+        return kind != "all"
+
     def plan(self, kind: str, facts: ClusterFacts, rng: random.Random) -> FaultPlan:
         """Choose running nodes, no more than may go down; ``all`` takes every node, whatever ``max_down`` says."""
         if kind == "all":
@@ -54,7 +58,7 @@ class Power(Fault):
                 raise Infeasible("no node is running")
             return FaultPlan(kind, facts.nodes)
         plan = plan_nodes("random" if kind == "minority" else kind, facts, rng)
-        return FaultPlan(kind, plan.targets, note=plan.note)
+        return FaultPlan(kind, plan.targets, note=plan.note, unmet=plan.unmet)
 
     async def inject(self, cluster: Cluster, plan: FaultPlan) -> Evidence:
         """Cut the power."""
@@ -86,6 +90,10 @@ class Reboot(Fault):
     aims_at_roles = True
     kinds = REBOOT_KINDS
     options = (kind_option("reboot", REBOOT_KINDS, roles=True), MAX_DOWN)
+
+    def expects_replica(self, kind: str) -> bool:
+        """Replicas go on without whoever is hit."""
+        return True
 
     def plan(self, kind: str, facts: ClusterFacts, rng: random.Random) -> FaultPlan:
         """Choose a running node, if one more may go down."""

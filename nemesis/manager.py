@@ -46,6 +46,10 @@ class _ManagerFault(Fault):
     def __init__(self) -> None:
         self._by_kind: Mapping[str, Fault] = {"kill": Kill(), "pause": Pause(), "cut": Partition(self.name)}
 
+    def expects_replica(self, kind: str) -> bool:
+        """Managers promote a replica."""
+        return True
+
     def check(self, test: Test, system: System) -> None:
         """There must be managers."""
         if MANAGER not in system.program_roles(test):
@@ -81,7 +85,7 @@ class Manager(_ManagerFault):
         if program not in facts.running.get(node, (program,)):
             raise Infeasible(f"{node}: its {program} is not running")
         cut = everywhere(facts.topology, node, node) if kind == "cut" else frozenset()
-        return FaultPlan(kind, found.targets, cut, found.note, program=program)
+        return FaultPlan(kind, found.targets, cut, found.note, program=program, unmet=found.unmet)
 
 
 class Quorum(_ManagerFault):

@@ -83,6 +83,10 @@ class Partition(Fault):
         if all(whys):
             raise UsageError(f"--nemesis {self.name}: {whys[0]}; use more --nodes or another kind")
 
+    def expects_replica(self, kind: str) -> bool:
+        """Replicas are cut off from each other."""
+        return True
+
     def plan(self, kind: str, facts: ClusterFacts, rng: random.Random) -> FaultPlan:
         """Choose the sides; ``targets`` are the machines of the smaller side (one way: the node that is not heard).
 
@@ -95,7 +99,7 @@ class Partition(Fault):
         machines = facts.topology.machines or facts.nodes
         if len(machines) < 2:
             raise Infeasible("a partition needs at least two machines")
-        note = None
+        note, unmet = None, ""
         if helpers := facts.helpers(kind):
             side = list(helpers)
         elif len(facts.nodes) < 2:
@@ -103,7 +107,8 @@ class Partition(Fault):
         elif kind == "halves":
             side = rng.sample(facts.nodes, len(facts.nodes) // 2)
         else:
-            node, note = pick_node(PRIMARY if kind == PRIMARY_FROM_MAJORITY else kind, facts, facts.nodes, rng)
+            aim = PRIMARY if kind == PRIMARY_FROM_MAJORITY else kind
+            node, note, unmet = pick_node(aim, facts, facts.nodes, rng)
             side = [node]
             if kind == PRIMARY_FROM_MAJORITY:
                 others = [other for other in facts.nodes if other != node]
@@ -125,7 +130,7 @@ class Partition(Fault):
             cut, note = across(facts, networks, far, near, hosts), f"{targets[0]} does not hear the others"
         else:
             note = f"{targets[0]} is not heard by the others"
-        return FaultPlan(kind, tuple(targets), cut, _noted(note, facts, networks))
+        return FaultPlan(kind, tuple(targets), cut, _noted(note, facts, networks), unmet=unmet)
 
     async def inject(self, cluster: Cluster, plan: FaultPlan) -> Evidence:
         """Cut the links, and try some of them before and after."""
@@ -167,11 +172,11 @@ def _plan_link(facts: ClusterFacts, rng: random.Random) -> FaultPlan:
     """The node that serves and one other don't hear each other; everybody else hears both."""
     if len(facts.nodes) < 2:
         raise Infeasible("a cut link needs at least two nodes")
-    node, note = pick_node(PRIMARY, facts, facts.nodes, rng)
+    node, note, unmet = pick_node(PRIMARY, facts, facts.nodes, rng)
     other = rng.choice([each for each in facts.nodes if each != node])
     networks = networks_hit(facts, rng)
     cut = across(facts, networks, [node], [other], ()) | across(facts, networks, [other], [node], ())
-    return FaultPlan(LINK, (node, other), cut, _noted(note, facts, networks))
+    return FaultPlan(LINK, (node, other), cut, _noted(note, facts, networks), unmet=unmet)
 
 
 def _plan_shape(kind: str, facts: ClusterFacts, rng: random.Random) -> FaultPlan:

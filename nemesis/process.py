@@ -59,8 +59,8 @@ def plan_nodes(kind: str, facts: ClusterFacts, rng: random.Random) -> FaultPlan:
     if kind == "random":
         chosen = rng.sample(running, rng.randint(1, min(allowed, len(running))))
         return FaultPlan(kind, tuple(node for node in facts.nodes if node in chosen))
-    node, note = pick_node(kind, facts, running, rng)
-    return FaultPlan(kind, (node,), note=note)
+    node, note, unmet = pick_node(kind, facts, running, rng)
+    return FaultPlan(kind, (node,), note=note, unmet=unmet)
 
 
 def plan_programs(plan: FaultPlan, wanted: str, facts: ClusterFacts, rng: random.Random) -> FaultPlan:
@@ -100,6 +100,10 @@ class Pause(Fault):
     kinds = KINDS
     draws = (Draw("pause_kind", ("master", "random"), 0.4),)
     options = process_options("pause")
+
+    def expects_replica(self, kind: str) -> bool:
+        """Replicas go on without whoever is hit."""
+        return True
 
     def plan(self, kind: str, facts: ClusterFacts, rng: random.Random) -> FaultPlan:
         """Choose running nodes, no more than may go down."""
@@ -142,6 +146,10 @@ class Kill(Fault):
     kinds = KINDS
     draws = (Draw("kill_kind", ("master", "random"), 0.4),)
     options = process_options("kill")
+
+    def expects_replica(self, kind: str) -> bool:
+        """Replicas go on without whoever is hit."""
+        return True
 
     def plan(self, kind: str, facts: ClusterFacts, rng: random.Random) -> FaultPlan:
         """Choose running nodes, no more than may go down."""

@@ -60,6 +60,10 @@ class Rolling(Fault):
         if VERSION in kinds and not test.options.get(NEW_VERSION.name):
             raise UsageError("--nemesis rolling:version needs --set rolling_version=FOLDER, a checkout of that version")
 
+    def expects_replica(self, kind: str) -> bool:
+        """Replicas go on without whoever has its turn."""
+        return True
+
     def plan(self, kind: str, facts: ClusterFacts, rng: random.Random) -> FaultPlan:
         """All nodes, in the order in which their turns come.
 

@@ -100,6 +100,10 @@ class FaultPlan:
     disk: DiskFault | None = None
     program: str = ""
     strike: PointStrike | None = None
+    unmet: str = ""
+    """Which state the fault expects and did not find (nobody led, say): then it does not count. Empty: it found it."""
+    unchecked: str = ""
+    """What of that state could not be checked, since the system does not tell it."""
 
 
 @dataclass(frozen=True)
@@ -155,6 +159,11 @@ class Fault(ABC):
     @abstractmethod
     async def heal(self, cluster: Cluster, plan: FaultPlan, injected: Evidence) -> Evidence:
         """Undo it; must be harmless when the fault was applied only in part. The evidence is of the fault."""
+
+    def expects_replica(self, kind: str) -> bool:
+        """Whether a fault of this kind tells something only if a replica had joined the one that leads: one that takes
+        over, that changes must reach, or that the others can go on without."""
+        return False
 
     def check(self, test: Test, system: System) -> None:
         """Raises UsageError when the test, or the system, leaves nothing for it to do."""

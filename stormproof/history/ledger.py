@@ -21,6 +21,11 @@ from stormproof.history.bounds import read_small
 
 INJECT, HEAL, REPAIR, STANDSTILL = "inject", "heal", "repair", "standstill"
 
+UNMET = "unmet"
+"""In the evidence of an injection: which state the fault expects and did not find. Such a fault does not count."""
+UNCHECKED = "not checked"
+"""In the same evidence: what of that state nobody tells."""
+
 _YEAR = 3e7
 """Seconds."""
 
@@ -127,6 +132,16 @@ class FaultWindow:
     None for any other, or where it did not."""
     claimed: bool = False
     """An imported history tells of it; Stormproof has no evidence."""
+
+    @property
+    def unmet(self) -> str:
+        """Which state it expects and did not find; empty: it found it, or the ledger does not say."""
+        return str(self.inject_evidence.get(UNMET, ""))
+
+    @property
+    def counts(self) -> bool:
+        """Whether it took effect, and found the state that it expects."""
+        return self.confirmed and not self.unmet
 
 
 def read_ledger(path: Path) -> list[FaultWindow]:

@@ -11,7 +11,7 @@ from checker_histories import Row, depth, drained, fault, run_of, sent, taken
 from checkers.gates import ASKS, GATES, sides
 from checkers.run_check import judge
 from checkers.verdict import Verdict
-from stormproof.history.ledger import FaultWindow, Standstill
+from stormproof.history.ledger import UNMET, FaultWindow, Standstill
 
 pytestmark = pytest.mark.requirement("H16")
 
@@ -19,10 +19,10 @@ GOOD = [*sent(0, (0, 0)), *taken(1, (0, 0)), *drained(), *depth(0)]
 
 
 def verdict(rows: list[Row], gates: dict[str, Any] | None = None, faults: tuple[FaultWindow, ...] = (),
-            nemesis: tuple[str, ...] = (), **info: Any) -> Verdict:  # fmt: skip
+            nemesis: tuple[str, ...] = (), options: dict[str, str] | None = None, **info: Any) -> Verdict:  # fmt: skip
     if gates is not None:
         info["gates"] = gates
-    test = {"workload": "queue", "nodes": 3, "nemesis": list(nemesis)}
+    test = {"workload": "queue", "nodes": 3, "nemesis": list(nemesis), "options": options or {}}
     return judge(run_of(rows, faults, test=test, **info))
 
 
@@ -116,6 +116,22 @@ def test_a_disk_that_the_system_does_not_use_proves_nothing_and_the_folder_in_us
     assert verdict(GOOD, wanted, (odd, replace(power, inject_evidence={"disks": []})), ("power",)).verdict == "unknown"
     lost = verdict([*sent(0, (0, 0)), *drained(), *depth(0)], wanted, (power,), ("power",))
     assert lost.verdict == "invalid", "what was lost is lost whatever the fault was"
+
+
+def test_a_fault_without_the_state_that_it_expects_does_not_count() -> None:
+    """Nor do others of its family, where the test names its kind."""
+    wanted, why = {"faults_confirmed": True}, {UNMET: "nobody leads"}
+    vacuous, other = fault(0, 5, evidence=why), fault(6, 7, ident=2)
+    found = verdict(GOOD, wanted, (vacuous,), ("partition",))
+    assert found.verdict == "unknown"
+    assert found.sentence == (f"Unknown: partition:{vacuous.kind} came only when what it expects was not there (nobody "
+                              "leads).")
+    assert verdict(GOOD, wanted, (vacuous, other), ("partition",)).verdict == "valid", "one of its kind counts"
+    another = replace(other, kind="another")
+    assert verdict(GOOD, wanted, (vacuous, another), ("partition",)).verdict == "valid", "any kind was asked for"
+    named = {"partition_kind": f"{vacuous.kind},another"}
+    assert verdict(GOOD, wanted, (vacuous, another), ("partition",), options=named).verdict == "unknown"
+    assert verdict(GOOD, wanted, (vacuous, other, another), ("partition",), options=named).verdict == "valid"
 
 
 def sends_by_node(*nodes: str) -> list[Row]:

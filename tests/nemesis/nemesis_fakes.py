@@ -94,13 +94,15 @@ class FakeCluster(Cluster):
         topology = Topology(test.node_names, test.client_hosts)
         super().__init__(Deployment(test, Demands(), FakeBackend(test), topology))  # type: ignore[arg-type]
         self.leader: str | None = test.node_names[0]
+        self.joined_roles, self.replicas_are = ("follows",), "follows"
         self.well = True
 
     async def install(self) -> None:
         """Nothing is to be installed."""
 
     async def status(self, node: str) -> NodeStatus:
-        return NodeStatus(node, reachable=self.backend.states[node] == "running")
+        role = "leads" if node == self.leader else self.replicas_are
+        return NodeStatus(node, reachable=self.backend.states[node] == "running", role=role)
 
     def leading(self, statuses: Sequence[NodeStatus]) -> str | None:
         return self.leader

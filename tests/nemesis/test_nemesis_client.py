@@ -242,6 +242,23 @@ async def test_an_unknown_operation_is_told(tmp_path: Path) -> None:
             await rig.step(f)
 
 
+@pytest.mark.parametrize(("leader", "replicas", "kind", "why"), [
+    (None, "follows", "master", "nobody leads"), ("n1", "waits", "master", "no replica has joined"),
+    ("n1", "waits", "one", "no replica has joined"), ("n1", "follows", "master", ""), (None, "follows", "one", ""),
+])  # fmt: skip
+async def test_a_fault_does_not_count_without_the_state_that_it_expects(
+    leader: str | None, replicas: str, kind: str, why: str, tmp_path: Path
+) -> None:
+    """It takes effect all the same, which the ledger tells."""
+    rig = Rig(tmp_path, "kill")
+    rig.cluster.leader, rig.cluster.replicas_are = leader, replicas
+    injected = await rig.step("kill.inject", kind=kind)
+    healed = await rig.step("kill.heal", kind=kind)
+    (window,) = rig.windows()
+    assert window.confirmed and (window.unmet, window.counts) == (why, not why)
+    assert [done.value["proven"] for done in (injected, healed)] == [not why] * 2
+
+
 def supported(rig: Rig, test: Test) -> list[Fault]:
     return supported_families(rig.backend, test, rig.cluster.topology, JORAM)
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 from aimed import LEADER
-from system_runs import HERE, TWO_TIER, possible, run_of, simulated
+from system_runs import HERE, TWO_TIER, Ran, possible, run_of, simulated
 
 from harness.coverage import read_role_changes
 from harness.settings import make_test
@@ -26,6 +27,44 @@ def test_all_serve_and_the_one_that_leads_is_hit(nemesis: str, tmp_path: Path) -
                     **{f"{nemesis.partition(':')[0]}_kind": nemesis.partition(":")[2]})  # fmt: skip
     hit = [window.targets for window in read_ledger(ran.run / "ledger.jsonl")] if ran.run else []
     assert hit and set(hit) == {(LEADER,)}
+
+
+def gate(ran: Ran) -> dict[str, Any]:
+    (found,) = (each for each in ran.verdict["checks"] if each["check"] == "gates")
+    return dict(found["figures"]["gates"]["faults_confirmed"])
+
+
+@pytest.mark.parametrize(("settings", "why"), [
+    ({"joined": "false"}, "no replica has joined"), ({"led": "false"}, "nobody leads"), ({}, ""),
+])  # fmt: skip
+def test_a_fault_without_the_state_that_it_expects_does_not_count(
+    settings: dict[str, str], why: str, tmp_path: Path
+) -> None:
+    ran = simulated(LED, tmp_path, "kill", nodes=3, kill_kind="leader", **settings)
+    found = gate(ran)
+    assert found["met"] is not bool(why) and ran.status == (2 if why else 0), ran.out
+    if why:
+        assert f"kill:master came only when what it expects was not there ({why})" in ran.out
+    windows = read_ledger(ran.run / "ledger.jsonl") if ran.run else []
+    assert windows and all(window.confirmed and window.unmet == why for window in windows)
+
+
+@pytest.mark.skipif(not REAL, reason="no backend of real nodes here")
+@pytest.mark.parametrize(("joined", "counts"), [("false", False), ("true", True)])
+def test_replicas_of_real_processes_are_asked(joined: str, counts: bool, tmp_path: Path) -> None:
+    """Also before a fault that aims at nobody."""
+    ran = run_of(LED, tmp_path, REAL, "--nemesis", "kill:one", "--nodes", "3", "--time-limit", "8", "--rate", "40",
+                 joined=joined)  # fmt: skip
+    assert ran.run is not None, ran.err
+    windows = read_ledger(ran.run / "ledger.jsonl")
+    assert windows and {window.counts for window in windows} == {counts}
+    assert gate(ran)["met"] is counts
+
+
+def test_what_nobody_tells_is_not_checked_and_that_is_said(tmp_path: Path) -> None:
+    ran = simulated(MUTE, tmp_path, "kill", nodes=3, kill_kind="one")
+    found = gate(ran)
+    assert found["met"] and "not checked: whether a replica had joined, which the system does not tell" in str(found)
 
 
 @pytest.mark.skipif(not REAL, reason="no backend of real nodes here")
@@ -90,7 +129,7 @@ def make(system: str, nemesis: str, settings: dict[str, str], nodes: int = 3) ->
 def test_any_draws_no_aim_that_nobody_can_tell(tmp_path: Path) -> None:
     ran = simulated(MUTE, tmp_path, "kill", nodes=3, time_limit=40.0, fault_duration=1, fault_gap=1)
     kinds = {window.kind for window in read_ledger(ran.run / "ledger.jsonl")} if ran.run else set()
-    assert kinds == {"one", "random"}
+    assert kinds == {"one", "random", "store"}
 
 
 def test_the_refusal_ends_the_command_with_status_3(tmp_path: Path) -> None:
@@ -100,12 +139,13 @@ def test_the_refusal_ends_the_command_with_status_3(tmp_path: Path) -> None:
 
 
 @pytest.mark.soak
-@pytest.mark.skipif(not (ZOOKEEPER.exists() and shutil.which("java") and Path("/usr/share/java/zookeeper.jar").exists()),
+@pytest.mark.skipif(not (shutil.which("java") and Path("/usr/share/java/zookeeper.jar").exists()),
                     reason="apt-get install zookeeper default-jre-headless")
 def test_zookeeper_s_leader(tmp_path: Path) -> None:
     """All three serve; the log of the one that was hit says that it led."""
     ran = run_of(f"{ZOOKEEPER}:ZooKeeper", tmp_path, "local", "--workload", "lease", "--nemesis", "stop:leader",
-                 "--nodes", "3", "--time-limit", "14", "--rate", "8", guard="service", op_timeout=8, min_ok=1)  # fmt: skip
+                 "--nodes", "3", "--time-limit", "14", "--rate", "8", op_timeout=8, min_ok=1,
+                 guard="service")  # fmt: skip
     assert ran.run is not None, ran.err
     hit = {target for window in read_ledger(ran.run / "ledger.jsonl") for target in window.targets}
     assert hit
