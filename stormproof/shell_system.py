@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import posixpath
 import shlex
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import PurePosixPath
 from typing import Any, TypeVar
 
 from stormproof.apart import left_after
@@ -20,6 +22,9 @@ from stormproof.text import place_of, reason, words_of
 from stormproof.timeout_scale import timeout_scale
 
 T = TypeVar("T")
+
+SYNC_SECONDS = 60.0
+"""How long a machine has to bring the files of ``files`` to its disk."""
 
 QUEUES = "queues"
 """What a system provides whose clients have the four primitives of a queue."""
@@ -128,7 +133,8 @@ class ShellSystem(System):
         """A client's new connection, which is not open yet."""
 
     def files(self, machine: Machine) -> Mapping[str, str | bytes]:
-        """Files that the machine has before its programs start: path below its folder (or absolute) -> content."""
+        """Files that the machine has before its programs start: path below its folder (or absolute) -> content. They
+        and the folders on their way are on its disk then: a power cut leaves them."""
         return {}
 
     def environment(self, machine: Machine, program: str) -> Mapping[str, str]:
@@ -354,10 +360,23 @@ class ShellCluster(Cluster):
     async def _install(self, machine: Machine) -> None:
         if isinstance(self.backend, Shells):
             await self.backend.exec(machine.name, f"mkdir -p {shlex.quote(machine.data)}")
+        targets: list[str] = []
         for path, content in self._ask(self.system.files, machine).items():
-            target = path if path.startswith("/") else f"{machine.folder}/{path}"
+            targets.append(posixpath.normpath(path if path.startswith("/") else f"{machine.folder}/{path}"))
             data = content.encode() if isinstance(content, str) else content
-            await self.backend.upload(machine.name, data, target)
+            await self.backend.upload(machine.name, data, targets[-1])
+        if targets and isinstance(self.backend, Shells):
+            await self._sync(machine, self.backend, targets)
+
+    async def _sync(self, machine: Machine, backend: Shells, files: Sequence[str]) -> None:
+        """Bring files to the disk, and the folders that were made for them: a power cut takes back names, too."""
+        home, folders = PurePosixPath(machine.folder), dict[PurePosixPath, None]()
+        for file in map(PurePosixPath, files):
+            inside = home in file.parents  # folders above may be others', and closed to us
+            folders |= dict.fromkeys(each for each in file.parents if not inside or home in (each, *each.parents))
+        done = await backend.exec(machine.name, f"sync -- {shlex.join([*files, *map(str, folders)])}", SYNC_SECONDS)
+        if done.status:
+            raise BackendError(f"{machine.name}: can't sync its files: {' '.join(done.output.split())[-300:]}")
 
 
 def _told(error: Exception) -> str:

@@ -14,10 +14,12 @@ from nodes.stomp import Frame, Parser, ProtocolError, encode
 from nodes.systems.catalog import SYSTEMS
 from nodes.systems.reference.admin_connection import AdminConnection
 from stormproof.contracts.backend import DEAD, Backend, DiskFault, Disks, DiskUse, PowerControl, Shells
+from stormproof.contracts.client import QueueConnection
 from stormproof.contracts.cluster import MAIN, Cluster, Deployment
 from stormproof.contracts.demands import Demands
 from stormproof.contracts.topology import Topology
 from stormproof.errors import BackendError
+from stormproof.shell_system import Machine, ShellCluster, ShellSystem
 from stormproof.test import Test
 
 NODES = ("n1", "n2", "n3")
@@ -118,6 +120,36 @@ async def check_power(backend: Backend) -> None:
         lost += kept < confirmed
         await backend.exec("n3", f"rm -f {shlex.quote(backend.data_dir('n3'))}/*")
     assert lost, "a program that does not sync loses what it wrote"
+
+
+class Filed(ShellSystem):
+    """Its files are on the disk that loses power, in folders that nothing else makes."""
+
+    name = "filed"
+
+    def command(self, machine: Machine, program: str) -> list[str]:
+        return ["true"]
+
+    def connection(self, cluster: ShellCluster) -> QueueConnection:
+        raise AssertionError("nobody connects")
+
+    def files(self, machine: Machine) -> dict[str, str]:
+        return {f"{machine.data}/version/{number}/myid": f"{machine.name} {number}" for number in range(8)} | {
+            "data/it's/here": machine.name}
+
+
+async def check_adapter_files(backend: Backend) -> None:
+    """The files of an adapter survive the first power cut, whatever luck leaves of what is not synced."""
+    assert isinstance(backend, PowerControl)
+    test = Test(system="filed", workload="queue", nodes=len(NODES))
+    cluster = Filed().cluster(Deployment(test, Demands(), backend, Topology(test.node_names, test.client_hosts)))
+    await cluster.install()
+    await backend.power_off(NODES)
+    await backend.power_on(NODES)
+    for node in NODES:
+        for path, content in Filed().files(cluster.machine(node)).items():
+            target = path if path.startswith("/") else f"{backend.node_dir(node)}/{path}"
+            assert (await backend.download(node, target)).decode() == content
 
 
 async def check_disk(backend: Backend) -> None:

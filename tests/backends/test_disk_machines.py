@@ -21,7 +21,7 @@ def test_what_is_synced_survives_a_power_cut() -> None:
     """And what is not does not."""
     with make_place(HERE) as place:
         place.env["STORMPROOF_TEST_NEMESIS"] = "power"
-        place.check("power")
+        place.check("power", "adapter_files")
 
 
 @pytest.mark.requirement("H5", part=True)
