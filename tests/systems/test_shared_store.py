@@ -47,5 +47,6 @@ def test_nothing_is_lost_with_postgresql_behind_the_service(tmp_path: Path, back
 def test_many_faults(tmp_path: Path, seed: int) -> None:
     """The store's machine is hit too: killed, and its power cut."""
     ran = simulated(SHARED_STORE, tmp_path / "runs", "partition,kill,pause,power", nodes=3, seed=seed, time_limit=20,
-                    fault_duration="2", kill_kind="store", power_kind="store", fault_network="behind")  # fmt: skip
+                    fault_duration="2", fault_retries="3", kill_kind="store", power_kind="store",
+                    fault_network="behind")  # fmt: skip
     assert ran.verdict["verdict"] == "valid", ran.out
