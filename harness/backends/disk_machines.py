@@ -15,7 +15,7 @@ from pathlib import Path
 from harness.backends.base import CALL_LIMIT, ShellBackend, gather_all
 from harness.backends.disk_control import FuseDisk
 from harness.backends.disk_store import FULL_AFTER, NOTHING, PROBE_FILE, SOME, TORN
-from harness.backends.process import SETTLE_S
+from harness.backends.process import CLOCK, SETTLE_S, hundredths
 from nemesis.families import abilities_needed
 from stormproof.contracts.backend import DEAD, DISKS, POWER, Capability, DiskFault, DiskUse
 from stormproof.errors import BackendError
@@ -34,8 +34,8 @@ _WHEN_KILLED = {"lose-unsynced": NOTHING, "torn": TORN}
 """Faults that show when a machine's last program is killed -> what of the un-synced changes survives."""
 
 # Everything but the first process, shells that were put here from outside (they have no parent here), and this one.
-_END_ALL = f"""
-left={round(SETTLE_S / 0.01)}
+_END_ALL = f"""{CLOCK}
+limit {hundredths(SETTLE_S)}
 while :; do
   found=
   for f in /proc/[0-9]*/stat; do
@@ -46,7 +46,7 @@ while :; do
     [ "$2" = 0 ] || [ "$2" = $$ ] || {{ found=1; kill -s KILL "$p" 2>/dev/null; }}
   done
   [ -n "$found" ] || exit 0
-  left=$((left - 1)); [ $left -gt 0 ] || {{ echo "processes outlived SIGKILL"; exit 1; }}
+  in_time || {{ echo "processes outlived SIGKILL"; exit 1; }}
   sleep 0.01
 done
 """

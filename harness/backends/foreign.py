@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import shlex
 
-from harness.backends.process import SETTLE_S
+from harness.backends.process import CLOCK, SETTLE_S, hundredths
 
 NOTE = "stopped"
 """The file in a node's folder that names the processes that are stopped: pid and start time a line."""
 _STEP_S = 0.02
 
 # listening: the processes at $port. look PID: sets $state ('' when it is gone) and $born (proc(5), field 22).
-_PRELUDE = """
+_PRELUDE = CLOCK + """
 listening() { ss -Hltnp "sport = :$port" | grep -o 'pid=[0-9]*' | cut -d= -f2 | sort -un; }
 look() {
   state= born=
@@ -60,10 +60,10 @@ note={shlex.quote(f"{folder}/{NOTE}")}
 [ -n "$pids" ] || {{ echo "nobody listens at port $port"; exit 1; }}
 for pid in $pids; do look "$pid"; echo "$pid $born"; done >> "$note" || exit 1
 kill -s STOP $pids || exit 1
-left={_steps()}
+limit {hundredths(SETTLE_S)}
 for pid in $pids; do
   while look "$pid"; [ "$state" != T ] && [ "$state" != t ]; do
-    left=$((left - 1)); [ $left -gt 0 ] || {{ echo "process $pid is not stopped"; exit 1; }}
+    in_time || {{ echo "process $pid is not stopped"; exit 1; }}
     sleep {_STEP_S}
   done
 done
@@ -90,23 +90,21 @@ born_of() {{ look "$1"; echo "$born"; }}
 before=$(for pid in $pids; do echo "$pid:$(born_of "$pid")"; done)
 [ -z "$pids" ] || kill -s {signal} $pids || exit 1
 [ -z "$pids" ] || kill -s CONT $pids 2>/dev/null
-left={_steps(seconds)} more={_steps()}
+limit {hundredths(seconds)}
+signal=
 for each in $before; do
   pid=${{each%%:*}} was=${{each#*:}}
   while look "$pid"; [ -n "$state" ] && [ "$born" = "$was" ]; do
-    left=$((left - 1))
-    [ $left -gt 0 ] || {{
-      kill -s KILL "$pid" 2>/dev/null
-      more=$((more - 1)); [ $more -gt 0 ] || {{ echo "process $pid outlived SIGKILL"; exit 1; }}
-    }}
+    if ! in_time; then
+      [ -z "$signal" ] || {{ echo "process $pid outlived SIGKILL"; exit 1; }}
+      limit {hundredths(SETTLE_S)}
+      signal=KILL
+    fi
+    [ -z "$signal" ] || kill -s KILL "$pid" 2>/dev/null
     sleep {_STEP_S}
   done
 done
 """)  # fmt: skip
-
-
-def _steps(seconds: float = SETTLE_S) -> int:
-    return max(1, round(seconds / _STEP_S))
 
 
 def _script(port: int, body: str) -> str:

@@ -20,9 +20,17 @@ SETTLE_S = 3.0 * SLOW
 
 _STEP_S = 0.01
 
+CLOCK = """
+clock() { read -r now rest < /proc/uptime; now=$((${now%.*} * 100 + 1${now#*.} - 100)); }
+limit() { clock; last=$((now + $1)); }
+in_time() { clock; [ $now -lt $last ]; }
+"""
+"""Shell functions that measure time by the machine's uptime, which no set clock changes. Steps are not counted: on a
+loaded machine each takes long. ``limit N`` gives N hundredths of a second from now; ``in_time``: some are left."""
+
 # lookup: sets $state and $pid from the pid file; $pid stays set when only the group's leader is gone.
-# members: sets $all and $stopped, the group's live processes. settle N CONDITION: waits at most N steps.
-_PRELUDE = f"""
+# members: sets $all and $stopped, the group's live processes. settle N CONDITION: waits N hundredths of a second.
+_PRELUDE = f"""{CLOCK}
 lookup() {{
   state=dead pid=
   {{ read -r pid born < "$file"; }} 2>/dev/null || return 0
@@ -42,9 +50,9 @@ members() {{
 }}
 signal() {{ kill -s "$1" -- "-$pid" 2>/dev/null || :; }}
 settle() {{
-  left=$1
+  limit $1
   while members; ! eval "$2"; do
-    left=$((left - 1)); [ $left -gt 0 ] || return 1
+    in_time || return 1
     sleep {_STEP_S}
   done
 }}
@@ -67,9 +75,9 @@ cd {shlex.quote(folder)} || exit 1
 command -v {program} >/dev/null || {{ printf 'there is no program %s' {program}; exit 1; }}
 mkdir -p "$(dirname {log})" && rm -f "$file" && : >> {log} || exit 1
 ( unset {HARNESS}; setsid sh -c {shlex.quote(_LAUNCH)} sh "$file" {words} </dev/null >>{log} 2>&1 & )
-left={_steps(SETTLE_S)}
+limit {hundredths(SETTLE_S)}
 until [ -s "$file" ]; do
-  left=$((left - 1)); [ $left -gt 0 ] || {{ echo "the $name did not start"; exit 1; }}
+  in_time || {{ echo "the $name did not start"; exit 1; }}
   sleep {_STEP_S}
 done
 """
@@ -88,7 +96,7 @@ def stop_script(pid_file: str, timeout: float) -> str:
 lookup
 [ -n "$pid" ] || exit 0
 signal TERM; signal CONT
-settle {_steps(timeout)} '[ $all = 0 ]' && exit 0
+settle {hundredths(timeout)} '[ $all = 0 ]' && exit 0
 {_END}
 """
     return _script(pid_file, body)
@@ -119,13 +127,13 @@ end {last}
 
 def pause_script(pid_file: str) -> str:
     """Stop all processes of the group and wait until they are stopped; fails when it is dead."""
-    done = f"settle {_steps(SETTLE_S)} '[ $all = $stopped ]'"
+    done = f"settle {hundredths(SETTLE_S)} '[ $all = $stopped ]'"
     return _script(pid_file, f'lookup; need; signal STOP\n{done} || {{ echo "still not stopped"; exit 1; }}')
 
 
 def resume_script(pid_file: str) -> str:
     """Let all processes of the group go on and wait until they do; fails when it is dead."""
-    done = f"settle {_steps(SETTLE_S)} '[ $stopped = 0 ]'"
+    done = f"settle {hundredths(SETTLE_S)} '[ $stopped = 0 ]'"
     return _script(pid_file, f'lookup; need; signal CONT\n{done} || {{ echo "still stopped"; exit 1; }}')
 
 
@@ -139,12 +147,13 @@ def parse_state(text: str) -> ProcessState:
     raise BackendError(f"unexpected process state {text!r}")
 
 
-def _steps(seconds: float) -> int:
-    return max(1, round(seconds / _STEP_S))
+def hundredths(seconds: float) -> int:
+    """Seconds in the unit of ``CLOCK``."""
+    return max(1, round(100 * seconds))
 
 
 _END = f"""signal KILL
-settle {_steps(SETTLE_S)} '[ $all = 0 ]' || {{ echo "$all processes outlived SIGKILL"; exit 1; }}"""
+settle {hundredths(SETTLE_S)} '[ $all = 0 ]' || {{ echo "$all processes outlived SIGKILL"; exit 1; }}"""
 
 
 def _script(pid_file: str, body: str) -> str:

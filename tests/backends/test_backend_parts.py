@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from harness.backends import docker as docker_backend
-from harness.backends import docker_networks, image, launch, network, probe, process, scratch
+from harness.backends import docker_networks, foreign, image, launch, network, probe, process, scratch
 from harness.backends.cleanup import cleanup
 from harness.backends.process import parse_state
 from harness.healing import heal_store
@@ -402,6 +402,41 @@ def test_a_folder_that_its_owner_removes_meanwhile_is_not_told(store: Path, monk
     monkeypatch.setattr(made.shutil, "rmtree", slowly)
     folder.remove()
     assert steps == [True, True] and thing.is_gone() and not folder.path.exists()
+
+
+SLOW_STEPS = """#!/bin/sh
+echo step >> "$0.log"
+exec {sleep} 0.3
+"""
+
+
+@pytest.mark.parametrize("whose", ["ours", "another's"])
+def test_patience_is_counted_in_seconds_and_not_in_steps(whose: str, tmp_path: Path) -> None:
+    """A loaded machine takes long for each look at a program that ignores SIGTERM; SIGKILL comes in time all the same.
+    """
+    sleep = tmp_path / "bin" / "sleep"
+    sleep.parent.mkdir()
+    sleep.write_text(SLOW_STEPS.format(sleep=shutil.which("sleep")))
+    sleep.chmod(0o755)
+    slowly = {**os.environ, "PATH": f"{sleep.parent}:{os.environ['PATH']}"}
+    port_file, pid_file = tmp_path / "port", tmp_path / "deaf.pid"
+    deaf = ("import signal, socket, sys, time\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
+            "s = socket.create_server(('127.0.0.1', 0))\n"
+            "open(sys.argv[1], 'w').write(f'{s.getsockname()[1]}\\n')\ntime.sleep(600)")  # fmt: skip
+    start = process.start_script(str(pid_file), [sys.executable, "-c", deaf, str(port_file)], str(tmp_path / "log"),
+                                 str(tmp_path))  # fmt: skip
+    subprocess.run(["sh", "-c", start], check=True)
+    while not port_file.exists() or not port_file.read_text().endswith("\n"):
+        time.sleep(0.05)
+    if whose == "ours":
+        script = process.stop_script(str(pid_file), 1.5)
+    else:
+        script = foreign.end_script(int(port_file.read_text()), "TERM", 1.5)
+    subprocess.run(["sh", "-c", script], check=True, env=slowly)
+    steps = len((sleep.parent / "sleep.log").read_text().splitlines())
+    assert 1 <= steps < 30, "5 make 1.5 seconds, some more wait for the end by SIGKILL"
+    told = subprocess.run(["sh", "-c", process.state_script(str(pid_file))], capture_output=True, text=True, check=True)
+    assert parse_state(told.stdout).state == "dead"
 
 
 def test_all_programs_of_a_folder_end_and_the_one_that_others_start_is_the_last(tmp_path: Path) -> None:
