@@ -174,8 +174,8 @@ def test_a_run_of_an_installed_package_is_checked_again(tmp_path: Path, monkeypa
 
 
 def test_mistakes_in_hooks(tmp_path: Path) -> None:
-    """Logs that can't be read and leaders that can't be told cost a run nothing; a repair that fails is told with a
-    line that says where, and the run is judged all the same."""
+    """Logs that can't be read cost a run nothing. Where leaders can't be told, faults that aim at them do not count. A
+    repair that fails is told with a line that says where, and the run is judged all the same."""
     (tmp_path / "hooks.py").write_text(
         f"import sys; sys.path.append({str(HERE)!r})\nimport two_tier\n"
         "class Base(two_tier.TwoTier):\n    name = 'base'\n"
@@ -188,7 +188,8 @@ def test_mistakes_in_hooks(tmp_path: Path) -> None:
     words = ("--backend", "sim", "--nodes", "2", "--nemesis", "kill", "--set", "kill_kind=leader-of-q0", "--set",
              "fault_duration=1", "--time-limit", "6", "--seed", "3", "--store", "runs")  # fmt: skip
     done = stormproof("test", "--system", "hooks.py:Base", *words, cwd=tmp_path)
-    assert done.status == 0 and "can't read its nodes' logs: IndexError" in done.err, done.err
+    assert done.status == 2 and "can't read its nodes' logs: IndexError" in done.err, done.err
+    assert "kill:leader-of-q0 came only when what it expects was not there (nobody leads q0)" in done.out, done.out
     assert "Traceback" not in done.err, done.err
     failed = stormproof("test", "--system", "hooks.py:Repairs", *words, cwd=tmp_path)
     assert failed.status != 3 and "repairing it failed: ZeroDivisionError" in failed.out, failed.out
