@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import random
+import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TextIO, TypeVar
+from typing import Any, TextIO, TypeVar
 
 from nemesis.facts import gather_facts, with_replica
 from nemesis.families import families_of
@@ -21,12 +22,15 @@ from stormproof.operation import Op
 from stormproof.run_folder import LEDGER
 from stormproof.test import Test
 from stormproof.text import reason
-from stormproof.timeout_scale import SLOW
+from stormproof.timeout_scale import SLOW, timeout_scale
 
 T = TypeVar("T")
 
 STEP_SECONDS = 300.0 * SLOW
 """How long a step of a fault may take; an operator's recovery may be part of it."""
+AWAITED, POLL = 3.0, 0.2
+"""How long a fault waits for the state that it expects, and how often it looks, in seconds; longer where machines are
+slow. An election ends by then, and faults that are in effect meanwhile last no longer than this beyond their time."""
 
 
 @dataclass(frozen=True)
@@ -130,14 +134,12 @@ class NemesisClient:
         ident, kind, seed = int(op.value["id"]), str(op.value["kind"]), op.value["seed"]
         self._begun.add(ident)
         try:
-            lost = await self._bounded(family.inspect(self._cluster))
-            expects = family.expects_replica(kind)
-            # In simulation nobody is asked for that alone: each question would change what every seed does.
-            asks = expects and bool(self._cluster.joined_roles) and not self._cluster.backend.in_process
-            facts = await gather_facts(self._cluster, kind, lost, family.aim(self._cluster.test.options), asks)
-            plan = family.plan(kind, facts, random.Random(seed))
-            if expects:
-                plan = with_replica(plan, facts, bool(self._cluster.joined_roles))
+            plan = await self._planned(family, kind, seed)
+            until = time.monotonic() + AWAITED * timeout_scale(self._cluster.backend)
+            # In simulation a wait would change what every seed does; retries follow there (``fault_retries``).
+            while plan.unmet and not self._cluster.backend.in_process and time.monotonic() < until:
+                await asyncio.sleep(POLL)
+                plan = await self._planned(family, kind, seed)
         except Infeasible as error:
             now = self._clock()
             skipped = LedgerLine(ident, family.name, kind, INJECT, now, error=f"skipped: {error}")
@@ -158,6 +160,16 @@ class NemesisClient:
             line = _line(self._active[ident], INJECT, now, self._clock(), evidence)
         self._write(line)
         return _completion(op, line, plan.unmet)
+
+    async def _planned(self, family: Fault, kind: str, seed: Any) -> FaultPlan:
+        """Plan a fault on the present state of the system."""
+        lost = await self._bounded(family.inspect(self._cluster))
+        expects = family.expects_replica(kind)
+        # In simulation nobody is asked for that alone: each question would change what every seed does.
+        asks = expects and bool(self._cluster.joined_roles) and not self._cluster.backend.in_process
+        facts = await gather_facts(self._cluster, kind, lost, family.aim(self._cluster.test.options), asks)
+        plan = family.plan(kind, facts, random.Random(seed))
+        return with_replica(plan, facts, bool(self._cluster.joined_roles)) if expects else plan
 
     async def _heal_op(self, op: Op) -> Op:
         active = self._active.get(int(op.value["id"]))

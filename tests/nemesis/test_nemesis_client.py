@@ -259,6 +259,17 @@ async def test_a_fault_does_not_count_without_the_state_that_it_expects(
     assert [done.value["proven"] for done in (injected, healed)] == [not why] * 2
 
 
+async def test_a_fault_waits_for_an_election(tmp_path: Path) -> None:
+    rig = Rig(tmp_path, "kill")
+    rig.cluster.leader = None
+    injecting = asyncio.ensure_future(rig.step("kill.inject", kind="master"))
+    await asyncio.sleep(0.5)
+    assert not injecting.done() and rig.backend.down() == 0
+    rig.cluster.leader = "n1"
+    assert (await injecting).value["targets"] == ["n1"]
+    assert [(window.targets, window.counts) for window in rig.windows()] == [(("n1",), True)]
+
+
 def supported(rig: Rig, test: Test) -> list[Fault]:
     return supported_families(rig.backend, test, rig.cluster.topology, JORAM)
 
