@@ -466,13 +466,14 @@ class TestRunner:
     async def _health(self) -> dict[str, Any]:
         """Wait until the cluster is healthy, for as long as it is given; whether it is, else what its nodes say."""
         bound, start = float(self.test.options[SETTLE_TIMEOUT.name]) * timeout_scale(self.backend), self.clock()
-        try:
+        healthy, unsure, state = False, True, ""
+        try:  # a mistake in a hook of a plug-in must not cost the run its verdict
             healthy = await self.cluster.await_healthy(bound)
-            state = "" if healthy else self._unsaid(await self.cluster.describe())
             unsure = bool(self.cluster.unsure)
-        except Exception as error:  # a mistake in a hook of a plug-in must not cost the run its verdict
+            state = "" if healthy else self._unsaid(await self.cluster.describe())
+        except Exception as error:
             logger.exception("%s: looking at it failed", self.test.system)
-            healthy, unsure, state = False, True, f"looking at it failed: {type(error).__name__}: {error}"
+            state = f"looking at it failed: {type(error).__name__}: {error}"
         return {"healthy": healthy, "seconds": (self.clock() - start) / SECOND, "bound": bound, "state": state,
                 **({"unsure": True} if unsure else {})}  # fmt: skip
 

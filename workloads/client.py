@@ -230,6 +230,7 @@ class StompClient:
 
     async def invoke(self, op: Op) -> Op:
         """Carry out an operation and say how it ended."""
+        self.unserved = False
         if op.f == "depth":
             return await self._depth(op)
         self.unserved = True

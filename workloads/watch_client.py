@@ -111,6 +111,7 @@ class NeutralWatchClient(NeutralQueueClient):
             while replay.told < replay.head:
                 told = await self._bounded(replay.connection.event(float(self._options["op_timeout"])), 1.0)
                 if told is None:
+                    self.unserved = True  # or an adapter that does not wait would be asked without a pause
                     return op.fail("nothing came")._replace(node=node)
                 revision, value = _read(told)
                 if value != PROGRESS:

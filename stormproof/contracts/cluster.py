@@ -335,13 +335,19 @@ class Cluster(ABC):
         return tuple(status.node for status in statuses if status.reachable and status.role in self.joined_roles)
 
     async def await_healthy(self, timeout: float) -> bool:
-        """Wait until the system is healthy; False when ``timeout`` passes."""
+        """Wait until the system is healthy; False when ``timeout`` passes.
+
+        ``unsure`` tells then why no look gave an answer; it is empty where one look did.
+        """
         loop = asyncio.get_running_loop()
-        deadline = loop.time() + timeout
+        deadline, answered = loop.time() + timeout, False
         while True:
+            self.unsure = ""
             if self.healthy(await self.statuses()):
                 return True
+            answered = answered or not self.unsure
             if loop.time() >= deadline:
+                self.unsure = "" if answered else self.unsure
                 return False
             await asyncio.sleep(POLL)
 
