@@ -25,8 +25,10 @@ FULL_AFTER = 1 << 14
 """Bytes that still go onto a disk that gets full; writing over others counts as well, as where copies are kept."""
 PROBE_FILE = ".stormproof-probe"
 """A file whose failures are not counted, and which is no part of what programs have stored."""
-HARNESS = "STORMPROOF_HARNESS"
-"""The variable that marks shells of the harness: their writes are not the system's."""
+HARNESS = "stormproof-sh"
+"""The name (``/proc/PID/comm``) of a process that leads a session of the harness: writes there are not the system's."""
+TAKE_NAME = f"echo {HARNESS} >/proc/$$/comm"
+"""Mark a shell that leads a session as the harness's. A daemon that detaches leaves the session."""
 WRITTEN_BACK_AFTER = 64 << 20
 """Bytes of changes that are kept to be forgotten; beyond them the system writes back what was changed first."""
 NOTHING, TORN, SOME = "nothing", "torn", "some"

@@ -24,7 +24,7 @@ from harness.backends.base import gather_all
 from harness.backends.clock_machines import ClockBackend
 from harness.backends.disk_control import can_share_mounts, mount_here
 from harness.backends.disk_machines import DiskBackend
-from harness.backends.disk_store import HARNESS
+from harness.backends.disk_store import TAKE_NAME
 from harness.backends.docker_networks import bridge_name, container_name, create_network, network_name, volume_name
 from harness.backends.image import ensure_image, has_image, image_tag, registry_answers
 from harness.backends.launch import as_root, find_tool
@@ -286,6 +286,7 @@ class DockerBackend(ClockBackend, DiskBackend, PacketBackend):
         try:
             async with within(_CONNECT_LIMIT_S):
                 await channel.read_pid()
+                await channel.write(f"{TAKE_NAME}\n".encode())
         except BaseException:
             writer.close()
             raise
@@ -476,7 +477,7 @@ def _open_exec(client: docker.DockerClient, container: str) -> Any:
     # One stream for output and errors keeps their order. The shell says nothing before it is asked to: what came with
     # the answer's HTTP headers would be lost in the buffer of whoever reads these.
     shell = ["sh", "-c", "read -r go; echo $$; exec sh 2>&1"]
-    created = client.api.exec_create(container, shell, stdin=True, user="0", workdir="/", environment={HARNESS: "1"})
+    created = client.api.exec_create(container, shell, stdin=True, user="0", workdir="/")
     opened: Any = client.api.exec_start(created["Id"], socket=True)
     opened._sock.setblocking(False)
     return opened

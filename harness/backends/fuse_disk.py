@@ -6,7 +6,7 @@ Programs see an ordinary file system; what they sync is kept, what they don't a 
 (``disk_store``). Needs libfuse3 and mfusepy, and nothing else of this project: it also runs on nodes.
 
 A fault has shown where it met the system: a call of the system failed or was slow, or files were lost or damaged into
-which the system had written. Calls of the harness's shells (``HARNESS``) count for nothing.
+which the system had written. Calls from sessions of the harness (``HARNESS``) count for nothing.
 
 Commands: ``fault`` (with ``kind``, None for none, and ``seconds``), ``count``, ``use`` (what the system has written and
 synced so far, and how many of its files are there), ``dark`` (power goes: from now on
@@ -156,20 +156,21 @@ class FaultyDisk(mfusepy.Operations):  # type: ignore[misc]
             name: getattr(found, f"{name}_ns") for name in _TIMES}  # fmt: skip
 
     def open(self, path: str, flags: int) -> int:
-        fd = os.open(self._store.path(path), _mode(flags))
+        fd, ours = os.open(self._store.path(path), _mode(flags)), _by_harness()
         with self._lock:
             if flags & (os.O_ACCMODE | os.O_TRUNC):
-                self._watch(path, fd)
+                self._watch(path, fd, ours)
             if flags & os.O_TRUNC and self._light.is_set():
                 self._store.truncate(fd, 0)
         return fd
 
     def create(self, path: str, mode: int, flags: int) -> int:
+        ours = _by_harness()
         with self._changing_names(path) as probe:
-            self._writing(0, probe or _by_harness(), probe)
+            self._writing(0, probe or ours, probe)
             existed = self._store.path(path).exists()
             fd = os.open(self._store.path(path), os.O_RDWR | os.O_CREAT | (flags & os.O_EXCL), mode)
-            self._watch(path, fd)
+            self._watch(path, fd, ours)
             if not existed:
                 self._made(path)
                 if not probe:
@@ -192,10 +193,11 @@ class FaultyDisk(mfusepy.Operations):  # type: ignore[misc]
         if fh is None and path is None:
             raise OSError(errno.EBADF, "which file is not told")
         fd = fh if fh is not None else os.open(self._store.path(path or ""), os.O_RDWR)
+        ours = fd in self._ours if fh is not None else _by_harness()
         try:
             with self._lock:
                 if self._light.is_set():
-                    self._writing(0, fd in self._ours if fh is not None else _by_harness(), fd in self._probes)
+                    self._writing(0, ours, fd in self._probes)
                     self._store.truncate(fd, length)
         finally:
             if fh is None:
@@ -239,8 +241,9 @@ class FaultyDisk(mfusepy.Operations):  # type: ignore[misc]
         return str(self._store.path(path).readlink())
 
     def mkdir(self, path: str, mode: int) -> int:
+        ours = _by_harness()
         with self._changing_names(path):
-            self._writing(0, _by_harness())
+            self._writing(0, ours)
             self._store.path(path).mkdir(mode)
             self._made(path)
             self._store.made_folder(path)
@@ -316,11 +319,11 @@ class FaultyDisk(mfusepy.Operations):  # type: ignore[misc]
         config.entry_timeout = config.attr_timeout = config.negative_timeout = 0.0
         _say({"ready": True})
 
-    def _watch(self, path: str, fd: int) -> None:
+    def _watch(self, path: str, fd: int, ours: bool) -> None:
         probe = path.rpartition("/")[2] == PROBE_FILE
         if probe:
             self._probes.add(fd)
-        if probe or _by_harness():
+        if probe or ours:
             self._ours.add(fd)
 
     def _made(self, path: str) -> None:
@@ -331,14 +334,17 @@ class FaultyDisk(mfusepy.Operations):  # type: ignore[misc]
 
 
 def _by_harness() -> bool:
-    """Whether a shell of the harness, or a command that it carries out, makes the present call."""
+    """Tell whether a shell of the harness, or a command in its session, makes the present call.
+
+    The files that this reads need no lock of the caller's memory, unlike ``environ``, ``cmdline`` and ``maps``. A
+    thread of the caller that unmaps a file keeps that lock until the disk has written the file.
+    """
     _, _, pid = mfusepy.fuse_get_context()
     try:
-        variables = Path(f"/proc/{pid}/environ").read_bytes() if pid > 0 else b""
-    except OSError:
-        return False  # it belongs to another user, as no shell of ours does
-    # Another variable may have the name in its value (SUDO_COMMAND).
-    return any(each.startswith(f"{HARNESS}=".encode()) for each in variables.split(b"\0"))
+        session = int(Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()[3]) if pid > 0 else 0
+        return session > 0 and Path(f"/proc/{session}/comm").read_text().strip() == HARNESS
+    except (OSError, ValueError):
+        return False  # the caller, or the first process of its session, has ended
 
 
 class _Mount(mfusepy.FUSE):  # type: ignore[misc]

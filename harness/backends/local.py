@@ -24,7 +24,7 @@ from harness.backends.base import gather_all
 from harness.backends.clock_machines import ClockBackend
 from harness.backends.disk_control import can_mount, mount_here
 from harness.backends.disk_machines import DiskBackend
-from harness.backends.disk_store import HARNESS
+from harness.backends.disk_store import TAKE_NAME
 from harness.backends.launch import how_to_launch
 from harness.backends.packets import PacketBackend
 from harness.backends.scratch import make_scratch
@@ -168,10 +168,12 @@ class LocalBackend(ClockBackend, DiskBackend, PacketBackend):
     async def _connect(self, node: str) -> _PipeChannel:
         base = f"/proc/{self._holders[node].pid}/ns"
         process = await asyncio.create_subprocess_exec(
+            # It leads the session. Its name stays, as it does not become nsenter.
+            "/bin/sh", "-c", f'{TAKE_NAME}; "$@"; exit', "sh",
             "nsenter", f"--net={base}/net", f"--mount={base}/mnt", f"--uts={base}/uts", f"--ipc={base}/ipc",
             f"--pid={base}/pid_for_children", "/bin/sh",
             stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT,
-            start_new_session=True, env={**_environment(), HARNESS: "1"},
+            start_new_session=True, env=_environment(),
         )
         return _PipeChannel(process)
 
@@ -214,7 +216,7 @@ class LocalBackend(ClockBackend, DiskBackend, PacketBackend):
 
 
 class _PipeChannel:
-    """The pipes of a shell that was started by ``nsenter`` as leader of a session."""
+    """The pipes of a shell that was started by ``nsenter`` in a session of its own."""
 
     def __init__(self, process: asyncio.subprocess.Process) -> None:
         self._process = process

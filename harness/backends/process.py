@@ -10,7 +10,6 @@ import posixpath
 import shlex
 from collections.abc import Sequence
 
-from harness.backends.disk_store import HARNESS
 from stormproof.contracts.backend import DEAD, PAUSED, RUNNING, ProcessState
 from stormproof.errors import BackendError
 from stormproof.timeout_scale import SLOW
@@ -74,7 +73,7 @@ lookup
 cd {shlex.quote(folder)} || exit 1
 command -v {program} >/dev/null || {{ printf 'there is no program %s' {program}; exit 1; }}
 mkdir -p "$(dirname {log})" && rm -f "$file" && : >> {log} || exit 1
-( unset {HARNESS}; setsid sh -c {shlex.quote(_LAUNCH)} sh "$file" {words} </dev/null >>{log} 2>&1 & )
+( setsid sh -c {shlex.quote(_LAUNCH)} sh "$file" {words} </dev/null >>{log} 2>&1 & )
 limit {hundredths(SETTLE_S)}
 until [ -s "$file" ]; do
   in_time || {{ echo "the $name did not start"; exit 1; }}

@@ -9,7 +9,6 @@ import os
 import random
 import shlex
 
-from harness.backends.disk_store import HARNESS
 from nodes.stomp import Frame, Parser, ProtocolError, encode
 from nodes.systems.catalog import SYSTEMS
 from nodes.systems.reference.admin_connection import AdminConnection
@@ -55,6 +54,52 @@ while n < 100000:
         if how == "synced":
             os.fdatasync(log)
     print(n, flush=True)
+"""
+
+
+# As daemons do: it leaves the session of the shell that starts it, with all that it inherits.
+DAEMON = """
+import os, sys
+if os.fork() == 0:
+    os.setsid()
+    for name in (sys.argv[1], sys.argv[1] + ".new"):
+        with open(name, "w") as file:
+            file.write("done")
+    os.rename(sys.argv[1] + ".new", sys.argv[1] + ".done")
+"""
+
+# Threads that map a file, write to it and unmap it, and others that open files meanwhile. Calls through ctypes run
+# without Python's lock.
+MAPPER = """
+import ctypes, mmap, os, sys, threading
+libc = ctypes.CDLL(None)
+libc.mmap.restype = ctypes.c_void_p
+libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_long]
+libc.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
+libc.memset.argtypes = [ctypes.c_void_p, ctypes.c_int, ctypes.c_size_t]
+size, both = 1 << 18, mmap.PROT_READ | mmap.PROT_WRITE
+def use(fd, flags):
+    memory = libc.mmap(None, size, both, flags, fd, 0)
+    libc.memset(memory, 1, size)
+    libc.munmap(memory, size)
+def map_file(number):
+    file = os.open(f"{sys.argv[1]}/mapped{number}", os.O_RDWR | os.O_CREAT)
+    os.ftruncate(file, size)
+    for _ in range(400):
+        use(file, mmap.MAP_SHARED)
+def open_file(number):
+    while any(each.is_alive() for each in mappers):
+        os.close(os.open(f"{sys.argv[1]}/opened{number}", os.O_RDWR | os.O_CREAT))
+def map_memory(_):
+    while any(each.is_alive() for each in mappers):
+        use(-1, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+mappers = [threading.Thread(target=map_file, args=(number,)) for number in range(2)]
+others = [threading.Thread(target=each, args=(number,)) for number, each in enumerate([map_memory] + 12 * [open_file])]
+for each in mappers + others:
+    each.start()
+for each in mappers + others:
+    each.join()
+print("all threads have ended", flush=True)
 """
 
 
@@ -168,6 +213,14 @@ async def check_disk(backend: Backend) -> None:
     assert "1+0 records out" in await written(backend) and await backend.probe_disk("n1") == "ok"
     use = await backend.disk_use("n1")
     assert use.files == 1 and use.writes and use.syncs, use
+    daemon = f"{backend.data_dir('n1')}/daemon"
+    await backend.exec("n1", shlex.join([backend.python("n1"), "-c", DAEMON, daemon]))
+    for _ in range(500):
+        if (await backend.exec("n1", f"cat {shlex.quote(daemon)}.done 2>&1")).output == "done":
+            break
+        await asyncio.sleep(0.02)
+    assert (await backend.disk_use("n1")).files == 3, "a daemon that detaches from a shell of ours is the system's"
+    await backend.exec("n1", f"rm -f {shlex.quote(daemon)} {shlex.quote(daemon)}.done")
     for kind, word, probe in (("full", "No space left", "failed"), ("write-error", "Input/output error", "failed"),
                               ("sync-error", "Input/output error", "failed"), ("slow", "1+0 records out", "slow")):
         await backend.set_disk("n1", DiskFault(kind, 0.05))
@@ -191,6 +244,20 @@ async def check_disk(backend: Backend) -> None:
     assert (await backend.exec("n1", f"ls -A {data}")).output == ""
     for kind in ("lose-unsynced", "torn"):
         await lost_when_killed(backend, kind)
+
+
+async def check_mapped(backend: Backend) -> None:
+    """The disk does not wait for locks of a process's memory, which a thread that unmaps a file holds meanwhile."""
+    assert isinstance(backend, Shells)
+    base = backend.node_dir("n1")
+    await backend.upload("n1", MAPPER.encode(), f"{base}/mapper.py")
+    await backend.start("n1", MAIN, [backend.python("n1"), f"{base}/mapper.py", backend.data_dir("n1")], f"{base}/out")
+    for _ in range(600):
+        said = (await backend.exec("n1", f"cat {shlex.quote(base)}/out")).output
+        if said or (await backend.process("n1", MAIN)).state == DEAD:
+            break
+        await asyncio.sleep(0.1)
+    assert said == "all threads have ended\n", said or "they wait for each other"
 
 
 def _dd(backend: Backend, name: str) -> str:
@@ -220,8 +287,7 @@ async def check_elsewhere(backend: Backend) -> None:
     await backend.exec("n1", "mkdir -p /var/tmp/stormproof-elsewhere")
     script = ("mkdir -p jobs closed; exec 5>jobs/log 6>/var/tmp/stormproof-elsewhere/log 7>data/log; echo a >closed/x; "
               "echo b >&5; echo c; echo d >&7; echo written; exec sleep 1000")  # fmt: skip
-    named = f"NOTE=as sudo notes what it carried out: {HARNESS}=1"
-    await backend.start("n1", MAIN, ["env", named, "sh", "-c", script], f"{base}/broker.log")
+    await backend.start("n1", MAIN, ["sh", "-c", script], f"{base}/broker.log")
     for _ in range(300):
         if "written" in (await backend.exec("n1", f"cat {shlex.quote(base)}/broker.log")).output:
             break

@@ -24,7 +24,7 @@ from typing import ParamSpec, TypeVar
 
 import paramiko
 
-from harness.backends.disk_store import HARNESS
+from harness.backends.disk_store import TAKE_NAME
 from harness.backends.ssh.hosts import Host, own_key
 from nodes.timeouts import within
 from stormproof.errors import BackendError
@@ -274,7 +274,7 @@ _BECOME = ('echo "$2 from ${SSH_CONNECTION%% *}"; PATH="$PATH:/usr/sbin:/sbin"; 
 # Leads a session of its own, so that it can be ended with all that it runs; ends what earlier shells left.
 _BEGIN = ('PATH="$PATH:/usr/sbin:/sbin"; cd /; for old in $2; do '
           '[ "$(cut -d" " -f22 "/proc/${old%:*}/stat" 2>/dev/null)" != "${old#*:}" ] || kill -s KILL -- "-${old%:*}"; '
-          f'done; export {HARNESS}=1; echo "$1 shell $$ $(cut -d" " -f22 "/proc/$$/stat")"; exec sh')
+          'done; echo "$1 shell $$ $(cut -d" " -f22 "/proc/$$/stat")"; exec sh')
 
 
 class RootShell:
@@ -324,6 +324,7 @@ async def open_root_shell(
                 channel = await in_thread(paramiko.Channel.close, _start, transport, become)
                 reader, writer = await _join(channel)
                 process = await _greeting(reader, nonce, host)
+                writer.write(f"{TAKE_NAME}\n".encode())
             except BaseException:
                 hang_up(transport)
                 raise
