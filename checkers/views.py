@@ -20,7 +20,7 @@ import pyarrow as pa
 from checkers.lake import MESSAGE_ROWS, MESSAGES_DIR, ROWS
 from checkers.lake_files import LAKE, PART, AnyStore
 from checkers.object_store import ObjectStore, runs_among
-from stormproof.errors import HistoryError
+from stormproof.errors import HistoryError, UsageError
 from stormproof.history.bounds import demand_file, demand_small
 from stormproof.history.schema import HISTORY_SCHEMA, TYPE_NAMES
 from stormproof.run_folder import HISTORY
@@ -147,17 +147,29 @@ _PATTERNS = (f"{LAKE}/month=*/{PART}", f"{_RUN_FOLDERS}/{HISTORY}", f"{LAKE}/{ME
 
 
 def _files(store: Path, engine: str, without: Collection[str] = ()) -> Sources:
-    """Files in a folder, whose path is absolute."""
+    """Files in a folder, whose path is absolute.
+
+    Raises:
+        UsageError: Spark's patterns take no colon, and the path has one.
+    """
+    if engine == SPARK and ":" in str(store):
+        raise UsageError(f"--store {store}: Spark's patterns take no colon in a path; "
+                         "name a link to it without a colon, or use --engine duckdb")  # fmt: skip
     place = _literal(str(store), engine)
-    parts, histories, messages = (
-        _parquet(f"{place}/{pattern}", engine) if next(store.glob(pattern), None) is not None else None
-        for pattern in _PATTERNS
-    )
-    if without:
-        kept = [_literal(str(path), engine) for path in sorted(store.glob(_PATTERNS[1]))
-                if path.parent.name not in without]  # fmt: skip
-        histories = _parquet_of(kept, engine) if kept else None
+    found = _paths(store, without)
+    parts, histories, messages = (_parquet(f"{place}/{pattern}", engine) if paths else None
+                                  for pattern, paths in zip(_PATTERNS, found, strict=True))  # fmt: skip
+    if without and histories is not None:
+        runs = [_literal(path.parent.name, engine) for path in found[1]]
+        histories = (_parquet_of([f"{place}/{run}/{HISTORY}" for run in runs]) if engine == DUCKDB
+                     else _parquet(f"{place}/{{{','.join(runs)}}}/{HISTORY}", engine))  # fmt: skip
     return Sources(parts, histories, messages)
+
+
+def _paths(store: Path, without: Collection[str]) -> list[list[Path]]:
+    """The files of each source."""
+    parts, histories, messages = (sorted(store.glob(pattern)) for pattern in _PATTERNS)
+    return [parts, [path for path in histories if path.parent.name not in without], messages]
 
 
 def _parquet(path: str, engine: str) -> str:
@@ -165,11 +177,9 @@ def _parquet(path: str, engine: str) -> str:
             else f"parquet.{_in_backticks(path)}")  # fmt: skip
 
 
-def _parquet_of(paths: Collection[str], engine: str) -> str:
-    """These files, which are many."""
-    if engine == DUCKDB:
-        return f"read_parquet([{', '.join(map(_quoted, paths))}], hive_partitioning = false)"
-    return "(" + " UNION ALL ".join(f"SELECT * FROM parquet.{_in_backticks(path)}" for path in paths) + ")"
+def _parquet_of(paths: Collection[str]) -> str:
+    """These files, for DuckDB."""
+    return f"read_parquet([{', '.join(map(_quoted, paths))}], hive_partitioning = false)"
 
 
 def _quoted(path: str) -> str:
@@ -182,7 +192,7 @@ def _in_backticks(path: str) -> str:
 
 def _literal(path: str, engine: str) -> str:
     """A path whose characters stand for themselves, in front of a pattern: DuckDB escapes by sets, Hadoop by ``\\``."""
-    return glob.escape(path) if engine == DUCKDB else re.sub(r"([\\\[\]{}*?])", r"\\\1", path)
+    return glob.escape(path) if engine == DUCKDB else re.sub(r"([\\\[\]{}*?,])", r"\\\1", path)
 
 
 def _addresses(store: ObjectStore, engine: str) -> Sources:
@@ -259,10 +269,21 @@ def spark_views(spark: Any, store: AnyStore, names: Collection[str] = VIEWS, wit
         for table, objects in tables.items():
             if objects:
                 _spark_table(spark, store, table, objects)
+    elif ":" in str(store := store.resolve()):
+        sources = _spark_files(spark, _paths(store, without))
     else:
-        sources = _files(store.resolve(), SPARK, without)
+        sources = _files(store, SPARK, without)
     for statement in _statements(sources, SPARK, names):
         spark.sql(statement)
+
+
+def _spark_files(spark: Any, found: list[list[Path]]) -> Sources:
+    """Views of files whose path has a colon: Spark reads those by their names, but not by a pattern."""
+    reader = spark.read.option("__globPaths__", "false")
+    for table, paths in zip(_SCHEMAS, found, strict=True):
+        if paths:
+            reader.parquet(*map(str, paths)).createOrReplaceTempView(table)
+    return Sources(*(table if paths else None for table, paths in zip(_SCHEMAS, found, strict=True)))
 
 
 def _spark_table(spark: Any, store: ObjectStore, table: str, objects: list[str]) -> None:

@@ -85,13 +85,18 @@ def _status(run_dir: Path) -> str | None:
         return None
 
 
+NOT_RECOVERED = "not recovered: "
+"""How the line of a run begins that ``recover_store`` could not mend."""
+
+
 def recover_store(store_dir: Path, names: Sequence[str]) -> list[str]:
-    """Seal the histories of the named runs, or of all that were left unfinished; a line for each, and for each run
-    whose description can't be read.
+    """Seal the histories of the named runs, or of all that were left unfinished; a line for each.
+
+    A run that can't be recovered keeps no other from it. Its line begins with ``NOT_RECOVERED``.
 
     Raises:
-        UsageError: a run does not exist or is still under way.
-        HistoryError: a journal is damaged other than at its end.
+        UsageError: there is no such store or run, or the only named run is still under way.
+        HistoryError: the journal or the description of the only named run is damaged.
     """
     store = Store(store_dir)
     runs, damaged = [store.resolve(name) for name in names], list[str]()
@@ -99,5 +104,13 @@ def recover_store(store_dir: Path, names: Sequence[str]) -> list[str]:
         if not store_dir.exists():
             raise UsageError(f"there is no store {store_dir}; name it with --store")
         runs = [run for run in store.runs() if not is_alive(run) and _status(run) == RUNNING]
-        damaged = [f"not recovered: {reason}" for reason in damaged_runs(store)]
-    return [f"{recovery.run_dir.name}: {recovery.note}" for recovery in map(recover, runs)] + damaged
+        damaged = [f"{NOT_RECOVERED}{reason}" for reason in damaged_runs(store)]
+    lines = []
+    for run in runs:
+        try:
+            lines.append(f"{run.name}: {recover(run).note}")
+        except StormproofError as error:
+            if len(names) == 1:
+                raise
+            lines.append(f"{NOT_RECOVERED}{error}")
+    return lines + damaged

@@ -95,14 +95,17 @@ def recover(
     max_history: MaxHistoryOption = None,
 ) -> None:
     """Seal the history that a dead harness left, so that it can be checked."""
-    from harness.healing import recover_store
+    from harness.healing import NOT_RECOVERED, recover_store
 
     set_max_history(max_history)
     lines = recover_store(store, runs or [])
+    failed = [line for line in lines if line.startswith(NOT_RECOVERED)]
     for line in lines:
-        print(escaped(line))
+        print(escaped(line), file=sys.stderr if line in failed else sys.stdout)
     if not lines:
         print("nothing to recover")
+    if failed:
+        raise typer.Exit(EXIT_ERROR)
 
 
 def broker(

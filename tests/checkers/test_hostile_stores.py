@@ -1,4 +1,4 @@
-"""Stores with odd paths, runs that were made to harm, and terminals that show what a run says: by the commands."""
+"""Runs that were made to harm keep no command from the others."""
 
 from __future__ import annotations
 

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import os
+import sys
 from pathlib import Path
 
 import pytest
 
 from harness import healing
+from harness.cli import main
 from harness.healing import recover_store
 from harness.recheck import check_stored
 from harness.recovery import EMPTY
 from stormproof import store
 from stormproof.errors import HistoryError, StormproofError, UsageError
+from stormproof.history.journal import JournalWriter
 from stormproof.history.undo import NETWORK, UndoJournal, pending_undos
-from stormproof.run_folder import being_made, read_run, write_text
+from stormproof.operation import INVOKE, Op
+from stormproof.run_folder import JOURNAL, being_made, read_run, write_text
 from stormproof.store import Store
 from stormproof.test import Test
 
@@ -117,3 +121,29 @@ def test_a_run_that_was_killed_before_it_was_described_is_named_by_every_command
             ask()
     (line,) = recover_store(tmp_path, [])
     assert line.startswith(f"not recovered: {run_dir} is no run")
+
+
+def test_runs_that_can_not_be_recovered_are_named_and_the_status_is_3(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    damaged, undescribed, good = (Store(tmp_path).create(Test("joram", "queue", seed=seed)) for seed in (1, 2, 3))
+    writer = JournalWriter(damaged / JOURNAL, damaged.name)
+    for number in range(2):
+        writer.record(Op(INVOKE, "enqueue", (number, 1), 0, number, 1))
+        writer.flush()
+    writer.close()
+    data = bytearray((damaged / JOURNAL).read_bytes())
+    data[30] ^= 0xFF
+    (damaged / JOURNAL).write_bytes(data)
+    (undescribed / "run.json").write_text("[]")
+    monkeypatch.setattr("signal.signal", lambda *_: None)
+    monkeypatch.setattr(sys, "argv", ["stormproof", "recover", "--store", str(tmp_path)])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    out, err = capsys.readouterr()
+    assert ended.value.code == 3
+    assert out.splitlines() == [f"{good.name}: {EMPTY}"]
+    told = err.splitlines()
+    assert len(told) == 2 and all(line.startswith("not recovered: ") for line in told), err
+    assert all(any(run.name in line for line in told) for run in (damaged, undescribed))
+    assert read_run(good)["status"] == "broken"
