@@ -152,7 +152,7 @@ def read_object(path: Path) -> dict[str, Any]:
         HistoryError: it is missing, can't be read, or is something else.
     """
     try:
-        data = json.loads(read_small(path).decode())
+        data = json.loads(read_small(path).decode(), object_pairs_hook=_names_once)
     except OSError as error:
         raise HistoryError(f"{path} can't be read: {error.strerror or error}") from error
     except (ValueError, RecursionError) as error:
@@ -160,6 +160,16 @@ def read_object(path: Path) -> dict[str, Any]:
     if not isinstance(data, dict):
         raise HistoryError(f"{path} can't be read: it holds no JSON object")
     return data
+
+
+def _names_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """A JSON object whose names all differ: of two values of one name, readers take different ones."""
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        names = [name for name, _ in pairs]
+        doubled = next(name for name in names if names.count(name) > 1)
+        raise ValueError(f"the name {json.dumps(doubled)[:40]} comes twice in one object")
+    return found
 
 
 def read_run(run_dir: Path) -> dict[str, Any]:

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from checker_histories import depth, describe, drained, op, sent, sign, store_run, table_of, taken
 
+from checkers.spark_tasks import sql_session
 from checkers.views import SPARK, spark_views, unreadable_histories
 from harness import cli
 from harness.query import query
@@ -80,19 +81,17 @@ def test_a_store_may_have_any_path(path: str, tmp_path: Path, stormproof: Comman
     assert status == 0 and (there / name(1)).is_dir(), err
 
 
-def test_spark_reads_a_store_of_any_path(tmp_path: Path, spark: Any) -> None:
-    from checkers.spark_tasks import sql_session
-
+@pytest.mark.parametrize("path", ODD)
+def test_spark_reads_a_store_of_any_path(path: str, tmp_path: Path, spark: Any) -> None:
+    store = tmp_path / path
+    for number in range(3):
+        made(store, number)
+    check_stored(store, [], master=None, as_json=True)
+    query(store, COUNT)  # brings the lake up to date
     session = sql_session(spark)
-    for path in ODD:
-        store = tmp_path / path
-        for number in range(3):
-            made(store, number)
-        check_stored(store, [], master=None, as_json=True)
-        query(store, COUNT)  # brings the lake up to date
-        for without in ((), (name(1),)):
-            spark_views(session, store, without=without)
-            assert [tuple(row) for row in session.sql(COUNT).collect()] == [(3 - len(without),)], (path, without)
+    for without in ((), (name(1),)):
+        spark_views(session, store, without=without)
+        assert [tuple(row) for row in session.sql(COUNT).collect()] == [(3 - len(without),)], without
 
 
 def test_statements_for_spark_and_a_path_with_a_colon_are_refused(tmp_path: Path, stormproof: Commands) -> None:
