@@ -22,6 +22,7 @@ from stormproof.contracts.check import MAX_EXAMPLES, UNKNOWN, VALID, Anomaly, Ch
 from stormproof.contracts.fault import CUTS_LINKS
 from stormproof.history.disk_use import stores_nothing, unused
 from stormproof.history.ledger import UNCHECKED, FaultWindow
+from stormproof.test import named_kinds
 from stormproof.text import amount
 from stormproof.vocabulary import ANY, MESSAGES
 
@@ -237,8 +238,7 @@ def _unchecked(evidence: Mapping[str, Any]) -> Iterable[str]:
 
 def _names_kind(run: Run, fault: FaultWindow) -> bool:
     """Whether the test names the kind of a fault, rather than any."""
-    options = run.test.get("options") or {}
-    return fault.kind in str(options.get(f"{fault.fault.replace('-', '_')}_kind", "")).split(",")
+    return fault.kind in named_kinds(run.test.get("options") or {}, fault.fault)
 
 
 def sides(fault: FaultWindow, nodes: int) -> list[frozenset[str]]:
@@ -253,7 +253,7 @@ def sides(fault: FaultWindow, nodes: int) -> list[frozenset[str]]:
 
 
 def _confirmed_by_side(run: Run) -> list[dict[frozenset[str], int]]:
-    """For each confirmed partition: how many sends were invoked and confirmed within it on each side.
+    """For each partition that counts: how many sends were invoked and confirmed within it on each side.
 
     A client's side is that of the node it talked to: no packet crosses the cut.
     """
@@ -261,7 +261,7 @@ def _confirmed_by_side(run: Run) -> list[dict[frozenset[str], int]]:
     confirmed = run.ended(vocabulary.ENQUEUE, vocabulary.OK)
     counts = []
     for fault in run.faults:
-        if CUTS_LINKS not in fault.effects or not fault.confirmed or run.swallowed(fault):
+        if CUTS_LINKS not in fault.effects or not fault.counts or run.swallowed(fault):
             continue
         end = fault.end if fault.end is not None else int(h.time[-1]) if h.rows else fault.start
         # While the cut was being made its sides could still hear each other.

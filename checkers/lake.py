@@ -163,7 +163,7 @@ def _faults(run_dir: Path, figures: Mapping[str, Any]) -> list[dict[str, Any]]:
                 for told in figures.get("recovery_s") or ()}  # fmt: skip
     return [{"id": fault.id, "family": fault.fault, "kind": fault.kind, "targets": list(fault.targets),
              "start_s": fault.start / 1e9, "end_s": None if fault.end is None else fault.end / 1e9,
-             "proven": fault.confirmed, "recovery_s": recovery.get(fault.id)} for fault in windows]  # fmt: skip
+             "proven": fault.counts, "recovery_s": recovery.get(fault.id)} for fault in windows]  # fmt: skip
 
 
 def append(store: AnyStore, rows: Sequence[Mapping[str, Any]]) -> None:

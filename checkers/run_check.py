@@ -195,7 +195,7 @@ def counts_of(run: Run) -> dict[str, Any]:
         "dequeue_info": counted["dequeue"][vocabulary.INFO],
         "duration_s": round(float(h.time[-1]) / SECOND, 3) if h.rows else 0.0,
         "faults": len(run.faults),
-        "faults_confirmed": sum(fault.confirmed for fault in run.faults),
+        "faults_confirmed": sum(fault.counts for fault in run.faults),
         **_costs(run.info.get("costs"), counted["enqueue"][vocabulary.OK], kinds[vocabulary.OK]),
     }
 

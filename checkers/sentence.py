@@ -51,7 +51,7 @@ class Circumstances:
 def circumstances(run: Run) -> Circumstances:
     """What a run's sentence says of faults, and of what was done after them."""
     claimed = [fault for fault in run.faults if fault.claimed]
-    counted = claimed or [fault for fault in run.faults if fault.confirmed]
+    counted = claimed or [fault for fault in run.faults if fault.counts]
     rows = np.searchsorted(run.history.time, np.asarray([fault.start for fault in counted], dtype=np.int64))
     besides = ", after repair" if run.repairs else ""
     if run.standstills:

@@ -129,8 +129,8 @@ def _tried(backend: str, family: str, kinds: Sequence[str], store: Path, setting
         return
     shown: dict[str, Seen] = {}
     for window in read_ledger(run_dir / LEDGER):
-        why = "" if window.confirmed else window.error or "its evidence does not confirm it"
-        shown[window.kind] = Seen(backend, family, window.kind, window.confirmed, why)
+        why = "" if window.counts else window.error or window.unmet or "its evidence does not confirm it"
+        shown[window.kind] = Seen(backend, family, window.kind, window.counts, why)
     yield from (shown.get(kind, Seen(backend, family, kind, False, "it was not injected")) for kind in kinds)
 
 

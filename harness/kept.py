@@ -30,7 +30,7 @@ from nodes.systems.catalog import SYSTEMS
 from stormproof.contracts.backend import Attached
 from stormproof.contracts.cluster import Cluster
 from stormproof.errors import StormproofError, UsageError
-from stormproof.history.ledger import HEAL, INJECT, LedgerLine
+from stormproof.history.ledger import HEAL, INJECT, UNMET, LedgerLine
 from stormproof.operation import INFO, Op
 from stormproof.run_folder import is_alive
 from stormproof.store import Store
@@ -301,6 +301,8 @@ def sentences(lines: Sequence[Mapping[str, Any]]) -> list[str]:
         targets = ", ".join(line["targets"])
         phase = {INJECT: "injected", HEAL: "healed"}[line["phase"]]
         proof = "proven" if line["proven"] else "not proven" if line["phase"] == HEAL else "not yet proven"
+        if line["proven"] and (unmet := line["evidence"].get(UNMET)):
+            proof = f"does not count, since {unmet}"
         state = f": {line['error']}" if line["error"] else f" ({proof}: {json.dumps(line['evidence'])})"
         found.append(f"{line['fault']} {line['kind']}{f' {targets}' if targets else ''} {phase}{state}")
     return found

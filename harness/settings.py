@@ -12,6 +12,7 @@ from harness import plugins
 from harness.backends.catalog import BACKENDS
 from harness.config_file import BOOLEAN, INTEGER, NUMBER, STRING, near
 from nemesis.catalog import FAULTS
+from nemesis.explicit_schedule import with_canonical_kinds
 from nemesis.families import families_of, split_aims, supported_families
 from nemesis.schedule import SCHEDULE_OPTIONS, schedule
 from nodes.systems.catalog import SYSTEMS
@@ -217,7 +218,7 @@ def make_test(
     tested.check(test, demands)
     families_here = supported_families(BACKENDS.load(backend), test, tested.topology(test, demands), tested)
     schedule(test, families_here)  # refuses times that leave no room for the faults
-    return test
+    return replace(test, options=with_canonical_kinds(test, families_here))
 
 
 def _check_fits(system: System, work: type[Workload]) -> None:

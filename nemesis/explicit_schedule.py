@@ -9,10 +9,12 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
-from nemesis.families import BY_LEADER, LEADER_OF, canonical
+from nemesis.families import BY_LEADER, LEADER_OF, kind_of, setting, wanted_kinds
 from stormproof.contracts.fault import Fault
 from stormproof.errors import UsageError
+from stormproof.test import SCHEDULE, Test
 
 _FAULT = re.compile(r"([a-z-]+):([\w.-]+):([0-9.]+)-([0-9.]+):([0-9]+)")
 
@@ -53,6 +55,18 @@ def read_schedule(text: str, families: Sequence[Fault], time_limit: float) -> li
     return faults
 
 
+def with_canonical_kinds(test: Test, families: Iterable[Fault]) -> dict[str, Any]:
+    """The options of a test, in which each kind of a fault has the one word by which evidence calls it."""
+    found, known = dict(test.options), {family.name: family for family in families}
+    for family in known.values():
+        if (name := setting(family.name, "kind")) in found:
+            found[name] = ",".join(wanted_kinds(test, family))
+    if given := str(found.get(SCHEDULE) or ""):
+        faults = (word.split(":") for word in given.split())
+        found[SCHEDULE] = " ".join(":".join((name, kind_of(known[name], kind), *rest)) for name, kind, *rest in faults)
+    return found
+
+
 def _read(word: str, known: dict[str, Fault], time_limit: float) -> ExplicitFault:
     match = _FAULT.fullmatch(word)
     if match is None:
@@ -65,8 +79,7 @@ def _read(word: str, known: dict[str, Fault], time_limit: float) -> ExplicitFaul
         raise UsageError(f"schedule: {word!r}: --nemesis must name {fault.family!r} (it names: {', '.join(known)})")
     family = known[fault.family]
     kinds = dict.fromkeys((*family.kinds, *family.aimed_kinds))
-    if fault.kind not in kinds:
-        fault = replace(fault, kind=canonical(fault.kind))
+    fault = replace(fault, kind=kind_of(family, fault.kind))
     if family.no_leader and fault.kind in BY_LEADER and fault.kind not in family.kinds:
         raise UsageError(f"schedule: {word!r}: {family.no_leader}")
     of_leader = family.aims_at_roles and fault.kind.startswith(LEADER_OF)

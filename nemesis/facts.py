@@ -65,13 +65,16 @@ def pick_node(kind: str, facts: ClusterFacts, nodes: Sequence[str], rng: random.
     if kind == PRIMARY:
         if facts.primary is not None and facts.primary in nodes:
             return Pick(facts.primary)
-        why = "nobody leads" if facts.primary is None else f"{facts.primary}, which leads, is not running"
+        why = _no_leader(facts) if facts.primary is None else f"{facts.primary}, which leads, is not running"
         node = rng.choice(list(nodes))
         return Pick(node, f"{why}; took {node} instead", why)
     if kind == BACKUP:
         others = _demand(kind, [node for node in nodes if node != facts.primary])
         node = rng.choice(others)
-        return Pick(node) if facts.primary is not None else Pick(node, f"nobody leads; took {node}", "nobody leads")
+        if facts.primary is not None:
+            return Pick(node)
+        why = _no_leader(facts)
+        return Pick(node, f"{why}; took {node}", why)
     if kind == HOLDER:
         holder = facts.lock.holder if facts.lock is not None else ""
         if holder not in nodes:
@@ -80,6 +83,13 @@ def pick_node(kind: str, facts: ClusterFacts, nodes: Sequence[str], rng: random.
     if kind == facts.aim and kind != ONE:
         nodes = _demand(kind, [node for node in nodes if facts.node_roles.get(node) == kind])
     return Pick(rng.choice(list(nodes)))
+
+
+def _no_leader(facts: ClusterFacts) -> str:
+    """Why no node leads alone."""
+    if len(facts.rivals) < 2:
+        return "nobody leads"
+    return f"{' and '.join(facts.rivals)} {'both' if len(facts.rivals) == 2 else 'all'} say that they lead"
 
 
 def _demand(role: str, nodes: Sequence[str]) -> Sequence[str]:
@@ -133,11 +143,13 @@ async def gather_facts(cluster: Cluster, kind: str, data_loss: tuple[str, ...] =
                if len(names) > 1}  # fmt: skip
     by_leader, by_role = kind in _ABOUT_PRIMARY or aim in (PRIMARY, BACKUP), aim not in _AIMS_WITHOUT_ROLE
     statuses = await cluster.statuses() if by_leader or by_role or replicas else []
+    primary = cluster.leading(statuses) if by_leader else None
     return ClusterFacts(
         nodes=nodes,
         hosts=dict(zip(nodes, test.client_hosts, strict=True)),
         states={machine: state.state for machine, state in zip(machines, states, strict=True)},
-        primary=cluster.leading(statuses) if by_leader else None,
+        primary=primary,
+        rivals=cluster.claimants(statuses) if by_leader and primary is None else (),
         leaders=await cluster.leaders() if kind.startswith(LEADER_OF) else {},
         max_down=max_down_of(test.options, test.nodes),
         options=test.options,

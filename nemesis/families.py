@@ -136,8 +136,13 @@ def wanted_kinds(test: Test, family: Fault) -> tuple[str, ...]:
     for option in family.options:
         if option.name == setting(family.name, "kind"):
             given = str(option_value(test.options, option)).split(",")
-            return tuple(kind if kind in family.kinds else canonical(kind) for kind in given)
+            return tuple(kind_of(family, kind) for kind in given)
     return (ANY_KIND,)
+
+
+def kind_of(family: Fault, word: str) -> str:
+    """The kind that a word means: what has the name itself, a role of helper machines say, comes first."""
+    return word if word in (*family.kinds, *family.aimed_kinds) else canonical(word)
 
 
 def setting(family: str, what: str) -> str:

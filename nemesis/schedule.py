@@ -21,14 +21,14 @@ from stormproof.errors import UsageError
 from stormproof.generator import SECOND, Answer, Context, Generator, Pending
 from stormproof.history.ledger import HEAL, INJECT
 from stormproof.operation import INFO, Op
-from stormproof.test import Test
+from stormproof.test import SCHEDULE, Test
 
 DURATION = Option("fault_duration", 0.0, "shortest fault in seconds (each is up to half longer); 0: what fits")
 LENGTHS = Option("fault_lengths", "", "seconds that a fault lasts, several joined by commas: each draws one of them")
 GAP = Option("fault_gap", 0.0, "shortest time between faults in seconds (up to half longer); 0: half of fault_duration")
 QUIET_BEFORE = Option("quiet_before", 0.15, "share of the time limit without faults at the beginning")
 QUIET_AFTER = Option("quiet_after", 0.2, "share at its end without faults, but for what is late")
-EXPLICIT = Option("schedule", "", "the faults themselves instead of drawn ones: family:kind:start-end:seed, by spaces")
+EXPLICIT = Option(SCHEDULE, "", "the faults themselves instead of drawn ones: family:kind:start-end:seed, by spaces")
 SCHEDULE_OPTIONS = (DURATION, LENGTHS, GAP, QUIET_BEFORE, QUIET_AFTER, EXPLICIT, RETRIES)
 
 LONGEST_FITTING = 6.0

@@ -25,8 +25,16 @@ class FaultRow:
 
     @property
     def status(self) -> str:
-        """How sure it is that the fault took effect."""
-        return "confirmed" if self.window.confirmed else "claimed" if self.window.claimed else "not confirmed"
+        """How sure it is that the fault took effect, in the state that it expects."""
+        if self.window.confirmed:
+            return "confirmed" if self.window.counts else "does not count"
+        return "claimed" if self.window.claimed else "not confirmed"
+
+    @property
+    def vacuous(self) -> str:
+        """Why a fault that took effect does not count, as a sentence; empty: it does, or it took no effect."""
+        return f"It took effect, but what it expects was not there ({self.window.unmet})." if (
+            self.window.confirmed and self.window.unmet) else ""
 
 
 def fault_rows(faults: Sequence[FaultWindow], verdict: Mapping[str, Any]) -> list[FaultRow]:

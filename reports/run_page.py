@@ -261,7 +261,7 @@ def headline_facts(
         facts.append(("Send latency p99", f"{p99:,.1f} ms", f"median {median:,.1f} ms" if median is not None else ""))
     if (gap := number(figures.get("longest_gap_s"))) is not None:
         facts.append(("Longest outage", f"{gap:,.2f} s", "without a success"))
-    confirmed = sum(row.window.confirmed for row in faults)
+    confirmed = sum(row.window.counts for row in faults)
     if faults:
         remark = "all confirmed" if confirmed == len(faults) > 1 else f"{confirmed or 'none'} confirmed"
         remark = "claimed" if all(row.window.claimed for row in faults) else remark
@@ -424,7 +424,7 @@ def _fault_data(row: FaultRow, duration: float) -> dict[str, Any]:
         "start": row.start,
         "end": duration if row.end is None else row.end,
         "healed": row.end is not None,
-        "confirmed": row.window.confirmed,
+        "confirmed": row.window.counts,
     }
 
 

@@ -10,6 +10,15 @@ from typing import Any
 DEFAULT_NODES = 3
 ANY_KIND = "any"
 """The value of a fault family's option ``FAMILY_kind`` that allows all its kinds."""
+SCHEDULE = "schedule"
+"""The option with the faults themselves, as a person wrote them: ``FAMILY:KIND:START-END:SEED``, by spaces."""
+
+
+def named_kinds(options: Mapping[str, Any], family: str) -> tuple[str, ...]:
+    """The kinds of a family that a test's options name: by the option ``FAMILY_kind``, and in a written schedule."""
+    written = (word.split(":") for word in str(options.get(SCHEDULE) or "").split())
+    kinds = str(options.get(f"{family.replace('-', '_')}_kind", ANY_KIND)).split(",")
+    return (*kinds, *(words[1] for words in written if words[0] == family and len(words) > 1))
 
 
 @dataclass(frozen=True)
@@ -46,7 +55,7 @@ class Test:
     def has_fault(self, fault: str) -> bool:
         """Whether a fault may strike: a family of faults, or one kind of it (``FAMILY:KIND``)."""
         family, _, kind = fault.partition(":")
-        kinds = str(self.options.get(f"{family.replace('-', '_')}_kind", ANY_KIND)).split(",")
+        kinds = named_kinds(self.options, family)
         return family in self.nemesis and (not kind or kind in kinds or ANY_KIND in kinds)
 
     def rng(self, purpose: str) -> random.Random:

@@ -314,18 +314,23 @@ class Cluster(ABC):
         return self.leading(await self.statuses())
 
     def leading(self, statuses: Sequence[NodeStatus]) -> str | None:
-        """The node that leads, going by what the nodes said at one time: the one with a leading role in the highest
-        epoch, or None where none or several say so.
+        """The node that leads, going by what the nodes said at one time: the only one that claims it, or None."""
+        claimants = self.claimants(statuses)
+        return claimants[0] if len(claimants) == 1 else None
 
-        Where no role tells who leads: the node that serves, the one with the highest epoch if several do.
+    def claimants(self, statuses: Sequence[NodeStatus]) -> tuple[str, ...]:
+        """The nodes that say that they lead, by what the nodes said at one time: those with a leading role in the
+        highest epoch.
+
+        Where no role tells who leads: the node that serves, the one with the highest epoch if several do. A single node
+        needs no role, either.
         """
-        if not self.leading_roles:
-            serving = [status for status in statuses if status.serving]
-            return max(serving, key=lambda status: status.epoch).node if serving else None
         claims = [status for status in statuses if status.reachable and status.role in self.leading_roles]
+        if not claims and (not self.leading_roles or self.test.nodes == 1):
+            serving = [status for status in statuses if status.serving]
+            return (max(serving, key=lambda status: status.epoch).node,) if serving else ()
         newest = max((status.epoch for status in claims), default=0)
-        leaders = [status.node for status in claims if status.epoch == newest]
-        return leaders[0] if len(leaders) == 1 else None
+        return tuple(status.node for status in claims if status.epoch == newest)
 
     def joined(self, statuses: Sequence[NodeStatus]) -> tuple[str, ...] | None:
         """The replicas that follow and have what the leader has, going by what the nodes said at one time; None where

@@ -65,6 +65,8 @@ class ClusterFacts:
     program_roles: Mapping[str, str] = field(default_factory=dict)
     lock: Lock | None = None
     private_networks: tuple[str, ...] = ()
+    rivals: tuple[str, ...] = ()
+    """The nodes that all say that they lead, where several do."""
     joined: tuple[str, ...] | None = None
     """The replicas that follow and have what the leader has; None where nobody asked, or the system does not tell."""
 

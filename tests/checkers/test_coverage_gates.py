@@ -132,6 +132,11 @@ def test_a_fault_without_the_state_that_it_expects_does_not_count() -> None:
     named = {"partition_kind": f"{vacuous.kind},another"}
     assert verdict(GOOD, wanted, (vacuous, another), ("partition",), options=named).verdict == "unknown"
     assert verdict(GOOD, wanted, (vacuous, other, another), ("partition",), options=named).verdict == "valid"
+    written = {"schedule": f"partition:{vacuous.kind}:1-2:3 partition:another:3-4:5"}
+    assert verdict(GOOD, wanted, (vacuous, another), ("partition",), options=written).verdict == "unknown"
+    assert verdict(GOOD, wanted, (vacuous, other, another), ("partition",), options=written).verdict == "valid"
+    told = verdict(GOOD, {}, (vacuous, other))
+    assert told.figures["faults_confirmed"] == 1 and "under 1 confirmed fault (1 partition)" in told.sentence
 
 
 def sends_by_node(*nodes: str) -> list[Row]:
@@ -145,6 +150,7 @@ def sends_by_node(*nodes: str) -> list[Row]:
         (fault(0, 100), ("n1", "n2"), True, True),
         (fault(0, 100), ("n2", "n3"), True, False),
         (fault(0, 100, confirmed=False), ("n1", "n2"), True, False),
+        (fault(0, 100, evidence={UNMET: "nobody leads"}), ("n1", "n2"), True, False),
         (fault(0, 100, family="pause"), ("n1", "n2"), True, False),
         (fault(1.5, 100), ("n1", "n2"), True, False),
         (fault(0, 2.5), ("n1", "n2"), True, False),

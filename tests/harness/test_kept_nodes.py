@@ -16,6 +16,7 @@ from harness import kept
 from harness.commands.kept import fault, with_policy
 from harness.kept import KeptNodes, ask, check_keeping, find_kept, is_kept, sentences, wanted
 from stormproof.errors import StormproofError, UsageError
+from stormproof.history.ledger import UNMET
 from stormproof.run_folder import Lock
 from stormproof.test import Test
 from tests.nemesis.nemesis_fakes import FakeCluster
@@ -180,6 +181,8 @@ def test_lines_tell_what_was_done() -> None:
     assert sentences([line, {**line, "phase": "heal", "proven": False}, {**line, "targets": [], "error": "skipped: no"}]
                      ) == ['kill one n1 injected (proven: {"a": 1})', 'kill one n1 healed (not proven: {"a": 1})',
                            "kill one injected: skipped: no"]  # fmt: skip
+    assert sentences([{**line, "evidence": {UNMET: "nobody leads"}}]) == [
+        'kill one n1 injected (does not count, since nobody leads: {"unmet": "nobody leads"})']
 
 
 @pytest.mark.soak

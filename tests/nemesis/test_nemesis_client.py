@@ -13,12 +13,13 @@ from nemesis_fakes import FakeCluster
 from harness.interpreter import Interpreter, NoClient
 from nemesis.compose import NemesisClient
 from nemesis.explicit_schedule import read_schedule
-from nemesis.facts import gather_facts
+from nemesis.facts import gather_facts, pick_node
 from nemesis.families import families_of, supported_families
 from nemesis.process import Kill, Pause
 from nemesis.schedule import fault_generator, schedule
 from nodes.systems.joram.system import JORAM
 from stormproof.contracts.backend import RUNNING
+from stormproof.contracts.cluster import Cluster, NodeStatus
 from stormproof.contracts.fault import Evidence, Fault, FaultPlan
 from stormproof.errors import BackendError, StormproofError, UsageError
 from stormproof.history.ledger import FaultWindow, read_ledger
@@ -257,6 +258,39 @@ async def test_a_fault_does_not_count_without_the_state_that_it_expects(
     (window,) = rig.windows()
     assert window.confirmed and (window.unmet, window.counts) == (why, not why)
     assert [done.value["proven"] for done in (injected, healed)] == [not why] * 2
+
+
+class Telling(FakeCluster):
+    """Nodes lead by what they say."""
+
+    leading = Cluster.leading
+
+    def __init__(self, test: Test, *said: NodeStatus) -> None:
+        super().__init__(test)
+        self.leading_roles, self.said = ("leads",), said
+
+    async def statuses(self) -> list[NodeStatus]:
+        return list(self.said)
+
+    async def status(self, node: str) -> NodeStatus:
+        return next(each for each in self.said if each.node == node)
+
+
+@pytest.mark.parametrize("kind", ["master", "backup"])
+async def test_who_leads_by_what_the_nodes_say(kind: str) -> None:
+    two = Test("joram", "queue", ("kill",), nodes=2)
+    both = [NodeStatus(node, True, "leads", serving=True, epoch=3) for node in two.node_names]
+    facts = await gather_facts(Telling(two, *both), kind, aim=kind)
+    picked = pick_node(kind, facts, facts.nodes, random.Random(1))
+    assert picked.unmet == "n1 and n2 both say that they lead" and str(picked.note).startswith(picked.unmet)
+    newer = Telling(two, both[0], replace(both[1], epoch=4))
+    assert (await gather_facts(newer, kind, aim=kind)).primary == "n2"
+    one = replace(two, nodes=1)
+    for serving, leader in ((True, "n1"), (False, None)):
+        alone = Telling(one, NodeStatus("n1", True, "alone", serving=serving))
+        assert (await gather_facts(alone, kind, aim=kind)).primary == leader, "it needs no role"
+    mute = Telling(two, *(replace(each, role="alone") for each in both))
+    assert (await gather_facts(mute, kind, aim=kind)).primary is None, "two nodes do"
 
 
 async def test_a_fault_waits_for_an_election(tmp_path: Path) -> None:

@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 from report_run_factory import HOSTILE, SECOND, make_run
 
+from checkers.lake import row_of
+from checkers.run_check import check_run
 from reports.run_page import write_report
 from stormproof.errors import HistoryError
 from stormproof.history.ledger import Repair
@@ -61,6 +63,17 @@ def test_each_fault_stands_with_its_evidence_and_recovery(tmp_path: Path, old: b
     assert "0.84 s" in cards[0]
     assert "did not recover" in cards[2]
     assert all("confirmed</span>" in card and "not confirmed</span>" not in card for card in cards)
+
+
+def test_a_fault_that_does_not_count_says_why(tmp_path: Path) -> None:
+    run_dir = make_run(tmp_path, operations=600)
+    ledger = run_dir / "ledger.jsonl"
+    ledger.write_text(ledger.read_text().replace('"pid": 4702', '"pid": 4702, "unmet": "nobody leads"'))
+    page = text_of(run_dir)
+    card = page.split('<article class="fault"')[3]
+    assert "does not count</span>" in card and "what it expects was not there (nobody leads)" in card
+    assert "<strong>3</strong><span>2 confirmed</span>" in page
+    assert [row["proven"] for row in row_of(run_dir, check_run(run_dir))["faults"]] == [True, True, False]
 
 
 def test_what_was_done_as_an_operator_would_stands_with_its_times(tmp_path: Path) -> None:

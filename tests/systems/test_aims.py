@@ -15,6 +15,7 @@ from harness.settings import make_test
 from nodes.systems.catalog import SYSTEMS
 from stormproof.errors import UsageError
 from stormproof.history.ledger import read_ledger
+from stormproof.test import Test
 
 LED, MUTE = (f"{HERE / 'aimed.py'}:{name}" for name in ("Led", "Mute"))
 ZOOKEEPER = HERE.parents[1] / "docs" / "examples" / "zookeeper.py"
@@ -113,7 +114,30 @@ def test_nobody_can_tell_who_leads(system: str, nemesis: str, settings: dict[str
     assert words in str(caught.value)
 
 
-def make(system: str, nemesis: str, settings: dict[str, str], nodes: int = 3) -> object:
+@pytest.mark.parametrize(("nemesis", "settings", "stored"), [
+    ("kill", {"kill_kind": "leader,random"}, {"kill_kind": "master,random"}),
+    ("kill:coordinator", {}, {"kill_kind": "master"}),
+    ("partition", {"partition_kind": "primary-from-majority"}, {"partition_kind": "master-from-majority"}),
+    ("kill,pause", {"schedule": "kill:leader:1.25-2:3 pause:one:4-5:6"},
+     {"schedule": "kill:master:1.25-2:3 pause:one:4-5:6", "kill_kind": "any"}),
+])  # fmt: skip
+def test_a_test_stores_the_words_by_which_evidence_names_kinds(
+    nemesis: str, settings: dict[str, str], stored: dict[str, str]
+) -> None:
+    test = make(LED, nemesis, settings)
+    assert {name: test.options[name] for name in stored} == stored
+    assert test.has_fault("kill:master") is nemesis.startswith("kill")
+
+
+def test_a_kind_by_another_word_is_a_kind_that_the_test_names(tmp_path: Path) -> None:
+    ran = simulated(LED, tmp_path, "kill", nodes=3, kill_kind="leader,one", led="false", time_limit=40.0,
+                    fault_duration=2, fault_gap=2)  # fmt: skip
+    windows = read_ledger(ran.run / "ledger.jsonl") if ran.run else []
+    assert {window.kind for window in windows if window.counts} == {"one"}, "of the family, some count"
+    assert ran.status == 2 and "kill:master came only when what it expects was not there" in ran.out
+
+
+def make(system: str, nemesis: str, settings: dict[str, str], nodes: int = 3) -> Test:
     from harness import plugins
     from nodes.systems.clients import demand_client  # noqa: F401
 
