@@ -1,24 +1,23 @@
-"""Retries of fault families without a proven fault.
+"""Retries of fault families, and of kinds that the test names, without a proven fault.
 
 The retries begin after the planned faults, one at a time, and the load continues until the last one. They give a family
-its effect in a run in which the planned faults of that family came too late, or found no target.
+its effect in a run in which the planned faults of that family came too late, found no target, or did not find the state
+that they expect.
 """
 
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 
 from stormproof.contracts.option import Option
 from stormproof.generator import Answer, Context, Generator, Pending
 from stormproof.generator.core import SECOND
-from stormproof.history.ledger import HEAL, INJECT
+from stormproof.history.ledger import HEAL, INJECT, UNMET
 from stormproof.operation import INFO, NEMESIS, Op
 from stormproof.test import Test
-
-_T = TypeVar("_T")
 
 RETRIES = Option(
     "fault_retries", 0,
@@ -35,45 +34,63 @@ class Attempt(NamedTuple):
     seed: int
 
 
-class Proofs(NamedTuple):
-    """The families of a run without a proven fault, and the number of retries of each. ``planned`` is the number of
-    planned faults, which have the lowest ids."""
+class Goal(NamedTuple):
+    """What lacks proof: a family, or one kind of it that the test names."""
 
-    missing: tuple[str, ...]
+    family: str
+    kind: str = ""
+
+    def fits(self, family: str, kind: str) -> bool:
+        """Whether a fault of that kind could prove it."""
+        return self.family == family and self.kind in ("", kind)
+
+
+class Proofs(NamedTuple):
+    """What a run lacks proof of, and the number of retries of each. ``planned`` is the number of planned faults, which
+    have the lowest ids. ``named`` are the kinds that the test names and that were not proven. One of these lacks proof
+    from the first fault on that came without the state that it expects, as the gate ``faults_confirmed`` has it."""
+
+    missing: tuple[Goal, ...]
     tried: tuple[int, ...]
     retries: int
     planned: int
+    named: frozenset[Goal] = frozenset()
 
     @classmethod
-    def none(cls, families: Sequence[str], retries: int, planned: int) -> Proofs:
+    def none(cls, families: Sequence[str], retries: int, planned: int, named: Iterable[Goal] = ()) -> Proofs:
         """Return the state before the first fault."""
-        return cls(tuple(families), (0,) * len(families), retries, planned)
+        return cls(tuple(map(Goal, families)), (0,) * len(families), retries, planned, frozenset(named))
 
     def after(self, event: Op) -> Proofs:
         """Return the state after a step of the nemesis."""
-        name, _, phase = event.f.partition(".")
-        if name not in self.missing or phase not in (INJECT, HEAL):
+        family, _, phase = event.f.partition(".")
+        if phase not in (INJECT, HEAL) or not isinstance(event.value, Mapping):
             return self
-        place, value = self.missing.index(name), event.value if isinstance(event.value, Mapping) else {}
+        value = event.value
+        kind = str(value.get("kind"))
+        goal = Goal(family, kind)
         if value.get("proven"):
-            return self._replace(missing=_without(self.missing, place), tried=_without(self.tried, place))
+            left = [each for each in zip(self.missing, self.tried, strict=True) if not each[0].fits(family, kind)]
+            if len(left) == len(self.missing) and goal not in self.named:
+                return self
+            return self._replace(missing=tuple(each for each, _ in left), tried=tuple(tried for _, tried in left),
+                                 named=self.named - {goal})  # fmt: skip
+        found = self
+        if value.get(UNMET) and goal in self.named and goal not in self.missing:
+            found = self._replace(missing=(*self.missing, goal), tried=(*self.tried, 0))
         if phase == HEAL and int(value.get("id", 0)) >= self.planned:
-            tried = list(self.tried)
-            tried[place] += 1
-            return self._replace(tried=tuple(tried))
-        return self
+            tried = tuple(tried + each.fits(family, kind)
+                          for each, tried in zip(found.missing, found.tried, strict=True))  # fmt: skip
+            found = found if tried == found.tried else found._replace(tried=tried)
+        return found
 
-    def next(self) -> tuple[str, int] | None:
-        """Return the family with the fewest retries, and their number; None if all retries are used up."""
-        left = [(tried, name) for name, tried in zip(self.missing, self.tried, strict=True) if tried < self.retries]
+    def next(self) -> tuple[Goal, int] | None:
+        """Return the goal with the fewest retries, and their number; None if all retries are used up."""
+        left = [(tried, goal) for goal, tried in zip(self.missing, self.tried, strict=True) if tried < self.retries]
         if not left:
             return None
-        tried, name = min(left, key=lambda each: each[0])
-        return name, tried
-
-
-def _without(values: tuple[_T, ...], place: int) -> tuple[_T, ...]:
-    return values[:place] + values[place + 1 :]
+        tried, goal = min(left, key=lambda each: each[0])
+        return goal, tried
 
 
 def attempts(kinds: Sequence[str], retries: int, rng: random.Random) -> tuple[Attempt, ...]:
@@ -122,15 +139,15 @@ class Again(Generator):
         chosen = self.proofs.next()
         if chosen is None or self.start is None or ctx.time >= self.start + self.longest:
             return None
-        name, tried = chosen
+        goal, tried = chosen
         if self.due is None:
             due = ctx.time + round(PAUSES[min(tried, len(PAUSES) - 1)] * SECOND)
             return Pending(due), replace(self, due=due)
         if ctx.time < self.due:
             return Pending(self.due), self
-        attempt = self.attempts[name][tried]
-        value = {"id": self.ident, "kind": attempt.kind, "seed": attempt.seed}
-        inject, heal = (Op(INFO, f"{name}.{phase}", value) for phase in (INJECT, HEAL))
+        attempt = self.attempts[goal.family][tried]
+        value = {"id": self.ident, "kind": goal.kind or attempt.kind, "seed": attempt.seed}
+        inject, heal = (Op(INFO, f"{goal.family}.{phase}", value) for phase in (INJECT, HEAL))
         return ctx.fill(inject), replace(self, healing=heal, due=None, ident=self.ident + 1)
 
     def update(self, test: Test, ctx: Context, event: Op) -> Generator:

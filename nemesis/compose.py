@@ -134,12 +134,18 @@ class NemesisClient:
         ident, kind, seed = int(op.value["id"]), str(op.value["kind"]), op.value["seed"]
         self._begun.add(ident)
         try:
-            plan = await self._planned(family, kind, seed)
+            lost = await self._bounded(family.inspect(self._cluster))
+            plan, impossible = await self._planned(family, kind, seed, lost), None
             until = time.monotonic() + AWAITED * timeout_scale(self._cluster.backend)
             # In simulation a wait would change what every seed does; retries follow there (``fault_retries``).
             while plan.unmet and not self._cluster.backend.in_process and time.monotonic() < until:
                 await asyncio.sleep(POLL)
-                plan = await self._planned(family, kind, seed)
+                try:
+                    plan, impossible = await self._planned(family, kind, seed, lost), None
+                except Infeasible as error:  # it was possible a moment ago, and may be again
+                    impossible = error
+            if impossible is not None:
+                raise impossible
         except Infeasible as error:
             now = self._clock()
             skipped = LedgerLine(ident, family.name, kind, INJECT, now, error=f"skipped: {error}")
@@ -161,9 +167,8 @@ class NemesisClient:
         self._write(line)
         return _completion(op, line, plan.unmet)
 
-    async def _planned(self, family: Fault, kind: str, seed: Any) -> FaultPlan:
-        """Plan a fault on the present state of the system."""
-        lost = await self._bounded(family.inspect(self._cluster))
+    async def _planned(self, family: Fault, kind: str, seed: Any, lost: tuple[str, ...]) -> FaultPlan:
+        """Plan a fault on the present state of the system; ``lost`` is what the family's ``inspect`` found."""
         expects = family.expects_replica(kind)
         # In simulation nobody is asked for that alone: each question would change what every seed does.
         asks = expects and bool(self._cluster.joined_roles) and not self._cluster.backend.in_process
@@ -241,7 +246,8 @@ def _line(
 
 def _completion(op: Op, line: LedgerLine, unmet: str = "") -> Op:
     counts = line.confirmed and not unmet
-    value = {"id": line.id, "kind": line.kind, "targets": list(line.targets), "proven": counts}
+    value = {"id": line.id, "kind": line.kind, "targets": list(line.targets), "proven": counts,
+             **({UNMET: unmet} if unmet and line.confirmed else {})}  # fmt: skip
     return op._replace(type="info", value=value, error=line.error)
 
 

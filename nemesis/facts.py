@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from nemesis.families import (
     BACKUP,
@@ -19,16 +19,22 @@ from nemesis.families import (
     option_value,
     setting,
 )
+from stormproof.apart import left_after
 from stormproof.contracts.backend import RUNNING, Backend, ProcessState
-from stormproof.contracts.cluster import Cluster
+from stormproof.contracts.cluster import Cluster, NodeStatus
 from stormproof.contracts.fault import ClusterFacts, FaultPlan, Infeasible
 from stormproof.contracts.option import Option
+from stormproof.timeout_scale import timeout_scale
+
+T = TypeVar("T")
 
 ONE = "one"
 _ABOUT_PRIMARY = (PRIMARY, PRIMARY_FROM_MAJORITY, LINK, "remove", "partial")
 """Kinds for which it must be known who leads."""
 HOLDER = "holder"
 """The node that holds the lock."""
+ANSWER_SECONDS = 3.0
+"""How long an answer about the state of the system may take, on which a fault waits; longer where machines are slow."""
 _AIMS_WITHOUT_ROLE = ("", ONE, PRIMARY, BACKUP, HOLDER)
 
 
@@ -76,7 +82,9 @@ def pick_node(kind: str, facts: ClusterFacts, nodes: Sequence[str], rng: random.
         why = _no_leader(facts)
         return Pick(node, f"{why}; took {node}", why)
     if kind == HOLDER:
-        holder = facts.lock.holder if facts.lock is not None else ""
+        if facts.lock is None:
+            raise Infeasible("nobody tells who holds the lock")
+        holder = facts.lock.holder
         if holder not in nodes:
             raise Infeasible(f"{holder}, which holds the lock, is not running" if holder else "nobody holds the lock")
         return Pick(holder)
@@ -142,7 +150,7 @@ async def gather_facts(cluster: Cluster, kind: str, data_loss: tuple[str, ...] =
     running = {machine: await _running(backend, machine, names) for machine, names in programs.items()
                if len(names) > 1}  # fmt: skip
     by_leader, by_role = kind in _ABOUT_PRIMARY or aim in (PRIMARY, BACKUP), aim not in _AIMS_WITHOUT_ROLE
-    statuses = await cluster.statuses() if by_leader or by_role or replicas else []
+    statuses = await _statuses(cluster) if by_leader or by_role or replicas else []
     primary = cluster.leading(statuses) if by_leader else None
     return ClusterFacts(
         nodes=nodes,
@@ -150,7 +158,7 @@ async def gather_facts(cluster: Cluster, kind: str, data_loss: tuple[str, ...] =
         states={machine: state.state for machine, state in zip(machines, states, strict=True)},
         primary=primary,
         rivals=cluster.claimants(statuses) if by_leader and primary is None else (),
-        leaders=await cluster.leaders() if kind.startswith(LEADER_OF) else {},
+        leaders=(await _answer(cluster, cluster.leaders()) or {}) if kind.startswith(LEADER_OF) else {},
         max_down=max_down_of(test.options, test.nodes),
         options=test.options,
         spares=cluster.spares(),
@@ -163,9 +171,27 @@ async def gather_facts(cluster: Cluster, kind: str, data_loss: tuple[str, ...] =
         node_roles={each.node: each.role for each in statuses if each.reachable} if by_role else {},
         joined=cluster.joined(statuses) if statuses else None,
         program_roles=cluster.program_roles(),
-        lock=await cluster.lock() if aim == HOLDER else None,
+        lock=await _answer(cluster, cluster.lock()) if aim == HOLDER else None,
         private_networks=cluster.private_networks(),
     )
+
+
+async def _statuses(cluster: Cluster) -> list[NodeStatus]:
+    """What the nodes say; one that does not answer in time is unreachable."""
+    if cluster.backend.in_process:
+        return await cluster.statuses()
+    told = await asyncio.gather(*(_answer(cluster, cluster.status(node)) for node in cluster.node_names))
+    return [status or NodeStatus(node, reachable=False) for node, status in zip(cluster.node_names, told, strict=True)]
+
+
+async def _answer(cluster: Cluster, question: Awaitable[T]) -> T | None:
+    """The answer to a question about the system; None: there was none in time."""
+    if cluster.backend.in_process:
+        return await question
+    try:
+        return await left_after(ANSWER_SECONDS * timeout_scale(cluster.backend), question)
+    except TimeoutError:
+        return None
 
 
 def lasting(cluster: Cluster, machine: str) -> str:

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from nemesis.again import RETRIES, Again, Lasting, Proofs, attempts
+from nemesis.again import RETRIES, Again, Goal, Lasting, Proofs, attempts
 from nemesis.explicit_schedule import read_schedule
 from nemesis.families import ANY_KIND, option_value, wanted_kinds
 from stormproof import generator as gen
@@ -157,7 +157,8 @@ def _proofs(test: Test, families: Sequence[Fault]) -> Proofs | None:
         raise UsageError(f"{RETRIES.name}={retries}: 0 or more")
     if not retries or not families or option_value(test.options, EXPLICIT):
         return None
-    return Proofs.none([family.name for family in families], retries, count_faults(test, families))
+    named = {Goal(family.name, kind) for family in families for kind in wanted_kinds(test, family)}
+    return Proofs.none([family.name for family in families], retries, count_faults(test, families), named)
 
 
 class _Planned(NamedTuple):

@@ -13,6 +13,7 @@ from nemesis.schedule import fault_generator, lasting, schedule
 from stormproof.errors import UsageError
 from stormproof.generator import any_of, clients, delay, repeat, time_limit
 from stormproof.generator.simulate import Outcome, simulate
+from stormproof.history.ledger import UNMET
 from stormproof.operation import INFO, INVOKE, NEMESIS, OK, Op
 from stormproof.test import Test
 
@@ -24,16 +25,19 @@ def a_test(**options: object) -> Test:
     return Test("a", "b", ("partition", "kill"), time_limit=LIMIT, seed=3, options=settings)
 
 
-def carried_out(test: Test, proves: Callable[[int, str], bool]) -> tuple[list[Op], list[Op]]:
+def carried_out(
+    test: Test, proves: Callable[[int, str], bool], lacks: Callable[[int, str], bool] = lambda ident, kind: False
+) -> tuple[list[Op], list[Op]]:
     """What the nemesis is asked for, and when clients begin their operations; ``proves`` says of an id and a family
-    whether the injection is proven."""
+    whether the injection is proven, ``lacks`` of an id and a kind whether the fault lacks the state that it expects."""
 
     def model(op: Op, number: int) -> Outcome:
         if op.process != NEMESIS:
             return Outcome(OK, 10)
         name, _, phase = op.f.partition(".")
-        proven = phase == "inject" and proves(op.value["id"], name)
-        return Outcome(INFO, 0, {**op.value, "proven": proven})
+        unmet = {UNMET: "nobody leads"} if lacks(op.value["id"], op.value["kind"]) else {}
+        proven = phase == "inject" and proves(op.value["id"], name) and not unmet
+        return Outcome(INFO, 0, {**op.value, "proven": proven, **unmet})
 
     families = families_of(test)
     load = clients(time_limit(LIMIT, delay(0.5, repeat(Op(INVOKE, "enqueue")))))
@@ -72,6 +76,29 @@ def test_a_family_is_tried_again_until_it_is_proven_and_the_load_goes_on() -> No
     last = max(op.time for op in load)
     assert third.time > LIMIT * 1e9
     assert third.time - 0.5e9 < last < third.time + 0.5e9, "there is load until it is proven"
+
+
+def test_a_kind_that_the_test_names_is_tried_again_though_its_family_was_proven() -> None:
+    test = a_test(fault_retries=3, kill_kind="master,one")
+    planned = 1 + max(step.id for step in schedule(test, families_of(test)))
+    kinds = {step.kind for step in schedule(test, families_of(test)) if step.fault == "kill"}
+    assert kinds == {"master", "one"}, "both are planned"
+    faults, load = carried_out(test, lambda *_: True, lambda ident, kind: kind == "master" and ident < planned + 2)
+    assert again(test, faults) == [("kill", planned + each) for each in range(3)]
+    assert {op.value["kind"] for op in faults if op.value["id"] >= planned} == {"master"}
+    assert max(op.time for op in load) > LIMIT * 1e9
+    faults, _ = carried_out(test, lambda *_: True, lambda ident, kind: kind == "master")
+    assert len(again(test, faults)) == 3
+    faults, _ = carried_out(a_test(fault_retries=3), lambda *_: True, lambda ident, kind: kind == "master")
+    assert not again(a_test(fault_retries=3), faults), "any kind was asked for"
+
+
+def test_a_kind_of_which_one_fault_counted_is_not_tried_again() -> None:
+    test = a_test(fault_retries=3, kill_kind="master")
+    masters = sorted({step.id for step in schedule(test, families_of(test)) if step.fault == "kill"})
+    assert len(masters) > 1
+    faults, _ = carried_out(test, lambda *_: True, lambda ident, kind: kind == "master" and ident != masters[0])
+    assert not again(test, faults)
 
 
 def test_it_is_not_tried_for_ever() -> None:

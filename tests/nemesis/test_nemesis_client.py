@@ -6,11 +6,13 @@ import asyncio
 import random
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from nemesis_fakes import FakeCluster
 
 from harness.interpreter import Interpreter, NoClient
+from nemesis import facts as facts_module
 from nemesis.compose import NemesisClient
 from nemesis.explicit_schedule import read_schedule
 from nemesis.facts import gather_facts, pick_node
@@ -20,7 +22,7 @@ from nemesis.schedule import fault_generator, schedule
 from nodes.systems.joram.system import JORAM
 from stormproof.contracts.backend import RUNNING
 from stormproof.contracts.cluster import Cluster, NodeStatus
-from stormproof.contracts.fault import Evidence, Fault, FaultPlan
+from stormproof.contracts.fault import Evidence, Fault, FaultPlan, Infeasible
 from stormproof.errors import BackendError, StormproofError, UsageError
 from stormproof.history.ledger import FaultWindow, read_ledger
 from stormproof.history.undo import pending_undos
@@ -302,6 +304,43 @@ async def test_a_fault_waits_for_an_election(tmp_path: Path) -> None:
     rig.cluster.leader = "n1"
     assert (await injecting).value["targets"] == ["n1"]
     assert [(window.targets, window.counts) for window in rig.windows()] == [(("n1",), True)]
+
+
+async def test_a_node_that_does_not_answer_holds_no_fault_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(facts_module, "ANSWER_SECONDS", 0.2)
+    rig = Rig(tmp_path, "kill")
+    told = rig.cluster.status
+
+    async def status(node: str) -> NodeStatus:
+        return await (told(node) if node != "n3" else asyncio.Event().wait())  # type: ignore[return-value]
+
+    rig.cluster.status = status  # type: ignore[method-assign]
+    done = await asyncio.wait_for(rig.step("kill.inject", kind="master"), 60)
+    assert (done.value["targets"], done.value["proven"]) == (["n1"], True) and rig.backend.states["n1"] == "dead"
+    rig.cluster.lock = rig.cluster.leaders = asyncio.Event().wait  # type: ignore[method-assign,assignment]
+    for kind, aim in (("holder", "holder"), ("leader-of-q", "")):
+        facts = await asyncio.wait_for(gather_facts(rig.cluster, kind, aim=aim), 60)
+        assert facts.lock is None and facts.leaders == {}
+
+
+@pytest.mark.parametrize("again", [True, False])
+async def test_a_fault_that_is_impossible_for_a_moment_is_looked_at_again(again: bool, tmp_path: Path) -> None:
+    rig = Rig(tmp_path, "kill")
+    rig.cluster.leader = None
+    looks: list[str] = []
+
+    def plan(*given: Any) -> FaultPlan:
+        looks.append("")
+        if len(looks) > 1 and not (again and len(looks) > 3):
+            raise Infeasible("too many nodes are down")
+        return FaultPlan("master", ("n1",), unmet="" if len(looks) > 3 else "nobody leads")
+
+    rig.client._families["kill"].plan = plan  # type: ignore[method-assign]
+    done = await rig.step("kill.inject", kind="master")
+    assert done.error == (None if again else "skipped: too many nodes are down")
+    assert done.value["targets"] == (["n1"] if again else [])
 
 
 def supported(rig: Rig, test: Test) -> list[Fault]:
