@@ -43,7 +43,8 @@ async def test_a_cluster_that_stays_ill_is_noted(
     runner.clock, runner._emit = lambda: 0, lambda event: None  # type: ignore[assignment]
     runner.nemesis = SimpleNamespace(heal_all=nothing)  # type: ignore[assignment]
     runner.cluster = SimpleNamespace(await_healthy=answer, describe=describe, linger=0.0, repair=repair,
-                                     helped_since=None, unsure="", credentials=SimpleNamespace(passcode=""))  # fmt: skip
+                                     helped_since=None, unsure="",
+                                     credentials=SimpleNamespace(passcode=""))  # fmt: skip
     runner.backend, runner.repair_errors = SimpleNamespace(in_process=True), []  # type: ignore[assignment]
     runner.interpreter = SimpleNamespace(flush=answer)  # type: ignore[assignment]
     monkeypatch.setattr("asyncio.sleep", nothing)
