@@ -5,7 +5,7 @@ A broker that finds its data damaged refuses to start; healing gives it an empty
 
 Evidence: the disk's own count of the system's calls that failed or were slow, of dropped caches, of damaged pieces of
 the system's files. A file that the harness writes and syncs beside the data shows that the disk fails, but not that the
-system uses it: that suffices only for a system that declares that it stores nothing there.
+system uses it: that suffices only for a system that declares that it stores nothing, and of which no file is there.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from stormproof.contracts.fault import (
     Infeasible,
 )
 from stormproof.history.disk_use import DISKS as DISK_USE
-from stormproof.history.disk_use import WRITES_TO
+from stormproof.history.disk_use import STORES_NOTHING, WRITES_TO
 from stormproof.history.undo import DISK
 
 KINDS = DISK_FAULTS
@@ -116,7 +116,7 @@ class Disk(Fault):
             await await_state(backend, node, main, DEAD, REFUSAL_SECONDS)
         state = await backend.process(node, main)
         found = {"shown": shown, "probe": probe, "broker": state.state, **use}
-        exempt = bool(cluster.stores_nothing(node)) and (kind in _WHEN_STILL or probe in ("failed", "slow"))
+        exempt = STORES_NOTHING in use[DISK_USE][node] and (kind in _WHEN_STILL or probe in ("failed", "slow"))
         return Evidence(found, shown > 0 or exempt)
 
     async def heal(self, cluster: Cluster, plan: FaultPlan, injected: Evidence) -> Evidence:

@@ -228,9 +228,9 @@ async def _set_right(cluster: Cluster, strike: PointStrike, struck: StruckPoint)
     used = True
     if strike.act in (LOSES_POWER, IS_HEARD_BY_SOME):
         assert isinstance(backend, PowerControl)
+        await backend.power_on([struck.machine])
         use = await use_of(cluster, [struck.machine])
         shown, used = {**shown, **use}, in_use(use)
-        await backend.power_on([struck.machine])
         await cluster.start_node(struck.machine)
     elif before.state == DEAD and not cluster.restarted(*place):
         await cluster.start_program(*place)

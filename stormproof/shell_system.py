@@ -151,8 +151,15 @@ class ShellSystem(System):
         return False
 
     def stores_nothing(self, machine: Machine) -> str:
-        """Why a machine stores nothing in ``machine.data``, as the system is set ("durability=never: memory alone");
-        empty: it does. Without that word, faults of disks and power count only where they met files in there."""
+        """Why a machine stores nothing anywhere, as the system is set ("durability=never: memory alone"); empty: it
+        does. Faults of disks and power count only where they met files in ``machine.data``, or by this reason while
+        there are none."""
+        return ""
+
+    def stores_elsewhere(self, machine: Machine) -> str:
+        """Why a machine stores nothing in ``machine.data``, but elsewhere ("mode=pair: its store is in a folder that
+        both share"); empty: it does. Then a loss of power counts by the end of the processes, and a fault of the disk
+        does not count."""
         return ""
 
     def simulated_program(self, machine: Machine, program: str) -> Launch:
@@ -283,6 +290,10 @@ class ShellCluster(Cluster):
     def stores_nothing(self, machine: str) -> str:
         """As the system says."""
         return "" if self.attached else str(self._ask(self.system.stores_nothing, self._machines[machine]) or "")
+
+    def stores_elsewhere(self, machine: str) -> str:
+        """As the system says."""
+        return "" if self.attached else str(self._ask(self.system.stores_elsewhere, self._machines[machine]) or "")
 
     def healthy(self, statuses: Sequence[NodeStatus]) -> bool:
         """As the system says; it is not while its hook fails."""

@@ -64,7 +64,7 @@ class _Unsynced:
 class Store:
     """A backing folder ``root`` and, in ``trash``, on the same file system, what was deleted and may come back.
 
-    Paths are those that programs use, relative to the root. Not for several threads at once.
+    Paths are those that programs use, relative to the root. Not for several threads at once, but for ``held``.
     """
 
     def __init__(self, root: Path, trash: Path, rng: random.Random) -> None:
@@ -215,9 +215,17 @@ class Store:
         return 1
 
     def held(self) -> list[Path]:
-        """The files that are there and into which the system has written."""
-        return [path for path in sorted(self.root.rglob("*"))
-                if path.is_file() and not path.is_symlink() and path.stat().st_ino in self._written]  # fmt: skip
+        """List the files into which the system has written. Others may use the store meanwhile."""
+        found = []
+        for place, _, names in os.walk(self.root):
+            for path in (Path(place, name) for name in names):
+                try:
+                    entry = path.lstat()
+                except FileNotFoundError:
+                    continue  # it was removed meanwhile
+                if stat.S_ISREG(entry.st_mode) and entry.st_ino in self._written:
+                    found.append(path)
+        return sorted(found)
 
     def empty(self) -> None:
         """The disk was replaced by a new one."""

@@ -211,7 +211,7 @@ def opened(members: Iterable[Key]) -> tuple[set[str], set[str]]:
             try:
                 path = os.readlink(f"/proc/{pid}/fd/{number}")
                 if path.startswith("/") and not path.startswith("/dev/") and _is_written(pid, number):
-                    (printed if number in "12" else found).add(path)
+                    (printed if number in ("1", "2") else found).add(path)
             except (OSError, ValueError):
                 pass  # it was closed meanwhile
     return found - printed, printed

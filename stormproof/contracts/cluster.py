@@ -167,8 +167,13 @@ class Cluster(ABC):
         return None
 
     def stores_nothing(self, machine: str) -> str:
-        """Why a machine stores nothing on its own disk, as the system is set; empty: it does. Faults of that disk then
-        need no evidence that they met what was stored."""
+        """Why a machine stores nothing anywhere, as the system is set; empty: it does. While its disk has no file of
+        the system, faults of that disk then need no evidence that they met what was stored."""
+        return ""
+
+    def stores_elsewhere(self, machine: str) -> str:
+        """Why a machine stores on no disk of its own, as the system is set, and where instead; empty: it does. Then a
+        loss of its power counts by the end of its processes, and a fault of its disk does not count."""
         return ""
 
     def restarted(self, machine: str, program: str) -> bool:

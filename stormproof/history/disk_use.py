@@ -6,32 +6,40 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 DISKS = "disks"
-FILES, WRITES_TO, STORES_NOTHING = "files", "writes to", "stores nothing"
+FILES, WRITES_TO, UNKNOWN = "files", "writes to", "files not known"
 """Of a node: how many files of the system are on the disk that is hit; the folders beside it to which the node writes;
-why it stores nothing, by the declaration of the system."""
+why nobody can tell how many files there are."""
+STORES_NOTHING, STORES_ELSEWHERE = "stores nothing", "stores elsewhere"
+"""Why a node without such files stores nothing, or stores on no disk of its own, by the declaration of the system."""
 
 
 def in_use(found: Mapping[str, Any]) -> bool:
-    """Whether the disk of a node that was hit had files of the system, or has none by the system's declaration."""
-    return any(use.get(FILES) or use.get(STORES_NOTHING) for _, use in _uses(found))
+    """Whether a loss of power met the system. A node that was hit had files of the system on its disk, or has none
+    there by the system's declaration: then the end of its processes counts, wherever the store is."""
+    return any(use.get(FILES) or use.get(STORES_NOTHING) or use.get(STORES_ELSEWHERE) for _, use in _uses(found))
 
 
 def stores_nothing(found: Mapping[str, Any]) -> Iterator[str]:
-    """The nodes that were hit and store nothing, with the system's reason."""
+    """The nodes that were hit and store nothing on their own disks, with the system's reason."""
     for node, use in _uses(found):
         if why := use.get(STORES_NOTHING):
             yield f"{node} stores nothing on its disk: {why}"
+        elif why := use.get(STORES_ELSEWHERE):
+            yield f"{node} stores nothing on its own disk, the end of its processes counts: {why}"
 
 
 def unused(found: Mapping[str, Any]) -> Iterator[str]:
     """Why the fault met nothing of the system, and where that is instead: a sentence for each node."""
     for node, use in _uses(found):
+        if use.get(UNKNOWN):
+            yield f"nobody can tell what {node} stores on its disk: {use[UNKNOWN]}"
         if use.get(STORES_NOTHING) or FILES not in use:
             continue
         folders = use.get(WRITES_TO)
         beside = ", ".join(map(str, folders)) if isinstance(folders, list | tuple) else ""
         if not use[FILES]:
-            yield (f"{node} wrote nothing to its data folder (machine.data), which the fault hits"
+            declared = f": {use[STORES_ELSEWHERE]}" if use.get(STORES_ELSEWHERE) else ""
+            yield (f"{node} wrote nothing to its data folder (machine.data), which the fault hits{declared}"
                    + (f"; it wrote to: {beside}" if beside else ""))  # fmt: skip
         elif beside:
             yield (f"nothing that {node} did with its data folder (machine.data) met the fault; beside that folder it "

@@ -285,15 +285,16 @@ async def check_elsewhere(backend: Backend) -> None:
     assert await backend.writes_to("n1") == ()
     await backend.upload("n1", b"placed", f"{base}/placed/file")
     await backend.exec("n1", "mkdir -p /var/tmp/stormproof-elsewhere")
-    script = ("mkdir -p jobs closed; exec 5>jobs/log 6>/var/tmp/stormproof-elsewhere/log 7>data/log; echo a >closed/x; "
+    script = ("mkdir -p jobs closed; exec 5>jobs/log 6>/var/tmp/stormproof-elsewhere/log 7>data/log; "
+              "mkdir twelve; exec 12>twelve/log; echo a >closed/x; "
               "echo b >&5; echo c; echo d >&7; echo written; exec sleep 1000")  # fmt: skip
-    await backend.start("n1", MAIN, ["sh", "-c", script], f"{base}/broker.log")
+    await backend.start("n1", MAIN, ["bash", "-c", script], f"{base}/broker.log")
     for _ in range(300):
         if "written" in (await backend.exec("n1", f"cat {shlex.quote(base)}/broker.log")).output:
             break
         await asyncio.sleep(0.05)
     found = await backend.writes_to("n1")
-    assert set(found) == {"closed", "jobs", "/var/tmp/stormproof-elsewhere"}, found
+    assert set(found) == {"closed", "jobs", "twelve", "/var/tmp/stormproof-elsewhere"}, found
     assert (await backend.disk_use("n1")).files == 1
     async with contextlib.aclosing(backend.usage("n1", 0.2)) as told:  # type: ignore[attr-defined]
         await backend.exec("n1", "head -c 3000000 /dev/urandom >/var/tmp/stormproof-elsewhere/log; "

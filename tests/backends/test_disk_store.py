@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import threading
 from collections.abc import Callable
 from pathlib import Path
 
@@ -45,6 +46,28 @@ def synced(store: Store, name: str, content: bytes) -> int:
 def content(store: Store, name: str) -> bytes | None:
     path = store.path(name)
     return path.read_bytes() if path.exists() else None
+
+
+def test_what_a_disk_holds_is_counted_while_programs_use_it(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A walk through many files keeps no program waiting, and a file that goes meanwhile is none."""
+    pytest.importorskip("mfusepy")
+    from harness.backends.fuse_disk import FaultyDisk
+
+    disk = FaultyDisk(store)
+    for name in ("/kept", "/gone"):
+        synced(store, name, b"by the system")
+    walk = os.walk
+
+    def meanwhile(folder: Path) -> list[tuple[str, list[str], list[str]]]:
+        found = list(walk(folder))
+        deleting = threading.Thread(target=disk.unlink, args=("/gone",), daemon=True)
+        deleting.start()
+        deleting.join(10)
+        assert not deleting.is_alive(), "the program waits for the walk"
+        return found
+
+    monkeypatch.setattr("os.walk", meanwhile)
+    assert disk.command({"do": "use"})["files"] == 1
 
 
 def test_what_the_harness_placed_is_not_damaged(store: Store) -> None:

@@ -18,6 +18,7 @@ from nemesis.machine import Power, Reboot
 from nemesis.packets import KINDS, Packets, conditions_of
 from stormproof.contracts.backend import DISK_FAULTS, DiskFault, DiskUse, Link, LinkConditions
 from stormproof.contracts.fault import ClusterFacts, Infeasible
+from stormproof.errors import BackendError
 from stormproof.history.disk_use import stores_nothing, unused
 from stormproof.test import Test
 
@@ -49,6 +50,10 @@ class Machines(FakeBackend):
         self.conditions: dict[Link, LinkConditions] = {}
         self.disk_fault: DiskFault | None = None
         self.shown = False
+        self.shows = True
+        """Whether calls of the system meet a fault of its disk."""
+        self.deaf = False
+        """Whether the disk does not tell what it has."""
 
     async def set_conditions(self, conditions: Mapping[Link, LinkConditions]) -> None:
         self.conditions = dict(conditions)
@@ -84,6 +89,8 @@ class Machines(FakeBackend):
         self.disk_fault = fault
 
     async def disk_use(self, node: str) -> DiskUse:
+        if self.deaf:
+            raise BackendError("it does not answer")
         return DiskUse(0 if self.unused else 2)
 
     async def writes_to(self, node: str) -> tuple[str, ...]:
@@ -91,25 +98,28 @@ class Machines(FakeBackend):
 
     async def disk_fault_count(self, node: str) -> int:
         self.shown = self.shown or self.disk_fault is not None
-        return int(self.shown and not self.idle and not self.unused)
+        return int(self.shown and self.shows and not self.idle and not self.unused)
 
     async def probe_disk(self, node: str) -> str:
         return "ok" if self.idle or self.disk_fault is None else "failed"
 
 
 class Storing(FakeCluster):
-    """A system that stores nothing on its disk, if there is a reason."""
+    """A system that stores nothing, or nothing on its own disks, if there is a reason."""
 
-    reason = ""
+    reason = elsewhere = ""
 
     def stores_nothing(self, machine: str) -> str:
         return self.reason
 
+    def stores_elsewhere(self, machine: str) -> str:
+        return self.elsewhere
 
-def cluster(idle: bool, unused: bool = False, stores_nothing: str = "") -> FakeCluster:
+
+def cluster(idle: bool, unused: bool = False, stores_nothing: str = "", stores_elsewhere: str = "") -> FakeCluster:
     made = Storing(Test("joram", "queue"))
     made.backend = Machines(made.test, idle, unused)
-    made.reason = stores_nothing
+    made.reason, made.elsewhere = stores_nothing, stores_elsewhere
     return made
 
 
@@ -152,6 +162,65 @@ async def test_a_fault_of_a_disk_that_the_system_does_not_use_is_not_confirmed(
     node = plan.targets[0]
     assert told[0] == (f"{node} stores nothing on its disk: {reason}" if reason else f"{node} wrote nothing to its "
                        "data folder (machine.data), which the fault hits; it wrote to: jobs")  # fmt: skip
+
+
+@pytest.mark.requirement("H5", part=True)
+@pytest.mark.parametrize(("family", "kind"), [(Power, "one"), (Crash, "power"),
+                                              *((Disk, kind) for kind in DISK_FAULTS)])  # fmt: skip
+async def test_a_system_that_stores_elsewhere_loses_power_and_no_disk(
+    family: type, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The disk that fails has nothing of what it stores; the processes end all the same."""
+    monkeypatch.setattr(await_state, "__defaults__", (0.1,))
+    monkeypatch.setattr("nemesis.disk.REFUSAL_SECONDS", 0.1)
+    fault, nodes = family(), cluster(idle=False, unused=True, stores_elsewhere="mode=pair: on a shared disk")
+    plan = fault.plan(kind, facts(), random.Random(1))
+    injected = await fault.inject(nodes, plan)
+    healed = await fault.heal(nodes, plan, injected)
+    assert (injected.confirmed or healed.confirmed) is (family is not Disk)
+    found, node = {**injected.found, **healed.found}, plan.targets[0]
+    if family is Disk:
+        assert list(unused(found)) == [f"{node} wrote nothing to its data folder (machine.data), which the fault hits: "
+                                       "mode=pair: on a shared disk; it wrote to: jobs"]  # fmt: skip
+    else:
+        assert next(stores_nothing(found)) == (f"{node} stores nothing on its own disk, the end of its processes "
+                                               "counts: mode=pair: on a shared disk")  # fmt: skip
+
+
+@pytest.mark.requirement("H5", part=True)
+@pytest.mark.parametrize("kind", DISK_FAULTS)
+async def test_files_of_the_system_count_more_than_its_word_that_it_stores_nothing(
+    kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may store at an orderly end alone: then a fault that none of its files met does not count."""
+    monkeypatch.setattr(await_state, "__defaults__", (0.1,))
+    monkeypatch.setattr("nemesis.disk.REFUSAL_SECONDS", 0.1)
+    fault, nodes = Disk(), cluster(idle=False, stores_nothing="autosave_interval=1800")
+    nodes.backend.shows = False
+    plan = fault.plan(kind, facts(), random.Random(1))
+    injected = await fault.inject(nodes, plan)
+    healed = await fault.heal(nodes, plan, injected)
+    assert not injected.confirmed and not healed.confirmed
+    assert injected.found["disks"][plan.targets[0]]["files"] == 2
+
+
+@pytest.mark.requirement("H5", part=True)
+@pytest.mark.parametrize(("family", "kind"), [(Power, "one"), (Crash, "power"), (Disk, "full"), (Disk, "empty")])
+async def test_a_fault_is_injected_and_healed_where_nobody_can_tell_what_the_disk_has(
+    family: type, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is not proven then, unless the disk counts a call of the system."""
+    monkeypatch.setattr(await_state, "__defaults__", (0.1,))
+    monkeypatch.setattr("nemesis.disk.REFUSAL_SECONDS", 0.1)
+    fault, nodes = family(), cluster(idle=False, unused=True, stores_nothing="durability=never")
+    nodes.backend.deaf = True
+    plan = fault.plan(kind, facts(), random.Random(1))
+    injected = await fault.inject(nodes, plan)
+    healed = await fault.heal(nodes, plan, injected)
+    assert not injected.confirmed and not healed.confirmed
+    assert nodes.backend.disk_fault is None and nodes.backend.states[plan.targets[0]] == "running"
+    assert next(iter(unused(injected.found))) == (
+        f"nobody can tell what {plan.targets[0]} stores on its disk: it does not answer")
 
 
 @pytest.mark.requirement("H5", part=True)

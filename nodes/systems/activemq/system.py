@@ -99,7 +99,7 @@ class ActiveMQ(ShellSystem):
         pair = deployment.test.options["mode"] == PAIR and not isinstance(deployment.backend, Attached)
         return (ActiveMqPair if pair else ShellCluster)(self, deployment)
 
-    def stores_nothing(self, machine: Machine) -> str:
+    def stores_elsewhere(self, machine: Machine) -> str:
         """A pair has its store in a folder in common."""
         return f"mode={PAIR}: its store is in a folder that both share" if machine.option("mode") == PAIR else ""
 

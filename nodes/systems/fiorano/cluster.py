@@ -68,7 +68,7 @@ class FioranoCluster(ReferenceCluster):
         """Whether the servers share a database."""
         return bool(self.test.options["mode"] == SHARED_MODE)
 
-    def stores_nothing(self, machine: str) -> str:
+    def stores_elsewhere(self, machine: str) -> str:
         """Servers store nothing on their own disks if they share a database."""
         return f"mode={SHARED_MODE}: its database is that of {DATABASE}" if self.shares and machine != DATABASE else ""
 

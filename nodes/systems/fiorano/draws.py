@@ -31,5 +31,7 @@ DRAWING = Drawing(
               {"connect": ("home",)}, ("consume-last", "offline-send", "queue")),
         ONE_ASKS,
         Never("the shape takes more nodes", {"partition_kind": ("majority-ring", "bridge", "random"), "nodes": (2,)}),
+        Never("servers that share a database store nothing on their own disks",
+              {"mode": ("shared",), "disk_target": ("one", "master", "backup")}, faults=("disk",)),
     ),
 )

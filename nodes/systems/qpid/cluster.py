@@ -110,10 +110,6 @@ class QpidCluster(ReferenceCluster):
         """The managers', if there are any."""
         return program_roles(self.test.options)
 
-    def stores_nothing(self, machine: str) -> str:
-        """Nodes of a cold standby have their store in a folder in common."""
-        return "standby=cold: its store is in a folder that the nodes share" if self.cold else ""
-
     def restarted(self, machine: str, program: str) -> bool:
         """Brokers are, by their managers; nobody starts a manager but the harness."""
         return self.managed and program == MAIN and machine not in self.disaster
