@@ -10,13 +10,15 @@ from typing import Any
 import pytest
 
 from harness.settings import make_test
+from harness.sim.backend import SimBackend
 from harness.sim.errors import Struck
 from harness.sim.points import SimPoints
 from nodes.reference.points import POINTS_OF
 from nodes.systems.catalog import SYSTEMS
-from stormproof.contracts.backend import POINT_ACTS, LinkConditions, PointStrike
-from stormproof.errors import UsageError
-from stormproof.run_folder import read_run
+from stormproof.contracts.backend import POINT_ACTS, DiskUse, LinkConditions, PointStrike
+from stormproof.errors import BackendError, UsageError
+from stormproof.history.ledger import read_ledger
+from stormproof.run_folder import LEDGER, read_run
 from tests.sim.simulated import World, simulated, small_test, traces
 
 PROGRAMS = {"n1": ("broker",), "n2": ("broker",)}
@@ -186,6 +188,22 @@ def stormy(system: str, nemesis: str = "points", seed: int = 1, **settings: Any)
     return make_test(system=system, workload=WORKLOADS.get(system, "queue"), nemesis=nemesis, backend="sim", seed=seed,
                      nodes=nodes, time_limit=16.0 if nemesis != "points" else 8.0, rate=20.0,
                      settings={**STORMY[system], "fault_lengths": "0.6,1.5", **settings})  # fmt: skip
+
+
+def test_a_disk_is_asked_once_its_machine_has_power_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A disk that can't tell keeps no machine dark: the strike does not count, and the node runs again."""
+    dark: list[bool] = []
+
+    async def disk_use(backend: SimBackend, node: str) -> DiskUse:
+        dark.append(not backend._node(node).on)
+        raise BackendError("it does not answer")
+
+    monkeypatch.setattr(SimBackend, "disk_use", disk_use)
+    run = simulated(stormy("standalone", points_kind="power"), tmp_path)
+    assert dark and not any(dark)
+    windows = [each for each in read_ledger(run / LEDGER) if "later" in each.heal_evidence]
+    assert windows and {each.heal_evidence["later"]["state"] for each in windows} == {"running"}
+    assert not any(each.confirmed for each in windows)
 
 
 @pytest.mark.parametrize("system", POINTS_OF)
