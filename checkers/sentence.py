@@ -78,9 +78,9 @@ def sentence(under: Circumstances, results: Iterable[CheckVerdict], load: Callab
         open_ones = [result for result in deciding if result.outcome.verdict == UNKNOWN]
         gates = [result for result in open_ones if result.check == GATES]
         return f"Unknown: {(gates or open_ones)[0].outcome.summary}."
-    held = [result.outcome.summary for result in results
-            if result.outcome.verdict == VALID and load(result.check).speaks_when_held]  # fmt: skip
-    return f"Valid: {_join(held) if held else 'every guarantee was kept'}{under.phrase()}."
+    held = {result.outcome.summary: None for result in results  # two checks of a lock say the same
+            if result.outcome.verdict == VALID and load(result.check).speaks_when_held}  # fmt: skip
+    return f"Valid: {_join(list(held)) if held else 'every guarantee was kept'}{under.phrase()}."
 
 
 def _clauses(checks: dict[str, Check], bad: dict[str, CheckOutcome]) -> list[str]:

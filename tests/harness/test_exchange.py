@@ -240,7 +240,9 @@ TOKENS = as_lines(*done(0, "acquire", None, 4), *done(0, "release"), *done(1, "a
                                      (1, 1 << 64, "valid"), (1 << 64, 1, "invalid"))),
 ])  # fmt: skip
 def test_locks_and_leases(tmp_path: Path, text: str, workload: str, options: list[str], verdict: str) -> None:
-    assert imported(tmp_path, text, workload, *options)[1]["verdict"] == verdict
+    found = imported(tmp_path, text, workload, *options)[1]
+    assert found["verdict"] == verdict
+    assert found["sentence"].count("one holder at a time") == (verdict == "valid")  # both checks of a lock say it
 
 
 @pytest.mark.parametrize(("initial", "code"), [(None, 1), ("0", 0), ("1", 1), ('"0"', 1), ("false", 1)])
