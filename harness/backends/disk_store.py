@@ -28,8 +28,8 @@ PROBE_FILE = ".stormproof-probe"
 HARNESS = "stormproof-sh"
 """The name (``/proc/PID/comm``) of a process that leads a session of the harness: writes there are not the system's."""
 TAKE_NAME = f"printf {HARNESS} >/proc/$$/comm"
-"""Mark a shell that leads a session as the harness's. A daemon that detaches leaves the session. A line break in the name
-would tear the line in ``/proc/PID/stat``."""
+"""Mark a shell that leads a session as the harness's. A daemon that detaches leaves the session. A line break in the
+name would tear the line of ``/proc/PID/stat``."""
 WRITTEN_BACK_AFTER = 64 << 20
 """Bytes of changes that are kept to be forgotten; beyond them the system writes back what was changed first."""
 NOTHING, TORN, SOME = "nothing", "torn", "some"
