@@ -475,9 +475,9 @@ def test_a_backup_that_keeps_one_message_too_many_is_found(tmp_path: Path) -> No
         "op_timeout": "6", "poll": "0.05", "surface": "true", "min_ok": "3", "fault_lengths": "1.05,1.2",
         "fault_gap": "1", INVARIANTS: "true",
     })  # fmt: skip
-    found, _ = run_and_judge(case, 54, tmp_path, tmp_path, ALL)
+    found, _ = run_and_judge(case, 2, tmp_path, tmp_path, ALL)
     assert "copies-match" in found.sentence
-    sound, _ = run_and_judge(replace(case, settings={**case.settings, "bug": "none"}), 54, tmp_path, tmp_path, ALL)
+    sound, _ = run_and_judge(replace(case, settings={**case.settings, "bug": "none"}), 2, tmp_path, tmp_path, ALL)
     assert not sound.failed, sound.sentence
 
 
@@ -504,7 +504,9 @@ def test_without_a_bug_none_is_broken(case: Case, nemesis: str, tmp_path: Path) 
 
 def test_a_server_that_asks_to_release_the_lock_holds_it_no_longer(tmp_path: Path) -> None:
     """The gateway may have granted it to the other server before the answer has come."""
-    case = Case("fiorano", "queue", "partition,pause,kill", None, 30.0, 17.0, {"min_ok": "10", "mode": "shared"})
+    case = Case("fiorano", "queue", "partition,pause,kill", None, 30.0, 17.0, {
+        "min_ok": "10", "mode": "shared", "fault_retries": "3",
+    })  # fmt: skip
     found, *_ = run_and_judge(case, 3, tmp_path, tmp_path, ALL)
     assert found.verdict == "valid", found.sentence
 

@@ -20,7 +20,7 @@ pytestmark = pytest.mark.requirement("F7")
 
 def judged(folder: Path, seed: int, system: str, nodes: int, nemesis: str) -> tuple[Verdict, Path]:
     test = small_test(seed, system=system, workload="offline-send", nodes=nodes, nemesis=nemesis, rate=50.0,
-                      settings={"kills": 15})
+                      settings={"kills": 15, "fault_retries": 3})
     run_dir = simulated(test, folder)
     return check_run(run_dir), run_dir
 

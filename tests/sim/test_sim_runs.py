@@ -195,7 +195,7 @@ def _digests(process: subprocess.Popen[str]) -> list[dict[str, str]]:
 @pytest.mark.parametrize("seed", [1, 14, 38])
 def test_what_was_confirmed_early_is_brought_back_when_its_connection_is_closed(seed: int, tmp_path: Path) -> None:
     settings = {"propagation": "asynchronous", "fault_duration": 0.6, "fault_gap": 0.1, "settle_timeout": 30.0,
-                "detection_timeout": 0.5, "idle_timeout": 1.0, "min_ok": 10}
+                "detection_timeout": 0.5, "idle_timeout": 1.0, "min_ok": 10, "fault_retries": 3}
     test = small_test(seed, nemesis="partition,pause,kill,power,reboot,packets", time_limit=14.0, settings=settings)
     verdict = check_run(simulated(test, tmp_path))
     assert verdict.verdict == "valid", verdict.sentence
