@@ -40,7 +40,7 @@ faults: setup ## table of faults and backends, by runs of each (half an hour); t
 
 soak: ## slow tests: many seeds, many histories (hours); those that need a quiet machine come last, one by one
 	@scripts/setup test
-	@status=0; export STORMPROOF_RECORD=$(abspath docs/outcomes.json); \
+	@status=0; export STORMPROOF_RECORD=$(abspath docs/outcomes.json) HYPOTHESIS_PROFILE=default; \
 	$(PY) -m pytest -m "soak and not alone" -n auto --maxprocesses 4 --timeout 3600 --durations 30 || status=1; \
 	$(PY) -m pytest -m "soak and alone" --timeout 3600 || status=1; \
 	(cd checkers/porcupine-py && $(abspath $(PY)) -m pytest -m soak --timeout 3600) || status=1; \

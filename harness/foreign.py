@@ -225,7 +225,7 @@ def _read(path: Path, text: str, form: str, pass_over: Sequence[str]) -> _Read:
         read.events.append(Event(
             row.line, process, row.type, row.f, item.get("value"), clock.of(row), item.get("key"),
             None if node is None else plain_name(node), plain(item.get("error")),
-            own if isinstance(own, str) else None,
+            own if isinstance(own, str) else None, row.process,
         ))  # fmt: skip
     return read
 

@@ -40,7 +40,8 @@ class Unfit(ValueError):
 @dataclass(frozen=True)
 class Event:
     """One row of a foreign history: ``process`` is a number from 0, ``time`` in nanoseconds, ``line`` its place in the
-    file. ``key`` is None where the row has none. ``text`` is the JSON of a value in our own files."""
+    file. ``key`` is None where the row has none. ``text`` is the JSON of a value in our own files. ``named`` is the
+    process as the file names it."""
 
     line: int
     process: int
@@ -52,6 +53,7 @@ class Event:
     node: str | None = None
     error: Any = None
     text: str | None = None
+    named: Any = None
 
 
 @dataclass(frozen=True)
@@ -272,6 +274,7 @@ class Locks:
 
     def __init__(self, meaning: Meaning, events: Iterable[Event]) -> None:
         self._owners = Ids()
+        self._values = {freeze(event.value) for event in events if event.type == INVOKE}
 
     def __call__(self, event: Event, begun: Event | None, to: Rows) -> None:
         _known(event, self.functions, "lock")
@@ -279,7 +282,9 @@ class Locks:
             raise Unfit("key", "a history of one lock is expected, without keys")
         value, sent = event.value, (begun or event).value
         if begun is None:
-            to.add(event, event.type, None if sent is None else self._owners.of(sent), 0)
+            # Some operations may name the process as their owner, and others have nil for it.
+            owner = event.named if sent is None and freeze(event.named) in self._values else sent
+            to.add(event, event.type, None if owner is None else self._owners.of(owner), 0)
         elif event.type == OK and value is False:
             to.add(event, FAIL, None, 0, REFUSED)
         elif event.type == FAIL:

@@ -13,11 +13,17 @@ from typing import Any
 import docker
 import pytest
 from docker.errors import DockerException
+from hypothesis import settings
 from outcome_record import Outcome, newer, outcome_now, write_record
 
 from harness.bench.ssh_test_hosts import SshTestHosts, running_hosts, why_not
 
 OUTCOMES = "stormproof/last_outcomes"
+
+# `make test` draws the same examples every time, so that its outcome depends on the code alone. `make soak` sets
+# HYPOTHESIS_PROFILE=default and draws new ones.
+settings.register_profile("repeatable", derandomize=True, database=None)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "repeatable"))
 
 # Tests that one process of `make test` takes, one after the other, while the others do the rest. Runs of whole clusters
 # wait more than they compute, and are at their best when no other cluster runs beside them; the others share what is

@@ -306,8 +306,8 @@ class Machine:
         self._folder, self._devices = folder, devices
         self._page = os.sysconf("SC_PAGE_SIZE")
         self._ticks = os.sysconf("SC_CLK_TCK")
-        self._before = self._look()
-        self._wire = on_the_wire(devices)
+        self._before: dict[Key, Process] | None = None
+        self._wire = (0, 0)
         self._carried = (0, 0)
         self._used = Counters()
 
@@ -318,15 +318,16 @@ class Machine:
     @property
     def members(self) -> tuple[Key, ...]:
         """The programs as of the last look."""
-        return tuple(self._before)
+        return tuple(self._before or ())
 
     def sample(self, disk: int | None) -> dict[str, float | int | None]:
-        """What has been used until now, and what is used now."""
-        now = self._look(self._before)
+        """What has been used since the first sample, and what is used now."""
+        now, wire = self._look(self._before), on_the_wire(self._devices)
+        if self._before is None:
+            self._before, self._wire = now, wire
         more = grown(self._before, now)
         self._used = Counters(*(old + new for old, new in zip(self._used, more, strict=True)))
         self._before = remembered(self._before, now)
-        wire = on_the_wire(self._devices)
         # A device that was made anew counts from 0.
         received, sent = (new - old if new >= old else new for new, old in zip(wire, self._wire, strict=True))
         self._carried = (self._carried[0] + received, self._carried[1] + sent)

@@ -10,7 +10,7 @@ from typing import Any
 import porcupine
 import pyarrow as pa
 import pytest
-from hypothesis import HealthCheck, event, given, settings
+from hypothesis import HealthCheck, event, example, given, settings
 from hypothesis import strategies as st
 from porcupine.formats import read_history as porcupine_history
 from typer.testing import CliRunner
@@ -132,6 +132,9 @@ def test_a_register_of_jepsen_is_judged_as_porcupine_judges_it(
 
 @settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(histories(("acquire", "release")), st.booleans())
+@example([{"process": process, "type": kind, "f": f, "value": owner} for process, kind, f, owner in
+          ((1, "invoke", "acquire", None), (1, "ok", "acquire", None), (1, "invoke", "release", 1),
+           (1, "ok", "release", 1), (0, "invoke", "acquire", None), (0, "ok", "acquire", None))], False)
 def test_a_lock_of_jepsen_is_judged_as_porcupine_judges_it(
     tmp_path: Path, rows: list[dict[str, Any]], edn: bool
 ) -> None:
