@@ -14,7 +14,7 @@ from typing import Any
 from nodes.reference.api import ConfigError
 from nodes.reference.server.descriptor import Descriptor, Server, read_descriptor
 from nodes.reference.server.services import CONNECTION_MANAGER, TCP_PROXY
-from nodes.systems.joram.system import JORAM
+from nodes.systems.reference.joram.system import JORAM
 from stormproof.errors import UsageError
 from workloads.catalog import WORKLOADS
 

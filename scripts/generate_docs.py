@@ -14,7 +14,7 @@ from harness.reproductions.page import SEEN_FILE, read_seen, reproductions_page
 from harness.reproductions.recipes import recipes
 from harness.surface import surface_page
 from nodes.systems.catalog import SYSTEMS
-from nodes.systems.fiorano.diagram import with_transitions
+from nodes.systems.reference.fiorano.diagram import with_transitions
 from stormproof.contracts.bounds import Bound, WorkBound
 from stormproof.contracts.system import System
 

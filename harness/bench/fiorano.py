@@ -22,8 +22,8 @@ from harness.bench.nodes import healthy, running
 from harness.settings import make_test
 from nodes.reference.designs.fiorano.configuration import MODES, SHARED_MODE
 from nodes.systems.catalog import SYSTEMS
-from nodes.systems.fiorano.cluster import DATABASE
 from nodes.systems.reference.cluster import ReferenceCluster
+from nodes.systems.reference.fiorano.cluster import DATABASE
 from nodes.timeouts import within
 from stormproof.contracts.cluster import MAIN
 from stormproof.contracts.system import DiskWrites

@@ -14,10 +14,10 @@ from harness.sim.loop import simulation
 from nodes.reference.config import parse_config
 from nodes.reference.designs.fiorano.states import ACTIVE, PASSIVE
 from nodes.reference.server.process import BrokerProcess
-from nodes.systems.fiorano.cluster import CHANNEL, FioranoCluster
-from nodes.systems.fiorano.system import FIORANO
 from nodes.systems.reference.admin_connection import AdminConnection
 from nodes.systems.reference.cluster import CLIENT_PORT
+from nodes.systems.reference.fiorano.cluster import CHANNEL, FioranoCluster
+from nodes.systems.reference.fiorano.system import FIORANO
 from stormproof.contracts.backend import DEAD, DiskFault, Link, LinkConditions
 from stormproof.contracts.cluster import MAIN, Deployment
 from stormproof.contracts.demands import Demands

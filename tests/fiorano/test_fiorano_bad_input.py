@@ -27,9 +27,9 @@ from nodes.reference.replication.links import PROTOCOL, Handshake, LinkError, en
 from nodes.reference.server.process import NodeProcess
 from nodes.reference.storage.protocol import PROTOCOL as STORAGE_PROTOCOL
 from nodes.reference.storage.protocol import SERVICE
-from nodes.systems.fiorano.cluster import CHANNEL, DATABASE, DATABASE_PORT, GATEWAY_PORT
-from nodes.systems.fiorano.programs import SimulatedLockFile
 from nodes.systems.reference.cluster import LINK_PORT
+from nodes.systems.reference.fiorano.cluster import CHANNEL, DATABASE, DATABASE_PORT, GATEWAY_PORT
+from nodes.systems.reference.fiorano.programs import SimulatedLockFile
 from stormproof.contracts.cluster import MAIN
 from stormproof.contracts.system import GATEWAY
 from stormproof.contracts.topology import endpoint

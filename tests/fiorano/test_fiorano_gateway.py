@@ -28,7 +28,7 @@ from nodes.reference.designs.fiorano.gateway.service import Gateway
 from nodes.reference.designs.fiorano.lock import GatewayLock, Wish
 from nodes.reference.replication.links import FrameParser, Handshake, LinkError, encode_frame
 from nodes.reference.server.runtime import RealRuntime
-from nodes.systems.fiorano.system import FIORANO
+from nodes.systems.reference.fiorano.system import FIORANO
 from stormproof.contracts.system import Grant
 from stormproof.node_logs import parse_stamped
 

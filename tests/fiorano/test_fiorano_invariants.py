@@ -12,8 +12,12 @@ from nodes.reference.designs.fiorano.gateway.service import GatewayObserved
 from nodes.reference.designs.fiorano.repository import Stamp
 from nodes.reference.designs.fiorano.shared import SharedPair
 from nodes.reference.designs.fiorano.states import ACTIVE, PASSIVE
-from nodes.systems.fiorano.lock_invariants import RemembersWho
-from nodes.systems.fiorano.pair_invariants import AcknowledgedIsStored, AloneInItsOwnEpoch, ServesWithAllConfirmed
+from nodes.systems.reference.fiorano.rules.lock_invariants import RemembersWho
+from nodes.systems.reference.fiorano.rules.pair_invariants import (
+    AcknowledgedIsStored,
+    AloneInItsOwnEpoch,
+    ServesWithAllConfirmed,
+)
 
 
 class Server:

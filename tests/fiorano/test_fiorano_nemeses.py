@@ -17,7 +17,7 @@ import pytest
 from harness.backends.probe import choose_backend
 from harness.settings import make_test
 from harness.sim.campaign import ALL, Case, run_seed
-from nodes.systems.fiorano.system import FIORANO
+from nodes.systems.reference.fiorano.system import FIORANO
 from stormproof.contracts.demands import Demands
 from stormproof.contracts.system import GATEWAY, SHARED_DATABASE
 from stormproof.errors import StormproofError

@@ -17,8 +17,8 @@ from typer.testing import CliRunner
 
 from harness.commands.admin import admin_app
 from nodes.reference.designs.fiorano.states import ACTIVE, PASSIVE, STANDALONE, WAITING
-from nodes.systems.fiorano.admin import describe
-from nodes.systems.fiorano.cluster import GATEWAY
+from nodes.systems.reference.fiorano.admin import describe
+from nodes.systems.reference.fiorano.cluster import GATEWAY
 from stormproof.errors import StormproofError
 
 PATIENCE = 30.0

@@ -12,7 +12,7 @@ from nodes.reference.designs.fiorano.active import ActiveSide
 from nodes.reference.designs.fiorano.messages import Hello
 from nodes.reference.designs.fiorano.server import Server
 from nodes.reference.designs.fiorano.states import ACTIVE, ACTIVE_TRANSITION, DEAD, PASSIVE, STANDALONE, WAITING
-from nodes.systems.fiorano.cluster import CHANNEL
+from nodes.systems.reference.fiorano.cluster import CHANNEL
 from stormproof.contracts.cluster import MAIN
 from stormproof.contracts.system import GATEWAY
 from workloads.connection import ConnectionBroken, NotSent

@@ -12,7 +12,7 @@ from nodes.reference.designs.fiorano.lock import GatewayLock
 from nodes.reference.designs.fiorano.shared import SharedPair
 from nodes.reference.designs.fiorano.states import ACTIVE, PASSIVE
 from nodes.reference.storage.shared_state import SharedState
-from nodes.systems.fiorano.cluster import DATABASE
+from nodes.systems.reference.fiorano.cluster import DATABASE
 from stormproof.contracts.cluster import MAIN
 from stormproof.contracts.system import GATEWAY
 from workloads.connection import ConnectionBroken

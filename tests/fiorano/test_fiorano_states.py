@@ -40,7 +40,7 @@ from nodes.reference.designs.fiorano.transitions import (
     next_step,
     wants_lock,
 )
-from nodes.systems.fiorano.diagram import with_transitions
+from nodes.systems.reference.fiorano.diagram import with_transitions
 
 
 def to(view: View) -> str:

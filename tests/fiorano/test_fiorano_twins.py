@@ -9,7 +9,7 @@ import pytest
 
 from harness.comparison import cases_of
 from harness.sim.campaign import run_seed
-from nodes.systems.fiorano.modes import AIMED, MODES
+from nodes.systems.reference.fiorano.modes import AIMED, MODES
 from stormproof.contracts.guarantee import Trial
 
 SEEDS = 6

@@ -12,7 +12,7 @@ import pytest
 from checkers.synthetic import write_run
 from harness.run import RunResult, _pick_up
 from harness.test_runner import TestRunner
-from nodes.systems.joram.system import JORAM
+from nodes.systems.reference.joram.system import JORAM
 from stormproof.contracts.backend import ProcessState
 from stormproof.contracts.cluster import MAIN, Deployment, NodeStatus
 from stormproof.contracts.demands import Demands

@@ -14,8 +14,8 @@ from typing import Any
 from loopback import free_ports
 
 from nodes.stomp import ProtocolError
-from nodes.systems.icestorm.system import ICESTORM
 from nodes.systems.reference.admin_connection import AdminConnection
+from nodes.systems.reference.icestorm.system import ICESTORM
 from stormproof.contracts.cluster import NodeStatus
 from stormproof.test import Test
 from workloads.connection import Settings, StompConnection

@@ -11,8 +11,8 @@ from typing import Any
 from harness.deployment import cluster_of, topology_of
 from harness.sim.backend import SimBackend
 from harness.sim.loop import simulation
-from nodes.systems.icestorm.system import ICESTORM
 from nodes.systems.reference.cluster import ReferenceCluster
+from nodes.systems.reference.icestorm.system import ICESTORM
 from stormproof.contracts.cluster import MAIN, NodeStatus
 from stormproof.operation import INVOKE, Op
 from stormproof.test import Test

@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 from icestorm_processes import Replicas
 
-from nodes.systems.icestorm.admin import COMMANDS, replica_lines
-from nodes.systems.icestorm.prompt import run_prompt
+from nodes.systems.reference.icestorm.admin import COMMANDS, replica_lines
+from nodes.systems.reference.icestorm.prompt import run_prompt
 from stormproof.contracts.system import AdminAccess, AdminCommand
 
 

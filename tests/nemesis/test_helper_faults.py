@@ -19,7 +19,7 @@ from nemesis.compose import NemesisClient
 from nemesis.families import supported_families
 from nemesis.helpers import Gateway, SharedDatabase
 from nemesis.lockfile import LockFile
-from nodes.systems.fiorano.system import FIORANO
+from nodes.systems.reference.fiorano.system import FIORANO
 from stormproof.contracts.backend import ProcessState
 from stormproof.contracts.cluster import Lock
 from stormproof.contracts.fault import ClusterFacts, FaultPlan, Infeasible

@@ -19,7 +19,7 @@ from nemesis.facts import gather_facts, pick_node
 from nemesis.families import families_of, supported_families
 from nemesis.process import Kill, Pause
 from nemesis.schedule import fault_generator, schedule
-from nodes.systems.joram.system import JORAM
+from nodes.systems.reference.joram.system import JORAM
 from stormproof.contracts.backend import RUNNING
 from stormproof.contracts.cluster import Cluster, NodeStatus
 from stormproof.contracts.fault import Evidence, Fault, FaultPlan, Infeasible

@@ -152,7 +152,7 @@ def test_a_value_of_another_type_is_refused(value: str) -> None:
 
 
 async def test_a_reference_broker_gets_what_it_knows_of() -> None:
-    from nodes.systems.joram.system import JORAM
+    from nodes.systems.reference.joram.system import JORAM
     from stormproof.contracts.cluster import Deployment
 
     test = planned("rolling", {})

@@ -23,8 +23,8 @@ from nodes.reference.manager import ManagerProcess
 from nodes.reference.replication.links import FrameParser, Handshake, LinkError, encode_frame
 from nodes.reference.server.process import NodeProcess
 from nodes.stomp import Frame, Parser, encode
-from nodes.systems.qpid.addresses import LaunchedAddresses
-from nodes.systems.qpid.programs import LaunchedPrograms
+from nodes.systems.reference.qpid.addresses import LaunchedAddresses
+from nodes.systems.reference.qpid.programs import LaunchedPrograms
 from stormproof.contracts.backend import DEAD
 from stormproof.contracts.topology import Topology
 from stormproof.test import Test

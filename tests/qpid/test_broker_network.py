@@ -8,7 +8,7 @@ import pytest
 from qpid_runs import Ran, really, simulated
 from qpid_sim import Group, simulate
 
-from nodes.systems.qpid.addresses import BROKERS
+from nodes.systems.reference.qpid.addresses import BROKERS
 
 LINKS = 61614
 

@@ -18,9 +18,9 @@ from nodes.reference.config import build_config
 from nodes.reference.designs.qpid.manager.report import Report, successors
 from nodes.reference.designs.qpid.options import Options
 from nodes.reference.server.runtime import RealRuntime
-from nodes.systems.qpid.cluster import QpidCluster
-from nodes.systems.qpid.programs import MANAGER
-from nodes.systems.qpid.system import QPID
+from nodes.systems.reference.qpid.cluster import QpidCluster
+from nodes.systems.reference.qpid.programs import MANAGER
+from nodes.systems.reference.qpid.system import QPID
 from stormproof.contracts.backend import DEAD
 from stormproof.contracts.cluster import MAIN, Deployment
 from stormproof.contracts.demands import Demands

@@ -21,9 +21,9 @@ from harness.backends.probe import choose_backend
 from harness.backends.ssh.backend import SshBackend
 from harness.settings import make_test
 from nodes.reference.designs.qpid.eviction import Eviction
-from nodes.systems.qpid import pacemaker
-from nodes.systems.qpid.managers import OUTSIDE
-from nodes.systems.qpid.system import QPID
+from nodes.systems.reference.qpid import pacemaker
+from nodes.systems.reference.qpid.managers import OUTSIDE
+from nodes.systems.reference.qpid.system import QPID
 from stormproof.contracts.backend import DEAD, OWN_ROOT, CommandResult, ProcessState
 from stormproof.contracts.cluster import Deployment
 from stormproof.contracts.demands import Demands

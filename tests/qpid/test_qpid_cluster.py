@@ -12,8 +12,8 @@ from qpid_runs import judged, really, simulated
 from harness.settings import make_test
 from harness.sim.backend import SimBackend
 from harness.sim.loop import simulation
-from nodes.systems.qpid.cluster import QpidCluster
-from nodes.systems.qpid.system import QPID
+from nodes.systems.reference.qpid.cluster import QpidCluster
+from nodes.systems.reference.qpid.system import QPID
 from stormproof.contracts.backend import DEAD
 from stormproof.contracts.cluster import Deployment
 from stormproof.contracts.demands import Demands

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from qpid_sim import LIMIT, Group, simulate
 
-from nodes.systems.qpid.stores import propagation
+from nodes.systems.reference.qpid.stores import propagation
 from workloads.connection import Rejected
 
 DECLARED = {"x-declare": json.dumps({"qpid.replicate": "configuration", "owner": "tests"})}

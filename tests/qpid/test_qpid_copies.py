@@ -17,10 +17,10 @@ from harness.sim.backend import SimBackend
 from harness.sim.loop import simulation
 from nodes.reference.designs.qpid.copies import HOLD, PIECE
 from nodes.reference.designs.qpid.store_status import first_start
-from nodes.systems.qpid.cluster import QpidCluster
-from nodes.systems.qpid.copying import copy_store, source_of_copy
-from nodes.systems.qpid.system import QPID
 from nodes.systems.reference.cluster import CLIENT_PORT
+from nodes.systems.reference.qpid.cluster import QpidCluster
+from nodes.systems.reference.qpid.copying import copy_store, source_of_copy
+from nodes.systems.reference.qpid.system import QPID
 from stormproof.contracts.cluster import Deployment
 from stormproof.contracts.demands import Demands
 from stormproof.errors import UsageError

@@ -13,9 +13,9 @@ from qpid_sim import LIMIT, Group, simulate
 from harness.settings import make_test
 from harness.sim.backend import SimBackend
 from harness.sim.loop import simulation
-from nodes.systems.qpid.cluster import QpidCluster
-from nodes.systems.qpid.system import QPID
 from nodes.systems.reference.cluster import CLIENT_PORT
+from nodes.systems.reference.qpid.cluster import QpidCluster
+from nodes.systems.reference.qpid.system import QPID
 from stormproof.contracts.cluster import Deployment
 from stormproof.contracts.demands import Demands
 from stormproof.errors import UsageError

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from qpid_sim import Group, simulate
 
-from nodes.systems.qpid.stores import describe
+from nodes.systems.reference.qpid.stores import describe
 from stormproof.contracts.backend import DiskFault
 
 KINDS = ("write-error", "sync-error", "full")

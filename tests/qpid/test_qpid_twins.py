@@ -14,7 +14,7 @@ import test_qpid_sections
 from harness.comparison import cases_of
 from harness.sim.campaign import run_seed
 from nodes.reference.designs.qpid.options import LIMITATIONS
-from nodes.systems.qpid.modes import AIMED
+from nodes.systems.reference.qpid.modes import AIMED
 from stormproof.contracts.invariant import INVARIANTS
 
 SEEDS = 4

@@ -21,7 +21,7 @@ from nodes.reference.designs.qpid.manager.addresses import AddressError
 from nodes.reference.designs.qpid.manager.config import parse_manager_config
 from nodes.reference.option_values import movable_address
 from nodes.reference.server.runtime import _movable_socket
-from nodes.systems.qpid.addresses import LaunchedAddresses
+from nodes.systems.reference.qpid.addresses import LaunchedAddresses
 from stormproof.contracts.backend import DEAD
 from stormproof.errors import UsageError
 from workloads.connection import ConnectionBroken, Settings, StompConnection

@@ -12,8 +12,8 @@ from harness.coverage import note_log_events
 from harness.describe import create_run
 from harness.settings import make_test
 from harness.sim.run import simulate
-from nodes.systems.icestorm.system import ICESTORM
-from nodes.systems.joram.system import JORAM
+from nodes.systems.reference.icestorm.system import ICESTORM
+from nodes.systems.reference.joram.system import JORAM
 from reports.roles import role_lanes
 from reports.run_page import write_report
 from reports.server import Pages

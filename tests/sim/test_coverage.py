@@ -15,11 +15,11 @@ import nodes.reference
 from harness.coverage import read_coverage
 from harness.sim.campaign import Case, run_seed
 from harness.sim.tally import Tally
-from nodes.systems.icestorm import states as icestorm_states
-from nodes.systems.joram import states as joram_states
-from nodes.systems.joram.system import JORAM
 from nodes.systems.reference import log_events as broker_states
-from nodes.systems.standalone.system import STANDALONE
+from nodes.systems.reference.icestorm.rules import states as icestorm_states
+from nodes.systems.reference.joram.rules import states as joram_states
+from nodes.systems.reference.joram.system import JORAM
+from nodes.systems.reference.standalone.system import STANDALONE
 from stormproof.run_folder import read_run
 
 REFERENCE = Path(nodes.reference.__file__).parent

@@ -34,7 +34,7 @@ from nodes.reference.server.output_buffer import OutputBuffer
 from nodes.reference.server.sessions import Session
 from nodes.reference.storage import client as storage_client
 from nodes.systems.catalog import SYSTEMS
-from nodes.systems.joram.system import JORAM
+from nodes.systems.reference.joram.system import JORAM
 from nodes.timeouts import within
 from stormproof.contracts.backend import POINT_ACTS
 from stormproof.contracts.deadline import Deadline, Pending

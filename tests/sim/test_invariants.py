@@ -56,8 +56,8 @@ from nodes.reference.engine.model import Message, Subscription
 from nodes.reference.engine.replica import QueueReplicas
 from nodes.reference.replication.replicator import Replicator
 from nodes.systems.catalog import SYSTEMS
-from nodes.systems.joram.invariants import CommittedIsDurable
-from nodes.systems.reference.audits import COUNTS_ADD_UP, CountsAddUp, SameState, StoreHolds
+from nodes.systems.reference.joram.rules.invariants import CommittedIsDurable
+from nodes.systems.reference.rules.audits import COUNTS_ADD_UP, CountsAddUp, SameState, StoreHolds
 from stormproof.contracts.invariant import INVARIANTS, Invariant, Watcher
 from stormproof.run_folder import read_run
 from tests.qpid.qpid_breaks import QPID_BREAKS

@@ -13,7 +13,7 @@ from simulated import simulated, small_test
 from checkers.run_check import check_run
 from checkers.verdict import Verdict
 from nodes.reference.engine.security import Security
-from nodes.systems.joram.system import JORAM
+from nodes.systems.reference.joram.system import JORAM
 from workloads.security import Rules
 
 pytestmark = pytest.mark.requirement("F8", part=True)

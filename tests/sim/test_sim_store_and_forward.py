@@ -11,8 +11,8 @@ from simulated import simulated, small_test
 from checkers.run_check import check_run
 from harness.deployment import demands_of
 from harness.settings import make_test
-from nodes.systems.joram.system import JORAM
-from nodes.systems.standalone.system import STANDALONE
+from nodes.systems.reference.joram.system import JORAM
+from nodes.systems.reference.standalone.system import STANDALONE
 from stormproof.errors import UsageError
 from stormproof.run_folder import read_run
 from stormproof.test import Test

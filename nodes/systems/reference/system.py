@@ -11,12 +11,12 @@ from nodes.reference.api import Config, ConfigError
 from nodes.reference.bugs import BUGS, NONE, switched_on
 from nodes.reference.engine.limits import Limits
 from nodes.reference.points import POINTS_OF, SERVER_POINTS
-from nodes.systems.reference.deadlines import DEADLINES
-from nodes.systems.reference.keeps import ENGINE
-from nodes.systems.reference.keeps import REMEMBERED as REMEMBERED_KEEPS
 from nodes.systems.reference.layout import SPARES, Group, broker_options
 from nodes.systems.reference.log_events import BROKER_STATES, Line, State, event_of, reached
 from nodes.systems.reference.message_trace import TRACE, log_mark, message_mark, state_mark
+from nodes.systems.reference.rules.deadlines import DEADLINES
+from nodes.systems.reference.rules.keeps import ENGINE
+from nodes.systems.reference.rules.keeps import REMEMBERED as REMEMBERED_KEEPS
 from stormproof.contracts.bounds import Bound, WorkBound
 from stormproof.contracts.cluster import Cluster, Deployment
 from stormproof.contracts.deadline import Deadline

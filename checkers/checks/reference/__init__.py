@@ -1,0 +1,1 @@
+"""Checks of what the reference broker alone logs."""

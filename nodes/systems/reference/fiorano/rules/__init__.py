@@ -1,0 +1,1 @@
+"""Rules of fiorano: invariants, deadlines, bounds, resting states, draws, state coverage."""

@@ -1,0 +1,215 @@
+"""What holds of a FioranoMQ pair at every instant, with the lock and its epochs.
+
+*The document* is Fiorano's "FioranoMQ High Availability". That two servers believe for a moment that they serve is no
+defect: the one without the lock, and without the other server's word, can confirm nothing.
+"""
+
+from __future__ import annotations
+
+from nodes.reference.designs.fiorano.design import Fiorano, Observed
+from nodes.reference.designs.fiorano.gateway.protocol import SERVICE
+from nodes.reference.designs.fiorano.gateway.service import GATEWAY, Gateway, GatewayObserved
+from nodes.reference.designs.fiorano.states import ACTIVE, SERVING
+from nodes.reference.designs.fiorano.transitions import REPLICATED, SHARED
+from nodes.systems.reference.fiorano.rules.lock_invariants import LOCK_INVARIANTS
+from nodes.systems.reference.fiorano.rules.pair_invariants import LOCKED as _LOCKED
+from nodes.systems.reference.fiorano.rules.pair_invariants import PAIR_INVARIANTS
+from nodes.systems.reference.fiorano.rules.pair_invariants import REPLICATED_PAIR as _REPLICATED
+from nodes.systems.reference.rules.audits import COUNTS_ADD_UP, STORE_HOLDS, same_state
+from stormproof.contracts.invariant import BROKER, EagerWatcher, Invariant, Watcher
+
+_CHANGES = {(line.state, line.to) for line in (*REPLICATED, *SHARED)}
+
+
+class OneHolds(EagerWatcher):
+    """Who has been granted the lock, and whether the leases of both run at the same time."""
+
+    def __init__(self) -> None:
+        self._holders: dict[str, Fiorano] = {}
+
+    def look(self, node: str, program: Fiorano, now: Observed, before: Observed | None) -> str:
+        """While both have an epoch of the lock, each of their steps is looked at."""
+        if now.lock:
+            self._holders[node] = program
+        else:
+            self._holders.pop(node, None)
+        self.eager = len(self._holders) > 1
+        if not self.eager or not now.holds:
+            return ""
+        others = [name for name, each in self._holders.items() if name != node and each.holds_lock()]
+        return f"it holds the lock, in epoch {now.lock}, and so does {others[0]}" if others else ""
+
+    def ended(self, node: str) -> None:
+        """It holds nothing any more."""
+        self._holders.pop(node, None)
+        self.eager = False
+
+
+class EpochsGrow(Watcher):
+    """Who was granted the lock in which epoch."""
+
+    def __init__(self) -> None:
+        self._holders: dict[int, str] = {}
+        self._known: dict[str, int] = {}
+
+    def ended(self, node: str) -> None:
+        """It holds nothing any more."""
+        self._known.pop(node, None)
+
+    def look(self, node: str, program: Fiorano, now: Observed, before: Observed | None) -> str:
+        """Each new epoch is the highest that there was. Whoever stood still until its lease was over, before it knew
+        that it had one, never held it."""
+        if not now.lock:
+            self._known.pop(node, None)
+            return ""
+        if self._known.get(node) == now.lock or not program.holds_lock():
+            return ""
+        self._known[node] = now.lock
+        highest = max(self._holders, default=0)
+        other = self._holders.setdefault(now.lock, node)
+        if other != node:
+            return f"it was granted the lock in epoch {now.lock}, in which {other} had it"
+        return f"it was granted the lock in epoch {now.lock}, after {highest}" if now.lock < highest else ""
+
+
+class GrantedByGateway(Watcher):
+    """The gateway, and the servers whose leases may run."""
+
+    def __init__(self) -> None:
+        self._gateway: Gateway | None = None
+        self._servers: dict[str, Fiorano] = {}
+
+    def look(self, node: str, program: Fiorano | Gateway, now: Observed | GatewayObserved,
+             before: Observed | GatewayObserved | None) -> str:  # fmt: skip
+        """Whoever holds the lock is the one to whom the gateway has granted it, and for whom it keeps it."""
+        if isinstance(program, Gateway):
+            self._gateway = program
+            servers = self._servers
+        elif isinstance(now, Observed) and now.lock:
+            servers = {node: program}
+            self._servers |= servers
+        else:
+            self._servers.pop(node, None)
+            return ""
+        if self._gateway is None or not self._gateway.observed().ready:
+            return ""
+        for name, server in servers.items():
+            if server.holds_lock() and not self._gateway.is_held_by(name):
+                return f"{name} holds the lock, and the gateway does not keep it for that server"
+        return ""
+
+    def ended(self, node: str) -> None:
+        """It holds nothing any more; a gateway that has ended grants nothing."""
+        if self._servers.pop(node, None) is None and node == SERVICE:
+            self._gateway = None
+
+
+class AskedOnDisk(Watcher):
+    """Nothing of its own: a server is looked at as it is."""
+
+    def look(self, node: str, program: Fiorano, now: Observed, before: Observed | None) -> str:
+        """Whoever asks for an epoch has it on disk before it asks."""
+        noted = max(now.stamp.asked, now.stamp.epoch)
+        return "" if now.asked <= noted else f"it asks for epoch {now.asked}, and on its disk is {noted}"
+
+
+class DisownedStays(Watcher):
+    """Up to which epoch each server has said that it will use none any more."""
+
+    def __init__(self) -> None:
+        self._disowned: dict[str, int] = {}
+
+    def look(self, node: str, program: Fiorano, now: Observed, before: Observed | None) -> str:
+        """An epoch in which it comes to hold the lock is not one of those."""
+        disowned = self._disowned.get(node, 0)
+        self._disowned[node] = max(disowned, now.disowned)
+        if not now.lock or now.lock > disowned or (before is not None and before.lock == now.lock):
+            return ""
+        return f"it holds the lock in epoch {now.lock}, and had said that it will use none up to {disowned}"
+
+
+class ConfirmsInItsEpoch(Watcher):
+    """Nothing of its own: a server is looked at as it is."""
+
+    def look(self, node: str, program: Fiorano, now: Observed, before: Observed | None) -> str:
+        """What is confirmed without the other server is of the lock's epoch, which the repository has."""
+        if not now.alone or now.stamp.epoch == now.lock:
+            return ""
+        return f"it may confirm alone in epoch {now.lock}, and its repository is of epoch {now.stamp.epoch}"
+
+
+class StatesByTable(Watcher):
+    """Nothing of its own: the table of transitions is looked at."""
+
+    def look(self, node: str, program: Fiorano, now: Observed, before: Observed | None) -> str:
+        """The step from the previous state to the present one is a line of the table."""
+        if before is None or (before.state, before.before) == (now.state, now.before):
+            return ""
+        if (now.before, now.state) in _CHANGES:
+            return ""
+        return f"it was {now.before} and is {now.state}, which no line of the table says"
+
+
+class ServesWhereItMay(Watcher):
+    """Nothing of its own: a server is looked at as it is."""
+
+    def look(self, node: str, program: Fiorano, now: Observed, before: Observed | None) -> str:
+        """Clients are let in in some states, and in no other."""
+        if now.serves and now.state not in (*SERVING, ACTIVE):
+            return f"it is {now.state} and lets clients in"
+        return ""
+
+
+class StampsGrow(Watcher):
+    """The newest stamp of each repository that was whole, and the highest epoch asked for."""
+
+    def __init__(self) -> None:
+        self._stamps: dict[str, tuple[int, int]] = {}
+        self._asked: dict[str, int] = {}
+
+    def look(self, node: str, program: Fiorano, now: Observed, before: Observed | None) -> str:
+        """All of it is on disk before it counts, so it only grows, also beyond the end of the program."""
+        stamp = now.stamp
+        mine = (stamp.epoch, stamp.counter)
+        newest, asked = self._stamps.get(node, mine), self._asked.get(node, 0)
+        if stamp.asked < asked:
+            return f"it had asked for the lock up to epoch {asked}, and now up to {stamp.asked}"
+        self._asked[node] = stamp.asked
+        if not stamp.whole:
+            return ""
+        if mine < newest:
+            return f"its repository had the stamp {newest}, and now {mine}"
+        self._stamps[node] = mine
+        return ""
+
+
+INVARIANTS = (
+    Invariant("one-holds-the-lock", "at any instant the lease of at most one server runs",
+              "the document: the lock can be held by only one server at a time", OneHolds, unless=("clock",),
+              where=_LOCKED),
+    Invariant("lock-epochs-grow", "the lock is granted in ever later epochs, each to one server",
+              "Gray and Cheriton 1989; Kleppmann, How to do distributed locking, 2016", EpochsGrow,
+              unless=("lockfile", "disk"), where=_LOCKED),
+    Invariant("granted-by-gateway", "who holds the lock is whom the gateway keeps it for",
+              "Gray and Cheriton 1989: the holder's lease ends before the server's", GrantedByGateway,
+              unless=("clock", "lockfile", "disk"), where=_LOCKED, of=(BROKER, GATEWAY)),
+    Invariant("asked-on-disk", "an epoch that is asked for is on disk before",
+              "docs/designs/fiorano.md: it is written down before it is asked for", AskedOnDisk, unless=("disk",),
+              where=_REPLICATED),
+    Invariant("disowned-stays", "who has said that it will not use an epoch never holds the lock in it",
+              "grants.py: the other server has said that it knows nothing of it", DisownedStays, unless=("disk",),
+              where=_REPLICATED),
+    Invariant("confirms-in-its-epoch", "what only one server has is confirmed in the epoch of its repository",
+              "the document: Repository Timestamps", ConfirmsInItsEpoch, where=_REPLICATED),
+    Invariant("states-by-the-table", "a server changes its state only as the table of transitions says",
+              "the document: States and state transition", StatesByTable),
+    Invariant("serves-where-it-may", "clients are let in by a server that is ACTIVE, ACTIVE_TRANSITION or STANDALONE",
+              "the document: The server does not accept client connections in this state", ServesWhereItMay),
+    Invariant("repository-stamps-grow", "the stamp of a whole repository, and the epochs asked for, only grow",
+              "the document: Repository Timestamps", StampsGrow, unless=("disk",), where=_REPLICATED),
+    *PAIR_INVARIANTS,
+    *LOCK_INVARIANTS,
+    STORE_HOLDS,
+    COUNTS_ADD_UP,
+    same_state("with repositories of the same stamp", _REPLICATED),
+)  # fmt: skip

@@ -1,0 +1,19 @@
+"""What fiorano's servers hold at rest."""
+
+from __future__ import annotations
+
+from nodes.systems.reference.rules.keeps import ENGINE, REMEMBERED
+from stormproof.contracts.keeps import LEFT, Keep
+
+_BEFORE = "who serves no longer has in memory what it had then, until it serves again and loads its repository"
+
+_ROWS = "rows of all tables of the broker, which have their limits there"
+
+KEEPS = (
+    Keep("table stored", _ROWS, more=LEFT),
+    Keep("View.facts", "what was true when the state changed, the latest three times", more=20),
+    *(Keep(name, _BEFORE, more=150) for name in ("State.contexts", "Context.", "Subscription.", "Destinations.",
+                                                "table contexts", "table subscriptions")),
+    *ENGINE,
+    *REMEMBERED,
+)

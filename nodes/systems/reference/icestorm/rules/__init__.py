@@ -1,0 +1,1 @@
+"""Rules of icestorm: invariants, deadlines, bounds, resting states, draws, state coverage."""

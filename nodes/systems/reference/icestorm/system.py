@@ -1,0 +1,88 @@
+"""HA IceStorm: its settings, its guarantees, and what its logs tell."""
+
+from __future__ import annotations
+
+from nodes.reference.designs.icestorm.options import Options
+from nodes.systems.reference.icestorm.admin import COMMANDS
+from nodes.systems.reference.icestorm.guarantees import GUARANTEES, MODES, TRIAL
+from nodes.systems.reference.icestorm.rules.bounds import BOUNDS, WORK
+from nodes.systems.reference.icestorm.rules.deadlines import ICESTORM_DEADLINES
+from nodes.systems.reference.icestorm.rules.draws import DRAWING
+from nodes.systems.reference.icestorm.rules.exploration import ABSTRACTION
+from nodes.systems.reference.icestorm.rules.invariants import INVARIANTS
+from nodes.systems.reference.icestorm.rules.keeps import KEEPS
+from nodes.systems.reference.icestorm.rules.states import STATES
+from nodes.systems.reference.log_events import Line
+from nodes.systems.reference.system import ANSWER_PAGE, BUG, FLOW, Events, ReferenceSystem
+from stormproof.contracts.option import Option
+from stormproof.contracts.system import GroupChange, RoleChange, StateTransfer
+
+
+def role_change(line: Line) -> RoleChange | None:
+    """What a line says of its replica's state, group and coordinator."""
+    if line.event != "replica state":
+        return None
+    state = line.fields.get("state", "?")
+    if state != "normal":
+        return RoleChange(state, line.fields.get("group", ""))
+    leads = line.fields.get("leads") == "True"
+    return RoleChange("master" if leads else "slave", line.fields.get("group", ""), serving=True, leads=leads)
+
+
+def state_transfer(line: Line) -> StateTransfer | None:
+    """A coordinator takes over the most recent database of its group."""
+    if line.event != "database transfer":
+        return None
+    return StateTransfer(line.fields.get("source", "?"), "", f"stamp {line.fields.get('stamp', '?')}")
+
+
+def group_change(line: Line) -> GroupChange | None:
+    """The group that a coordinator has formed."""
+    if line.event not in ("group replicates", "group waits") or "members" not in line.fields:
+        return None
+    return GroupChange(line.fields.get("group", ""), tuple(line.fields["members"].split(",")))
+
+
+ICESTORM = ReferenceSystem(
+    "icestorm",
+    replicated=True,
+    leading_roles=("master",),
+    joined_roles=("slave",),
+    reported=STATES,
+    guarantees=GUARANTEES,
+    read_options=Options.from_config,
+    modes=MODES,
+    trial=TRIAL,
+    min_nodes=3,
+    provides=frozenset({"topic manager", "events"}),
+    events=Events(role_change, state_transfer, group=group_change),
+    commands=COMMANDS,
+    invariants=INVARIANTS,
+    bounds=BOUNDS,
+    work=WORK,
+    abstraction=ABSTRACTION,
+    drawing=DRAWING,
+    keeps=KEEPS,
+    deadlines=ICESTORM_DEADLINES,
+    options=(
+        Option("election_timeout", 1.0, "seconds that invitations may take; coordinators look around as often"),
+        Option("master_timeout", 1.0, "seconds between a slave's questions to its coordinator"),
+        Option("response_timeout", 0.5, "seconds that a replica has to answer another"),
+        Option("stamp", "counter", "what tells which database is the most recent", ("counter", "wall-clock")),
+        Option("reads", "confirmed", "who answers questions: the coordinator, once a majority has confirmed it, or any "
+               "replica from its own database", ("confirmed", "local")),
+        Option("step_down", "checked", "when a coordinator finds that its majority is gone: at its next look, or when "
+               "it can't make a change", ("checked", "on-write")),
+        Option("retry_interval", 0.2, "seconds between attempts to deliver to a subscriber that failed"),
+        Option("delivery_timeout", 1.0, "seconds that a subscriber has to acknowledge an event"),
+        Option("offline_events", "kept", "events for a subscriber that can't be reached: kept until it is removed, or "
+               "discarded", ("kept", "discarded")),
+        Option("publisher_endpoints", "all", "what getPublisher answers: a proxy with the endpoints of all replicas, "
+               "or with that of the replica that was asked, as getNonReplicatedPublisher does", ("all", "one")),
+        Option("acm_timeout", 0.0, "seconds after which idle connections are closed; 0: never"),
+        Option("max_waiting", 100_000, "events that wait for one subscriber; beyond, the oldest are dropped"),
+        ANSWER_PAGE,
+        *FLOW,
+        BUG,
+    ),
+)  # fmt: skip

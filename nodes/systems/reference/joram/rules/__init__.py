@@ -1,0 +1,1 @@
+"""Rules of joram: invariants, deadlines, bounds, resting states, draws, state coverage."""

@@ -1,0 +1,65 @@
+"""Programs that a simulated manager starts on its own simulated machine."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from nodes.reference.designs.qpid.manager.programs import ProgramError, ProgramState
+from nodes.reference.designs.qpid.options import BUILTIN
+from nodes.systems.reference.qpid.managers import OUTSIDE
+from stormproof.contracts.backend import DEAD, Backend, Launch, Launcher
+from stormproof.contracts.system import MANAGER as MANAGER_ROLE
+from stormproof.errors import BackendError
+from stormproof.test import Test
+
+MANAGER = "manager"
+"""The program beside each broker."""
+STORE = "store"
+"""The folder that all machines have in common where a cold standby's store is."""
+
+
+def disaster_nodes(test: Test) -> tuple[str, ...]:
+    """The nodes for disaster recovery: the last ones, by the option ``dr_nodes``."""
+    return test.node_names[len(test.node_names) - int(test.options["dr_nodes"]):]
+
+
+def program_roles(options: Mapping[str, Any]) -> dict[str, str]:
+    """Role -> program, under a test's options."""
+    manager = options["manager"]
+    if manager in OUTSIDE:
+        return {MANAGER_ROLE: OUTSIDE[manager].program}
+    return {MANAGER_ROLE: MANAGER} if manager == BUILTIN else {}
+
+
+class LaunchedPrograms:
+    """Programs of one machine (``Programs``): for each, how it is launched, and its log.
+
+    ``shared``: the folder that all machines have in common in which their databases are, if not on the machine itself.
+    """
+
+    def __init__(self, backend: Backend, machine: str, programs: Mapping[str, tuple[Launch, str]],
+                 shared: str = "") -> None:
+        self._backend, self._machine, self._programs, self._shared = backend, machine, dict(programs), shared
+
+    async def start(self, name: str) -> None:
+        """Launch a program; raises ProgramError when it runs, or the machine is gone."""
+        assert isinstance(self._backend, Launcher)
+        launch, log = self._programs[name]
+        try:
+            await self._backend.launch(self._machine, name, launch, log, self._shared)
+        except BackendError as error:
+            raise ProgramError(str(error)) from error
+
+    async def stop(self, name: str, timeout: float) -> None:
+        """Have a program end in order, or by force after ``timeout`` seconds."""
+        await self._backend.stop(self._machine, name, timeout)
+
+    async def kill(self, name: str) -> None:
+        """End a program at once."""
+        await self._backend.kill(self._machine, name)
+
+    async def state(self, name: str) -> ProgramState:
+        """How it is."""
+        state = await self._backend.process(self._machine, name)
+        return ProgramState(state.state != DEAD, f"{state.pid} {state.born}".strip() if state.pid else "")

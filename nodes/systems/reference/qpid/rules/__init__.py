@@ -1,0 +1,1 @@
+"""Rules of qpid: invariants, deadlines, bounds, resting states, draws, state coverage."""

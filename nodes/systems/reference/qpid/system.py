@@ -1,0 +1,181 @@
+"""Qpid active-passive: its settings, its guarantees, and what its logs tell."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from nodes.reference.api import Config
+from nodes.reference.designs.qpid.manager.options import ManagerOptions
+from nodes.reference.designs.qpid.options import (
+    BUILTIN,
+    BY_HAND,
+    COLD,
+    COUNTED,
+    FENCING,
+    LEVELS,
+    MANAGERS,
+    STANDBYS,
+    STORE_ERRORS,
+    STORES,
+    Options,
+)
+from nodes.reference.designs.qpid.states import PRIMARY, READY
+from nodes.systems.reference.qpid.addresses import AUTO, BROKERS, LIST, NAME, NETWORKS, OWN, WAYS
+from nodes.systems.reference.qpid.admin import COMMANDS
+from nodes.systems.reference.qpid.copying import PERSONS
+from nodes.systems.reference.qpid.guarantees import COUNTS_ANEW, GUARANTEES
+from nodes.systems.reference.qpid.managers import OUTSIDE
+from nodes.systems.reference.qpid.modes import MODES, TRIAL
+from nodes.systems.reference.qpid.programs import STORE, disaster_nodes, program_roles
+from nodes.systems.reference.qpid.rules.bounds import BOUNDS, WORK
+from nodes.systems.reference.qpid.rules.deadlines import QPID_DEADLINES
+from nodes.systems.reference.qpid.rules.draws import DRAWING
+from nodes.systems.reference.qpid.rules.exploration import ABSTRACTION
+from nodes.systems.reference.qpid.rules.invariants import INVARIANTS
+from nodes.systems.reference.qpid.rules.keeps import KEEPS
+from nodes.systems.reference.qpid.rules.states import STATES, role_change, state_transfer
+from nodes.systems.reference.surface import of_surface
+from nodes.systems.reference.system import ANSWER_PAGE, BUG, FLOW, MEMORY, Events, ReferenceSystem
+from stormproof.contracts.cluster import Cluster, Deployment
+from stormproof.contracts.demands import Demands
+from stormproof.contracts.option import Option
+from stormproof.contracts.topology import Topology
+from stormproof.errors import UsageError
+from stormproof.test import Test
+
+
+class Qpid(ReferenceSystem):
+    """One primary and its standbys, kept by managers."""
+
+    def check(self, test: Test, demands: Demands) -> None:
+        """What the brokers refuse, and a virtual address that nobody moves, or that nobody can find."""
+        super().check(test, demands)
+        if test.options.get("transactions") == "xa":
+            raise UsageError("--set transactions=xa: prepared transactions are not replicated here, and the brokers "
+                             "refuse them; use transactions=plain")
+        address, way = test.options["virtual_address"], test.options["clients_find"]
+        if way != LIST and not address:
+            raise UsageError(f"--set clients_find={way} needs a virtual address: --set virtual_address={AUTO}")
+        if address and test.options["manager"] == BY_HAND:
+            raise UsageError("--set virtual_address: without managers nobody moves it")
+        away, latency = test.options["dr_nodes"], test.options["dr_latency"]
+        if not 0 <= away <= max(0, len(test.node_names) - 2):
+            raise UsageError(f"--set dr_nodes={away}: of {len(test.node_names)} nodes, two at least must not be for "
+                             "disaster recovery")
+        if not 0 <= latency <= 10:
+            raise UsageError(f"--set dr_latency={latency}: is not a number of seconds from 0 to 10")
+        if away and (test.options["manager"] in OUTSIDE or test.options["standby"] == COLD):
+            raise UsageError("--set dr_nodes: hot standbys under managers of ours, or without any, have such nodes")
+        if test.options["broker_network"] == OWN and test.options["manager"] in FENCING:
+            raise UsageError(f"--set broker_network={OWN}: manager={test.options['manager']} fences nobody who is cut "
+                             "off there only")
+        if test.options["standby"] == COLD and test.options["manager"] != BUILTIN:
+            raise UsageError(f"--set standby={COLD}: only managers of ours start another broker; use manager={BUILTIN}")
+
+    def shuts_down(self, test: Test) -> bool:
+        """Where there are backups, which have everything before all come to rest."""
+        return bool(test.options["standby"] != COLD)
+
+    def gives_up_replicas(self, test: Test) -> bool:
+        """Where there are backups, and managers of ours or a person promote: others promote, or leave alive, whom the
+        broker URL names no more."""
+        return self.shuts_down(test) and test.options["manager"] in (BUILTIN, BY_HAND)
+
+    def only_real(self, options: Mapping[str, Any]) -> str:
+        """A manager that is not ours."""
+        manager = options["manager"]
+        return f"manager={manager}" if manager in OUTSIDE else ""
+
+    def topology(self, test: Test, demands: Demands) -> Topology:
+        """The brokers' machines, with what their managers need; who moves an address announces it by packets of its
+        own."""
+        topology = super().topology(test, demands)
+        address, outside = test.options["virtual_address"], OUTSIDE.get(test.options["manager"])
+        return replace(topology, networks=(BROKERS,) if test.options["broker_network"] == OWN else (),
+                       packages=outside.packages if outside else topology.packages,
+                       capabilities=outside.capabilities if outside else ("NET_RAW",) if address else (),
+                       addresses=(NAME,) if address == AUTO else (),
+                       shared=(STORE,) if test.options["standby"] == COLD else (),
+                       far=tuple((node, test.options["dr_latency"]) for node in disaster_nodes(test)))
+
+    def program_roles(self, test: Test) -> Mapping[str, str]:
+        """The managers', if there are any."""
+        return program_roles(test.options)
+
+    def cluster(self, deployment: Deployment) -> Cluster:
+        """Brokers, and a manager beside each."""
+        from nodes.systems.reference.qpid.cluster import QpidCluster
+
+        outside = OUTSIDE.get(deployment.test.options["manager"])
+        kind = QpidCluster if outside is None else outside.load()
+        return kind(self.layout(deployment.test, deployment.demands), deployment)
+
+
+def read_options(config: Config) -> None:
+    """Raises ConfigError when brokers or managers would refuse a setting."""
+    options = {name: value for name, value in config.options.items() if (name, value) != ("virtual_address", AUTO)}
+    Options.from_config(replace(config, options=options))
+    ManagerOptions.from_options(options)
+
+
+QPID = Qpid(
+    "qpid",
+    replicated=True,
+    leading_roles=(PRIMARY,),
+    joined_roles=(READY,),
+    reported=STATES,
+    min_nodes=2,
+    provides=frozenset({"queues", "transactions", "exchanges", "registers"}),
+    guarantees=(*GUARANTEES, COUNTS_ANEW, *of_surface(GUARANTEES)),
+    modes=MODES,
+    trial=TRIAL,
+    read_options=read_options,
+    events=Events(role_change, state_transfer),
+    commands=COMMANDS,
+    invariants=INVARIANTS,
+    bounds=BOUNDS,
+    work=WORK,
+    abstraction=ABSTRACTION,
+    drawing=DRAWING,
+    keeps=KEEPS,
+    deadlines=QPID_DEADLINES,
+    options=(
+        Option("manager", MANAGERS[0], "who starts brokers and promotes one: a manager of ours on each node, a "
+               "person, or a manager that is not ours", MANAGERS),
+        Option("manager_lease", 1.0, "seconds for which a broker may go on after most managers have last heard its "
+               "own; as long may a manager be silent"),
+        Option("eviction_timeout", 10.0, "seconds within which a manager that fences has ended whatever it has lost: "
+               "so long nothing is confirmed without a lost backup"),
+        Option("replicate", LEVELS[0], "what is replicated of queues and exchanges that say nothing themselves",
+               LEVELS),
+        Option("patterns", "", "PATTERN=LEVEL joined by commas: what is replicated, by name"),
+        Option("catchup_timeout", 5.0, "seconds for which completions wait for a backup that is not caught up"),
+        Option("dr_nodes", 0, "so many nodes, the last ones, are for disaster recovery: at another place, without a "
+               "manager, promoted by a person only"),
+        Option("dr_counted", COUNTED[0], "whether completions wait for them as for any other backup", COUNTED),
+        Option("dr_latency", 0.0, "seconds that packets take to there (simulated networks only)"),
+        Option("catchup_backlog", 64 << 20, "bytes of what happens meanwhile that wait for a backup that catches up"),
+        Option("catchup_chunk", 64 << 10, "bytes, about, of messages that a backup that catches up is sent at a time"),
+        Option("detection_timeout", 1.0, "seconds of silence after which a connection between brokers is broken"),
+        Option("sequence_bits", 32, "width of the numbers of messages that brokers tell each other"),
+        Option("store", STORES[0], "whether the store is on disk before a message counts as stored", STORES),
+        Option("store_errors", STORE_ERRORS[0], "what a backup does when its store fails: it ends, or carries on in "
+               "memory; for queues that say nothing themselves", STORE_ERRORS),
+        Option("standby", STANDBYS[0], "whether backups run and copy the primary's queues, or the primary runs alone, "
+               "on a store that all nodes reach", STANDBYS),
+        Option("broker_network", NETWORKS[0], f"whether brokers' links share the clients' network or have one of their "
+               f"own, {BROKERS!r}; managers hear each other on the clients'", NETWORKS),
+        Option("virtual_address", "", "the IPv4 address that moves with the primary, auto for a free one; empty: none"),
+        Option("clients_find", WAYS[0], "how clients find the primary: by a list of all brokers, at the virtual "
+               "address, or every other one there", WAYS),
+        Option("as_documented", "", "limitations that are left as the document leaves them, joined by commas"),
+        Option("person", PERSONS[0], "what a person does with the best store after the loss of all brokers: accepts "
+               "it, or copies it to all others", PERSONS),
+        ANSWER_PAGE,
+        *FLOW,
+        *MEMORY,
+        BUG,
+    ),
+)  # fmt: skip

@@ -1,0 +1,1 @@
+"""Rules that the four designs share."""

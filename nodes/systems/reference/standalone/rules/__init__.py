@@ -1,0 +1,1 @@
+"""Rules of the standalone broker: its draws."""

@@ -1,0 +1,16 @@
+"""How the default campaign draws tests of standalone."""
+
+from __future__ import annotations
+
+from nodes.systems.reference.rules.draws import FLOW, MEMORY, REMEMBERED
+from stormproof.contracts.draw import Draw, Drawing, Never
+
+DRAWING = Drawing(
+    draws=(Draw("idle_timeout", (1.0, 2.0), 0.4), *REMEMBERED, *FLOW, *MEMORY),
+    timeouts=("idle_timeout",),
+    never=(
+        Never("one broker has no link to another", faults=("partition",)),
+        Never("who is killed in the middle of beginning its services anew needs a person",
+              faults=("disk",), workloads=("processing",)),
+    ),
+)

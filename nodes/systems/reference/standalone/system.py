@@ -1,0 +1,96 @@
+"""One reference broker, which nobody replicates."""
+
+from __future__ import annotations
+
+from nodes.systems.reference.log_events import Line
+from nodes.systems.reference.rules.audits import COUNTS_ADD_UP, STORE_HOLDS
+from nodes.systems.reference.rules.deadlines import CALLED, CALLS, CONNECTIONS, DEADLINES, NETWORKS, REACTIONS
+from nodes.systems.reference.standalone.guarantees import GUARANTEES
+from nodes.systems.reference.standalone.rules.draws import DRAWING
+from nodes.systems.reference.surface import of_surface
+from nodes.systems.reference.system import (
+    ANSWER_PAGE,
+    BUG,
+    FLOW,
+    LIMITS,
+    MEMORY,
+    MESSAGING,
+    REMEMBERED,
+    Events,
+    ReferenceSystem,
+)
+from stormproof.contracts.deadline import Deadline
+from stormproof.contracts.option import Option
+from stormproof.contracts.system import RoleChange
+
+_NETWORK_TIMEOUT = 2.0
+"""Seconds: the default of ``network_timeout``."""
+
+BY_ITSELF = (
+    Deadline(
+        "uncommitted",
+        {},
+        0.02,
+        "standalone.py: the commands that are there share one transaction, in the turn of the event loop in which they "
+        "come",
+        what="a command is not carried out",
+    ),
+    Deadline(
+        "network-beat",
+        {},
+        0.3 * _NETWORK_TIMEOUT + 0.2,
+        NETWORKS,
+        what="another server with a connection is sent nothing",
+    ),
+    Deadline(
+        "network-silent",
+        {},
+        1.3 * _NETWORK_TIMEOUT + 0.3,
+        NETWORKS,
+        what="a connection with another server of which nothing comes is kept",
+    ),
+    Deadline("network-call", {}, 0.15 * _NETWORK_TIMEOUT + 0.05, CALLS, what=CALLED),
+    Deadline("collocated", {}, 0.5, REACTIONS, what="a client inside the broker has no connection"),
+    Deadline(
+        "reaction", {}, 0.5, REACTIONS, what="a client inside the broker goes on to have the message that it has taken"
+    ),
+)
+"""What depends on nobody else."""
+FORWARDING = Deadline(
+    "forwarding",
+    {},
+    11,
+    "HA Joram, 4.2.1: a message for another server is kept, and sent, until it is there; four times the broker's own "
+    "network_timeout, 2 s",
+    ("disk", "clock"),
+    what="a message for another server is not known to be there",
+    calm=True,
+)
+
+
+def role_change(line: Line) -> RoleChange | None:
+    """It says when it is up."""
+    return RoleChange("up", serving=True, leads=True) if line.event == "started" else None
+
+
+STANDALONE = ReferenceSystem(
+    "standalone",
+    replicated=False,
+    max_nodes=1,
+    leading_roles=("master",),
+    provides=MESSAGING | {"security"},
+    guarantees=(*GUARANTEES, *of_surface(GUARANTEES)),
+    events=Events(role=role_change),
+    drawing=DRAWING,
+    deadlines=(*DEADLINES, *CONNECTIONS, *BY_ITSELF, FORWARDING),
+    invariants=(STORE_HOLDS, COUNTS_ADD_UP),
+    options=(
+        Option("idle_timeout", 5.0, "seconds after which a detached reliable connection is closed"),
+        *REMEMBERED,
+        *FLOW,
+        *MEMORY,
+        *LIMITS,
+        ANSWER_PAGE,
+        BUG,
+    ),
+)
