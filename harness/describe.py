@@ -28,7 +28,7 @@ from stormproof.contracts.invariant import INVARIANTS, Invariant
 from stormproof.store import Store
 from stormproof.test import Test
 from workloads.catalog import WORKLOADS
-from workloads.client import CONNECT, HOME
+from workloads.options import CONNECT, HOME
 
 
 def command_line(test: Test, store: Path, brief: bool = False) -> str:

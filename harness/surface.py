@@ -318,5 +318,6 @@ and so has a night's folder (`surface.md`). An item counts as judged in a run wh
 it that the run is judged by came to a verdict. *None*: no workload uses it yet.
 
 A new item is a line in `ITEMS` there, a name under which clients count it (`Surface.use`), and something that draws it
-(`workloads/surface.py`, `workloads/taking.py`); then a bug in `nodes/reference/bugs.py` that only its check can catch.
+(`workloads/surface.py`, `workloads/reference/taking.py`); then a bug in `nodes/reference/bugs.py` that only its check
+can catch.
 """

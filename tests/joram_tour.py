@@ -30,7 +30,7 @@ from nodes.systems.reference.code import code_folder
 from stormproof.contracts.backend import Backend, DiskFault, Shells
 from stormproof.contracts.cluster import MAIN
 from stormproof.run_folder import Lock
-from workloads.connection import ConnectionBroken, NotSent, Settings, StompConnection
+from workloads.reference.connection import ConnectionBroken, NotSent, Settings, StompConnection
 
 PATIENCE = 30.0
 HOST = "c1"

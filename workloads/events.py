@@ -7,9 +7,8 @@ subscription's number is its key, and the topic's number is the key of what is p
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, TypeVar
+from typing import Any
 
-from nodes.reference.designs.icestorm.topics import ORDERED, UNORDERED
 from stormproof.contracts.client import Client, EventConnection
 from stormproof.contracts.cluster import Cluster
 from stormproof.contracts.demands import Demands
@@ -29,26 +28,14 @@ from stormproof.generator import (
 )
 from stormproof.test import Test
 from stormproof.vocabulary import EVENTS
-from workloads.client import CLIENT_HEARTBEAT
+from workloads.clients import CLIENTS
 from workloads.draws import EVENTS as DRAWS
-from workloads.events_client import (
-    COSTS,
-    KINDS,
-    EventClient,
-    Listener,
-    Publisher,
-    classes,
-    follows,
-    link_cost,
-    links,
-    topic_name,
-)
+from workloads.event_names import COSTS, KINDS, ORDERED, UNORDERED, classes, follows, link_cost, links, topic_name
 from workloads.neutral_events import NeutralListener, NeutralPublisher
+from workloads.options import CLIENT_HEARTBEAT
+from workloads.subscribers import Publishes, Subscriber
 from workloads.surface import SURFACE
 from workloads.surfaced import SurfacedWorkload
-from workloads.topic import Publishes, Subscriber
-
-ClientOfEvents = TypeVar("ClientOfEvents", bound=EventClient)
 
 MIXED = "mixed"
 ENDLESS = 1_000
@@ -129,15 +116,11 @@ class EventsWorkload(SurfacedWorkload):
             key = thread - options["producers"]
             if connection is not None:
                 return NeutralListener(cluster, connection, host, thread, key)
-            return self._using(Listener(cluster, host, thread, key))
+            return CLIENTS.load("listener")(cluster, host, thread, key, self.surface_of(cluster.test))
         kind = KINDS[thread % len(KINDS)] if options["publisher"] == MIXED else options["publisher"]
         if connection is not None:
             return NeutralPublisher(cluster, connection, host, thread, kind)
-        return self._using(Publisher(cluster, host, thread, kind))
-
-    def _using(self, client: ClientOfEvents) -> ClientOfEvents:
-        client.surface = self.surface_of(client.cluster.test)
-        return client
+        return CLIENTS.load("publisher")(cluster, host, thread, kind, self.surface_of(cluster.test))
 
     def main(self, test: Test) -> Generator:
         """Publishes at their share of the test's rate; takes as events come."""

@@ -18,19 +18,9 @@ from stormproof.contracts.client import Beating, LockConnection, NotDone, Regist
 from stormproof.contracts.cluster import Cluster
 from stormproof.errors import UsageError
 from stormproof.operation import Op
-from workloads.client import StompCluster
-from workloads.connection import ConnectionBroken, NotSent
 from workloads.lock_client import FREE_FOR_NOBODY, NO_TOKENS, NOT_HELD, SLEPT, STOOD_STILL, Updates
 from workloads.neutral_client import NeutralQueueClient
-from workloads.register_client import (
-    UNTOLD,
-    NeutralRegisterClient,
-    RegisterClient,
-    Seen,
-    decode_value,
-    encode_value,
-    register_name,
-)
+from workloads.register_client import NeutralRegisterClient, Seen, decode_value, encode_value, register_name
 
 KEY = 0
 """The register that is the lock."""
@@ -107,36 +97,6 @@ class Lease(ABC):
         """Sleep through the end of the lease, which nothing renews."""
         await asyncio.sleep(self._stall)
         return STOOD_STILL
-
-
-class Untold(ConnectionBroken):
-    """The broker says that it has carried out what was asked, but not how that ended."""
-
-
-class LeaseClient(Lease, RegisterClient):
-    """A worker whose lease is a key of a last-value queue."""
-
-    def __init__(self, cluster: StompCluster, host: str, first: int, updates: Updates) -> None:
-        RegisterClient.__init__(self, cluster, host, first)
-        Lease.__init__(self, cluster.test.options, updates)
-
-    async def carry_out(self, op: Op) -> Op:
-        """``acquire``, ``update`` or ``release``."""
-        return await self.carry_out_lease(op)
-
-    async def look(self) -> Seen:
-        """What the key holds."""
-        try:
-            return await self.read(KEY)
-        except (TimeoutError, ConnectionBroken) as error:
-            raise NotSent(f"could not look: {error or 'no receipt in time'}") from None
-
-    async def swap(self, seen: Seen, value: int) -> Seen | None:
-        """By the version that was seen."""
-        told = await self.put(KEY, value, seen.version)
-        if told is None:
-            raise Untold(UNTOLD)
-        return self._seen[KEY] if told else None
 
 
 class NeutralLeaseClient(Lease, NeutralRegisterClient):

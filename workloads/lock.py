@@ -38,12 +38,13 @@ from stormproof.generator import (
 from stormproof.operation import FAIL, INVOKE, OK, Op
 from stormproof.test import Test
 from stormproof.vocabulary import LOCKS
-from workloads.client import CLIENT_HEARTBEAT, CONNECT, CONNECTING
+from workloads.clients import CLIENTS
 from workloads.draws import LEASE, LOCK
 from workloads.guarded import Guarded
-from workloads.lease_client import LeaseClient, LockServiceClient, NeutralLeaseClient, demand_stalls
-from workloads.lock_client import NeutralLockClient, QueueLockClient, Updates
-from workloads.queue_client import queue_name
+from workloads.lease_client import LockServiceClient, NeutralLeaseClient, demand_stalls
+from workloads.lock_client import NeutralLockClient, Updates
+from workloads.messages import queue_name
+from workloads.options import CLIENT_HEARTBEAT, CONNECT, CONNECTING
 
 PROMPT, STALLING = "prompt", "stalling"
 ACQUIRE, UPDATE, RELEASE, INSTALL = "acquire", "update", "release", "install"
@@ -152,7 +153,7 @@ class LockWorkload(Workload):
             return NeutralLockClient(cluster, connection, host, thread, updates)
         if cluster.test.options["refuse_older"]:
             raise UsageError(f"--set refuse_older=true: {cluster.test.system}'s queues do not number their deliveries")
-        return QueueLockClient(cluster, host, thread, updates)
+        return CLIENTS.load("lock")(cluster, host, thread, updates)
 
     def updates(self, test: Test) -> Updates:
         """What all holders of the run share."""
@@ -220,7 +221,7 @@ class LeaseWorkload(LockWorkload):
                 demand_stalls(connection, cluster.test.system, float(cluster.test.options["stall"]))
             return LockServiceClient(cluster, connection, host, thread, updates)
         if connection is None:
-            return LeaseClient(cluster, host, thread, updates)
+            return CLIENTS.load("lease")(cluster, host, thread, updates)
         if not isinstance(connection, RegisterConnection):
             raise UsageError(f"{cluster.test.system}: its connections lack read, write or cas; see docs/systems.md")
         return NeutralLeaseClient(cluster, connection, host, thread, updates)

@@ -1,4 +1,4 @@
-"""Clients that hold a lock, change what it guards, and give it back; here of a lock that is one message in a queue.
+"""Clients that hold a lock, change what it guards, and release it; here a lock that is one message in a queue.
 
 Who has the message, and has not acknowledged it, holds the lock; to give the message back is to release it.
 """
@@ -9,15 +9,11 @@ import asyncio
 import random
 from typing import Protocol
 
-from nodes.stomp import Frame
 from stormproof.contracts.client import Beating, Delivery, QueueConnection
 from stormproof.contracts.cluster import Cluster
 from stormproof.operation import Op
-from workloads.client import StompClient, StompCluster
-from workloads.connection import ConnectionBroken, NotSent, Rejected
 from workloads.guarded import Fenced, Guarded
 from workloads.neutral_client import NeutralQueueClient
-from workloads.queue_client import destination
 
 TOKEN = b"token"
 STALL_SHARE = 0.25
@@ -90,95 +86,6 @@ class Updates:
             return op.ok((self._guarded.write(count, token), count))._replace(error=stood or None)
         except Fenced as error:
             return op.fail(f"{error}; {stood}" if stood else str(error))
-
-
-class QueueLockClient(StompClient):
-    """A worker that takes the token, and gives it back by NACK; subscribed only while it asks for the lock or has it.
-
-    The token is its own while its connection lives: a broker gives up a client no sooner than that has noticed, if the
-    connection is a reliable one.
-    """
-
-    def __init__(self, cluster: StompCluster, host: str, first: int, updates: Updates) -> None:
-        super().__init__(cluster, host, first)
-        self._updates = updates
-        self._message: Frame | None = None
-        self._subscriptions = 0
-        self._subscribed = False
-
-    def reset(self) -> None:
-        """Token and subscription went with their connection."""
-        self._message, self._subscribed = None, False
-
-    async def carry_out(self, op: Op) -> Op:
-        """``install``, ``acquire``, ``update`` or ``release``."""
-        if op.f == "install":
-            await self.request("SEND", {"destination": destination(0), "content-type": "text/plain"}, TOKEN)
-            return op.ok()
-        if op.f == "update":
-            return await self._updates.carry_out(op, self)
-        return await (self._acquire(op) if op.f == "acquire" else self._release(op))
-
-    async def _acquire(self, op: Op) -> Op:
-        try:
-            await self._unsubscribe()
-            self._subscriptions += 1
-            self._subscribed = True
-            about = {"id": str(self._subscriptions), "destination": destination(0), "x-prefetch": "1"}
-            await self.request("SUBSCRIBE", {**about, "ack": "client-individual"})
-            message = await self.poll()
-        except NotSent:
-            await self.leave()  # a subscription of before would come back with the connection, and take the token
-            raise
-        except (TimeoutError, ConnectionBroken) as error:
-            await self.leave()
-            return op.fail(f"could not ask: {error or 'no receipt in time'}")
-        if message is not None and self._connection.connected:
-            self._message = message
-            return op.ok()
-        await self._retire()
-        return op.fail(FREE_FOR_NOBODY)
-
-    async def _release(self, op: Op) -> Op:
-        message, self._message = self._message, None
-        if message is None:
-            return op.fail(NOT_HELD)
-        try:
-            await self.request("NACK", {"id": message.headers["ack"]})
-        except NotSent:
-            await self.leave()  # else the token would stay here when the connection is resumed
-            raise
-        except Rejected as error:
-            return op.fail(f"{NOT_HELD}: {error}")
-        await self._retire()
-        return op.ok()
-
-    async def _retire(self) -> None:
-        """Ask for the lock no longer: what is on its way to us must not stay here."""
-        try:
-            await self._unsubscribe()
-        except (NotSent, Rejected, TimeoutError, ConnectionBroken):
-            await self.leave()
-
-    async def _unsubscribe(self) -> None:
-        self._message = None
-        if self._subscribed:
-            await self.request("UNSUBSCRIBE", {"id": str(self._subscriptions)})
-            self._subscribed = False
-        self._connection.messages.clear()
-
-    def holds(self) -> bool:
-        """Whether the token is here, and the broker is heard."""
-        return self._message is not None and self._connection.connected
-
-    def token(self) -> None:
-        """A message in a queue has none."""
-
-    async def stand_still(self) -> str:
-        """As a process that is stopped: the broker hears nothing of it."""
-        await self.leave()
-        await asyncio.sleep(float(self._options["stall"]))
-        return CLOSED_ITSELF
 
 
 class NeutralLockClient(NeutralQueueClient):

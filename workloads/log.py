@@ -34,8 +34,8 @@ from stormproof.generator.core import SECOND
 from stormproof.operation import FAIL, INVOKE, NOT_FOUND, Op
 from stormproof.test import Test
 from stormproof.vocabulary import LOGS
-from workloads.client import CONNECT, CONNECTING
 from workloads.log_client import EMPTY, NO_COPIES, NeutralLogClient
+from workloads.options import CONNECT, CONNECTING
 
 SEEK_BACK = 20
 """Offsets by which a reader goes back."""

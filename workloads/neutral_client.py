@@ -23,7 +23,8 @@ from stormproof.contracts.client import (
 from stormproof.contracts.cluster import Cluster
 from stormproof.operation import KEPT_BACK, NOT_FOUND, Op
 from stormproof.text import amount, reason, words_of
-from workloads.client import CONNECT, HOME, decode_body, encode_body, in_order
+from workloads.messages import decode_body, encode_body
+from workloads.options import CONNECT, HOME, in_order
 
 T = TypeVar("T")
 

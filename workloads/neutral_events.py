@@ -15,12 +15,9 @@ from stormproof.backoff import SHORTEST, Backoff
 from stormproof.contracts.client import Event, EventConnection, NotDone, Subscriber
 from stormproof.contracts.cluster import Cluster
 from stormproof.operation import Op
-from workloads.client import decode_body, encode_body
-from workloads.events_client import FIRST_PORT, REPLICATED, SINGLE, links, topic_name
+from workloads.event_names import FIRST_PORT, ORDERED, REPLICATED, SINGLE, links, topic_name
+from workloads.messages import decode_body, encode_body
 from workloads.neutral_client import close_quietly, reason_of
-
-ORDERED = "ordered"
-"""The value of ``reliability`` with which events must come in order."""
 
 T = TypeVar("T")
 

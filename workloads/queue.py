@@ -33,10 +33,11 @@ from stormproof.generator import (
 )
 from stormproof.operation import FAIL, INVOKE, Op
 from stormproof.test import Test
-from workloads.client import CLIENT_HEARTBEAT, CONNECT, CONNECTING
+from workloads.clients import CLIENTS
 from workloads.draws import QUEUE as DRAWS
+from workloads.messages import queue_name
 from workloads.neutral_client import NeutralQueueClient
-from workloads.queue_client import QueueClient, queue_name
+from workloads.options import CLIENT_HEARTBEAT, CONNECT, CONNECTING
 from workloads.surface import SURFACE
 from workloads.surfaced import SurfacedWorkload
 
@@ -142,7 +143,7 @@ class QueueWorkload(SurfacedWorkload):
         """A client for one process of a thread; it tries the replica beside its host first."""
         if (connection := cluster.queue_connection()) is not None:
             return NeutralQueueClient(cluster, connection, host, thread)
-        return QueueClient(cluster, host, thread, self.surface_of(cluster.test))
+        return CLIENTS.load("queue")(cluster, host, thread, self.surface_of(cluster.test))
 
     def main(self, test: Test) -> Generator:
         """Sends and takes at the test's rate, for its time."""

@@ -34,9 +34,10 @@ from stormproof.generator import (
 from stormproof.operation import INVOKE, Op
 from stormproof.test import Test
 from stormproof.vocabulary import REGISTERS
-from workloads.client import CLIENT_HEARTBEAT, CONNECT, CONNECTING
+from workloads.clients import CLIENTS
 from workloads.draws import REGISTER as DRAWS
-from workloads.register_client import NeutralRegisterClient, RegisterClient
+from workloads.options import CLIENT_HEARTBEAT, CONNECT, CONNECTING
+from workloads.register_client import NeutralRegisterClient
 from workloads.surface import SURFACE
 from workloads.surfaced import SurfacedWorkload
 
@@ -124,7 +125,7 @@ class RegisterWorkload(SurfacedWorkload):
         """
         connection = cluster.queue_connection()
         if connection is None:
-            return RegisterClient(cluster, host, thread, self.surface_of(cluster.test))
+            return CLIENTS.load("register")(cluster, host, thread, self.surface_of(cluster.test))
         if not isinstance(connection, RegisterConnection):
             raise UsageError(f"{cluster.test.system}: its connections lack read, write or cas; see docs/systems.md")
         return NeutralRegisterClient(cluster, connection, host, thread)

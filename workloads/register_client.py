@@ -1,4 +1,4 @@
-"""Clients of registers: read, write and compare-and-set of single values, over STOMP or over primitives of any kind.
+"""Clients of registers: read, write and compare-and-set of single values.
 
 A register is a key of one last-value queue. A compare-and-set expects the value that this client saw last there (it
 looks first where it has seen none): the completion's value is the pair of what it expected and what it set.
@@ -6,20 +6,13 @@ looks first where it has seen none): the completion's value is the pair of what 
 
 from __future__ import annotations
 
-import base64
-from collections.abc import Mapping
 from dataclasses import dataclass
 
-from nodes.reference.engine.value_names import EXPECTED, KEY, LAST_VALUE_PREFIX, REFUSED, VALUE, VERSION
 from stormproof.contracts.client import NotDone, RegisterConnection
 from stormproof.contracts.cluster import Cluster
 from stormproof.operation import Op
-from workloads.client import StompClient, StompCluster
-from workloads.connection import ConnectionBroken
 from workloads.neutral_client import NeutralQueueClient
-from workloads.surface import Surface
 
-DESTINATION = f"{LAST_VALUE_PREFIX}registers"
 NOTHING = 0
 """The value of a register that was never written; what is written is above it."""
 NO_MATCH = "not what was expected"
@@ -33,81 +26,6 @@ class Seen:
 
     value: int
     version: str = ""
-
-
-class RegisterClient(StompClient):
-    """Registers as keys of a last-value queue; a version is what compare-and-set compares."""
-
-    _surface: Surface | None = None
-
-    def __init__(self, cluster: StompCluster, host: str, first: int, surface: Surface | None = None) -> None:
-        super().__init__(cluster, host, first)
-        self._seen: dict[int, Seen] = {}
-        self._surface = surface
-
-    def _address(self, key: int) -> dict[str, str]:
-        """The headers that say which register it is."""
-        return {"destination": DESTINATION, KEY: str(key) if self._surface is None else self._surface.key(key)}
-
-    def _read_value(self, key: int, body: bytes) -> int:
-        """A value that was read; ``FOREIGN`` where it is not, byte for byte, what was written."""
-        if self._surface is None:
-            return decode_value(body)
-        value = decode_value(body.partition(b"\n")[0])
-        return value if value == NOTHING or body == self._surface.single_value(key, value)[0] else FOREIGN
-
-    async def carry_out(self, op: Op) -> Op:
-        """``read``, ``write`` or ``cas``."""
-        key = op.key or 0
-        if op.f == "read":
-            return op.ok((await self.read(key)).value)
-        if op.f == "write":
-            await self.put(key, op.value)
-            return op.ok()
-        return await self._compare_and_set(op, key)
-
-    async def _compare_and_set(self, op: Op, key: int) -> Op:
-        try:
-            seen = self._seen.get(key) or await self.read(key)
-        except (TimeoutError, ConnectionBroken) as error:
-            return op.fail(f"could not look before: {error or 'no receipt in time'}")
-        op = op._replace(value=(seen.value, op.value))
-        try:
-            told = await self.put(key, op.value[1], seen.version)
-        except (TimeoutError, ConnectionBroken) as error:
-            return op.info(str(error) or "no receipt in time")
-        if told is None:
-            return op.info(UNTOLD)
-        return op.ok() if told else op.fail(NO_MATCH)
-
-    async def read(self, key: int) -> Seen:
-        """What a register holds."""
-        answer = await self.request("READ", self._address(key))
-        value = self._read_value(key, base64.b64decode(answer.get(VALUE, "")))
-        seen = self._seen[key] = Seen(value, answer[VERSION])
-        return seen
-
-    async def put(self, key: int, value: int, version: str | None = None) -> bool | None:
-        """Write a value, if the register has that version; False when it has not, None when the broker only says that
-        it has done what was asked before."""
-        headers, body = {**self._address(key), "content-type": "text/plain"}, encode_value(value)
-        if self._surface is not None:
-            body, items = self._surface.single_value(key, value)
-            self._surface.use("write", *items, *(["value-key-odd"] if headers[KEY] != str(key) else []))
-        if version is not None:
-            headers[EXPECTED] = version
-        self._seen.pop(key, None)
-        answer: Mapping[str, str] = await self.request("SEND", headers, body)
-        if VERSION not in answer:
-            return None
-        if REFUSED in answer:
-            return False
-        self._seen[key] = Seen(value, answer[VERSION])
-        return True
-
-    def reset(self) -> None:
-        """A new connection, perhaps to another broker, which may count otherwise."""
-        self._seen.clear()
 
 
 class NeutralRegisterClient(NeutralQueueClient):

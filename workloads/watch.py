@@ -33,8 +33,8 @@ from stormproof.generator import (
 from stormproof.operation import FAIL, INVOKE, Op
 from stormproof.test import Test
 from stormproof.vocabulary import WATCHES
-from workloads.client import CONNECT, CONNECTING
 from workloads.log_client import EMPTY
+from workloads.options import CONNECT, CONNECTING
 from workloads.watch_client import BROKEN_OFF, NeutralWatchClient, key_name
 
 

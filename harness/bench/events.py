@@ -21,7 +21,8 @@ from nodes.reference.designs.icestorm.topics import ORDERED, UNORDERED
 from nodes.systems.reference.cluster import ReferenceCluster
 from stormproof.errors import StormproofError
 from stormproof.operation import INVOKE, OK, Op
-from workloads.events_client import KINDS, Listener, Publisher, topic_name
+from workloads.event_names import KINDS, topic_name
+from workloads.reference.events_client import Listener, Publisher
 
 REPLICAS = 3
 SECONDS = 3.0

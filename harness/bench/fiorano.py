@@ -28,7 +28,7 @@ from nodes.timeouts import within
 from stormproof.contracts.cluster import MAIN
 from stormproof.contracts.system import DiskWrites
 from stormproof.errors import StormproofError
-from workloads.connection import StompConnection
+from workloads.reference.connection import StompConnection
 
 LEASES = (0.5, 1.0, 2.0)
 FAILOVERS = 5

@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 
 from nodes.systems.reference.cluster import ReferenceCluster
-from workloads.connection import ConnectionBroken, NotSent, Rejected, Settings, StompConnection
+from workloads.reference.connection import ConnectionBroken, NotSent, Rejected, Settings, StompConnection
 
 BODY = b"x" * 500
 BROKEN = (ConnectionBroken, NotSent, Rejected)

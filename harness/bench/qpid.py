@@ -25,7 +25,7 @@ from nodes.systems.reference.cluster import ReferenceCluster
 from nodes.timeouts import within
 from stormproof.contracts.cluster import MAIN
 from stormproof.errors import StormproofError
-from workloads.connection import StompConnection
+from workloads.reference.connection import StompConnection
 
 TIMEOUTS = (0.5, 1.0, 2.0)
 """Seconds of silence after which a broker's connection, and a manager, count as gone."""

@@ -28,7 +28,7 @@ from stormproof.errors import EXIT_ERROR, BackendError, StormproofError
 from stormproof.run_folder import read_run
 from stormproof.shell_system import QUEUES
 from stormproof.test import Test
-from workloads.queue_client import queue_name
+from workloads.messages import queue_name
 
 ALL = (*BEGIN, *ITEMS, *END)
 """The contract, in the order in which it is tried."""

@@ -291,7 +291,7 @@ def test_heal_finds_what_was_made_under_another_tmpdir(store: Path, monkeypatch:
 
 CLIENTS = """
 from types import SimpleNamespace
-from workloads.offline_send import OfflineSendWorkload
+from workloads.reference.offline_send import OfflineSendWorkload
 work = OfflineSendWorkload()
 work.run_dir = Path(sys.argv[1])
 work._disks_of(SimpleNamespace(backend=SimpleNamespace(in_process=False)))

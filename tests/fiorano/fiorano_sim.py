@@ -22,7 +22,7 @@ from stormproof.contracts.backend import DEAD, DiskFault, Link, LinkConditions
 from stormproof.contracts.cluster import MAIN, Deployment
 from stormproof.contracts.demands import Demands
 from stormproof.contracts.topology import endpoint
-from workloads.connection import Settings, StompConnection
+from workloads.reference.connection import Settings, StompConnection
 
 LIMIT = 15.0
 UNREACHABLE = "unreachable"

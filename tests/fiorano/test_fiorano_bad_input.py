@@ -35,7 +35,7 @@ from stormproof.contracts.system import GATEWAY
 from stormproof.contracts.topology import endpoint
 from stormproof.history.columns import read_columns
 from stormproof.run_folder import HISTORY
-from workloads.offline_client import Disks
+from workloads.reference.offline_client import Disks
 
 LAYER = {"Primary": True, "Lockfile": "lock", "BackupHAIPAddress": "127.0.0.1", "BackupHAPort": 2,
          "GatewayServerIPAddress": "127.0.0.1", "GatewayServerPort": 3}  # fmt: skip

@@ -10,9 +10,9 @@ from fiorano_sim import EnterpriseServer, simulate
 from nodes.reference.designs.fiorano.states import ACTIVE, STANDALONE
 from stormproof.operation import INVOKE, Op
 from workloads.catalog import WORKLOADS
-from workloads.client import CLIENT_ORDER, NEAREST_FIRST, PRIMARY_FIRST
+from workloads.options import CLIENT_ORDER, NEAREST_FIRST, PRIMARY_FIRST
 from workloads.queue import QueueWorkload
-from workloads.queue_client import QueueClient
+from workloads.reference.queue_client import QueueClient
 
 CONNECT_TO_BROKERS = ("queue", "topic", "transaction", "processing", "store-and-forward", "clustered", "offline-send",
                       "security", "subscriptions", "configuration")

@@ -15,7 +15,7 @@ from nodes.reference.designs.fiorano.states import ACTIVE, ACTIVE_TRANSITION, DE
 from nodes.systems.reference.fiorano.cluster import CHANNEL
 from stormproof.contracts.cluster import MAIN
 from stormproof.contracts.system import GATEWAY
-from workloads.connection import ConnectionBroken, NotSent
+from workloads.reference.connection import ConnectionBroken, NotSent
 
 
 @pytest.mark.requirement("F1", part=True)

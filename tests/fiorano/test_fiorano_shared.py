@@ -15,7 +15,7 @@ from nodes.reference.storage.shared_state import SharedState
 from nodes.systems.reference.fiorano.cluster import DATABASE
 from stormproof.contracts.cluster import MAIN
 from stormproof.contracts.system import GATEWAY
-from workloads.connection import ConnectionBroken
+from workloads.reference.connection import ConnectionBroken
 
 
 @pytest.mark.requirement("F6", part=True)

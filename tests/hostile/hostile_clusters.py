@@ -160,7 +160,7 @@ class _Victim:
                     admin.close()
 
     async def connect(self) -> Any:
-        from workloads.connection import Settings, StompConnection
+        from workloads.reference.connection import Settings, StompConnection
 
         settings = Settings("guest", "guest", reliable=False)
         connection = StompConnection([(self.backend.address("n2"), CLIENT_PORT)], settings)
@@ -187,7 +187,7 @@ class _Victim:
     async def told(self, destination: str, line: Mapping[str, Any], seconds: float = LIMIT) -> Mapping[str, str]:
         """The receipt of a request; empty where the broker has ended the connection."""
         from nodes.stomp import ProtocolError
-        from workloads.connection import ConnectionBroken
+        from workloads.reference.connection import ConnectionBroken
 
         body = line.get("body")
         said = body[2:] if isinstance(body, str) and body.startswith("b:") else json.dumps(body)

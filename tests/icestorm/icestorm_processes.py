@@ -18,9 +18,9 @@ from nodes.systems.reference.admin_connection import AdminConnection
 from nodes.systems.reference.icestorm.system import ICESTORM
 from stormproof.contracts.cluster import NodeStatus
 from stormproof.test import Test
-from workloads.connection import Settings, StompConnection
 from workloads.events import EventsWorkload
-from workloads.events_client import Listener, Publisher
+from workloads.reference.connection import Settings, StompConnection
+from workloads.reference.events_client import Listener, Publisher
 
 SHORT = {"election_timeout": 0.3, "master_timeout": 0.3, "response_timeout": 1.5}
 NAMES = ("n1", "n2", "n3")

@@ -16,10 +16,10 @@ from nodes.systems.reference.icestorm.system import ICESTORM
 from stormproof.contracts.cluster import MAIN, NodeStatus
 from stormproof.operation import INVOKE, Op
 from stormproof.test import Test
-from workloads.connection import Settings, StompConnection
 from workloads.events import EventsWorkload
-from workloads.events_client import Listener, Publisher
-from workloads.subscriptions import SubscriptionClient, SubscriptionsWorkload
+from workloads.reference.connection import Settings, StompConnection
+from workloads.reference.events_client import Listener, Publisher
+from workloads.reference.subscriptions import SubscriptionClient, SubscriptionsWorkload
 
 
 class Group:

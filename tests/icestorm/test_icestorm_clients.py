@@ -15,9 +15,10 @@ from nodes.reference.server.runtime import LoopRuntime
 from nodes.stomp import Frame, Parser, encode
 from stormproof.contracts.cluster import MAIN
 from stormproof.operation import INVOKE, Op
-from workloads.connection import ConnectionBroken
-from workloads.events_client import KINDS, NON_REPLICATED, REPLICATED, SINGLE, Publisher
-from workloads.subscriptions import DONE, FOUND_SO, SUBSCRIBE, Objects
+from workloads.event_names import KINDS, NON_REPLICATED, REPLICATED, SINGLE
+from workloads.reference.connection import ConnectionBroken
+from workloads.reference.events_client import Publisher
+from workloads.reference.subscriptions import DONE, FOUND_SO, SUBSCRIBE, Objects
 
 
 def event(number: int, topic: int = 0) -> Op:

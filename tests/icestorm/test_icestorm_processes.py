@@ -13,8 +13,9 @@ import pytest
 from icestorm_processes import NAMES, Replicas, eventually
 
 from stormproof.operation import INVOKE, Op
-from workloads.connection import ConnectionBroken
-from workloads.events_client import KINDS, NON_REPLICATED, REPLICATED, SINGLE, Listener, Publisher
+from workloads.event_names import KINDS, NON_REPLICATED, REPLICATED, SINGLE
+from workloads.reference.connection import ConnectionBroken
+from workloads.reference.events_client import Listener, Publisher
 
 
 @pytest.fixture

@@ -18,7 +18,7 @@ from nodes.reference.api import Command, ConfigError, Deliver, Done, Safe
 from nodes.reference.designs.joram.options import Options
 from nodes.reference.designs.joram.outbox import Outbox
 from nodes.stomp import Frame, Parser, encode
-from workloads.connection import ConnectionBroken, Settings, StompConnection
+from workloads.reference.connection import ConnectionBroken, Settings, StompConnection
 
 pytestmark = pytest.mark.requirement("J7")
 

@@ -15,7 +15,7 @@ from joram_cluster import QUEUE, Client, Closed, Cluster, Processes, running, st
 
 from harness.sim.campaign import run_seed
 from harness.sim.mutants import BASE
-from workloads.connection import ConnectionBroken, NotSent, Settings, StompConnection
+from workloads.reference.connection import ConnectionBroken, NotSent, Settings, StompConnection
 
 SETTINGS = Settings(login="guest", passcode="guest", heartbeat=0.3, same_replica=0.1)
 

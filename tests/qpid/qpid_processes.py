@@ -18,7 +18,7 @@ from loopback import free_ports
 
 from nodes.stomp import ProtocolError
 from nodes.systems.reference.admin_connection import AdminConnection
-from workloads.connection import Settings, StompConnection
+from workloads.reference.connection import Settings, StompConnection
 
 NAMES = ("n1", "n2", "n3")
 PATIENCE = 60.0

@@ -19,7 +19,7 @@ from nodes.systems.reference.cluster import CLIENT_PORT, LINK_PORT
 from stormproof.contracts.cluster import MAIN
 from stormproof.contracts.topology import Topology, endpoint
 from stormproof.test import Test
-from workloads.connection import Settings, StompConnection
+from workloads.reference.connection import Settings, StompConnection
 
 LIMIT = 10.0
 VIRTUAL = "virtual"

@@ -11,7 +11,7 @@ from qpid_sim import LIMIT, Group, simulate
 from nodes.reference.designs.qpid.browsing import Browsing
 from nodes.reference.designs.qpid.messages import Attach
 from stormproof.contracts.backend import DiskFault
-from workloads.connection import ConnectionBroken
+from workloads.reference.connection import ConnectionBroken
 
 SLOW = DiskFault("slow", 0.15)
 

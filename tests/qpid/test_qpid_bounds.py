@@ -14,7 +14,7 @@ from nodes.reference.designs.qpid.messages import PART, Events, pack, parts_of
 from nodes.reference.designs.qpid.options import Options
 from nodes.reference.replication.links import MAX_FRAME
 from stormproof.contracts.backend import DiskFault
-from workloads.connection import Rejected
+from workloads.reference.connection import Rejected
 
 
 async def fan_out(group: Group, queues: int) -> None:

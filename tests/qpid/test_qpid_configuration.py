@@ -10,7 +10,7 @@ import pytest
 from qpid_sim import LIMIT, Group, simulate
 
 from nodes.systems.reference.qpid.stores import propagation
-from workloads.connection import Rejected
+from workloads.reference.connection import Rejected
 
 DECLARED = {"x-declare": json.dumps({"qpid.replicate": "configuration", "owner": "tests"})}
 

@@ -24,7 +24,7 @@ from nodes.systems.reference.qpid.system import QPID
 from stormproof.contracts.cluster import Deployment
 from stormproof.contracts.demands import Demands
 from stormproof.errors import UsageError
-from workloads.connection import Settings, StompConnection
+from workloads.reference.connection import Settings, StompConnection
 
 LARGE = "x" * (PIECE + 1000)
 

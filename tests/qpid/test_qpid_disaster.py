@@ -19,7 +19,7 @@ from nodes.systems.reference.qpid.system import QPID
 from stormproof.contracts.cluster import Deployment
 from stormproof.contracts.demands import Demands
 from stormproof.errors import UsageError
-from workloads.connection import ConnectionBroken, NotSent, Settings, StompConnection
+from workloads.reference.connection import ConnectionBroken, NotSent, Settings, StompConnection
 
 AWAY = 0.04
 """Seconds to the other place."""

@@ -16,7 +16,7 @@ import pytest
 from qpid_processes import PATIENCE, Cluster
 from qpid_runs import Ran
 
-from workloads.connection import Rejected
+from workloads.reference.connection import Rejected
 
 
 @contextmanager

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from qpid_sim import VIRTUAL_ADDRESS, Group, simulate
 
-from workloads.connection import ConnectionBroken, Rejected
+from workloads.reference.connection import ConnectionBroken, Rejected
 
 
 @pytest.mark.requirement("Q1")

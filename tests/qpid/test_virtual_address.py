@@ -24,7 +24,7 @@ from nodes.reference.server.runtime import _movable_socket
 from nodes.systems.reference.qpid.addresses import LaunchedAddresses
 from stormproof.contracts.backend import DEAD
 from stormproof.errors import UsageError
-from workloads.connection import ConnectionBroken, Settings, StompConnection
+from workloads.reference.connection import ConnectionBroken, Settings, StompConnection
 
 MANAGER, BROKER = "manager", "broker"
 AT_IT: dict[str, Any] = {"virtual_address": "auto", "clients_find": "both", "fault_duration": "4"}

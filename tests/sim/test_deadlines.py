@@ -45,7 +45,7 @@ from tests.icestorm.test_icestorm_deadlines import LATE as ICESTORM_LATE
 from tests.qpid.qpid_breaks import QPID_LATE
 from tests.sim.joram_breaks import JORAM_LATE
 from tests.sim.test_fiorano_deadlines import LATE as FIORANO_LATE
-from workloads.connection import StompConnection
+from workloads.reference.connection import StompConnection
 
 ALWAYS = Deadline("own", {"timeout": 2}, 0.5, "a paper", what="it waits")
 CALM = Deadline("calm", {"timeout": 2}, 0.5, "a paper", what="it waits for others", calm=True)

@@ -29,8 +29,8 @@ from stormproof.generator.simulate import Outcome, simulate
 from stormproof.history.ledger import read_ledger
 from stormproof.operation import INFO
 from stormproof.test import Test
-from workloads.client import StompClient
-from workloads.connection import ConnectionBroken, StompConnection
+from workloads.reference.connection import ConnectionBroken, StompConnection
+from workloads.reference.stomp_client import StompClient
 
 FAMILIES = [Partition(), Pause(), Kill()]
 FAILING = Case("joram", "queue", "partition,pause,kill", 3, 6.0, 30.0, {

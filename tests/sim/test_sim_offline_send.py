@@ -12,8 +12,8 @@ from simulated import simulated, small_test
 
 from checkers.run_check import check_run
 from checkers.verdict import Verdict
-from workloads.durable.connection import DurableConnection
-from workloads.durable.repository import Repository
+from workloads.reference.durable.connection import DurableConnection
+from workloads.reference.durable.repository import Repository
 
 pytestmark = pytest.mark.requirement("F7")
 
@@ -56,7 +56,7 @@ def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def silent(monkeypatch: pytest.MonkeyPatch) -> None:
     """It does not say that a copy may not be the first."""
-    monkeypatch.setattr("workloads.durable.connection.SENT_AGAIN", "x-not-read")
+    monkeypatch.setattr("workloads.reference.durable.connection.SENT_AGAIN", "x-not-read")
 
 
 @pytest.mark.parametrize(("broken", "check"), [

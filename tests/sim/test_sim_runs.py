@@ -23,7 +23,7 @@ from reports.run_page import write_report
 from stormproof.history.ledger import read_ledger
 from stormproof.history.moments import read_moments
 from stormproof.run_folder import HARNESS_LOG, read_run
-from workloads.client import StompClient
+from workloads.reference.stomp_client import StompClient
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]

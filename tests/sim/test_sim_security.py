@@ -14,7 +14,7 @@ from checkers.run_check import check_run
 from checkers.verdict import Verdict
 from nodes.reference.engine.security import Security
 from nodes.systems.reference.joram.system import JORAM
-from workloads.security import Rules
+from workloads.reference.security import Rules
 
 pytestmark = pytest.mark.requirement("F8", part=True)
 

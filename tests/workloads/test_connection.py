@@ -15,7 +15,7 @@ from types import SimpleNamespace
 import pytest
 
 from nodes.stomp import Frame, encode
-from workloads.connection import ConnectionBroken, NotSent, Settings, StompConnection
+from workloads.reference.connection import ConnectionBroken, NotSent, Settings, StompConnection
 
 ROOT = Path(__file__).resolve().parents[2]
 SETTINGS = Settings(login="guest", passcode="pass-phrase", heartbeat=0.2)

@@ -14,8 +14,8 @@ from nodes.reference.engine.destinations import Destinations
 from nodes.reference.engine.topics import matches
 from stormproof.history.seal import read_history
 from stormproof.operation import Op
-from workloads.broker_model import CLIENT, COMMITTED, INDIVIDUAL, BrokerModel, Item, selects
-from workloads.dialogue_client import SETTLE, DialogueClient
+from workloads.reference.broker_model import CLIENT, COMMITTED, INDIVIDUAL, BrokerModel, Item, selects
+from workloads.reference.dialogue_client import SETTLE, DialogueClient
 
 parse_head = stomp._parse_head
 ESCAPED = re.compile(r"\\([nrc\\])")

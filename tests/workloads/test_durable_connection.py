@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from workloads.connection import ConnectionBroken, NotSent, Rejected
-from workloads.durable.connection import STEPS, DurableConnection, Patience
-from workloads.durable.links import MESSAGE_ID, SENT_AGAIN, NeutralLink
-from workloads.durable.repository import Repository, RepositoryFull
-from workloads.durable.storage import MemoryStorage
+from workloads.reference.connection import ConnectionBroken, NotSent, Rejected
+from workloads.reference.durable.connection import STEPS, DurableConnection, Patience
+from workloads.reference.durable.links import MESSAGE_ID, SENT_AGAIN, NeutralLink
+from workloads.reference.durable.repository import Repository, RepositoryFull
+from workloads.reference.durable.storage import MemoryStorage
 
 pytestmark = pytest.mark.requirement("F7")
 

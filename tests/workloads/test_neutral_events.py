@@ -12,8 +12,8 @@ from stormproof.contracts.client import Event, EventConnection, NotDone, Subscri
 from stormproof.errors import UsageError
 from stormproof.operation import FAIL, INFO, INVOKE, OK, Op
 from stormproof.test import Test
+from workloads.event_names import NON_REPLICATED, REPLICATED, SINGLE
 from workloads.events import EventsWorkload
-from workloads.events_client import NON_REPLICATED, REPLICATED, SINGLE
 from workloads.neutral_events import NeutralListener, NeutralPublisher
 
 pytestmark = pytest.mark.requirement("H12", part=True)

@@ -13,9 +13,9 @@ from checkers.checks.repeats import BUFFERED
 from nodes.stomp import Frame
 from stormproof.operation import FAIL, INFO, INVOKE, OK, Op
 from stormproof.test import Test
-from workloads.connection import NotSent
 from workloads.queue import QueueWorkload
-from workloads.queue_client import QueueClient
+from workloads.reference.connection import NotSent
+from workloads.reference.queue_client import QueueClient
 
 OPTIONS = {option.name: option.default for option in QueueWorkload.options} | {"drain_patience": 0.02, "poll": 0.005}
 DRAIN = Op(INVOKE, "drain", None, 0, 3)

@@ -12,7 +12,7 @@ from stormproof.generator import Context, Generator
 from stormproof.generator.simulate import crashing, invocations, quick, simulate
 from stormproof.operation import INVOKE, Op
 from stormproof.test import Test
-from workloads.client import decode_body, encode_body
+from workloads.messages import decode_body, encode_body
 from workloads.queue import QueueWorkload
 
 WORK = QueueWorkload()

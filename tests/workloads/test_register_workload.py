@@ -17,8 +17,9 @@ from stormproof.errors import UsageError
 from stormproof.generator.simulate import imperfect, invocations, simulate
 from stormproof.operation import FAIL, INFO, INVOKE, OK, Op
 from stormproof.test import Test
+from workloads.reference.register_client import RegisterClient
 from workloads.register import RegisterWorkload
-from workloads.register_client import FOREIGN, NO_MATCH, NeutralRegisterClient, RegisterClient, decode_value
+from workloads.register_client import FOREIGN, NO_MATCH, NeutralRegisterClient, decode_value
 
 pytestmark = pytest.mark.requirement("H27", part=True)
 

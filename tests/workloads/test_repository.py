@@ -13,8 +13,8 @@ import pytest
 from hypothesis import event, given, settings
 from hypothesis import strategies as st
 
-from workloads.durable.repository import Repository, RepositoryFull, Stored
-from workloads.durable.storage import FileStorage, MemoryStorage, RepositoryError
+from workloads.reference.durable.repository import Repository, RepositoryFull, Stored
+from workloads.reference.durable.storage import FileStorage, MemoryStorage, RepositoryError
 
 pytestmark = pytest.mark.requirement("F7", part=True)
 
@@ -237,8 +237,8 @@ def test_crashes_lose_nothing_that_was_synced_and_are_never_taken_for_damage(ste
 WRITER = """
 import sys
 from pathlib import Path
-from workloads.durable.repository import Repository, Stored
-from workloads.durable.storage import FileStorage
+from workloads.reference.durable.repository import Repository, Stored
+from workloads.reference.durable.storage import FileStorage
 repository = Repository(FileStorage(Path(sys.argv[1])))
 first = max([m.number for m in repository.messages.values()], default=0)
 for number in range(first + 1, first + 1000):

@@ -16,7 +16,7 @@ from stormproof.generator import clients, sequence
 from stormproof.operation import INFO, INVOKE, Op
 from stormproof.run_folder import read_run
 from stormproof.test import Test
-from workloads.client import decode_body
+from workloads.messages import decode_body
 from workloads.surface import FEATURES, Surface, difference, named
 
 pytestmark = pytest.mark.requirement("H6", part=True)
@@ -134,7 +134,7 @@ def test_without_the_setting_nothing_is_drawn(tmp_path: Path) -> None:
 def test_every_way_by_an_exchange_leads_to_its_queue_alone() -> None:
     from nodes.reference.designs.qpid.configuration import EXCHANGE_TYPES
     from nodes.reference.engine.topics import matches
-    from workloads.routes import route_to
+    from workloads.reference.routes import route_to
 
     for kind in EXCHANGE_TYPES:
         for number in range(3):
@@ -150,8 +150,8 @@ async def test_who_can_not_give_a_message_back_gives_its_connection_up() -> None
     """Else the message would stay with a connection that lives, and nobody would ever get it."""
     from types import SimpleNamespace
 
-    from workloads.connection import NotSent
-    from workloads.taking import Taker
+    from workloads.reference.connection import NotSent
+    from workloads.reference.taking import Taker
 
     class Client:
         node = None
@@ -185,7 +185,7 @@ async def test_what_came_before_the_receipt_of_its_subscription_counts_as_acknow
     from collections import deque
     from types import SimpleNamespace
 
-    from workloads.taking import Taker
+    from workloads.reference.taking import Taker
 
     class Client:
         node = None
@@ -220,9 +220,9 @@ async def test_what_an_operation_took_is_told_before_what_had_come_on_a_connecti
     from collections import deque
     from types import SimpleNamespace
 
-    from workloads.client import StompClient
+    from workloads.reference.stomp_client import StompClient
+    from workloads.reference.taking import Taker
     from workloads.surface import AUTO, CLIENT, Manner
-    from workloads.taking import Taker
 
     class Ways(Manner):
         def subscribe(self, reliable: bool) -> str:
@@ -270,7 +270,8 @@ async def test_what_an_operation_took_is_told_before_what_had_come_on_a_connecti
 
 
 def test_a_value_that_came_otherwise_is_nobodys(tmp_path: Path) -> None:
-    from workloads.register_client import FOREIGN, RegisterClient
+    from workloads.reference.register_client import RegisterClient
+    from workloads.register_client import FOREIGN
 
     client = RegisterClient.__new__(RegisterClient)
     client._surface = drawn = surface(1)

@@ -17,10 +17,10 @@ from stormproof.errors import UsageError
 from stormproof.generator.simulate import Outcome, invocations, simulate
 from stormproof.operation import INVOKE, Op
 from stormproof.test import Test
-from workloads.connection import ConnectionBroken, NotSent, Rejected
-from workloads.decisions import Decisions
-from workloads.transaction import TransactionWorkload
-from workloads.transaction_client import REFUSED_WHEN_PREPARED, TransactionClient
+from workloads.reference.connection import ConnectionBroken, NotSent, Rejected
+from workloads.reference.decisions import Decisions
+from workloads.reference.transaction import TransactionWorkload
+from workloads.reference.transaction_client import REFUSED_WHEN_PREPARED, TransactionClient
 
 WORK = TransactionWorkload()
 

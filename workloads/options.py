@@ -1,0 +1,38 @@
+"""Options that several workloads share, and the order in which clients try nodes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeVar
+
+from stormproof.contracts.option import Option
+
+T = TypeVar("T")
+CLIENT_HEARTBEAT = Option(
+    "client_heartbeat", 0.3, "seconds between a client's heart-beats; three silent ones end a connection", least=0.01)
+"""An option of every workload that speaks STOMP."""
+HOME, ANY_NODE = "home", "any"
+CONNECT = Option(
+    "connect", ANY_NODE,
+    "whom clients connect to: any node, the one beside them first; or home, that one alone, whether it leads or not",
+    (ANY_NODE, HOME))
+PRIMARY_FIRST, NEAREST_FIRST = "primary-first", "nearest-first"
+CLIENT_ORDER = Option(
+    "client_order", NEAREST_FIRST,
+    "whom clients try: the node beside them, then the next from where they are; or the first node of the list whenever "
+    "they connect, then the others",
+    (NEAREST_FIRST, PRIMARY_FIRST))
+SAME_REPLICA = Option("same_replica", 0.5, "seconds that a client tries the node that it has lost before others")
+ROUND_PAUSE = Option("round_pause", 0.0, "seconds that a client waits when no node has let it in")
+IMPATIENT = Option(
+    "impatient", False,
+    "every second client leaves a node at once that is silent for 0.3 seconds, and so is with whoever leads next; "
+    "the others stay for as long as `client_heartbeat` and `same_replica` say")
+CONNECTING = (CLIENT_ORDER, SAME_REPLICA, ROUND_PAUSE, IMPATIENT)
+"""Whom clients try, and when."""
+
+
+def in_order(items: Sequence[T], place: int, options: Mapping[str, Any]) -> list[T]:
+    """What belongs to the nodes, in the order in which a client tries them that stands beside node number ``place``."""
+    first = 0 if options.get(CLIENT_ORDER.name) == PRIMARY_FIRST else place % len(items)
+    return [*items[first:], *items[:first]]

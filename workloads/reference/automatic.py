@@ -1,0 +1,84 @@
+"""What dialogues say of ``ack:auto`` on a connection that is not reliable: messages are acknowledged by themselves."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping
+from typing import Protocol
+
+from nodes.stomp import Frame
+from workloads.reference.dialogue_exchanges import Speaker
+from workloads.reference.mismatch import Mismatch
+from workloads.surface import difference_of
+
+
+class Listener(Speaker, Protocol):
+    """What it needs of its client."""
+
+    def subscription(self) -> tuple[str, int]:
+        """Name and window of the next subscription."""
+        ...
+
+    async def poll(self) -> Frame | None:
+        """The next message, if one comes soon."""
+        ...
+
+    def compare(self, frame: Frame) -> None:
+        """Compare a message of another subscription with what is due."""
+
+
+class Automatic:
+    """A queue whose messages are all taken so, and which is empty in between."""
+
+    def __init__(self, client: Listener) -> None:
+        self._client = client
+        self._queue = f"{client.mine}.auto"
+        self._due: deque[tuple[Mapping[str, str], bytes]] = deque()
+
+    async def take(self) -> None:
+        """Each message comes once, in order; whoever comes next finds nothing of them."""
+        client = self._client
+        client.model.apart.add(self._queue)
+        await self._send(client.rng.randrange(3))
+        name = await self._subscribe("auto")
+        await self._send(client.rng.randrange(4))
+        while self._due:
+            await self._take_one(name)
+        await client.say("UNSUBSCRIBE", {"id": name})
+        name = await self._subscribe("client-individual")
+        await self._send(1)
+        await client.say("ACK", {"id": (await self._take_one(name)).headers["ack"]})
+        await client.say("UNSUBSCRIBE", {"id": name})
+        client.surface.use("ack-auto-plain")
+
+    async def _send(self, count: int) -> None:
+        for _ in range(count):
+            headers, body = self._client.content()
+            await self._client.say("SEND", {"destination": f"/queue/{self._queue}", **headers}, body)
+            self._due.append((headers, body))
+
+    async def _subscribe(self, ack: str) -> str:
+        name, window = self._client.subscription()
+        about = {"id": name, "destination": f"/queue/{self._queue}", "ack": ack, "x-prefetch": str(window)}
+        await self._client.say("SUBSCRIBE", about)
+        return name
+
+    async def _take_one(self, name: str) -> Frame:
+        frame = await self._next(name)
+        headers, body = self._due.popleft()
+        if found := difference_of(headers, body, f"/queue/{self._queue}", frame):
+            raise Mismatch(f"another message with ack:auto came than was due ({found})")
+        if frame.headers.get("redelivered") == "true":
+            raise Mismatch("a message that was acknowledged by itself came again")
+        return frame
+
+    async def _next(self, name: str) -> Frame:
+        while True:
+            message = await self._client.poll()
+            if message is None:
+                await self._client.send_to(f"/queue/{self._client.queue()}")  # a broker that answers
+                if (message := await self._client.poll()) is None:
+                    raise Mismatch("a message that was due with ack:auto did not come")
+            if message.headers.get("subscription") == name:
+                return message
+            self._client.compare(message)

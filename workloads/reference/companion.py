@@ -1,0 +1,207 @@
+"""Another connection of a dialogue's own login: what belongs to a connection is not its, what belongs to the login is.
+
+It comes, does one thing, and leaves in order, so that it is known what became of everything. What it does takes effect
+in the dialogue's model.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Mapping
+from typing import Protocol
+
+from nodes.stomp import Frame
+from nodes.timeouts import within
+from workloads.reference.broker_model import ABORTED, COMMITTED, Box, BrokerModel, Limits
+from workloads.reference.connection import ConnectionBroken, NotSent, Rejected, Settings, StompConnection
+from workloads.reference.mismatch import Mismatch
+from workloads.reference.room import Full, Room
+from workloads.reference.visitor import NOBODY
+from workloads.surface import difference_of
+
+_LOGIN_SECONDS = 1.4
+_TEXT = {"content-type": "text/plain"}
+
+
+class Host(Protocol):
+    """What it needs of the dialogue."""
+
+    mine: str
+    rng: random.Random
+    model: BrokerModel
+
+    def queue(self) -> str:
+        """The name of one of its queues."""
+        ...
+
+    def ended(self, xid: str) -> None:
+        """A branch's end was confirmed."""
+
+
+class Companion:
+    """``limits`` are a client's; ``counts``: redeliveries are counted for good; ``branches``: the broker has topics
+    and branches."""
+
+    def __init__(self, host: Host, settings: Settings, addresses: Callable[[], list[tuple[str, int]]],
+                 op_timeout: float, limits: Limits, *, counts: bool, branches: bool) -> None:
+        self._host, self._settings, self._addresses = host, settings, addresses
+        self._op_timeout, self._most = op_timeout, limits.max_prefetch
+        self._counts, self._branches = counts, branches
+        self._room = Room(limits)
+        self._numbers = 0
+
+    async def visit(self) -> str:
+        """Do one thing; what it was.
+
+        Raises:
+            Mismatch: the broker did otherwise than the model.
+            ConnectionBroken, NotSent, TimeoutError: it is not known what became of it.
+        """
+        connection = StompConnection(self._addresses(), self._settings)
+        try:
+            await connection.open(_LOGIN_SECONDS)
+        except ConnectionBroken:
+            await connection.abort()
+            return NOBODY
+        try:
+            done = await self._do(connection)
+            if connection.odd:
+                raise Mismatch(f"of another connection: {connection.odd}")
+            return done
+        finally:
+            await connection.abort()
+
+    async def _do(self, connection: StompConnection) -> str:
+        wrong = list(self._senseless())
+        if wrong and self._host.rng.random() < 0.5:
+            why, command, headers = self._host.rng.choice(wrong)
+            try:
+                await connection.request(command, headers, b"", self._op_timeout)
+            except Rejected:
+                return why
+            raise Mismatch(f"{why} was confirmed")
+        steps = [self._send, self._take]
+        if self._branches:
+            steps += [self._end_branch, self._delete_durable]
+        try:
+            done = await self._host.rng.choice(steps)(connection)
+        except Full:
+            return "nothing, as the broker is full"
+        try:
+            await connection.request("DISCONNECT", {}, b"", self._op_timeout)
+        except Rejected as error:
+            raise Mismatch(f"DISCONNECT of another connection was refused ({error})") from None
+        return done
+
+    async def is_heard(self) -> bool:
+        """Whether somebody serves."""
+        connection = StompConnection(self._addresses(), self._settings)
+        try:
+            await connection.open(_LOGIN_SECONDS)
+            await connection.request("BEGIN", {"transaction": "is somebody there"}, b"", self._op_timeout)
+        except (ConnectionBroken, NotSent, Rejected, TimeoutError):
+            return False
+        finally:
+            await connection.abort()
+        return True
+
+    def _senseless(self) -> list[tuple[str, str, Mapping[str, str]]]:
+        """What another connection can't do."""
+        model = self._host.model
+        found: list[tuple[str, str, Mapping[str, str]]] = []
+        for each in model.subscriptions.values():
+            if each.durable:
+                topics = {"destination": f"/topic/{each.box.pattern}", "x-durable": each.durable}
+                found.append(("SUBSCRIBE to what another connection uses", "SUBSCRIBE", {"id": "1", **topics}))
+                found.append(("UNSUBSCRIBE of what another connection uses", "UNSUBSCRIBE",
+                              {"x-durable": each.durable}))
+            for command in ("ACK", "NACK"):
+                found += [(f"{command} of another connection's message", command, {"id": ident}) for ident in each.held]
+        for name in model.transactions:
+            found += [(f"{end} of another connection's transaction", end, {"transaction": name})
+                      for end in ("COMMIT", "ABORT")]
+        return found
+
+    async def _say(self, connection: StompConnection, command: str, headers: Mapping[str, str],
+                   body: bytes = b"") -> None:
+        """A command that makes sense; when it returns, what it did is safe."""
+        try:
+            await connection.request(command, headers, body, self._op_timeout)
+        except Rejected as error:
+            if self._room.lacks(command, headers, str(error)):
+                raise Full(str(error)) from None
+            raise Mismatch(f"{command} of another connection was refused ({error})") from None
+        async with within(self._op_timeout):
+            await connection.settled()
+
+    async def _send(self, connection: StompConnection) -> str:
+        destination = f"/queue/{self._host.queue()}"
+        self._numbers += 1
+        body = b"companion %d" % self._numbers
+        await self._say(connection, "SEND", {"destination": destination, **_TEXT}, body)
+        self._host.model.send(destination, _TEXT, body)
+        return "SEND"
+
+    async def _take(self, connection: StompConnection) -> str:
+        """From a queue that nobody else has: some are acknowledged, and what is not goes back."""
+        rng, box = self._host.rng, self._host.model.queue(self._host.queue())
+        if box.subscriptions:
+            return "nothing"
+        window = min(rng.randint(1, 3), self._most)
+        asked = {"id": "1", "destination": f"/queue/{box.name}", "ack": "client-individual", "x-prefetch": str(window)}
+        await self._say(connection, "SUBSCRIBE", asked)
+        back = []
+        for _ in range(min(window, len(box.ready))):
+            ident = await self._next(connection, box)
+            message = box.ready.pop(0)
+            if rng.random() < 0.5:
+                await self._say(connection, "ACK", {"id": ident})
+            else:
+                back.append(message)
+        if self._settings.reliable or rng.random() < 0.5:  # the end of a reliable one need not be safe
+            await self._say(connection, "UNSUBSCRIBE", {"id": "1"})
+        # What came beyond these has been delivered, too.
+        given = window - len(back)
+        for message in [*back, *box.ready[:given]]:
+            if message in box.ready:
+                box.ready.remove(message)
+            box.give_back(message)
+        return "took messages"
+
+    async def _next(self, connection: StompConnection, box: Box) -> str:
+        """The id of the next message, which is due."""
+        frame: Frame | None = await connection.next_message(self._op_timeout)
+        if frame is None:
+            await self._say(connection, "BEGIN", {"transaction": "is it there"})
+            frame = await connection.next_message(0)
+        if frame is None:
+            raise Mismatch("a message that was due to another connection did not come")
+        due = box.ready[0]
+        if found := difference_of(due.headers, due.body, due.destination, frame):
+            raise Mismatch(f"another connection got another message than was due ({found})")
+        if self._counts and frame.headers.get("x-redeliveries", "0") != str(due.redeliveries):
+            raise Mismatch("another connection got a message with another number of redeliveries")
+        return frame.headers["ack"]
+
+    async def _end_branch(self, connection: StompConnection) -> str:
+        """A prepared branch is the login's."""
+        model = self._host.model
+        if not model.prepared:
+            return "nothing"
+        xid = self._host.rng.choice(list(model.prepared))
+        outcome = self._host.rng.choice((COMMITTED, ABORTED))
+        await self._say(connection, "COMMIT" if outcome == COMMITTED else "ABORT", {"x-xid": xid})
+        model.end(xid, outcome)
+        self._host.ended(xid)
+        return "end of a branch"
+
+    async def _delete_durable(self, connection: StompConnection) -> str:
+        """A durable subscription that nobody uses is the login's."""
+        model = self._host.model
+        free = [name for name, box in model.durables.items() if not box.subscriptions]
+        if not free:
+            return "nothing"
+        name = self._host.rng.choice(free)
+        await self._say(connection, "UNSUBSCRIBE", {"x-durable": name})
+        del model.durables[name]
+        return "durable subscription deleted"

@@ -1,0 +1,103 @@
+"""Workload ``dialogue``: clients that say anything that makes sense, and some things that don't, about destinations of
+their own; a model of the broker says what each answer must be.
+
+The other workloads ask for what brokers promise their applications at scale; this one for all the rest of what
+docs/stomp.md says, in every combination, under faults.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from stormproof.contracts.client import Client
+from stormproof.contracts.cluster import Cluster
+from stormproof.contracts.demands import Demands
+from stormproof.contracts.option import Option
+from stormproof.contracts.workload import Workload
+from stormproof.errors import UsageError
+from stormproof.generator import Generator, clients, on_threads, once, per_thread, phases, rate, repeat, time_limit
+from stormproof.operation import INVOKE, Op
+from stormproof.test import Test
+from workloads.draws import DIALOGUE as DRAWS
+from workloads.options import CLIENT_HEARTBEAT, CONNECTING
+from workloads.reference.dialogue_client import SETTLE, DialogueClient
+from workloads.surface import Surface
+
+TALK = "talk"
+SHARE = 1 / 2
+"""The share of the test's rate at which dialogues begin; each is some four commands."""
+
+
+class DialogueWorkload(Workload):
+    """Clients that talk, each about what is its own; at the end each takes all that it is owed."""
+
+    name = "dialogue"
+    needs = ("queues", "transactions")
+    draws = DRAWS
+    drawn = 4
+    options = (
+        Option("talkers", 4, "threads that talk with brokers", load=True),
+        Option("visitors", False, "other logins, whose rights and passcodes change, have a part in dialogues"),
+        Option("reliable", True, "clients number their frames, reconnect and re-emit; false: one TCP connection each"),
+        Option("op_timeout", 3.0, "seconds after which a command's outcome is unknown"),
+        Option("open_timeout", 2.0, "seconds a new client tries to connect before its operation fails"),
+        Option("poll", 0.25, "seconds a take waits for a message"),
+        CLIENT_HEARTBEAT,
+        *CONNECTING,
+        Option("drain_patience", 12.0, "seconds for which a message that is owed is awaited in the end"),
+        Option("drain_limit", 60.0, "seconds that taking all that is owed may take"),
+        Option("min_ok", 15, "dialogues that went as modelled below which the verdict is unknown"),
+    )
+    guarantees = ("dialogue",)
+
+    def __init__(self) -> None:
+        self._surface: Surface | None = None
+        self._begun: dict[int, int] = {}
+
+    @classmethod
+    def concurrency(cls, options: Mapping[str, Any]) -> int:
+        """Number of client threads.
+
+        Raises:
+            UsageError: nobody would talk.
+        """
+        if options["talkers"] < 1:
+            raise UsageError("--set talkers: at least 1")
+        return int(options["talkers"])
+
+    @classmethod
+    def demands(cls, options: Mapping[str, Any]) -> Demands:
+        """Where there are visitors, brokers with principals and rights."""
+        return Demands(security=bool(options["visitors"]))
+
+    @classmethod
+    def gates(cls, options: Mapping[str, Any]) -> dict[str, Any]:
+        """Coverage gates: what a run must have done for its verdict to be *valid*."""
+        return {"min_ok": {TALK: max(1, options["min_ok"]), SETTLE: 1}, "faults_confirmed": True}
+
+    def used(self) -> Mapping[str, int]:
+        """How often each item of the surface was used."""
+        return self._surface.used if self._surface is not None else {}
+
+    def client(self, cluster: Cluster, thread: int, host: str) -> Client:
+        """A client for one process of a thread; it tries the replica beside its host first."""
+        test = cluster.test
+        if self._surface is None:
+            self._surface = Surface(test)
+        number = self._begun[thread] = self._begun.get(thread, -1) + 1
+        mine = f"d{thread}-{number}"
+        return DialogueClient(cluster, host, thread, self._surface, test.rng(f"dialogue/{mine}"), mine,
+                              bool(test.options["visitors"]))
+
+    def main(self, test: Test) -> Generator:
+        """Dialogues, at a share of the test's rate."""
+        each = test.rate * SHARE / test.concurrency
+        talk = Op(INVOKE, TALK)
+        return clients(time_limit(test.time_limit, per_thread(
+            lambda thread: rate(each, repeat(talk._replace(key=thread)), test.rng(f"rate/{thread}")))))  # fmt: skip
+
+    def drain(self, test: Test) -> Generator:
+        """All that is begun is ended, and all that is owed is taken."""
+        settles = per_thread(lambda thread: once(Op(INVOKE, SETTLE, key=thread)))
+        return clients(time_limit(test.options["drain_limit"], phases(on_threads(range(test.concurrency), settles))))

@@ -1,0 +1,815 @@
+"""The client of the workload ``dialogue``: it draws what it says next, and knows what the broker must answer.
+
+Everything it talks about is its own: queues, topics, exchanges, names of transactions and of durable subscriptions have
+its process's number in them. So a model (``broker_model``) tells what comes next, and whatever is otherwise is noted as
+an operation of its own, ``observe``, with the error ``not as modelled: WHAT``. When it is not known what became of a
+command, the process ends, and the next one begins with other names.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+import re
+import zlib
+from collections import deque
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+
+from nodes.stomp import Frame
+from nodes.timeouts import within
+from stormproof.operation import INFO, INVOKE, Op
+from workloads.reference.automatic import Automatic
+from workloads.reference.broker_model import (
+    ABORTED,
+    CLIENT,
+    COMMITTED,
+    INDIVIDUAL,
+    Box,
+    BrokerModel,
+    Item,
+    Limits,
+    Message,
+    Subscription,
+    Transaction,
+    selects,
+)
+from workloads.reference.companion import Companion
+from workloads.reference.connection import REPEATED, ConnectionBroken, NotSent, Rejected
+from workloads.reference.dialogue_exchanges import Exchanges
+from workloads.reference.mismatch import Mismatch
+from workloads.reference.room import Full, Room, takes_room
+from workloads.reference.senseless import LONGEST, LONGEST_XID, About, may_end, senseless
+from workloads.reference.stomp_client import StompClient, StompCluster
+from workloads.reference.visitor import NOBODY, Visitor
+from workloads.surface import Surface, difference_of
+
+OBSERVE, SETTLE = "observe", "settle"
+NOT_AS_MODELLED = "not as modelled"
+_REMEMBERED = 40
+"""Commands and messages that a process tells when something was not as modelled."""
+_PATTERNS = ("{0}.a", "{0}.*", "{0}.>", "{0}.b.c", "{0}.b.*", "{0}.*.c", "{0}.b.>")
+_TOPICS = ("a", "b", "b.c", "b.d", "b.c.e")
+_COMMANDS_EACH = 5
+_IN_ORDER = ("ACK", "NACK", "SUBSCRIBE", "UNSUBSCRIBE", "COMMIT", "ABORT")
+"""Commands whose receipts never come before anything else does: that of a message may, where it is not safe yet."""
+_CONSUMERS = (1, 1, 2, 3)
+"""Subscriptions that a queue has at most, as drawn each time."""
+_MANY, _JUST_NOW = 1000, 0.5
+"""What no client of a run comes to, of ends of branches, messages or others; seconds in which few branches end."""
+_SITUATED = 0.6
+"""Share of senseless commands about what the client has now that come before all others."""
+_GARBLED = 0.3
+"""Share of the others that are bytes which are no frame."""
+_FORGED = {"ack": "1", "subscription": "s0", "message-id": "m0", "redelivered": "true", "x-redeliveries": "7"}
+"""Headers that only a broker may set: it takes no notice."""
+_BESIDES = 17
+"""Headers, at most, that a frame has besides those of its content."""
+_LARGE = 140
+"""Thousands of bytes: a few such bodies are more than a network takes from a broker whose client reads nothing."""
+_TAKES_TURNS = 5_000
+"""Bytes of a body that is large work for a broker."""
+_BURSTS = (1, 3, 6)
+_AT_ONCE = 6
+"""Commands that are said at once, at most."""
+_LONG_NAMED = 4
+"""One of so many has a name as long as a name may be."""
+_FILLED = 5
+"""Messages that are enough to fill a subscription, where it may hold more."""
+_TOO_MUCH = re.compile("subscriptions? .*holds? more than")
+"""What a broker says of a connection whose transient subscriptions hold too much."""
+_BEATS_MISSED, _SHORTEST_BEAT = 5, 0.1
+"""Heart-beats of a client after whose absence its broker has ended its connection for sure, and the least interval, in
+seconds, in which a broker looks for them."""
+
+logger = logging.getLogger("stormproof.client")
+
+
+@dataclass(frozen=True)
+class Held:
+    """A message that has come and is not acknowledged."""
+
+    subscription: Subscription
+    ident: str
+    message: Message
+
+
+class DialogueClient(StompClient):
+    """One process with destinations of its own."""
+
+    def __init__(self, cluster: StompCluster, host: str, first: int, surface: Surface, rng: random.Random,
+                 mine: str, visits: bool = False) -> None:
+        """``mine`` begins the names of all that is its own; ``visits``: there are principals with rights."""
+        super().__init__(cluster, host, first)
+        self.mine = mine
+        self.surface = surface
+        self.rng = rng
+        self._limits = Limits.of(self._options)
+        self._room = Room(self._limits)
+        self.model = BrokerModel(self._limits)
+        self._numbers = 0
+        self.said: deque[str] = deque(maxlen=_REMEMBERED)
+        self._parting = self._settling = False
+        self._ended: dict[str, float] = {}
+        """Branch -> when its end was confirmed, by the clock of the loop."""
+        self._answered_in_order = False
+        """Whether a command of this step was answered behind all that was due before."""
+        self._visitor = Visitor(mine, rng, self.model, self._settings, lambda: list(self._addresses),
+                                float(self._options["op_timeout"]), self._recover, Mismatch)
+        self._counts = not cluster.exchanges
+        """Whether the number of redeliveries survives a change of primary."""
+        objects, self._automatic = Exchanges(self), Automatic(self)
+        self._companion = Companion(self, self._settings, lambda: list(self._addresses),
+                                    float(self._options["op_timeout"]), self._limits,
+                                    counts=self._counts, branches=not cluster.exchanges)
+        # Where few messages are many, topics matter more.
+        limits = self._limits
+        topics = 6 if min(limits.max_backlog, limits.max_connection_backlog, limits.max_fanout) < _MANY else 3
+        # Brokers with exchanges have neither topics nor branches.
+        self._steps: list[tuple[int, Callable[[], Awaitable[None]]]] = [
+            (8, self._send), (4, self._subscribe), (9, self._settle_some), (2, self._unsubscribe),
+            (3, self._begin), (7, self._add_to_transaction), (4, self._end_transaction), (1, self._part),
+            (2, self._be_refused), (1, self._be_slow), (2, self._have_company),
+            # Of what is told without a receipt, or taken automatically, nobody would know what became of it.
+            *([] if self._room.small else [(2, self._send_many)]), (2, self._settle_many),
+            *([(1, self._be_taken_over)] if self._settings.reliable else
+              [] if self._room.small else [(2, self._take_automatically)]),
+            *([(5, self._visit)] if visits and not self._room.small else []),
+            *([(8, objects.configure), (6, objects.send)] if cluster.exchanges else
+              [(3, self._publish), (topics, self._subscribe_to_topics), (topics - 3, self._fill),
+               (3, self._begin_branch), (5, self._prepare),
+               (4, self._end_prepared), (1, self._recover)]),
+        ]  # fmt: skip
+
+    async def invoke(self, op: Op) -> Op:
+        """``talk`` or ``settle``."""
+        self._settling = op.f == SETTLE
+        return await super().invoke(op)
+
+    async def carry_out(self, op: Op) -> Op:
+        """``talk``, or ``settle``: everything that is still there comes, and then there is nothing."""
+        try:
+            if op.f == SETTLE:
+                await self._settle_all()
+            else:
+                for _ in range(self.rng.randint(1, 2 * _COMMANDS_EACH - 1)):
+                    await self._step()
+        except Mismatch as error:
+            self._note(op, str(error))
+            return op.info(f"{NOT_AS_MODELLED}: {error}; after (the last first) {self._said_before()}")
+        except TimeoutError:
+            return op.info(f"no receipt in time after (the last first) {self._said_before()}")
+        return op.ok()
+
+    def _said_before(self) -> str:
+        return " | ".join(reversed(self.said))
+
+    async def _open_again(self) -> None:
+        """Go on after a connection that we have ended, or that its broker says it has closed for idleness.
+
+        After one that has ended otherwise nobody knows when the broker gives back what that had, so the process ends.
+        Before ``settle`` there is time to wait until the broker has done so.
+        """
+        connection = self._connection
+        known = connection.closed_for_idleness is not None and not connection.unsafe
+        waits = self._settling and not connection.unsafe and not _TOO_MUCH.search(str(connection.broken))
+        if not (self._parting or known or waits):
+            raise ConnectionBroken("it was closed while nothing was asked")
+        if known and not self._parting:
+            self.said.append("closed for idleness")
+            self.surface.use("closed-for-idleness")
+        elif not self._parting:
+            self.said.append("the connection is lost")
+            await asyncio.sleep(_BEATS_MISSED * max(self._settings.heartbeat, _SHORTEST_BEAT))
+        await super()._open_again()
+        self._parting = False
+
+    def reset(self) -> None:
+        """What went with the connection."""
+        self.model.close()
+
+    # What is said.
+
+    async def _step(self) -> None:
+        self._look()
+        weights = [weight for weight, _ in self._steps]
+        ((_, step),) = self.rng.choices(self._steps, weights)
+        before = self._due()
+        self._answered_in_order = False
+        try:
+            await step()
+        except Full as full:
+            self.said.append(str(full))
+            self.surface.use("full-broker")
+            await self._come_back()
+        self._look()
+        if self._answered_in_order and before & self._due():
+            raise Mismatch("a message that was due did not come before the answer to what was said later")
+        await self._overflowed()
+        if self.rng.random() < 0.15:  # so that faults find messages unacknowledged, transactions open
+            await asyncio.sleep(self.rng.uniform(0.02, 0.6))
+
+    def _due(self) -> set[tuple[int, int, int]]:
+        """The deliveries that are due: subscription, message, and how often it had been delivered before."""
+        return {(id(each), id(message), message.redeliveries) for each in self.model.subscriptions.values()
+                for message in each.due}  # fmt: skip
+
+    async def say(self, command: str, headers: dict[str, str], body: bytes = b"") -> Mapping[str, str]:
+        """Send a command that makes sense, and await its receipt."""
+        self.said.append(f"{command} {' '.join(f'{name}={text}' for name, text in headers.items())[:120]}")
+        if command == "SEND" and self.rng.random() < 0.05:
+            headers = _FORGED | headers
+            self.surface.use("headers-forged")
+        if self._room.small and takes_room(command, headers):
+            await self._be_safe()
+        full = self._room.taken(self.model, command, headers)
+        try:
+            answer: Mapping[str, str] = await self.request(command, headers, body)
+        except Rejected as error:
+            if self._room.lacks(command, headers, str(error)):
+                raise Full(str(error)) from None
+            raise Mismatch(f"{command} was refused ({error})") from None
+        if full:
+            raise Mismatch(f"{command} was confirmed by a broker that is full")
+        self._answered_in_order |= command in _IN_ORDER and not self._options.get("as_documented")
+        return answer
+
+    def content(self) -> tuple[dict[str, str], bytes]:
+        limits = self._limits
+        while True:
+            self._numbers += 1
+            content = self.surface.content((self._numbers, self.rng.randrange(1 << 20)))
+            headers, body = {"content-type": "text/plain", **content.headers}, content.body
+            if len(body) <= limits.max_body and len(headers) + _BESIDES <= limits.max_headers:
+                break
+        if limits.max_body < _LARGE * 1000 and self.rng.random() < 0.1:
+            body += b"." * (limits.max_body - len(body))
+        if self.rng.random() < 0.2:
+            headers[REPEATED] = "first"
+            self.surface.use("headers-repeated")
+        self.surface.use(*content.items)
+        return headers, body
+
+    def queue(self) -> str:
+        """The name of one of its queues; of some processes one has the longest name that there may be."""
+        name = f"{self.mine}.{self.rng.choice('abc')}"
+        longest = name.endswith("c") and zlib.crc32(self.mine.encode()) % _LONG_NAMED == 0
+        return name.ljust(LONGEST - len("/queue/"), "c") if longest else name
+
+    def _topic(self) -> str:
+        return f"/topic/{self.mine}.{self.rng.choice(_TOPICS)}"
+
+    async def _send(self) -> None:
+        await self.send_to(f"/queue/{self.queue()}")
+
+    async def _send_many(self) -> None:
+        """Messages of which the last alone asks for a receipt."""
+        sent = []
+        # What is large has to wait for its turn, where little may be under way.
+        more = b"." * _TAKES_TURNS if self._limits.max_body > _LARGE * 1000 and self.rng.random() < 0.3 else b""
+        for _ in range(self.rng.randint(2, _AT_ONCE)):
+            destination = f"/queue/{self.queue()}"
+            headers, body = self.content()
+            sent.append((destination, headers, body + more))
+        for destination, headers, body in sent[:-1]:
+            self._tell("SEND", {"destination": destination, **headers}, body)
+        destination, headers, body = sent[-1]
+        await self._say_at_last("SEND", {"destination": destination, **headers}, body)
+        for destination, headers, body in sent:
+            self.model.send(destination, headers, body)
+
+    def _tell(self, command: str, headers: dict[str, str], body: bytes = b"") -> None:
+        """Say something without asking for a receipt."""
+        self.said.append(f"{command} {' '.join(f'{name}={text}' for name, text in headers.items())[:120]}, no receipt")
+        self._connection.tell(command, headers, body)
+
+    async def _say_at_last(self, command: str, headers: dict[str, str], body: bytes = b"") -> None:
+        """Something whose receipt is for what was told before, too."""
+        try:
+            await self.say(command, headers, body)
+        except ConnectionBroken:
+            if self._settings.reliable and self._connection.refused:
+                raise Mismatch("a command without a receipt was refused") from None
+            raise
+        await self._be_safe()  # receipts of messages may come early
+        self.surface.use("no-receipt")
+
+    async def send_to(self, destination: str) -> None:
+        headers, body = self.content()
+        await self.say("SEND", {"destination": destination, **headers}, body)
+        self.model.send(destination, headers, body)
+        self.surface.use("send" if destination.startswith("/queue/") else "publish")
+
+    async def _publish(self) -> None:
+        topic = self._topic()
+        if self.model.fanout([topic]) <= self._limits.max_fanout:
+            await self.send_to(topic)
+
+    async def _fill(self) -> None:
+        """Publish until a transient subscription holds as much as it may, or one message more."""
+        if not self.model.transients:
+            return
+        box = self.rng.choice(self.model.transients)
+        topics = [f"/topic/{self.mine}.{topic}" for topic in _TOPICS if selects(box.pattern, f"{self.mine}.{topic}")]
+        if not topics or self.model.fanout(topics[:1]) > self._limits.max_fanout:
+            return
+        most = min(self._limits.max_backlog, self._limits.max_connection_backlog, _FILLED)
+        for _ in range(most - self.model.held(box) + self.rng.choice((0, 1))):
+            await self.send_to(topics[0])
+            if self.model.overflows():
+                return
+        self._look()
+
+    def subscription(self) -> tuple[str, int]:
+        """Name and window of the next subscription."""
+        name, _, window = self._taking()
+        return name, window
+
+    def _taking(self) -> tuple[str, str, int]:
+        self._numbers += 1
+        return f"s{self._numbers}", self.rng.choice((INDIVIDUAL, CLIENT)), self.rng.choice((1, 1, 2, 3, 8))
+
+    def _may_subscribe(self) -> bool:
+        return len(self.model.subscriptions) < self._limits.max_subscriptions
+
+    async def _subscribe(self) -> None:
+        box = self.model.queue(self.queue())
+        if len(box.subscriptions) >= self.rng.choice(_CONSUMERS) or not self._may_subscribe():
+            return
+        if box.subscriptions:
+            self.surface.use("several-subscriptions")
+        await self._take_from(box)
+
+    def _window(self, asked: int) -> int:
+        return min(asked, self._limits.max_prefetch)
+
+    async def _take_from(self, box: Box, least: int = 1) -> None:
+        """SUBSCRIBE to a queue, or to topics by the name of a durable subscription, with a window of ``least``."""
+        name, ack, window = self._taking()
+        window = max(window, least)
+        asked = {"id": name, "ack": ack, "x-prefetch": str(window)}
+        if box.pattern:
+            await self.say("SUBSCRIBE", {"destination": f"/topic/{box.pattern}", "x-durable": box.name, **asked})
+        else:
+            await self.say("SUBSCRIBE", {"destination": f"/queue/{box.name}", **asked})
+        self.model.subscribe(name, box, ack, self._window(window), box.name if box.pattern else "")
+        self.surface.use(f"ack-{ack}", "window" if window > 1 else "window-of-one")
+
+    async def _subscribe_to_topics(self) -> None:
+        pattern = self.rng.choice(_PATTERNS).format(self.mine)
+        durable = f"{self.mine}-{self.rng.choice('de')}" if self.rng.random() < 0.7 else ""
+        known = self.model.durables.get(durable)
+        if (known is not None and known.subscriptions) or not self._may_subscribe():
+            return
+        name, ack, window = self._taking()
+        asked = {"id": name, "destination": f"/topic/{pattern}", "ack": ack, "x-prefetch": str(window)}
+        await self.say("SUBSCRIBE", asked | ({"x-durable": durable} if durable else {}))
+        box = self.model.topic_box(pattern, durable)
+        self.model.subscribe(name, box, ack, self._window(window), durable)
+        changed = ["durable-changed"] if known is not None and known is not box else []
+        self.surface.use("durable" if durable else "transient", f"ack-{ack}", *changed)
+
+    async def _unsubscribe(self) -> None:
+        free = [each for each in self.model.subscriptions.values() if not self.model.locked(each)]
+        if not free:
+            return
+        one = self.rng.choice(free)
+        await self._end_subscription(one, delete=bool(one.durable) and self.rng.random() < 0.4)
+
+    async def _end_subscription(self, one: Subscription, *, delete: bool) -> None:
+        held = bool(one.unacknowledged)
+        await self.say("UNSUBSCRIBE", {"id": one.name, **({"x-durable": one.durable} if delete else {})})
+        self._forget_arrived(one)
+        self.model.unsubscribe(one, delete=delete)
+        self.surface.use("unsubscribe", *(["unsubscribe-unacknowledged"] if held else []),
+                          *(["durable-deleted"] if delete else []))
+
+    def _forget_arrived(self, subscription: Subscription) -> None:
+        """What came before the end of a subscription was right, if it was the next."""
+        # What came to others may be what this one has given back.
+        messages = self.connection.messages
+        for _ in range(len(messages)):
+            if messages[0].headers.get("subscription") == subscription.name:
+                self.compare(messages.popleft())
+            else:
+                messages.rotate(-1)
+        subscription.due.clear()
+
+    # What comes.
+
+    def _look(self) -> None:
+        """Compare what has come with what was due."""
+        if odd := self.connection.odd:
+            raise Mismatch(odd)
+        messages = self.connection.messages
+        while messages:
+            self.compare(messages.popleft())
+
+    def compare(self, frame: Frame) -> None:
+        """Compare a message with what is due."""
+        name = frame.headers.get("subscription", "")
+        redeliveries = frame.headers.get("x-redeliveries", "0")
+        self.said.append(f"MESSAGE {frame.headers.get('message-id')} of {name}, redeliveries {redeliveries}, "
+                          f"{frame.body[:20]!r}")
+        subscription = self.model.subscriptions.get(name)
+        if subscription is None:
+            raise Mismatch("a message came after its subscription's end")
+        if not subscription.due:
+            raise Mismatch("a message came that was not due")
+        expected = subscription.due.pop(0)
+        if found := difference_of(expected.headers, expected.body, expected.destination, frame):
+            others = [*subscription.due, *subscription.box.ready, *subscription.unacknowledged]
+            if any(not difference_of(each.headers, each.body, each.destination, frame) for each in others):
+                raise Mismatch("a message came out of turn")
+            raise Mismatch(f"another message came than was due ({found})")
+        if self._counts and redeliveries != str(expected.redeliveries):
+            raise Mismatch("a message came with another number of redeliveries")
+        if (frame.headers.get("redelivered") == "true") != (redeliveries != "0"):
+            raise Mismatch("a message has redeliveries, and does not say that it is redelivered")
+        subscription.held[frame.headers["ack"]] = expected
+
+    def _held(self) -> list[Held]:
+        return [Held(subscription, ident, message) for subscription in self.model.subscriptions.values()
+                if not self.model.locked(subscription) for ident, message in subscription.held.items()]  # fmt: skip
+
+    async def _take(self) -> None:
+        """Wait a little for a message if none is held and one is due."""
+        if not self._held() and self.model.owed():
+            message = await self.poll()
+            if message is not None:
+                self.compare(message)
+
+    async def _settle_some(self) -> None:
+        """ACK, or NACK, a message that has come; wait a little for one if none has."""
+        await self._take()
+        if not (held := self._held()):
+            return
+        one = self.rng.choice(held)
+        kind = "NACK" if self.rng.random() < 0.25 else "ACK"
+        several = len(one.subscription.covered(one.message)) > 1
+        await self.say(kind, {"id": one.ident})
+        self.model.settle(kind, one.subscription, one.message)
+        self.surface.use(*([f"{kind.lower()}-cumulative"] if several else []), *(["nack"] if kind == "NACK" else []))
+
+    async def _settle_many(self) -> None:
+        """ACK, or NACK, all that has come by subscriptions whose messages are acknowledged one by one; the last alone
+        asks for a receipt."""
+        await self._take()
+        held = [each for each in self._held() if each.subscription.ack == INDIVIDUAL][:_AT_ONCE]
+        if len(held) < 2:
+            return
+        kinds = ["NACK" if self.rng.random() < 0.25 else "ACK" for _ in held]
+        for kind, one in zip(kinds[:-1], held[:-1], strict=True):
+            self._tell(kind, {"id": one.ident})
+        await self._say_at_last(kinds[-1], {"id": held[-1].ident})
+        for kind, one in zip(kinds, held, strict=True):
+            self.model.settle(kind, one.subscription, one.message)
+
+    # Transactions.
+
+    async def _begin(self, xid: str = "") -> None:
+        if len(self.model.transactions) >= min(3, self._limits.max_transactions):
+            return
+        self._numbers += 1
+        name = f"t {self._numbers}"
+        await self.say("BEGIN", {"transaction": name, **({"x-xid": xid} if xid else {})})
+        self.model.begin(name, xid)
+
+    async def _begin_branch(self) -> None:
+        """Begin a branch, and most often let it do something at once, so that it does when it is prepared."""
+        before = set(self.model.transactions)
+        xid = f"{self.mine}.x{self._numbers}"
+        await self._begin(xid if self._numbers % _LONG_NAMED else xid.ljust(LONGEST_XID, "x"))
+        for name in set(self.model.transactions) - before:
+            for _ in range(self.rng.randrange(4)):
+                await self._take()
+                await self._add(self.model.transactions[name])
+
+    async def _add_to_transaction(self) -> None:
+        if self.model.transactions:
+            await self._add(self.rng.choice(list(self.model.transactions.values())))
+
+    async def _add(self, transaction: Transaction) -> None:
+        if len(transaction.items) >= self._limits.max_transaction_items:
+            return
+        within = {"transaction": transaction.name}
+        held = self._held()
+        if held and self.rng.random() < 0.6:
+            one = self.rng.choice(held)
+            kind = "NACK" if self.rng.random() < 0.25 else "ACK"
+            await self.say(kind, {"id": one.ident, **within})
+            transaction.items.append(Item(kind, subscription=one.subscription, message=one.message))
+            return
+        destination = f"/queue/{self.queue()}" if self.rng.random() < 0.7 or not self._counts else self._topic()
+        headers, body = self.content()
+        item = Item("SEND", destination, headers, body)
+        others = sum(each.size for one in self.model.transactions.values() for each in one.items)
+        if others + item.size > self._limits.max_transaction_bytes:
+            return
+        await self.say("SEND", {"destination": destination, **within, **headers}, body)
+        transaction.items.append(item)
+
+    async def _end_transaction(self) -> None:
+        if not self.model.transactions:
+            return
+        transaction = self.rng.choice(list(self.model.transactions.values()))
+        may = may_end(self.model, self._limits, transaction)
+        end = "ABORT" if self.rng.random() < 0.3 or not may else "COMMIT"
+        await self.say(end, {"transaction": transaction.name})
+        (self.model.abort if end == "ABORT" else self.model.commit)(transaction.name)
+        kinds = {item.kind for item in transaction.items}
+        name = {"ABORT": "abort-of", "COMMIT": ""}[end]
+        for kind in kinds:
+            self.surface.use(f"{name}-{kind.lower()}s" if name else f"{kind.lower()}-in-transaction")
+        if transaction.xid and end == "COMMIT":
+            self.surface.use("xa-one-phase")
+
+    async def _prepare(self) -> None:
+        branches = [each for each in self.model.transactions.values()
+                    if each.xid and may_end(self.model, self._limits, each)]
+        if not branches:
+            return
+        one = self.rng.choice(branches)
+        await self.say("PREPARE", {"transaction": one.name})
+        self.model.prepare(one.name)
+
+    async def _end_prepared(self) -> None:
+        known = [*self.model.prepared, *self._remembered()]
+        if not known:
+            return
+        xid = self.rng.choice(known)
+        outcome = self.model.outcomes.get(xid)
+        if outcome is not None:
+            await self.say("COMMIT" if outcome == COMMITTED else "ABORT", {"x-xid": xid})
+            self.surface.use(*(["xa-commit-again"] if outcome == COMMITTED else []))
+            return
+        await self._end_branch(xid, ABORTED if self.rng.random() < 0.4 else COMMITTED)
+
+    def _remembered(self) -> dict[str, str]:
+        """The ends of branches that the broker remembers for sure: where it keeps few of all, those of just now."""
+        forgets = int(self._options.get("max_outcomes", _MANY)) < _MANY
+        since = asyncio.get_running_loop().time() - _JUST_NOW
+        return {xid: outcome for xid, outcome in self.model.outcomes.items()
+                if not forgets or self._ended.get(xid, since) > since}  # fmt: skip
+
+    async def _end_branch(self, xid: str, outcome: str) -> None:
+        await self.say("COMMIT" if outcome == COMMITTED else "ABORT", {"x-xid": xid})
+        self.model.end(xid, outcome)
+        self.ended(xid)
+        self.surface.use("xa" if outcome == COMMITTED else "xa-abort-prepared")
+
+    async def _recover(self) -> None:
+        answer = await self.say("RECOVER", {})
+        mine = [xid for xid in answer.get("x-xids", "").split() if xid.startswith(f"{self.mine}.")]
+        if mine != list(self.model.prepared):
+            raise Mismatch("RECOVER named other branches than are prepared")
+        self.surface.use("xa-recover")
+
+    # The connection's end.
+
+    async def _part(self) -> None:
+        """DISCONNECT, and come back."""
+        await self._be_safe()
+        self.said.append("DISCONNECT")
+        await self.request("DISCONNECT", {})
+        await self._come_back()
+
+    async def _be_safe(self) -> None:
+        """What was confirmed early would come undone with the connection."""
+        async with within(float(self._options["op_timeout"])):
+            await self._connection.settled()
+
+    async def _come_back(self) -> None:
+        self._look()
+        await self._connection.abort()
+        self._parting = True
+        await self._open_again()
+
+    async def _be_refused(self) -> None:
+        """Say something that makes no sense: it is refused, has no effect, and ends the connection."""
+        about = About(self.mine, self.model, self._limits, self._remembered(),
+                      tuple(f"/topic/{self.mine}.{topic}" for topic in _TOPICS), self._counts, self._settings.reliable)
+        found = senseless(about)
+        # First the kind: of some there are many. What can't be said at any time comes before what can.
+        situated = [each for each in found if not each.always] if self.rng.random() < _SITUATED else []
+        if not situated and self.rng.random() < _GARBLED:
+            situated = [each for each in found if each.garble is not None]
+        why = self.rng.choice(sorted({each.why for each in situated or found}))
+        one = self.rng.choice([each for each in found if each.why == why])
+        if one.settled is not None:
+            ident, subscription, message = one.settled
+            await self.say("ACK", {"id": ident})
+            self.model.settle("ACK", subscription, message)
+        await self._be_safe()
+        self.said.append(f"{one.command} {dict(one.headers)}, which makes no sense ({why})")
+        connection, patience = self._connection, float(self._options["op_timeout"])
+        refusing = asyncio.ensure_future(connection.request(
+            one.command, one.headers, one.body, patience, gap=int(one.gap), garble=one.garble))
+        await asyncio.sleep(0)
+        if self.rng.random() < 0.4:  # what follows has no effect either, so nothing of it ever comes
+            self._tell("SEND", {"destination": about.queue}, b"behind what makes no sense")
+        try:
+            await refusing
+        except (Rejected, ConnectionBroken) as end:
+            if not isinstance(end, Rejected) and not connection.refused:
+                raise
+            if self._settings.reliable and connection.unnamed and one.named:
+                raise Mismatch(f"the refusal of {why} does not name its receipt") from None
+            self.surface.use(*one.items)
+            await self._come_back()
+            return
+        raise Mismatch(f"{why} was confirmed")
+
+    async def _take_automatically(self) -> None:
+        if self._may_subscribe():
+            await self._automatic.take()
+
+    async def _be_taken_over(self) -> None:
+        """Somebody takes up the connection as well, and it has to be taken back."""
+        twin = self._connection.twin()
+        self.said.append("taken over")
+        try:
+            await twin.open(float(self._options["open_timeout"]))
+            self.surface.use("taken-over")
+        except ConnectionBroken:
+            self.said[-1] += ", in vain"
+        finally:
+            await twin.abort()
+
+    async def _be_slow(self) -> None:
+        """Read nothing for a while: what is sent waits in the network, and beyond that in the broker."""
+        if self._limits.max_body < (_LARGE + 1) * 1000:
+            return
+        box = self.model.queue(f"{self.mine}.slow")
+        for _ in range(self.rng.choice(_BURSTS) - len(box.ready)):
+            self._numbers += 1
+            body = b"%d\n" % self._numbers + self.rng.randbytes(1000) * _LARGE
+            await self.say("SEND", {"destination": f"/queue/{box.name}", "content-type": "text/plain"}, body)
+            self.model.send(f"/queue/{box.name}", {"content-type": "text/plain"}, body)
+        self._connection.rest(self.rng.choice((0.2, 0.5, 3.0)))
+        self.said.append("reading nothing")
+        if not box.subscriptions and self._may_subscribe():
+            await self._take_from(box, max(_BURSTS))
+        self.surface.use("slow-reader")
+
+    async def _overflowed(self) -> None:
+        """Transient subscriptions that hold too much end their connection; those that do not, don't."""
+        if self.model.overflows():
+            self.said.append("more for transient subscriptions than they may hold")
+            await self._be_safe()
+            if not await self._connection.ended(float(self._options["op_timeout"])):
+                await self.say("RECOVER", {})
+                raise Mismatch("a connection goes on whose subscriptions hold more than they may")
+            self.surface.use("transient-overflow")
+            await self._come_back()
+        elif self._connection.over and _TOO_MUCH.search(str(self._connection.broken)):
+            raise Mismatch("a connection was ended whose subscriptions hold no more than they may")
+
+    # Somebody else.
+
+    async def _visit(self) -> None:
+        """Another login does something; of what it sends the model knows then."""
+        self.said.append("visit")
+        what = await self._while_here(self._visitor.visit)
+        self.said[-1] = f"visit: {what}"
+        self.surface.use(*([] if what == NOBODY else ["other-logins"]))
+
+    async def _while_here(self, visit: Callable[[], Awaitable[str]]) -> str:
+        """What another connection does while this one is there: where it is not any more, the broker has given back
+        what this one had, and nobody knows when."""
+        if self._connection.over:
+            return NOBODY
+        try:
+            what = await visit()
+        except Mismatch:
+            await self._be_there()
+            raise
+        except NotSent as error:  # what was said before it is done
+            raise ConnectionBroken(str(error)) from None
+        if what != NOBODY:
+            await self._be_there()
+        return what
+
+    async def _be_there(self) -> None:
+        """Raises ConnectionBroken, or TimeoutError, where nobody listens to this connection any more."""
+        if self.model.overflows():
+            return  # then it ends, which is looked at next
+        try:
+            if self._counts:
+                await self.request("RECOVER", {})
+            else:  # that is known where there are branches only
+                await self.request("BEGIN", {"transaction": "here"})
+                await self.request("ABORT", {"transaction": "here"})
+        except (NotSent, Rejected) as error:
+            raise ConnectionBroken(str(error)) from None
+
+    async def _have_company(self) -> None:
+        """Another connection of this login does something."""
+        await self._be_safe()
+        self._look()
+        self.said.append("company")
+        what = await self._while_here(self._companion.visit)
+        self.said[-1] = f"company: {what}"
+        self.surface.use(*([] if what == NOBODY else ["other-connections"]))
+
+    def ended(self, xid: str) -> None:
+        """A branch's end was confirmed just now."""
+        self._ended[xid] = asyncio.get_running_loop().time()
+
+    async def close(self) -> None:
+        """Disconnect, the other login, too."""
+        await self._visitor.leave()
+        await super().close()
+
+    async def leave(self) -> None:
+        """Give both connections up without a word."""
+        await self._visitor.leave()
+        await super().leave()
+
+    # The end.
+
+    async def _settle_all(self) -> None:
+        """End what is begun, then take all that is there: nothing is missing, and nothing else comes."""
+        model = self.model
+        self._look()
+        for transaction in list(model.transactions.values()):
+            await self.say("ABORT", {"transaction": transaction.name})
+            model.abort(transaction.name)
+        for xid in list(model.prepared):
+            await self._end_branch(xid, ABORTED if self.rng.random() < 0.5 else COMMITTED)
+            await self._overflowed()
+        boxes = list(model.waiting())
+        while boxes:
+            box = boxes.pop(0)
+            if not self._may_subscribe():
+                await self._take_all()
+                for one in list(model.subscriptions.values()):
+                    await self._end_subscription(one, delete=False)
+            if box.subscriptions:
+                continue
+            try:
+                await self._take_from(box)
+            except Full as full:
+                if box.ready:
+                    raise Mismatch(f"SUBSCRIBE to what is there was refused ({full})") from None
+                await self._come_back()  # it may never have come into being; the others are free again
+                boxes = [each for each in model.waiting() if each in boxes or each.ready]
+        await self._take_all()
+        message = await self.poll()
+        if message is not None:
+            self.compare(message)
+        if self._counts:
+            await self._end_what_others_left()
+        if self._settings.reliable:
+            await self._leave_for_good()
+
+    async def _leave_for_good(self) -> None:
+        """DISCONNECT, which is confirmed over a connection that outlives a failure."""
+        await self._be_safe()
+        try:
+            await self.request("DISCONNECT", {})
+        except Rejected as error:
+            raise Mismatch(f"DISCONNECT was refused ({error})") from None
+        except (ConnectionBroken, TimeoutError) as error:
+            if not await self._companion.is_heard():
+                raise
+            raise Mismatch(f"DISCONNECT was not confirmed ({error})") from None
+        await self._come_back()
+
+    async def _take_all(self) -> None:
+        """Take all that comes, until nothing does."""
+        model = self.model
+        while any(each.unacknowledged for each in model.subscriptions.values()):
+            await self._await_one()
+            for one in self._held():
+                await self.say("ACK", {"id": one.ident})
+                model.settle("ACK", one.subscription, one.message)
+                self._look()
+                break
+
+    async def _end_what_others_left(self) -> None:
+        """Former processes of this thread are gone, and nobody else would end the branches that they had prepared."""
+        theirs = f"{self.mine.partition('-')[0]}-"
+        answer = await self.say("RECOVER", {})
+        for xid in answer.get("x-xids", "").split():
+            if xid.startswith(theirs):
+                await self.say("ABORT", {"x-xid": xid})
+
+    async def _await_one(self) -> None:
+        """Wait for a message, if none has come and one is due; all is healed, so it has to come."""
+        loop = asyncio.get_running_loop()
+        until = loop.time() + float(self._options["drain_patience"])
+        self._look()
+        while not self._held():
+            message = await self.poll()
+            if message is not None:
+                self.compare(message)
+            elif loop.time() >= until:
+                await self.say("BEGIN", {"transaction": "is it there"})  # a broker that answers, and does not deliver
+                raise Mismatch("a message that was due did not come")
+
+    def _note(self, op: Op, what: str) -> None:
+        kind = what.partition(" (")[0]
+        begun = Op(INVOKE, OBSERVE, None, op.key, op.process)
+        self.note(begun, begun._replace(type=INFO, error=f"{NOT_AS_MODELLED}: {kind}", node=self.node))

@@ -1,0 +1,282 @@
+"""What an application uses in place of a connection: no operation fails because no broker serves.
+
+A message is confirmed by a broker, or it is in the local repository, on disk; either way ``send`` returns. While
+brokers serve, messages go to them directly. Those that could not are kept, and transferred as soon as one serves, in
+the order in which they were accepted; what is sent meanwhile goes behind them.
+
+**At least once.** Whatever was sent on a connection that ended before it was confirmed may or may not have arrived, and
+only the broker knows. A reliable connection of the reference broker is resumed on the next one, which discards what it
+has already. Where there is no such connection any more (it was closed, or this process was killed), the message is sent
+again: with the same ``x-message-id``, and with ``x-sent-again``, which tells the receiver that it may have come before.
+A copy without it was never sent before.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections import deque
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from itertools import islice
+
+from nodes.timeouts import within
+from workloads.reference.connection import ConnectionBroken, NotSent, Rejected
+from workloads.reference.durable.links import MESSAGE_ID, SENT_AGAIN, Link
+from workloads.reference.durable.repository import Repository, Stored
+
+logger = logging.getLogger("stormproof.durable")
+
+BEGUN, HANDED, WRITTEN, STORED, CONFIRMED, TRANSFERRED = (
+    "before anything", "handed to the connection", "written but not on disk", "in the repository", "confirmed",
+    "transferred but not noted",
+)  # fmt: skip
+"""Where a client may be killed."""
+STEPS = (BEGUN, HANDED, WRITTEN, STORED, CONFIRMED, TRANSFERRED)
+
+
+@dataclass(frozen=True)
+class Patience:
+    """Times in seconds, and how many messages are on their way at once.
+
+    ``confirm``: how long a message waits for its confirmation before it is put into the repository; ``attempt``: how
+    long one attempt to connect goes along the list of brokers; ``rest``: how long it waits after one that failed.
+    """
+
+    confirm: float = 0.3
+    attempt: float = 2.0
+    rest: float = 0.2
+    window: int = 16
+
+
+@dataclass(eq=False)
+class _Entry:
+    """A message in line.
+
+    ``stored``: it is in the repository. ``maybe``: a broker may have it. ``link``: on which it was handed over last.
+    ``outcome``: ends when it is confirmed or refused.
+    """
+
+    message: Stored
+    outcome: asyncio.Future[None]
+    stored: bool = False
+    maybe: bool = False
+    link: Link | None = None
+
+
+class DurableConnection:
+    """A connection for sending, under a ``name`` that is in the ids of its messages.
+
+    ``make_link`` makes a new way to the brokers. ``on_step`` is told where it is, and may raise to end it there.
+    ``forgets`` is a bug that can be switched on: the repository forgets a message when it is sent.
+    """
+
+    def __init__(self, name: str, repository: Repository, make_link: Callable[[], Link], patience: Patience,
+                 on_step: Callable[[str], None] = lambda step: None, forgets: bool = False) -> None:
+        """Raises OSError when the repository fails."""
+        self._forgets = forgets
+        self._name, self._repository, self._make_link, self._patience = name, repository, make_link, patience
+        self._step = on_step
+        self._line: deque[_Entry] = deque(
+            _Entry(message, _future(), stored=True, maybe=True) for _, message in sorted(repository.messages.items()))
+        self._session = repository.begin_session()
+        self._number = 0
+        self._link: Link | None = None
+        self._online = asyncio.Event()
+        self._online.set()
+        self._changed = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+        self._sending: dict[asyncio.Task[None], None] = {}
+        self.failure: Exception | None = None
+        """What has ended it, if anything did: the disk, most likely."""
+
+    def start(self) -> None:
+        """Begin to connect, in the background."""
+        self._task = asyncio.create_task(self._run(), name="durable connection")
+
+    async def send(self, queue: str, body: bytes, headers: Mapping[str, str] | None = None) -> bool:
+        """Send a message to a queue; True when a broker has confirmed it, False when it is in the repository.
+
+        Raises:
+            Rejected: the broker refuses it: it has no effect.
+            RepositoryFull: there is no room for it: it was not accepted.
+            OSError: the repository fails: the message may arrive, or not.
+        """
+        self._step(BEGUN)
+        self._demand_sound()
+        self._number += 1
+        entry = _Entry(Stored(self._session, self._number, queue, dict(headers or {}), body), _future())
+        self._repository.demand_room(entry.message)
+        direct = self.connected and not any(each.stored for each in self._line)
+        if not direct:
+            self._store(entry)
+        self._line.append(entry)
+        self._changed.set()
+        if direct:
+            await asyncio.wait([entry.outcome], timeout=self._patience.confirm)
+            if entry.outcome.done():
+                self._step(CONFIRMED)
+                entry.outcome.result()
+                return True
+            self._demand_sound()
+            self._store(entry)
+        return False
+
+    def _store(self, entry: _Entry) -> None:
+        self._repository.write(entry.message)
+        entry.stored = True
+        self._step(WRITTEN)
+        self._repository.sync()
+        self._step(STORED)
+
+    def _demand_sound(self) -> None:
+        if self.failure is not None:
+            raise OSError(f"the durable connection has failed: {self.failure}")
+
+    @property
+    def connected(self) -> bool:
+        """Whether a broker serves us now."""
+        return self._link is not None and self._link.connected
+
+    @property
+    def node(self) -> tuple[str, int] | None:
+        """Whom it talks to, or talked to last."""
+        return self._link.node if self._link is not None else None
+
+    @property
+    def waiting(self) -> int:
+        """Messages that were accepted and that no broker has confirmed yet."""
+        return len(self._line)
+
+    def take_refusals(self) -> list[tuple[Stored, str]]:
+        """Messages that a broker refused when they were in the repository already, with its reasons; told once."""
+        return self._repository.take_refusals()
+
+    async def transferred(self) -> None:
+        """Wait until every accepted message is confirmed, or refused.
+
+        Raises:
+            OSError: the repository has failed, or the connection is closed.
+        """
+        while self._line:
+            self._demand_sound()
+            if self._task is None or self._task.done():
+                raise OSError("the durable connection is closed")
+            await asyncio.wait([self._line[0].outcome, self._task], return_when=asyncio.FIRST_COMPLETED)
+
+    async def go_offline(self) -> None:
+        """Leave the broker, and come to none until ``go_online``."""
+        self._online.clear()
+        self._changed.set()
+        if self._link is not None:
+            await self._link.abort()
+
+    def go_online(self) -> None:
+        """Connect again."""
+        self._online.set()
+
+    async def close(self) -> None:
+        """End; what is in the repository stays there for the next connection of this name."""
+        tasks = [*self._sending] if self._task is None else [self._task, *self._sending]
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks)
+        if self._link is not None:
+            await self._link.abort()
+        self._repository.close()
+
+    async def _run(self) -> None:
+        try:
+            while self.failure is None:
+                await self._online.wait()
+                if await self._live() and self.failure is None:
+                    self._session, self._number = self._repository.begin_session(), 0
+                await asyncio.sleep(self._patience.rest)
+        except Exception as error:
+            self._fail(error)
+
+    async def _live(self) -> bool:
+        """Go on with a new link until it is over; whether anybody served on it."""
+        self._link = link = self._make_link()
+        try:
+            await link.open(self._patience.attempt)
+            await self._serve(link)
+        except ConnectionBroken:
+            return False
+        finally:
+            await link.abort()
+            if self._sending:
+                await asyncio.wait([*self._sending])
+        return True
+
+    async def _serve(self, link: Link) -> None:
+        """Hand over what is in line, in its order, until the link is over."""
+        while not link.over and self._online.is_set() and self.failure is None:
+            self._changed.clear()
+            for entry in list(islice(self._line, 2 * self._patience.window)):
+                if len(self._sending) >= self._patience.window:
+                    break
+                if entry.link is not link:
+                    entry.link = link
+                    task = asyncio.create_task(self._hand(link, entry), name="durable send")
+                    self._sending[task] = None
+                    task.add_done_callback(self._sent)
+            with contextlib.suppress(TimeoutError):
+                async with within(self._patience.rest):
+                    await self._changed.wait()
+
+    def _sent(self, task: asyncio.Task[None]) -> None:
+        del self._sending[task]
+        self._changed.set()
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self._fail(error)
+
+    async def _hand(self, link: Link, entry: _Entry) -> None:
+        """Send a message on a link; what becomes of it."""
+        message = entry.message
+        headers = {**message.headers, MESSAGE_ID: f"{self._name}/{message.session}/{message.number}"}
+        if entry.maybe:
+            headers[SENT_AGAIN] = str(self._session)
+        sending = asyncio.create_task(link.send(message.queue, headers, message.body), name="durable link")
+        try:
+            await asyncio.sleep(0)
+            self._step(HANDED)
+            if self._forgets and entry.stored:
+                self._repository.done(message)
+            await sending
+        except NotSent:
+            return
+        except ConnectionBroken:
+            entry.maybe = True
+            if self._forgets and entry.stored:
+                self._line.remove(entry)
+                entry.outcome.set_result(None)
+            return
+        except Rejected as error:
+            if entry.stored:
+                self._repository.refuse(message, str(error))
+                logger.warning("a broker refuses message %s, which is kept aside: %s", headers[MESSAGE_ID], error)
+                entry.outcome.set_result(None)
+            else:
+                entry.outcome.set_exception(error)
+                entry.outcome.exception()  # whoever sent it may have gone
+        else:
+            if entry.stored:
+                self._step(TRANSFERRED)
+                self._repository.done(message)
+            entry.outcome.set_result(None)
+        finally:
+            sending.cancel()
+        self._line.remove(entry)
+
+    def _fail(self, error: BaseException) -> None:
+        if self.failure is None:
+            self.failure = error if isinstance(error, Exception) else RuntimeError(str(error))
+            logger.warning("the durable connection %s ends: %s", self._name, error)
+        self._changed.set()
+
+
+def _future() -> asyncio.Future[None]:
+    return asyncio.get_running_loop().create_future()

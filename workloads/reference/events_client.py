@@ -1,0 +1,310 @@
+"""Clients of the workload ``events`` over STOMP: publishers of three kinds, and subscribers that listen."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections import deque
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Protocol
+
+from nodes.reference.engine.topics import TOPIC_MANAGER
+from nodes.stomp import Frame
+from nodes.timeouts import within
+from stormproof.backoff import Backoff
+from stormproof.contracts.cluster import NodeStatus
+from stormproof.operation import INVOKE, Op
+from workloads.event_names import (
+    COSTS,
+    FIRST_PORT,
+    NON_REPLICATED,
+    REPLICATED,
+    SINGLE,
+    classes,
+    link_cost,
+    links,
+    topic_name,
+)
+from workloads.messages import encode_body
+from workloads.reference.connection import Address, ConnectionBroken, NotSent, Rejected, Settings, StompConnection
+from workloads.reference.pushed_events import PushedEvents
+from workloads.reference.stomp_client import StompCluster
+from workloads.reference.taking import NOT_AS_SENT, OBSERVE, value_of
+from workloads.surface import Surface, difference
+
+DONE_ALREADY = {"create": "topic-exists", "subscribe": "already-subscribed", "link": "link-exists"}
+_ONE = "one"
+"""The value of ``publisher_endpoints`` with which a proxy names one replica."""
+
+
+class EventCluster(StompCluster, Protocol):
+    """A cluster that tells how many events wait for each subscriber."""
+
+    async def statuses(self) -> Sequence[NodeStatus]:
+        """Ask all nodes at once, in node order."""
+        ...
+
+
+class EventClient:
+    """What publishers and subscribers share: requests to the topic manager, at whichever replica answers."""
+
+    def __init__(self, cluster: EventCluster, host: str, first: int, surface: Surface | None) -> None:
+        """``host`` is the client host it stands at; ``first`` the place in the list of replicas it begins with."""
+        options = cluster.test.options
+        self.cluster = cluster
+        self.options = options
+        addresses = list(cluster.client_addresses())
+        self.place = first % len(addresses)
+        self.addresses = addresses
+        self.host = cluster.backend.address(host)
+        self.names = dict(zip(addresses, cluster.node_names, strict=True))
+        self.op_timeout = float(options["op_timeout"])
+        self.surface = surface
+        self.unserved = False
+        self._noted: list[tuple[Op, Op]] = []
+
+    def notes(self, *, over: bool) -> list[tuple[Op, Op]]:
+        """As ``stormproof.contracts.client.Noting`` has it."""
+        noted, self._noted = self._noted, []
+        return noted
+
+    def address(self, key: int) -> tuple[str, str]:
+        """The topic, and the cost, that a key of what is published stands for."""
+        topics = int(self.options["topics"])
+        return f"/topic/{topic_name(key % topics)}", str(COSTS[key // topics])
+
+    async def open(self) -> None:
+        """Have the topics made.
+
+        Raises:
+            ConnectionBroken: no replica could say whether they are there.
+        """
+        for topic in range(int(self.options["topics"])):
+            await self.manage("create", {"topic": topic_name(topic)})
+
+    async def close(self) -> None:
+        """Disconnect."""
+
+    def connection(self, addresses: Sequence[Address]) -> StompConnection:
+        """A connection of one TCP connection's life to the first of these that lets us in."""
+        settings = Settings(
+            login=self.cluster.login, passcode=self.cluster.passcode, local_host=self.host, reliable=False,
+            heartbeat=float(self.options["client_heartbeat"]),
+        )  # fmt: skip
+        return StompConnection(addresses, settings)
+
+    async def manage(self, request: str, body: Mapping[str, Any]) -> Any:
+        """The answer to a request; what was so already counts as done.
+
+        Raises:
+            ConnectionBroken: no answer, or an unknown outcome. NotSent: it can't be done.
+        """
+        rotated = self.addresses[self.place :] + self.addresses[: self.place]
+        connection = self.connection(rotated)
+        await connection.open(float(self.options["open_timeout"]))
+        try:
+            headers = {"destination": TOPIC_MANAGER, "x-request": request, "content-type": "application/json"}
+            answer = await connection.request("SEND", headers, json.dumps(body).encode(), self.op_timeout)
+        except (TimeoutError, NotSent, Rejected) as error:
+            self.place = (self.place + 1) % len(self.addresses)  # a replica that is inactive keeps us waiting
+            raise ConnectionBroken(str(error) or "no answer in time") from None
+        finally:
+            await connection.abort()
+        word = answer.get("x-error")
+        if word == "unknown":
+            raise ConnectionBroken("unknown outcome")
+        if word is not None and word != DONE_ALREADY.get(request):
+            raise NotSent(word)
+        return json.loads(answer.get("x-answer", "null"))
+
+
+class Publisher(EventClient):
+    """A publisher with a proxy of its kind.
+
+    ``replicated``: has all endpoints, stays on one replica, and goes on at another without notice where the event may
+    be sent again, because it never left. Where proxies have one endpoint (``publisher_endpoints``), it has what the
+    replica gives it, and is like the next. ``non-replicated``: points at the one replica that it was got from, and asks
+    for another when that fails. ``single-endpoint``: was configured with one endpoint, and knows no other.
+    """
+
+    def __init__(self, cluster: EventCluster, host: str, first: int, kind: str,
+                 surface: Surface | None = None) -> None:
+        super().__init__(cluster, host, first, surface)
+        self._kind, self._operation = kind, "non-replicated-publisher"
+        self._backoff = Backoff(cluster.test.rng(f"pause/publisher/{first}"))
+        self._proxy: StompConnection | None = None
+        self._endpoint: Address | None = None
+        if kind == REPLICATED and self.options.get("publisher_endpoints") == _ONE:
+            self._kind, self._operation = NON_REPLICATED, "publisher"
+
+    async def invoke(self, op: Op) -> Op:
+        """``publish``."""
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + self.op_timeout
+        self._backoff.served()
+        while True:
+            begun, self.unserved = loop.time(), True
+            try:
+                done = await self._publish(op, deadline - loop.time())
+                self.unserved = False
+            except NotSent as error:
+                # Never sent: the run time of a replicated publisher tries again by itself.
+                again = max(begun + self._backoff.failed(), loop.time())
+                if self._kind == REPLICATED and again + 0.1 < deadline:
+                    await asyncio.sleep(again - loop.time())
+                    continue
+                done = op.fail(f"not sent: {error}")
+            except ConnectionBroken as error:
+                done = op.info(f"connection broken: {error}")
+            except Rejected as error:
+                done = op.fail(f"refused: {error}")
+            except TimeoutError:
+                done = op.info("no receipt in time")
+            peer = self._proxy.peer if self._proxy is not None else None
+            return done._replace(node=self.names.get(peer) if peer is not None else None)
+
+    async def close(self) -> None:
+        """Disconnect."""
+        if self._proxy is not None:
+            await self._proxy.close()
+
+    async def _publish(self, op: Op, left: float) -> Op:
+        proxy = await self._bound(left)
+        headers, body = {"destination": f"/topic/{topic_name(op.key or 0)}"}, encode_body(op.value)
+        headers["content-type"] = "text/plain"
+        if self.surface is not None:
+            content = self.surface.content(op.value)
+            headers["destination"], headers["x-cost"] = self.address(op.key or 0)
+            headers, body = {**headers, **content.headers}, content.body
+            self.surface.use("icestorm-cost", *content.items)
+        answer = await proxy.request("SEND", headers, body, max(left, 0.05))
+        return op.fail(answer["x-error"]) if "x-error" in answer else op.ok()
+
+    async def _bound(self, left: float) -> StompConnection:
+        """The connection of the proxy, made anew when it has ended.
+
+        Raises:
+            NotSent: there is none to be had.
+        """
+        if self._proxy is not None and not self._proxy.over:
+            return self._proxy
+        if self._proxy is not None:
+            await self._proxy.abort()
+            self.place = (self.place + 1) % len(self.addresses) if self._kind == REPLICATED else self.place
+        try:
+            self._proxy = self.connection(await self._endpoints())
+            await self._proxy.open(max(min(left, float(self.options["open_timeout"])), 0.05))
+        except ConnectionBroken as error:
+            self._endpoint = None  # that replica has failed: the next attempt asks for another proxy
+            raise NotSent(str(error)) from None
+        return self._proxy
+
+    async def _endpoints(self) -> list[Address]:
+        if self._kind == REPLICATED:
+            return self.addresses[self.place :] + self.addresses[: self.place]
+        if self._kind == SINGLE:
+            return [self.addresses[self.place]]
+        if self._endpoint is None:
+            (endpoint,) = await self.manage(self._operation, {"topic": topic_name(0)})
+            host, _, port = str(endpoint).rpartition(":")
+            self._endpoint = (host, int(port))
+        return [self._endpoint]
+
+
+class Listener(EventClient):
+    """A subscriber: replicas connect to it and push events, which it acknowledges as they come."""
+
+    def __init__(self, cluster: EventCluster, host: str, first: int, key: int,
+                 surface: Surface | None = None) -> None:
+        super().__init__(cluster, host, first, surface)
+        self._key = key
+        self._port = FIRST_PORT + key
+        self._pushed = PushedEvents(self._take)
+        self._events: deque[Frame] = deque()
+        self._arrived = asyncio.Event()
+        self._work, self._busy = float(self.options["work"]), asyncio.Lock()
+
+    async def open(self) -> None:
+        """Listen, and have the topics and their links made."""
+        try:
+            await self._pushed.open(self.host, self._port)
+        except OSError as error:
+            raise ConnectionBroken(f"can't listen on {self.host}:{self._port}: {error.strerror}") from None
+        await super().open()
+        for source, target in links(self.options):
+            cost = link_cost(self.cluster.test, source)
+            await self.manage("link", {"topic": topic_name(source), "target": topic_name(target), "cost": cost})
+
+    async def close(self) -> None:
+        """Stop listening."""
+        self._pushed.close()
+
+    async def invoke(self, op: Op) -> Op:
+        """``attach``, ``receive`` or ``drain``."""
+        if op.f == "attach":
+            return await self._attach(op)
+        event = await self._next() if op.f == "receive" else await self._drained()
+        if event is None:
+            return op.fail("empty")
+        value = value_of(event)
+        if self.surface is not None and isinstance(value, tuple):
+            self._compare(op, value, event, self.surface)
+        return op.ok(value, node=event.headers.get("x-replica"))
+
+    def _compare(self, op: Op, value: tuple[int, int], event: Frame, surface: Surface) -> None:
+        """Note what of an event is not as it was published."""
+        keys = int(self.options["topics"]) * classes(self.options)
+        topic, cost = self.address(value[1] % keys)
+        content = surface.content(value)
+        if found := difference(replace(content, headers={**content.headers, "x-cost": cost}), topic, event):
+            begun = Op(INVOKE, OBSERVE, value, op.key, op.process)
+            done = begun.info(f"{NOT_AS_SENT}: {found}", node=event.headers.get("x-replica"))
+            self._noted.append((begun, done))
+
+    async def _attach(self, op: Op) -> Op:
+        options = self.options
+        body = {"topic": topic_name(self._key % int(options["topics"])), "subscriber": f"s{self._key}",
+                "endpoint": f"{self.host}:{self._port}", "retryCount": int(options["retry_count"]),
+                "reliability": options["reliability"]}  # fmt: skip
+        self.unserved = True
+        try:
+            await self.manage("subscribe", body)
+            self.unserved = False
+        except NotSent as error:
+            return op.fail(str(error))
+        except ConnectionBroken as error:
+            # The listener stays: events may come already.
+            return op.fail(f"unknown, to be asked again: {error}")
+        return op.ok()
+
+    async def _next(self) -> Frame | None:
+        if not self._events:
+            self._arrived.clear()
+            try:
+                async with within(float(self.options["poll"])):
+                    await self._arrived.wait()
+            except TimeoutError:
+                return None
+        return self._events.popleft()
+
+    async def _drained(self) -> Frame | None:
+        """The next event; None when no replica has any left, or none came though there was time."""
+        loop = asyncio.get_running_loop()
+        patience = loop.time() + float(self.options["drain_patience"])
+        while True:
+            if event := await self._next():
+                return event
+            details = [status.detail or {} for status in await self.cluster.statuses()]
+            waiting = sum(detail.get("waiting", {}).get(f"s{self._key}", 1) for detail in details)
+            if not self._events and (waiting == 0 or loop.time() >= patience):
+                return None
+
+    async def _take(self, event: Frame) -> bool:
+        """An event that a replica pushes is acknowledged once it is in our hands."""
+        if self._work:
+            async with self._busy:
+                await asyncio.sleep(self._work)
+        self._events.append(event)
+        self._arrived.set()
+        return True

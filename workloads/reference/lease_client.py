@@ -1,0 +1,41 @@
+"""A client of a lease that is a key of a last-value queue, over STOMP."""
+
+from __future__ import annotations
+
+from stormproof.operation import Op
+from workloads.lease_client import KEY, Lease
+from workloads.lock_client import Updates
+from workloads.reference.connection import ConnectionBroken, NotSent
+from workloads.reference.register_client import RegisterClient
+from workloads.reference.stomp_client import StompCluster
+from workloads.register_client import UNTOLD, Seen
+
+
+class Untold(ConnectionBroken):
+    """The broker says that it has carried out what was asked, but not how that ended."""
+
+
+class LeaseClient(Lease, RegisterClient):
+    """A worker whose lease is a key of a last-value queue."""
+
+    def __init__(self, cluster: StompCluster, host: str, first: int, updates: Updates) -> None:
+        RegisterClient.__init__(self, cluster, host, first)
+        Lease.__init__(self, cluster.test.options, updates)
+
+    async def carry_out(self, op: Op) -> Op:
+        """``acquire``, ``update`` or ``release``."""
+        return await self.carry_out_lease(op)
+
+    async def look(self) -> Seen:
+        """What the key holds."""
+        try:
+            return await self.read(KEY)
+        except (TimeoutError, ConnectionBroken) as error:
+            raise NotSent(f"could not look: {error or 'no receipt in time'}") from None
+
+    async def swap(self, seen: Seen, value: int) -> Seen | None:
+        """By the version that was seen."""
+        told = await self.put(KEY, value, seen.version)
+        if told is None:
+            raise Untold(UNTOLD)
+        return self._seen[KEY] if told else None

@@ -1,0 +1,247 @@
+"""The clients of the workload ``offline-send``: producers on durable connections, consumers that read the marks."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from nodes.reference.bugs import REPOSITORY_FORGOTTEN
+from nodes.stomp import Frame
+from nodes.timeouts import within
+from stormproof.contracts.cluster import Cluster
+from stormproof.operation import Op
+from workloads.messages import decode_body, encode_body, queue_name
+from workloads.neutral_client import NeutralQueueClient
+from workloads.reference.connection import Rejected, StompConnection
+from workloads.reference.durable.connection import BEGUN, DurableConnection, Patience
+from workloads.reference.durable.links import SENT_AGAIN, Link, NeutralLink, StompLink
+from workloads.reference.durable.repository import Repository, RepositoryFull
+from workloads.reference.durable.storage import FileStorage, MemoryStorage, RepositoryError, Storage
+from workloads.reference.queue_client import QueueClient
+from workloads.reference.stomp_client import StompClient
+
+KEPT = "kept in the repository"
+"""Error of a send that was accepted though no broker had confirmed it."""
+AGAIN = "sent again"
+"""Error of a delivery whose message says that it may not be the first copy; the number of the connection follows."""
+NEW_CONNECTION = "new connection"
+"""Error of a delivery before which the consumer had lost its connection."""
+_NEUTRAL_MARK = b" again="
+
+logger = logging.getLogger("stormproof.client")
+
+
+class Killed(Exception):
+    """The client's process is dead."""
+
+
+class Disks:
+    """Where the clients of a run have their repositories: files, or memory where clients live under simulated time."""
+
+    def __init__(self, folder: Path | None) -> None:
+        """``folder`` for files, None for memory."""
+        self._folder = folder
+        self._memory: dict[int, MemoryStorage] = {}
+
+    def open(self, thread: int) -> Storage:
+        """The storage of a thread's client, as the one before has left it. Raises RepositoryError."""
+        if self._folder is not None:
+            return FileStorage(self._folder / f"client{thread}")
+        return self._memory.setdefault(thread, MemoryStorage(f"client{thread}"))
+
+    def crash(self, thread: int, storage: Storage, rng: random.Random) -> None:
+        """The thread's client is killed; in memory, its machine loses power too."""
+        if isinstance(storage, MemoryStorage):
+            self._memory[thread] = storage.crash(rng)
+        else:
+            storage.close()
+
+    def release(self, thread: int, storage: Storage) -> None:
+        """The thread's client has ended in order."""
+        if isinstance(storage, MemoryStorage):
+            self._memory[thread] = fresh = MemoryStorage(storage.name)
+            fresh.replace(storage.read())
+        storage.close()
+
+
+class Doom:
+    """When a client is killed: at the given step of its send number ``sends``, or the first time after that it comes
+    there."""
+
+    def __init__(self, sends: int, step: str, kill: Callable[[], None]) -> None:
+        self._left, self._at, self._kill = sends, step, kill
+        self.dead = False
+
+    def step(self, step: str) -> None:
+        """The client comes to a step. Raises Killed."""
+        if self.dead:
+            raise Killed(step)
+        if step == BEGUN:
+            self._left -= 1
+        if self._left <= 0 and step == self._at:
+            self.dead = True
+            self._kill()
+            raise Killed(step)
+
+    def lift(self) -> None:
+        """It is not killed any more."""
+        self._at = ""
+
+
+class OfflineProducer(StompClient):
+    """A producer on a durable connection, which is killed at some step of one of its sends, or never."""
+
+    def __init__(self, cluster: Cluster, host: str, thread: int, disks: Disks, doom: tuple[int, str] | None,
+                 rng: random.Random) -> None:
+        super().__init__(cluster, host, thread)
+        self._name = f"client{thread}"
+        self._thread, self._disks, self._rng = thread, disks, rng
+        self._neutral, self._queues = cluster, cluster.demands.queues
+        self._doom = Doom(*(doom or (0, "")), self._die)
+        self._storage: Storage | None = None
+        self._durable: DurableConnection | None = None
+
+    async def open(self) -> None:
+        """Open the repository, and begin to connect; no broker need be there.
+
+        Raises:
+            RepositoryError: the repository can't be used.
+            OSError: its disk fails.
+        """
+        options = self._options
+        try:
+            self._storage = storage = self._disks.open(self._thread)
+            repository = Repository(storage, options["repository_bytes"], options["repository_messages"])
+        except RepositoryError:
+            await asyncio.sleep(options["open_timeout"])  # only a person can mend that: there is no haste
+            raise
+        if repository.set_aside:
+            logger.info("%s: %d bytes of an unfinished end set aside", storage.name, repository.set_aside)
+        patience = Patience(options["confirm"], options["open_timeout"], options["rest"], options["window"])
+        self._durable = DurableConnection(self._name, repository, self._make_link, patience, self._doom.step,
+                                          REPOSITORY_FORGOTTEN in str(options.get("bug", "")).split(","))
+        self._durable.start()
+
+    def _make_link(self) -> Link:
+        if self._neutral.queue_connection() is not None:
+            return NeutralLink(self._addresses, self._neutral_connection, self._settings.local_host or "",
+                               self._options["op_timeout"], neutral_mark)
+        return StompLink(self._addresses, self._settings)
+
+    def _neutral_connection(self) -> Any:
+        return self._neutral.queue_connection()
+
+    def new_connection(self, undone: Any = ()) -> StompConnection:
+        """Never opened: the durable connection makes its own."""
+        return StompConnection(self._addresses, self._settings)
+
+    async def invoke(self, op: Op) -> Op:
+        """``enqueue``, ``offline``, ``online``, ``transfer``; or ``depth``."""
+        if op.f == "depth":
+            return await super().invoke(op)
+        durable = self._durable
+        if durable is None:
+            return op.info("the client was killed")
+        try:
+            done = await self._do(durable, op)
+        except (RepositoryFull, Rejected) as error:
+            done = op.fail(f"refused: {error}")
+        except Killed as error:
+            done = op.info(f"the client was killed: {error}")
+        except OSError as error:
+            done = op.info("the client was killed" if self._doom.dead else f"the repository failed: {error}")
+        if self._doom.dead or durable.failure is not None:
+            await self._end()
+        return done._replace(node=self._names.get(durable.node or ("", 0)))
+
+    async def _do(self, durable: DurableConnection, op: Op) -> Op:
+        if op.f == "enqueue":
+            key = op.key or 0
+            queue = self._queues[key] if key < len(self._queues) else queue_name(key)
+            confirmed = await durable.send(queue, encode_body(op.value), {"content-type": "text/plain"})
+            return op.ok() if confirmed else op.ok()._replace(error=KEPT)
+        if op.f == "offline":
+            await durable.go_offline()
+            return op.ok()
+        durable.go_online()
+        if op.f == "online":
+            return op.ok()
+        self._doom.lift()
+        try:
+            async with within(float(self._options["op_timeout"])):
+                await durable.transferred()
+        except TimeoutError:
+            return op.fail(f"{durable.waiting} messages are not transferred yet")
+        refused = durable.take_refusals()
+        return op.ok(len(refused))
+
+    async def flush(self) -> None:
+        """Transfer what is in the repository, as long as it takes; nothing to do for one that is dead."""
+        durable = self._durable
+        if durable is not None and not self._doom.dead:
+            self._doom.lift()
+            durable.go_online()
+            try:
+                await durable.transferred()
+            except OSError as error:
+                logger.warning("%s: not transferred: %s", self._name, error)
+
+    def _die(self) -> None:
+        if self._storage is not None:
+            self._disks.crash(self._thread, self._storage, self._rng)
+            self._storage = None
+
+    async def close(self) -> None:
+        """End; what is left stays in the repository."""
+        await self._end()
+
+    async def _end(self) -> None:
+        durable, self._durable = self._durable, None
+        storage, self._storage = self._storage, None
+        if durable is not None:
+            await durable.close()
+        if storage is not None:
+            self._disks.release(self._thread, storage)
+
+
+class OfflineConsumer(QueueClient):
+    """A consumer that notes which copies say that they may not be the first."""
+
+    _renewed = False
+
+    def reset(self) -> None:
+        """The connection was lost."""
+        super().reset()
+        self._renewed = True
+
+    async def acknowledge(self, op: Op, message: Frame, waited: str) -> Op:
+        """Acknowledge what was taken, with its marks."""
+        done = await super().acknowledge(op, message, waited)
+        marks = [AGAIN + " " + message.headers[SENT_AGAIN]] if SENT_AGAIN in message.headers else []
+        marks += [NEW_CONNECTION] if self._renewed else []
+        self._renewed = False
+        return with_marks(done, marks)
+
+
+class NeutralConsumer(NeutralQueueClient):
+    """The same for a broker of any kind, whose messages carry the mark in their bodies."""
+
+    def read(self, body: bytes) -> tuple[Any, str | None]:
+        """The message, and its mark."""
+        text, found, number = body.partition(_NEUTRAL_MARK)
+        return decode_body(text), f"{AGAIN} {int(number)}" if found and number.isdigit() else None
+
+
+def neutral_mark(headers: Mapping[str, str], body: bytes) -> bytes:
+    """A body that carries the mark of a copy that may not be the first."""
+    return body + _NEUTRAL_MARK + headers[SENT_AGAIN].encode() if SENT_AGAIN in headers else body
+
+
+def with_marks(done: Op, marks: list[str]) -> Op:
+    """An operation whose error tells these, too."""
+    return done._replace(error=", ".join([*([done.error] if done.error else []), *marks])) if marks else done
+

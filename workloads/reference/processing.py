@@ -1,0 +1,136 @@
+"""Workload ``processing``: a client inside the broker consumes, computes and produces (HA Joram, 1.2).
+
+Producers send to ``in.K``; the broker's collocated client number K takes from there and sends what it computes to
+``out.K``, from where consumers take. In the history this is one queue K, and its messages are the originals: what comes
+out names the message that it was computed from. What is promised depends on the quality of service.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from nodes.reference.engine.threads import PREFIX
+from nodes.reference.server.reaction import AT_MOST_ONCE, EXACTLY_ONCE, OUTPUT, PUSHED, QUALITIES, TAKING, compute
+from nodes.stomp import Frame
+from stormproof.contracts.client import Client
+from stormproof.contracts.cluster import Cluster
+from stormproof.contracts.demands import Demands, Reaction
+from stormproof.contracts.option import Option
+from stormproof.operation import Op
+from workloads.draws import PROCESSING as DRAWS
+from workloads.messages import decode_body
+from workloads.queue import QueueWorkload
+from workloads.reference.queue_client import QueueClient
+from workloads.reference.stomp_client import StompCluster, SubCluster, acknowledge
+from workloads.surface import SURFACE
+
+SAME_COPY = "same copy"
+"""What the error of a completion says when the very copy that it took had been delivered before."""
+
+_QUIET = 4
+"""Polls in a row that must find everything empty: a reaction may have taken its message and not yet sent."""
+
+
+class Outputs:
+    """Which copies of messages have come out so far; all consumers share it."""
+
+    def __init__(self) -> None:
+        self._known: set[tuple[str, str]] = set()
+
+    def came_before(self, message: Frame) -> bool:
+        """Whether this is a redelivery; whatever another reaction made, or the broker has doubled, is none."""
+        copy = message.headers.get("message-id", ""), message.headers.get(OUTPUT, "")
+        if copy in self._known:
+            return True
+        self._known.add(copy)
+        return False
+
+
+def origin_of(body: bytes) -> Any:
+    """The message that an output was computed from; the text of a body that no reaction computes."""
+    original = body.partition(b" ")[0]
+    return decode_body(original if compute(original) == body else body[:100] + b"?")
+
+
+class ReactionView(SubCluster):
+    """The cluster, with what is on its way in and out of a reaction counted as one queue."""
+
+    async def depths(self) -> dict[str, int] | None:
+        """By number of the client: what waits for it, and what it has made of that."""
+        depths = await self._cluster.depths()
+        if depths is None:
+            return None
+        numbers = range(int(self.test.options["queues"]))
+        return {f"q{number}": depths.get(_waiting(self.test.options, number), 0) + depths.get(f"out.{number}", 0)
+                for number in numbers}
+
+
+def _waiting(options: Mapping[str, Any], number: int) -> str:
+    """The name under which the broker counts what waits for a collocated client."""
+    return f"in.{number}" if options["source"] == "queue" else f"durable:{PREFIX}r{number}:r{number}"
+
+
+class ProcessingClient(QueueClient):
+    """A producer for ``in.K``, or a consumer of ``out.K``."""
+
+    def __init__(self, cluster: StompCluster, host: str, first: int, outputs: Outputs) -> None:
+        super().__init__(ReactionView(cluster, cluster.node_names), host, first)
+        self._outputs = outputs
+
+    def target(self, key: int) -> str:
+        """Where the collocated client number ``key`` takes its messages from."""
+        return f"/{self._options['source']}/in.{key}"
+
+    def source(self, key: int) -> str:
+        """Where its outputs come from."""
+        return f"/queue/out.{key}"
+
+    async def acknowledge(self, op: Op, message: Frame, waited: str) -> Op:
+        """Acknowledge an output; the operation's value is the message that it was computed from."""
+        again = self._outputs.came_before(message)
+        done = await acknowledge(self, op, message, waited, origin_of)
+        return done._replace(error=f"{done.error}, {SAME_COPY}" if done.error else SAME_COPY) if again else done
+
+    async def await_drained(self, key: int) -> Frame | None:
+        """The next output; None when none is left, and none was under way for some time."""
+        for _ in range(_QUIET if self._options["quality"] == AT_MOST_ONCE else 1):
+            if message := await super().await_drained(key):
+                return message
+        return None
+
+
+class ProcessingWorkload(QueueWorkload):
+    """The queue workload with a client inside the broker between producers and consumers."""
+
+    name = "processing"
+    needs = ("queues", "processing")
+    draws = DRAWS
+    options = (
+        Option("quality", EXACTLY_ONCE, "when the client inside the broker acknowledges: before it reacts, after, or "
+               "in the same transaction (XA)", QUALITIES),
+        Option("source", "queue", "what it consumes: a queue, or a topic by a durable subscription",
+               ("queue", "topic")),
+        Option("taking", PUSHED, "how messages come to it: pushed, some ahead of its acknowledgements; or pulled, "
+               "one at a time", TAKING),
+        *(option for option in QueueWorkload.options if option is not SURFACE),  # it makes messages of its own
+    )
+
+    guarantees = ("lost", "phantom", "duplicated", "at-most-once", "depth")
+
+    def __init__(self) -> None:
+        self._outputs = Outputs()
+
+    @classmethod
+    def demands(cls, options: Mapping[str, Any]) -> Demands:
+        """A client inside the broker for each queue that goes in."""
+        reactions = tuple(
+            Reaction(f"r{number}", options["quality"], f"/{options['source']}/in.{number}", f"/queue/out.{number}",
+                     options["taking"])
+            for number in range(options["queues"])
+        )
+        return Demands(queues=tuple(f"out.{number}" for number in range(options["queues"])), reactions=reactions)
+
+    def client(self, cluster: Cluster, thread: int, host: str) -> Client:
+        """A client for one process of a thread; it tries the replica beside its host first."""
+        return ProcessingClient(cluster, host, thread, self._outputs)

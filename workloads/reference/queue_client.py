@@ -1,0 +1,149 @@
+"""The client of the queue workload: sends with a receipt, takes and acknowledges one message at a time."""
+
+from __future__ import annotations
+
+import json
+
+from nodes.stomp import Frame
+from stormproof.operation import Op
+from workloads.messages import destination, encode_body, queue_name
+from workloads.reference.connection import ConnectionBroken, Rejected
+from workloads.reference.routes import DECLARE, Routes
+from workloads.reference.stomp_client import StompClient, StompCluster, acknowledge
+from workloads.reference.taking import Taker, expect_refusal, value_of
+from workloads.surface import ABORTS, EXCHANGES, REFUSALS, SEND_TX, Surface
+
+_SENSELESS: tuple[tuple[str, dict[str, str], str], ...] = (
+    ("ACK", {"id": "999999999-1"}, "an id that awaits none"),
+    ("NACK", {"id": "none"}, "an id that awaits none"),
+    ("COMMIT", {"transaction": "never begun"}, "a transaction that was not begun"),
+    ("ABORT", {"transaction": "never begun"}, "a transaction that was not begun"),
+    ("SEND", {"destination": "/queue/"}, "a destination without a name"),
+    ("SEND", {}, "no destination"),
+    ("SUBSCRIBE", {"id": "9", "destination": "/queue/q0", "ack": "sometimes"}, "an unknown ack"),
+    ("SUBSCRIBE", {"id": "9", "destination": "/queue/q0", "x-prefetch": "0"}, "a window of none"),
+    ("UNSUBSCRIBE", {"id": "9"}, "an id that is no subscription"),
+    ("BEGIN", {}, "no name"),
+)
+"""Commands that a producer's connection can't have carried out."""
+
+
+class QueueClient(StompClient):
+    """One producer or consumer on one reliable connection.
+
+    A consumer subscribes to the one queue that it is asked to take from, with a window of one message; or in whatever
+    way its process draws, where there is a ``surface`` to be used.
+    """
+
+    def __init__(self, cluster: StompCluster, host: str, first: int, surface: Surface | None = None) -> None:
+        super().__init__(cluster, host, first)
+        self._subscribed = False
+        self.surface = surface
+        self._routes: Routes | None = None
+        if surface is not None:
+            self.manner = surface.manner(first)
+            if cluster.exchanges:
+                self._routes = Routes(self, self.manner, surface)
+            self._taker = Taker(self, self.manner, surface, lambda key, _: self.source(key))
+
+    def reset(self) -> None:
+        """The subscription went with its connection."""
+        self._subscribed = False
+        if self.surface is not None:
+            self._taker.reset()
+
+    def notes(self, *, over: bool) -> list[tuple[Op, Op]]:
+        """What was carried out besides."""
+        if over and self.surface is not None:
+            self._taker.leave()
+        return super().notes(over=over)
+
+    async def carry_out(self, op: Op) -> Op:
+        """``enqueue``, ``dequeue`` or ``drain``."""
+        if op.f == "enqueue":
+            if self.surface is not None and self.manner.will(REFUSALS, 0.01):
+                command, headers, why = self.manner.rng.choice(_SENSELESS)
+                return await expect_refusal(self, self.surface, op, command, headers, why)
+            if self.surface is not None and self.manner.will(SEND_TX, 0.2):
+                return await self._send_in_transaction(op, self.surface)
+            await self.send(op.key or 0, op.value)
+            return op.ok()
+        return await self.take(op)
+
+    def target(self, key: int) -> str:
+        """Where messages for queue number ``key`` are sent."""
+        return destination(key)
+
+    async def send(self, key: int, value: tuple[int, int], **headers: str) -> None:
+        """Send a message to a queue."""
+        about = {"destination": self.target(key), "content-type": "text/plain", **headers}
+        if self.surface is None:
+            await self.request("SEND", about, encode_body(value))
+            return
+        content = self.surface.content(value)
+        if self._routes is not None:
+            about["destination"] = await self._way(self._routes, key) or about["destination"]
+            if self.manner.will(EXCHANGES, 0.2):
+                about[DECLARE] = json.dumps({"qpid.replicate": "messages"})
+                self.surface.use("qpid-declare")
+        await self.request("SEND", {**about, **content.headers}, content.body)
+        self.surface.use("send", *content.items)
+
+    async def _way(self, routes: Routes, key: int) -> str | None:
+        """Where to send by an exchange, if so.
+
+        Raises:
+            Rejected: nothing was sent, whatever became of the way.
+        """
+        try:
+            return await routes.target(queue_name(key), key)
+        except (ConnectionBroken, TimeoutError) as error:
+            raise Rejected(f"no way by an exchange: {error or 'no answer in time'}") from None
+
+    async def _send_in_transaction(self, op: Op, surface: Surface) -> Op:
+        """Send by a transaction of its own, perhaps after one with something else that is aborted."""
+        try:
+            if self.manner.will(ABORTS, 0.5):
+                name = self.manner.transaction()
+                await self.request("BEGIN", {"transaction": name})
+                await self.request("SEND", {"destination": self.target(op.key or 0), "transaction": name}, b"aborted")
+                await self.request("ABORT", {"transaction": name})
+                surface.use("abort-of-sends")
+            name = self.manner.transaction()
+            await self.request("BEGIN", {"transaction": name})
+            await self.send(op.key or 0, op.value, transaction=name)
+            await self.manner.linger(0.25)
+        except (Rejected, ConnectionBroken, TimeoutError) as error:
+            # Nobody will commit it. The connection stays: what was confirmed early may have to be sent again on it.
+            return op.fail(f"not committed: {error or 'no receipt in time'}")
+        await self.request("COMMIT", {"transaction": name})
+        surface.use("send-in-transaction")
+        return op.ok()
+
+    async def take(self, op: Op) -> Op:
+        """Take a message from the operation's queue and acknowledge it."""
+        if self.surface is not None:
+            key = op.key or 0
+            await self._taker.move(op, {"destination": self.source(key)}, automatic=self._settings.reliable)
+            return await self._taker.take(op, lambda: self.await_drained(key) if op.f == "drain" else self.poll())
+        await self.subscribe(op.key or 0)
+        # What waits here since before this operation may have been given to somebody else meanwhile: the check
+        # of duplicates must not take its arrival for a delivery after that one's receipt.
+        waited = " (buffered)" if self._connection.messages else ""
+        message = await (self.await_drained(op.key or 0) if op.f == "drain" else self.poll())
+        return op.fail("empty") if message is None else await self.acknowledge(op, message, waited)
+
+    async def acknowledge(self, op: Op, message: Frame, waited: str) -> Op:
+        """Acknowledge what was taken; ``waited`` as in ``client.acknowledge``."""
+        return await acknowledge(self, op, message, waited, lambda _: value_of(message))
+
+    def source(self, key: int) -> str:
+        """Where messages of queue number ``key`` are taken from."""
+        return destination(key)
+
+    async def subscribe(self, key: int) -> None:
+        """Subscribe to a queue, once."""
+        if not self._subscribed:
+            headers = {"id": "0", "destination": self.source(key), "ack": "client-individual", "x-prefetch": "1"}
+            await self.request("SUBSCRIBE", headers)
+            self._subscribed = True

@@ -1,0 +1,84 @@
+"""Ways to a queue by exchanges, for brokers that have them: made by whoever first sends that way."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from nodes.reference.engine.topics import EXCHANGE_PREFIX, MANAGEMENT
+from workloads.reference.connection import ConnectionBroken
+from workloads.reference.stomp_client import StompClient
+from workloads.surface import EXCHANGES, Manner, Surface
+
+DECLARE = "x-declare"
+_KINDS = ("direct", "fanout", "topic")
+
+
+@dataclass(frozen=True)
+class Route:
+    """An exchange, the keys by which a queue is bound to it, and the key of what is sent to that queue."""
+
+    kind: str
+    exchange: str
+    bindings: Sequence[str]
+    key: str
+
+
+def route_to(kind: str, number: int) -> Route:
+    """The way to queue ``number`` by an exchange of that type: nobody else's messages come by it.
+
+    By the topic exchange two bindings select each message, which has to come once all the same.
+    """
+    if kind == "fanout":
+        return Route(kind, f"all-to-{number}", ("",), "whatever")
+    if kind == "direct":
+        return Route(kind, "to-one", (f"k{number}",), f"k{number}")
+    return Route(kind, "to-some", (f"*.{number}.x", f"q.{number}.>"), f"q.{number}.x")
+
+
+@dataclass
+class Routes:
+    """What one client has seen to: exchanges and bindings that were confirmed to it."""
+
+    client: StompClient
+    manner: Manner
+    surface: Surface
+    made: set[str] = field(default_factory=set)
+
+    async def target(self, queue: str, number: int) -> str | None:
+        """Where to send a message to a queue by an exchange; None: not by one this time.
+
+        Raises what ``StompConnection.request`` does; nothing was sent then.
+        """
+        if not self.manner.will(EXCHANGES, 0.3):
+            return None
+        route = route_to(self.manner.rng.choice(_KINDS), number)
+        if route.exchange + queue not in self.made:
+            wanted = [("create-queue", {"queue": queue}), ("create-exchange", {"exchange": route.exchange,
+                                                                              "type": route.kind})]
+            bindings = [("bind", self._binding(route, queue, key)) for key in route.bindings]
+            for request, body in (*wanted, *bindings):
+                if not await self._ask(request, body):
+                    return None
+            self.made.add(route.exchange + queue)
+        if route.kind == "direct" and self.manner.rng.random() < 0.1:  # the end of one binding is not that of another
+            other = self._binding(route, queue, "another")
+            if await self._ask("bind", other):
+                await self._ask("unbind", other)
+                self.surface.use("qpid-unbind")
+        self.surface.use(f"qpid-{route.kind}")
+        return f"{EXCHANGE_PREFIX}{route.exchange}/{route.key}"
+
+    @staticmethod
+    def _binding(route: Route, queue: str, key: str) -> dict[str, str]:
+        return {"exchange": route.exchange, "queue": queue, "key": key}
+
+    async def _ask(self, request: str, body: dict[str, str]) -> bool:
+        """Whether it is done, or was so already."""
+        headers = {"destination": MANAGEMENT, "x-request": request, "content-type": "application/json"}
+        answer = await self.client.request("SEND", headers, json.dumps(body).encode())
+        error = str(answer.get("x-error", ""))
+        if error == "unknown":
+            raise ConnectionBroken("unknown outcome")
+        return not error or error.endswith("-exists") or error.startswith("no-such-binding")

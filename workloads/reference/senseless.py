@@ -1,0 +1,225 @@
+"""Commands that a broker can't carry out now: it refuses each, does nothing of it, and ends the connection."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from nodes.reference.engine.topics import EXCHANGE_PREFIX
+from workloads.reference.broker_model import COMMITTED, BrokerModel, Limits, Message, Subscription, Transaction
+from workloads.reference.connection import Garble
+
+BEYOND = "beyond a limit"
+"""How what is wrong begins where it is one of ``Limits``."""
+_IN_USE = "SUBSCRIBE to what is in use"
+_NO_FRAMES = (f"{BEYOND}: a body", f"{BEYOND}: headers")
+"""What is wrong with bytes of which a broker makes no frame."""
+LONGEST, LONGEST_XID = 200, 128
+"""Characters of a name, and of an XID, at most."""
+_MUCH, _MANY = 1 << 16, 100
+"""Limits of as many bytes, or headers, are not gone beyond."""
+_GARBLES: tuple[tuple[str, Garble], ...] = (
+    ("an unknown command", lambda frame: frame.replace(b"SEND\n", b"SHOUT\n", 1)),
+    ("a header line without a colon", lambda frame: frame.replace(b"SEND\n", b"SEND\nx-none\n", 1)),
+    ("a header without a name", lambda frame: frame.replace(b"SEND\n", b"SEND\n:nameless\n", 1)),
+    ("an undefined escape", lambda frame: frame.replace(b"SEND\n", b"SEND\nx-tab:\\t\n", 1)),
+    ("a header that is not UTF-8", lambda frame: frame.replace(b"SEND\n", b"SEND\nx-latin:\xe9\n", 1)),
+    ("NUL in a header", lambda frame: frame.replace(b"SEND\n", b"SEND\nx-nul:\0\n", 1)),
+    ("a length that is no number", lambda frame: frame.replace(b"content-length:", b"content-length:x", 1)),
+    ("a body longer than it says", lambda frame: frame.replace(b"never", b"never again", 1)),
+)
+
+
+@dataclass(frozen=True)
+class Senseless:
+    """A command, and what is wrong with it (``why``).
+
+    ``always``: whatever the client has; ``gap``: its number leaves one out; ``garble``: what becomes of its bytes;
+    ``settled``: what has to be acknowledged first, by which id.
+    """
+
+    why: str
+    command: str
+    headers: Mapping[str, str]
+    always: bool = False
+    gap: bool = False
+    body: bytes = b""
+    garble: Garble | None = None
+    settled: tuple[str, Subscription, Message] | None = None
+
+    @property
+    def named(self) -> bool:
+        """Whether a broker can tell which receipt was asked for: it is a frame, though one that is wrong."""
+        return self.garble is None and self.why not in _NO_FRAMES
+
+    @property
+    def items(self) -> tuple[str, ...]:
+        """What of the surface it is."""
+        special = {_IN_USE: ("durable-in-use",), BEYOND: ("beyond-limits",)}.get(self.why.partition(":")[0], ())
+        malformed = ("malformed",) if self.garble is not None else ()
+        return ("refused-commands", *special, *malformed, *(("number-left-out",) if self.gap else ()))
+
+
+@dataclass(frozen=True)
+class About:
+    """Whose commands: ``mine`` begins the names of all that is the client's; ``ended`` are the ends of branches that
+    the broker remembers; ``branches``: it has topics and branches, else exchanges; ``reliable``: frames are numbered.
+    """
+
+    mine: str
+    model: BrokerModel
+    limits: Limits
+    ended: Mapping[str, str]
+    topics: tuple[str, ...]
+    branches: bool
+    reliable: bool
+
+    @property
+    def queue(self) -> str:
+        """A queue."""
+        return f"/queue/{self.mine}.a"
+
+    @property
+    def free(self) -> str:
+        """A queue from which nobody takes."""
+        return f"/queue/{self.mine}.free"
+
+
+def senseless(about: About) -> list[Senseless]:
+    """All that can't be carried out now."""
+    found = [*_always(about), *_malformed(about), *_of_subscriptions(about), *_of_transactions(about),
+             *_beyond_limits(about)]
+    if about.branches:
+        found += _of_branches(about)
+    if about.reliable:
+        found.append(Senseless("a frame whose number leaves one out", "SEND", {"destination": about.queue}, gap=True))
+    return found
+
+
+def _always(about: About) -> Iterator[Senseless]:
+    none = {"transaction": "never begun"}
+    commands: list[tuple[str, str, dict[str, str]]] = [
+        ("ACK of nothing", "ACK", {"id": "999999999-1"}),
+        ("NACK of nothing", "NACK", {"id": "none"}),
+        ("COMMIT of what was not begun", "COMMIT", none),
+        ("ABORT of what was not begun", "ABORT", none),
+        ("SEND in what was not begun", "SEND", {"destination": about.queue, **none}),
+        ("SEND to no name", "SEND", {"destination": "/queue/"}),
+        ("SEND to nowhere", "SEND", {}),
+        ("SUBSCRIBE with an unknown ack", "SUBSCRIBE", {"id": "9", "destination": about.queue, "ack": "sometimes"}),
+        ("SUBSCRIBE with no window", "SUBSCRIBE", {"id": "9", "destination": about.free, "x-prefetch": "0"}),
+        ("UNSUBSCRIBE of nothing", "UNSUBSCRIBE", {"id": "never"}),
+        ("BEGIN without a name", "BEGIN", {}),
+        ("BEGIN with a name that is too long", "BEGIN", {"transaction": "t" * (LONGEST + 1)}),
+        ("CONNECT again", "CONNECT", {"accept-version": "1.2"}),
+        ("ACK without an id", "ACK", {}),
+        ("SUBSCRIBE without an id", "SUBSCRIBE", {"destination": about.free}),
+        ("SUBSCRIBE with a window that is no number", "SUBSCRIBE",
+         {"id": "9", "destination": about.free, "x-prefetch": "1e3"}),
+        ("UNSUBSCRIBE without an id", "UNSUBSCRIBE", {}),
+        ("SUBSCRIBE to values", "SUBSCRIBE", {"id": "9", "destination": f"/last-value/{about.mine}"}),
+        ("READ of no key", "READ", {"destination": f"/last-value/{about.mine}"}),
+        *(("SEND to what is no name", "SEND", {"destination": destination}) for destination in (
+            f"{about.queue} and", "/queue/durable:guest:d", "/queue/last-value:v", f"/exchange/{about.mine}",
+            f"{about.queue}{'x' * (LONGEST + 1 - len(about.queue))}")),
+        *(("SEND of what is no value", "SEND", {"destination": f"/last-value/{about.mine}", **wrong}) for wrong in (
+            {}, {"x-key": "k", "x-expected": "any"}, {"x-key": "k" * (LONGEST + 1)},
+            {"x-key": "k", "transaction": "t"})),
+    ]
+    if about.branches:
+        topic = f"/topic/{about.mine}"
+        commands += [
+            ("COMMIT of an unknown XID", "COMMIT", {"x-xid": f"{about.mine}.never"}),
+            ("UNSUBSCRIBE of no durable one", "UNSUBSCRIBE", {"x-durable": f"{about.mine}-never"}),
+            ("PREPARE without a name", "PREPARE", {}),
+            ("COMMIT of two things", "COMMIT", {"transaction": "never begun", "x-xid": f"{about.mine}.never"}),
+            *(("SEND to what is no topic", "SEND", {"destination": destination})
+              for destination in (f"{topic}.*", f"{topic}.>", f"{topic}..a", f"{topic}.")),
+            *(("SUBSCRIBE to what is no pattern", "SUBSCRIBE", {"id": "9", "destination": destination})
+              for destination in (f"{topic}.>.a", f"{topic}..a", f"{topic}.a*")),
+            *(("SUBSCRIBE by what is no name", "SUBSCRIBE", {"id": "9", "destination": topic, "x-durable": name})
+              for name in ("a b", "a:b", "")),
+            ("SUBSCRIBE to a queue for good", "SUBSCRIBE", {"id": "9", "destination": about.free, "x-durable": "d"}),
+            *(("BEGIN with what is no XID", "BEGIN", {"transaction": "9", "x-xid": xid})
+              for xid in ("a b", "x" * (LONGEST_XID + 1), "")),
+        ]
+    else:
+        commands.append(("SEND to no exchange", "SEND", {"destination": f"{EXCHANGE_PREFIX}{about.mine}-none/k"}))
+    for why, command, headers in commands:
+        yield Senseless(why, command, headers, always=True)
+
+
+def _malformed(about: About) -> Iterator[Senseless]:
+    """Bytes that are no frame of STOMP 1.2."""
+    for why, garble in _GARBLES:
+        yield Senseless(f"a frame with {why}", "SEND", {"destination": about.queue}, always=True, body=b"never",
+                        garble=garble)
+
+
+def _of_subscriptions(about: About) -> Iterator[Senseless]:
+    for name, each in about.model.subscriptions.items():
+        yield Senseless("SUBSCRIBE again", "SUBSCRIBE", {"id": name, "destination": about.free})
+        if each.durable:
+            durable = {"destination": f"/topic/{each.box.pattern}", "x-durable": each.durable}
+            yield Senseless(_IN_USE, "SUBSCRIBE", {"id": "9", **durable})
+
+
+def _of_transactions(about: About) -> Iterator[Senseless]:
+    for name, each in about.model.transactions.items():
+        this = {"transaction": name}
+        yield Senseless("BEGIN again", "BEGIN", this)
+        for end in ("COMMIT", "PREPARE") if each.xid else ("COMMIT",):
+            for item in each.items:
+                if item.subscription is None or item.message is None:
+                    continue
+                ident = next((key for key, held in item.subscription.held.items() if held is item.message), None)
+                if ident is not None:
+                    yield Senseless(f"{end} of what was acknowledged meanwhile", end, this,
+                                    settled=(ident, item.subscription, item.message))
+
+
+def _of_branches(about: About) -> Iterator[Senseless]:
+    model = about.model
+    for xid, outcome in about.ended.items():
+        other = "ABORT" if outcome == COMMITTED else "COMMIT"
+        yield Senseless(f"{other} of what was {outcome}", other, {"x-xid": xid})
+        yield Senseless("BEGIN with an XID that has ended", "BEGIN", {"transaction": "9", "x-xid": xid})
+    for xid in model.prepared:
+        yield Senseless("BEGIN with an XID that is prepared", "BEGIN", {"transaction": "9", "x-xid": xid})
+    for each in model.transactions.values():
+        if each.xid:
+            yield Senseless("COMMIT of what is not prepared", "COMMIT", {"x-xid": each.xid})
+            yield Senseless("BEGIN with an XID that has begun", "BEGIN", {"transaction": "9", "x-xid": each.xid})
+        else:
+            yield Senseless("PREPARE of no branch", "PREPARE", {"transaction": each.name})
+
+
+def _beyond_limits(about: About) -> Iterator[Senseless]:
+    model, limits = about.model, about.limits
+    if len(model.transactions) >= limits.max_transactions:
+        yield Senseless(f"{BEYOND}: BEGIN", "BEGIN", {"transaction": "9"})
+    if len(model.subscriptions) >= limits.max_subscriptions:
+        yield Senseless(f"{BEYOND}: SUBSCRIBE", "SUBSCRIBE", {"id": "9", "destination": about.free})
+    for name, each in model.transactions.items():
+        this = {"transaction": name}
+        if len(each.items) >= limits.max_transaction_items:
+            yield Senseless(f"{BEYOND}: SEND in a transaction", "SEND", {"destination": about.queue, **this})
+        if limits.max_transaction_bytes < min(_MUCH, limits.max_body):
+            yield Senseless(f"{BEYOND}: bytes of a transaction", "SEND", {"destination": about.queue, **this},
+                            body=bytes(limits.max_transaction_bytes + 1))
+        if not may_end(about.model, about.limits, each):
+            for end in ("COMMIT", "PREPARE") if each.xid else ("COMMIT",):
+                yield Senseless(f"{BEYOND}: {end}", end, this)
+    if limits.max_body < _MUCH:
+        yield Senseless(f"{BEYOND}: a body", "SEND", {"destination": about.queue}, body=bytes(limits.max_body + 1))
+    if limits.max_headers < _MANY:
+        many = {f"x-{place}": "" for place in range(limits.max_headers)}
+        yield Senseless(f"{BEYOND}: headers", "SEND", {"destination": about.queue, **many})
+    for topic in about.topics if about.branches else ():
+        if model.fanout([topic]) > limits.max_fanout:
+            yield Senseless(f"{BEYOND}: SEND to a topic", "SEND", {"destination": topic})
+
+
+def may_end(model: BrokerModel, limits: Limits, transaction: Transaction) -> bool:
+    """Whether a transaction brings no more messages into being than one command may."""
+    return model.fanout(item.destination for item in transaction.items if item.kind == "SEND") <= limits.max_fanout

@@ -1,0 +1,92 @@
+"""Workload ``store-and-forward``: store and forward through local servers (HA Joram, 1.1.2).
+
+Producers send to a local server of their own, which is not replicated, confirms what it has stored, and forwards it
+to the HA server. Consumers take at the HA server, or at a server of their own as well (1.1.1), which the destination's
+server delivers to. An own server may be an HA server, too. What the queue workload promises is promised end to end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from stormproof.contracts.client import Client
+from stormproof.contracts.cluster import Cluster
+from stormproof.contracts.demands import Demands
+from stormproof.contracts.option import Option
+from stormproof.errors import UsageError
+from workloads.draws import STORE_AND_FORWARD as DRAWS
+from workloads.messages import destination
+from workloads.queue import QueueWorkload
+from workloads.reference.queue_client import QueueClient
+from workloads.reference.stomp_client import SubCluster
+
+HA_SERVER = 0
+"""Number of the server that has the queues: the first."""
+AT_HA_SERVER, AT_OWN_SERVER = "ha-server", "own-server"
+LOCAL, HA = "local", "ha"
+
+
+class RemoteClient(QueueClient):
+    """Sends to queues of the HA server, or consumes from them, through the server that it is connected to."""
+
+    def target(self, key: int) -> str:
+        """The queue, at the HA server."""
+        return f"/server/{HA_SERVER}{destination(key)}"
+
+    def source(self, key: int) -> str:
+        """The queue, at the HA server."""
+        return self.target(key)
+
+
+class StoreAndForwardWorkload(QueueWorkload):
+    """The queue workload with servers between producers, or all clients, and the HA server that has the queues."""
+
+    name = "store-and-forward"
+    needs = ("queues", "servers")
+    draws = DRAWS
+    options = (
+        Option("local_servers", 2, "servers, not replicated, that the producers send to; each is one node more"),
+        Option(
+            "own_servers",
+            LOCAL,
+            "what the producers send to: local_servers; or one more HA server, with replicas",
+            (LOCAL, HA),
+        ),
+        Option(
+            "consume_at",
+            AT_HA_SERVER,
+            "whom consumers connect to: the HA server that has the queues; or their own "
+            "server, to which that one delivers",
+            (AT_HA_SERVER, AT_OWN_SERVER),
+        ),
+        *QueueWorkload.options,
+    )
+
+    @classmethod
+    def concurrency(cls, options: Mapping[str, Any]) -> int:
+        """Number of client threads.
+
+        Raises:
+            UsageError: as the queue workload, or there is no local server.
+        """
+        if options["local_servers"] < 1:
+            raise UsageError("--set local_servers: at least 1; without any, it is the workload `queue`")
+        return super().concurrency(options)
+
+    @classmethod
+    def demands(cls, options: Mapping[str, Any]) -> Demands:
+        """The queues, and the servers beside the one that has them."""
+        if options["own_servers"] == HA:
+            return replace(super().demands(options), servers=2)
+        return replace(super().demands(options), local_servers=options["local_servers"])
+
+    def client(self, cluster: Cluster, thread: int, host: str) -> Client:
+        """A client of its own server; or a consumer at the HA server."""
+        ha_server, *own = cluster.servers
+        options, surface = cluster.test.options, self.surface_of(cluster.test)
+        if thread < options["producers"] or options["consume_at"] == AT_OWN_SERVER:
+            nodes = own[thread % len(own)]
+            return RemoteClient(SubCluster(cluster, nodes), host, thread if len(nodes) > 1 else 0, surface)
+        return QueueClient(SubCluster(cluster, ha_server), host, thread, surface)

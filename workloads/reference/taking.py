@@ -1,0 +1,308 @@
+"""A consumer that uses all that a broker offers consumers: modes of acknowledgement, windows, NACK, UNSUBSCRIBE,
+transactions; and tells what of its deliveries is not as it should be.
+
+What it saw beside the outcome of an operation it notes as operations of their own, ``observe``, whose error says what:
+
+* ``redeliveries N``: the MESSAGE that was delivered just before said so. One without it said none.
+* ``given back, redeliveries N``: a MESSAGE that it had, and gave back: no delivery.
+* ``not as sent: ...``: headers or body are not what its sender had put in.
+* ``not as subscribed: ...``: more than the window, a message of another subscription, or after UNSUBSCRIBE.
+* ``not refused: ...``: a command that makes no sense was confirmed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any
+
+from nodes.stomp import Frame
+from stormproof.operation import INFO, INVOKE, Op
+from workloads.messages import decode_body
+from workloads.reference.connection import ConnectionBroken, NotSent, Rejected
+from workloads.reference.stomp_client import StompClient
+from workloads.subscribers import GIVEN_BACK
+from workloads.surface import (
+    ABORTS,
+    ACK_TX,
+    AUTO,
+    CLIENT,
+    NACK,
+    NACK_TX,
+    REFUSALS,
+    SECOND,
+    UNSUBSCRIBE,
+    Manner,
+    Surface,
+    difference,
+    named,
+)
+
+OBSERVE = "observe"
+NOT_AS_SENT, NOT_AS_SUBSCRIBED, NOT_REFUSED = "not as sent", "not as subscribed", "not refused"
+_TROUBLE = (NotSent, Rejected, ConnectionBroken, TimeoutError)
+_MOST_AT_ONCE = 4
+_BUFFERED = " (buffered)"
+
+
+def value_of(message: Frame) -> Any:
+    """The (producer, sequence) that a message names; its text where it names none."""
+    return decode_body(named(message))
+
+
+class Taker:
+    """Takes for one process on one subscription at a time. ``destination`` tells what a message of a queue (topic) and
+    value names as its own; ``delivery`` is what a delivery is called in the history that comes with no operation."""
+
+    def __init__(self, client: StompClient, manner: Manner, surface: Surface,
+                 destination: Callable[[int, tuple[int, int]], str], delivery: str = "dequeue") -> None:
+        self.subscription: str | None = None
+        self._asked = False
+        """Whether there may be one: what comes from a queue may come before the receipt, or without it."""
+        self._second: str | None = None
+        """Another subscription of the same connection, of the same mode and window."""
+        self._destination = destination
+        self._delivery = delivery
+        self._client = client
+        self._manner = manner
+        self._surface = surface
+        self._last = Op(INVOKE, OBSERVE)
+
+    def reset(self) -> None:
+        """The subscription went with its connection, with what had come on it."""
+        self._tell_automatic(self._last)
+        self.subscription = self._second = None
+        self._asked = False
+
+    def leave(self) -> None:
+        """Nobody takes any more: what counts as acknowledged because it had come is told, and nothing more comes."""
+        if self._asked and self._manner.ack == AUTO:
+            self._client.connection.silence()
+            self._tell_automatic(self._last)
+
+    async def move(self, op: Op, headers: dict[str, str], *, automatic: bool) -> None:
+        """See to it that there is a subscription; now and then end it and make another. ``automatic``: whether it may
+        have ``ack:auto``."""
+        self._last = op
+        if self.subscription is not None and op.f != "drain" and self._manner.will(UNSUBSCRIBE, 0.04):
+            await self.unsubscribe(op, {})
+        if self.subscription is None:
+            self._asked = True
+            await self.subscribe(headers, automatic=automatic)
+            if self._manner.ack != AUTO and self._manner.will(SECOND, 0.3):
+                await self._subscribe_again(headers)
+
+    async def take(self, op: Op, wait: Callable[[], Awaitable[Frame | None]]) -> Op:
+        """Take one message (``wait`` gives it, or None), or several that are told as further operations, and
+        acknowledge them in some way."""
+        manner, client = self._manner, self._client
+        self._last = op
+        final = op.f == "drain"
+        waited = _BUFFERED if client.connection.messages else ""
+        message = await wait()
+        if message is None:
+            return op.fail("empty")
+        taken = [message]
+        if manner.ack != AUTO and (manner.ack == CLIENT or manner.will(ACK_TX, 0.3)):
+            while self._more_like(message) and len(taken) < _MOST_AT_ONCE and manner.rng.random() < 0.7:
+                taken.append(client.connection.messages.popleft())
+        self._look_at_window(op, taken)
+        for each in taken:
+            self._look(op, each)
+        if not final and self._may_give_back():
+            try:
+                if manner.will(NACK, 0.06):
+                    return await self._give_back(op, taken)
+                if len(taken) == 1 and manner.will(REFUSALS, 0.015):
+                    return await self._be_refused(op, message)
+            except _TROUBLE as error:
+                # The process ends, and its connection: else nobody would ever give back what it has.
+                return op.info(f"not known to be given back: {error or 'no receipt in time'}")
+        arrived = asyncio.get_running_loop().time()
+        if not final:
+            await manner.linger(0.08)
+        try:
+            await self._acknowledge(taken)
+        except _TROUBLE as error:
+            late = _BUFFERED if client.outdated(arrived) or len(taken) > 1 else waited
+            return self._delivered(op, taken, f"ack unconfirmed{late}: {error or 'no receipt in time'}")
+        return self._delivered(op, taken, "")
+
+    def _may_give_back(self) -> bool:
+        """Of a topic, what is given back must come before what came after it, which it can't when that is here."""
+        return self._manner.ack != AUTO and (self._delivery == "dequeue" or self._manner.window == 1)
+
+    async def subscribe(self, headers: dict[str, str], *, automatic: bool) -> None:
+        """SUBSCRIBE in a way that is drawn."""
+        manner = self._manner
+        name = manner.subscribe(automatic)
+        asked = {**headers, "id": name, "ack": manner.ack, "x-prefetch": str(manner.window)}
+        await self._client.request("SUBSCRIBE", asked)
+        self.subscription = name
+        self._asked = True
+        self._surface.use(f"ack-{manner.ack}", "window" if manner.window > 1 else "window-of-one")
+
+    async def _subscribe_again(self, headers: dict[str, str]) -> None:
+        name = f"{self.subscription}, too"
+        manner = self._manner
+        asked = {**headers, "id": name, "ack": manner.ack, "x-prefetch": str(manner.window)}
+        await self._client.request("SUBSCRIBE", asked)
+        self._second = name
+        self._surface.use("several-subscriptions")
+
+    def _more_like(self, message: Frame) -> bool:
+        """Whether the next message that has come is of the same subscription: an ACK may cover both."""
+        messages = self._client.connection.messages
+        return bool(messages) and messages[0].headers.get("subscription") == message.headers.get("subscription")
+
+    async def unsubscribe(self, op: Op, headers: dict[str, str]) -> None:
+        """End a subscription, of two the second; what came on it and was not taken goes back to its queue."""
+        assert self.subscription is not None
+        ended, messages = self._second or self.subscription, self._client.connection.messages
+        await self._client.request("UNSUBSCRIBE", {"id": ended, **headers})
+        self._tell_automatic(op)
+        left = [message for message in messages if message.headers.get("subscription") != ended]
+        held = len(messages) - len(left)
+        messages.clear()
+        messages.extend(left)
+        if self._second is None:
+            self.subscription = None
+            self._asked = False
+        self._second = None
+        self._surface.use("unsubscribe", *(["unsubscribe-unacknowledged"] if held else []))
+
+    async def _acknowledge(self, taken: Sequence[Frame]) -> None:
+        """Acknowledge what was taken, all of it with ``ack:client`` by its last.
+
+        Raises what ``StompConnection.request`` does: then nobody knows, of any of them.
+        """
+        manner, client = self._manner, self._client
+        if manner.ack == AUTO:
+            await client.request("RECEIVED", {})
+            return
+        named = taken[-1:] if manner.ack == CLIENT else taken
+        if len(taken) > len(named):
+            self._surface.use("ack-cumulative")
+        if not manner.will(ACK_TX, 0.25) and len(named) == 1:
+            await client.request("ACK", {"id": named[0].headers["ack"]})
+            return
+        if manner.will(ABORTS, 0.3):
+            nacks = manner.will(NACK_TX, 0.3)
+            await self._in_transaction("ABORT", "NACK" if nacks else "ACK", named)
+            self._surface.use("abort-of-nacks" if nacks else "abort-of-acks")
+        await self._in_transaction("COMMIT", "ACK", named)
+        self._surface.use("ack-in-transaction")
+
+    async def _in_transaction(self, end: str, command: str, messages: Sequence[Frame]) -> None:
+        name = self._manner.transaction()
+        await self._client.request("BEGIN", {"transaction": name})
+        for each in messages:
+            await self._client.request(command, {"id": each.headers["ack"], "transaction": name})
+        await self._manner.linger(0.1)
+        await self._client.request(end, {"transaction": name})
+
+    async def _give_back(self, op: Op, taken: Sequence[Frame]) -> Op:
+        """NACK: the messages were seen, and are for somebody else, or for us again."""
+        manner, client = self._manner, self._client
+        named = taken[-1:] if manner.ack == CLIENT else taken
+        for each in taken:
+            self._note(op, value_of(each), f"given back, redeliveries {_redeliveries(each)}")
+        if manner.will(NACK_TX, 0.4):
+            await self._in_transaction("COMMIT", "NACK", named)
+            self._surface.use("nack-in-transaction")
+        else:
+            for each in named:
+                await client.request("NACK", {"id": each.headers["ack"]})
+        self._surface.use("nack", *(["nack-cumulative"] if len(taken) > len(named) else []))
+        return op.fail(GIVEN_BACK)
+
+    async def _be_refused(self, op: Op, message: Frame) -> Op:
+        """A transaction that acknowledges one message twice: nothing of it takes effect, and the connection ends."""
+        self._note(op, value_of(message), f"given back, redeliveries {_redeliveries(message)}")
+        name, request = self._manner.transaction(), self._client.request
+        await request("BEGIN", {"transaction": name})
+        if self._delivery == "dequeue":
+            about = {"destination": self._destination(op.key or 0, (0, 0)), "transaction": name}
+            await request("SEND", about, b"refused")
+        for _ in range(2):
+            await request("ACK", {"id": message.headers["ack"], "transaction": name})
+        return await expect_refusal(self._client, self._surface, op, "COMMIT", {"transaction": name}, "an ACK twice")
+
+    def _delivered(self, op: Op, taken: Sequence[Frame], error: str) -> Op:
+        """The operation's end, that of the first message; further ones are operations of their own, in order.
+
+        They come before what is told of a connection that was lost before: the same messages may have come on that.
+        """
+        first = taken[0]
+        place = 0
+        for each in taken:
+            value = value_of(each)
+            if each is not first:
+                begun = Op(INVOKE, op.f, None, op.key, op.process)
+                client_node = self._client.node
+                done = begun.info(error, value) if error else begun.ok(value)
+                self._client.note(begun, done._replace(node=client_node), place=place)
+                place += 1
+            if count := _redeliveries(each):
+                self._note(op, value, f"redeliveries {count}", place)
+                place += 1
+        return op.info(error, value_of(first)) if error else op.ok(value_of(first))
+
+    def _tell_automatic(self, op: Op) -> None:
+        """With ``ack:auto`` what has come may count as acknowledged, whether anybody took it or not."""
+        if not self._asked or self._manner.ack != AUTO:
+            return
+        messages = self._client.connection.messages
+        while messages:
+            message = messages.popleft()
+            f = op.f if op.f in (self._delivery, "drain") else self._delivery
+            begun = Op(INVOKE, f, None, op.key, op.process)
+            self._client.note(begun, begun.info(f"acknowledged when it came, never taken{_BUFFERED}",
+                                                value_of(message)))  # fmt: skip
+            if count := _redeliveries(message):
+                self._note(op, value_of(message), f"redeliveries {count}")
+
+    def _look_at_window(self, op: Op, taken: Sequence[Frame]) -> None:
+        its = taken[0].headers.get("subscription")
+        held = len(taken) + sum(each.headers.get("subscription") == its for each in self._client.connection.messages)
+        # With ack:auto all that has come counts as acknowledged with the next frame, taken or not.
+        if self._manner.ack != AUTO and held > self._manner.window:
+            self._note(op, None, f"{NOT_AS_SUBSCRIBED}: more than the window")
+
+    def compare(self, op: Op, message: Frame) -> None:
+        """Note what of a message's content is not as it was sent, for somebody who takes by himself."""
+        value = value_of(message)
+        if not isinstance(value, tuple):
+            return
+        if found := difference(self._surface.content(value), self._destination(op.key or 0, value), message):
+            self._note(op, value, f"{NOT_AS_SENT}: {found}")
+
+    def _look(self, op: Op, message: Frame) -> None:
+        """Note what of a message is not as it should be."""
+        value = value_of(message)
+        if message.headers.get("subscription", "") not in (self.subscription, self._second):
+            self._note(op, value, f"{NOT_AS_SUBSCRIBED}: of another subscription, or after its end")
+        self.compare(op, message)
+
+    def _note(self, op: Op, value: Any, error: str, place: int | None = None) -> None:
+        begun = Op(INVOKE, OBSERVE, value, op.key, op.process)
+        self._client.note(begun, begun._replace(type=INFO, error=error, node=self._client.node), place=place)
+
+
+async def expect_refusal(client: StompClient, surface: Surface, op: Op, command: str, headers: dict[str, str],
+                         why: str) -> Op:
+    """Send a command that makes no sense: it is to be refused, which ends the connection. Whatever comes of it, the
+    operation is one that did nothing."""
+    try:
+        await client.request(command, headers)
+    except Rejected:
+        surface.use("refused-commands")
+        return op.fail(GIVEN_BACK)
+    begun = Op(INVOKE, OBSERVE, None, op.key, op.process)
+    client.note(begun, begun._replace(type=INFO, error=f"{NOT_REFUSED}: {command} with {why}", node=client.node))
+    return op.fail(GIVEN_BACK)
+
+
+def _redeliveries(message: Frame) -> int:
+    text = message.headers.get("x-redeliveries", "0")
+    return int(text) if text.isdecimal() else 0

@@ -1,0 +1,175 @@
+"""The client of the topic workload: publishes with a receipt, or holds one subscription and takes what it pushes.
+
+Messages are taken from the connection's buffer one at a time and acknowledged before the next one, so the order of a
+process's completions is the order in which the broker pushed the messages.
+"""
+
+from __future__ import annotations
+
+from nodes.stomp import Frame
+from stormproof.operation import INVOKE, Op
+from workloads.messages import encode_body
+from workloads.reference.connection import ConnectionBroken, Rejected
+from workloads.reference.stomp_client import StompClient, StompCluster, acknowledge
+from workloads.reference.taking import Taker
+from workloads.subscribers import subscriptions
+from workloads.surface import SEND_TX, Surface
+
+TOPIC_PREFIX = "/topic/"
+
+
+def topic_name(topic: int) -> str:
+    """The name of a topic: even ones are ``t.a.N``, odd ones ``t.b.N``."""
+    return f"t.{'ab'[topic % 2]}.{topic}"
+
+
+def selects(pattern: str, name: str) -> bool:
+    """Whether a pattern selects a topic: ``*`` is any one level, ``>`` at the end is any further ones, one at least."""
+    first, _, pattern_rest = pattern.partition(".")
+    level, _, name_rest = name.partition(".")
+    if pattern == ">":
+        return True
+    if first not in ("*", level):
+        return False
+    if not pattern_rest or not name_rest:
+        return not pattern_rest and not name_rest
+    return selects(pattern_rest, name_rest)
+
+
+class TopicClient(StompClient):
+    """One producer or one subscriber. ``pattern`` is what its subscription selects, ``window`` how many messages the
+    broker may push ahead of the acknowledgements."""
+
+    def __init__(self, cluster: StompCluster, host: str, first: int, pattern: str,
+                 surface: Surface | None = None, latest: dict[int, int] | None = None) -> None:
+        """``latest`` is told which number the next subscription of a name has that was deleted."""
+        super().__init__(cluster, host, first)
+        self._latest = latest if latest is not None else {}
+        self.surface = surface
+        if surface is not None:
+            self.manner = surface.manner(first)
+            self._taker = Taker(self, self.manner, surface, self._destination, "receive")
+        self._pattern = pattern
+        self._subscription: str | None = None
+        self._asked = 0
+        self._transient = False
+
+    def reset(self) -> None:
+        """The subscription went with its connection.
+
+        Raises:
+            ConnectionBroken: it was transient: who subscribes again is another process.
+        """
+        self._subscription = None
+        if self.surface is not None:
+            self._taker.reset()
+        if self._transient:
+            raise ConnectionBroken("the subscription went with it")
+
+    def notes(self, *, over: bool) -> list[tuple[Op, Op]]:
+        """What was carried out besides."""
+        if over and self.surface is not None:
+            self._taker.leave()
+        return super().notes(over=over)
+
+    def _destination(self, key: int, value: tuple[int, int]) -> str:
+        """The topic to which a message was published: producers take turns over all."""
+        return f"{TOPIC_PREFIX}{topic_name(value[1] % int(self._options['topics']))}"
+
+    def place(self, key: int) -> str:
+        """The durable subscription's name in the broker's status."""
+        return f"durable:{self._cluster.login}:{self._name(key)}"
+
+    def _name(self, key: int) -> str:
+        return f"s{key % subscriptions(self._options)}"
+
+    async def carry_out(self, op: Op) -> Op:
+        """``publish``, ``listen``, ``attach``, ``receive``, ``drain``, ``detach``, ``delete``."""
+        key = op.key or 0
+        if op.f == "publish":
+            headers = {"destination": f"{TOPIC_PREFIX}{topic_name(key)}", "content-type": "text/plain"}
+            if self.surface is not None:
+                return await self._publish(op, headers, self.surface)
+            await self.request("SEND", headers, encode_body(op.value))
+        elif op.f == "listen":
+            self._transient = True
+            await self._subscribe({})
+        elif op.f == "attach":
+            await self._subscribe({"x-durable": self._name(key)})
+        elif op.f == "detach":
+            await self._unsubscribe({})
+        elif op.f == "delete":
+            if self._subscription is None:  # of a connection that is gone: the name alone says which
+                await self.request("UNSUBSCRIBE", {"x-durable": self._name(key)})
+            await self._unsubscribe({"x-durable": self._name(key)})
+            number = subscriptions(self._options)
+            self._latest[key % number] = key + number
+        else:
+            return await self._take(op)
+        return op.ok()
+
+    async def _publish(self, op: Op, headers: dict[str, str], surface: Surface) -> Op:
+        """Publish a content that is drawn, perhaps by a transaction of its own."""
+        content = surface.content(op.value)
+        headers |= content.headers
+        surface.use("publish", *content.items)
+        if not self.manner.will(SEND_TX, 0.2):
+            await self.request("SEND", headers, content.body)
+            return op.ok()
+        name = self.manner.transaction()
+        try:
+            await self.request("BEGIN", {"transaction": name})
+            await self.request("SEND", headers | {"transaction": name}, content.body)
+            await self.manner.linger(0.25)
+        except (Rejected, ConnectionBroken, TimeoutError) as error:
+            return op.fail(f"not committed: {error or 'no receipt in time'}")
+        await self.request("COMMIT", {"transaction": name})
+        surface.use("topic-in-transaction")
+        return op.ok()
+
+    async def _subscribe(self, headers: dict[str, str]) -> None:
+        if self._subscription is not None:
+            return
+        if self.surface is not None:
+            headers |= {"destination": f"{TOPIC_PREFIX}{self._pattern}"}
+            await self._taker.subscribe(headers, automatic=self._transient)
+            self._subscription = self._taker.subscription
+            return
+        self._asked += 1
+        name = f"{self._asked}"
+        headers |= {"id": name, "destination": f"{TOPIC_PREFIX}{self._pattern}", "ack": "client-individual"}
+        await self.request("SUBSCRIBE", headers | {"x-prefetch": str(self._options["window"])})
+        self._subscription = name
+
+    async def _unsubscribe(self, headers: dict[str, str]) -> None:
+        if self._subscription is not None and self.surface is not None:
+            await self._taker.unsubscribe(Op(INVOKE, "detach"), headers)
+            self.surface.use(*(["durable-deleted"] if headers else []))
+            self._subscription = None
+        elif self._subscription is not None:
+            await self.request("UNSUBSCRIBE", {"id": self._subscription, **headers})
+            # What it had pushed goes back; all of it came before the receipt.
+            self._connection.messages.clear()
+            self._subscription = None
+
+    async def _take(self, op: Op) -> Op:
+        if self._subscription is None:
+            return op.fail("not subscribed")
+        message = await (self.await_drained(op.key or 0) if op.f == "drain" else self.poll())
+        if message is None:
+            return op.fail("empty")
+        if trouble := self._misrouted(message):
+            return op.info("not what was asked for", trouble)
+        if self.surface is not None:
+            self._connection.messages.appendleft(message)
+            return await self._taker.take(op, self.poll)
+        return await acknowledge(self, op, message)
+
+    def _misrouted(self, message: Frame) -> str | None:
+        """What is wrong with a message that names another subscription, or a topic that ours doesn't select."""
+        to, topic = message.headers.get("subscription"), message.headers.get("destination", "")
+        if to != self._subscription:
+            return f"{message.body[:100]!r} for subscription {to}"
+        if not topic.startswith(TOPIC_PREFIX) or not selects(self._pattern, topic.removeprefix(TOPIC_PREFIX)):
+            return f"{message.body[:100]!r} of {topic}"
+        return None

@@ -1,0 +1,464 @@
+"""Workload ``topic-dialogue``: clients that make and end topics, subscribers and links of their own, step by step, and
+ask what there is; a model of the topic manager says what each answer must be.
+
+The workload ``subscriptions`` has many clients change the same few things; this one every kind of change in every
+order, so that what one leaves behind for another shows: a topic that is made again, the second link of a topic.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import random
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from stormproof.contracts.client import Client
+from stormproof.contracts.cluster import Cluster
+from stormproof.contracts.option import Option
+from stormproof.contracts.workload import Workload
+from stormproof.errors import UsageError
+from stormproof.generator import (
+    Generator,
+    clients,
+    lift,
+    on_threads,
+    once,
+    per_thread,
+    phases,
+    rate,
+    repeat,
+    time_limit,
+)
+from stormproof.operation import INFO, INVOKE, Op
+from stormproof.test import Test
+from workloads.draws import TOPIC_DIALOGUE as DRAWS
+from workloads.event_names import FIRST_PORT
+from workloads.options import CLIENT_HEARTBEAT, CLIENT_ORDER
+from workloads.reference.connection import ConnectionBroken, NotSent, Rejected, StompConnection
+from workloads.reference.dialogue import TALK
+from workloads.reference.dialogue_client import NOT_AS_MODELLED, OBSERVE, SETTLE
+from workloads.reference.failing_subscriber import FailingSubscriber
+from workloads.reference.mismatch import Mismatch
+from workloads.reference.subscriptions import ManagedConnection, TopicCluster
+
+SHARE = 1 / 3
+"""The share of the test's rate at which dialogues begin; each is some four requests."""
+_MOST_STEPS = 7
+_NOBODY = "127.0.0.1:9"
+"""Where a subscriber would listen: nothing is published here."""
+RETRIES = "icestorm-retries"
+"""Item of the surface: how often a subscriber was tried until it was removed."""
+PAGES = "icestorm-pages"
+"""Item of the surface: how often a list went on."""
+_LONGEST = 200
+"""Characters of a name, at most."""
+_SENSELESS: tuple[tuple[str, Mapping[str, Any], str], ...] = (
+    *(("create", {"topic": name}, "bad-name") for name in ("", "a b", "a\tb", "a\u0007", "x" * (_LONGEST + 1), 7)),
+    ("retrieve", {"topic": "x" * _LONGEST}, "no-such-topic"),
+    ("list", {"after": "a b"}, "bad-name"),
+    *(("subscribe", {"endpoint": where}, "bad-endpoint")
+      for where in ("127.0.0.1", "127.0.0.1:0", "a:70000", "a b:9", 9)),
+    *(("subscribe", {"retryCount": count}, "bad-qos") for count in (-2, True, "1", 1 << 31)),
+    ("subscribe", {"reliability": "fast"}, "bad-qos"),
+    *(("link", {"cost": cost}, "bad-qos") for cost in (-1, 0.5)),
+    ("remove", {"since": ""}, "bad-request"),
+    ("frob", {}, "bad-request"),
+)
+"""Requests that make no sense, and what is said of them."""
+_BAD_COSTS = ("many", "-1", "1" * 10)
+_RETRIES = 3
+"""Further attempts after a failed delivery that a subscriber has, before it is removed."""
+_PATIENCE = 10.0
+"""Seconds, when no fault is in force any more, within which an event comes, and somebody unreachable is removed."""
+_LOOK = 0.05
+"""Seconds between two looks whether that is so."""
+_COMES_BACK = 0.2
+"""The share of steps that are about a subscriber that is removed, and subscribes again."""
+
+
+@dataclass
+class Topic:
+    """A topic as it must be: subscriber -> (endpoint, retry count, reliability), and target -> cost."""
+
+    subscribers: dict[str, tuple[str, int, str]] = field(default_factory=dict)
+    links: dict[str, int] = field(default_factory=dict)
+
+
+class TopicDialogueClient(ManagedConnection):
+    """One process, with topics of its own, whose names begin with ``mine``."""
+
+    def __init__(self, cluster: TopicCluster, host: str, first: int, rng: random.Random, mine: str) -> None:
+        super().__init__(cluster, host, first)
+        self._mine, self._rng = mine, rng
+        self._turns = cluster.test.rng(f"returns/{mine}")
+        self._returned = 0
+        self._endpoint = self._settings.local_host or host, FIRST_PORT + first
+        self._topics: dict[str, Topic] = {}
+        self._noted: list[tuple[Op, Op]] = []
+        self.used: dict[str, int] = {}
+
+    async def open(self) -> None:
+        """Connect; raises ConnectionBroken when no replica lets us in."""
+        await self._connection.open(self._open_timeout)
+
+    def notes(self, *, over: bool) -> list[tuple[Op, Op]]:
+        """As ``stormproof.contracts.client.Noting`` has it."""
+        noted, self._noted = self._noted, []
+        return noted
+
+    async def invoke(self, op: Op) -> Op:
+        """``talk``, or ``settle``: everything is looked at once more, and ended."""
+        if op.f == SETTLE:
+            await self._connection.abort()  # it may just be closed for having been idle until now
+        try:
+            await self._reconnect()
+        except ConnectionBroken as error:
+            return op.fail(f"no connection: {error}")
+        try:
+            if op.f == SETTLE:
+                for name in sorted(self._topics):
+                    await self._look(name)
+                    await self._destroy(name)
+                await self._list()
+                if self._options.get("offline_events", "kept") == "kept":  # else one that fails has lost its event
+                    await self._retried()
+                await self._end_what_others_left()
+                await self._part()
+            else:
+                for _ in range(self._rng.randint(1, _MOST_STEPS)):
+                    await self._step()
+            done = op.ok()
+        except Mismatch as error:
+            begun = Op(INVOKE, OBSERVE, None, op.key, op.process)
+            kind = str(error).partition(" (")[0]
+            self._noted.append((begun, begun._replace(type=INFO, error=f"{NOT_AS_MODELLED}: {kind}")))
+            done = op.info(f"{NOT_AS_MODELLED}: {error}")
+        except NotSent as error:
+            done = op.fail(f"not sent: {error}")
+        except TimeoutError:
+            done = op.info("no answer in time")
+        except (ConnectionBroken, Rejected) as error:
+            done = op.info(f"connection broken: {error}")
+        return done._replace(node=self._names.get(self._connection.peer or ("", 0)))
+
+    async def _step(self) -> None:
+        rng = self._rng
+        if self._turns.random() < _COMES_BACK:
+            await self._come_back()
+            return
+        name = f"{self._mine}-{rng.choice('abcd')}"
+        if name not in self._topics:
+            await rng.choice((self._create, self._create, self._create, self._miss))(name)
+            return
+        steps = (self._create, self._destroy, self._subscribe, self._subscribe, self._unsubscribe, self._link,
+                 self._link, self._link, self._unlink, self._unlink, self._look, self._publish, self._publish,
+                 self._miss, self._proxies, self._senseless)
+        await rng.choice(steps)(name)
+        if rng.random() < 0.15:
+            await self._list()
+
+    # Requests, each with the answer that it must have.
+
+    async def _request(self, request: str, body: Mapping[str, Any], wrong: str | None) -> Any:
+        """What the answer says; ``wrong`` is the error that it must have."""
+        answer = await self._ask_all(request, body)
+        said = answer.get("x-error")
+        if said == "unknown":
+            raise ConnectionBroken("nobody knows what became of it")
+        if said != wrong:
+            raise Mismatch(f"{request} was answered by {said or 'yes'}, not by {wrong or 'yes'} ({dict(body)})")
+        self.used[request] = self.used.get(request, 0) + 1
+        return json.loads(answer["x-answer"]) if said is None and "x-answer" in answer else None
+
+    async def _create(self, name: str) -> None:
+        await self._request("create", {"topic": name}, "topic-exists" if name in self._topics else None)
+        self._topics.setdefault(name, Topic())
+        await self._look(name)
+
+    async def _destroy(self, name: str) -> None:
+        await self._request("destroy", {"topic": name}, None)
+        del self._topics[name]
+        for topic in self._topics.values():
+            topic.links.pop(name, None)
+
+    async def _subscribe(self, name: str) -> None:
+        rng, topic = self._rng, self._topics[name]
+        ident = f"{self._mine}-{rng.choice('xyz')}"
+        how = (_NOBODY, rng.choice((-1, -1, -1, 3)), rng.choice(("ordered", "unordered")))
+        body = {"topic": name, "subscriber": ident, "endpoint": how[0], "retryCount": how[1], "reliability": how[2]}
+        await self._request("subscribe", body, "already-subscribed" if ident in topic.subscribers else None)
+        topic.subscribers.setdefault(ident, how)
+
+    async def _unsubscribe(self, name: str) -> None:
+        topic = self._topics[name]
+        ident = self._rng.choice([*sorted(topic.subscribers), f"{self._mine}-w"])
+        known = ident in topic.subscribers
+        await self._request("unsubscribe", {"topic": name, "subscriber": ident},
+                            None if known else "no-such-subscriber")
+        topic.subscribers.pop(ident, None)
+
+    async def _link(self, name: str) -> None:
+        target, cost = f"{self._mine}-{self._rng.choice('abcd')}", self._rng.choice((0, 0, 5))
+        topic = self._topics[name]
+        wrong = ("no-such-topic" if target not in self._topics else "link-exists" if target in topic.links
+                 else "link-to-itself" if target == name else None)
+        await self._request("link", {"topic": name, "target": target, "cost": cost}, wrong)
+        if wrong is None:
+            topic.links[target] = cost
+
+    async def _unlink(self, name: str) -> None:
+        topic = self._topics[name]
+        target = self._rng.choice([*sorted(topic.links), f"{self._mine}-{self._rng.choice('abcd')}"])
+        known = target in topic.links
+        await self._request("unlink", {"topic": name, "target": target}, None if known else "no-such-link")
+        topic.links.pop(target, None)
+        await self._look(name)
+
+    async def _look(self, name: str) -> None:
+        topic = self._topics[name]
+        found = await self._request("subscribers", {"topic": name}, None)
+        if found != [[ident, *how] for ident, how in sorted(topic.subscribers.items())]:
+            raise Mismatch(f"a topic has other subscribers than were subscribed ({found})")
+        links = await self._request("links", {"topic": name}, None)
+        if links != [[target, cost] for target, cost in sorted(topic.links.items())]:
+            raise Mismatch(f"a topic has other links than were made ({links})")
+
+    async def _miss(self, name: str) -> None:
+        """What is not there can't be asked for."""
+        gone = name if name not in self._topics else f"{self._mine}-never"
+        request = self._rng.choice(("retrieve", "subscribers", "links", "destroy", "subscribe"))
+        about = {"subscriber": f"{self._mine}-x", "endpoint": _NOBODY} if request == "subscribe" else {}
+        await self._request(request, {"topic": gone, **about}, "no-such-topic")
+
+    async def _proxies(self, name: str) -> None:
+        """Publishers' proxies name all replicas, or the one that was asked."""
+        for request in ("publisher", "non-replicated-publisher"):
+            found = await self._request(request, {"topic": name}, None)
+            one = request != "publisher" or self._options.get("publisher_endpoints") == "one"
+            addresses = [self._connection.peer] if one else self._addresses
+            if found != [f"{host}:{port}" for host, port in filter(None, addresses)]:
+                raise Mismatch(f"{request} names {found}, not {addresses}")
+
+    async def _senseless(self, name: str) -> None:
+        """What makes no sense is refused, with the word for it."""
+        request, about, wrong = self._rng.choice(_SENSELESS)
+        whole = {"topic": name, "subscriber": f"{self._mine}-w", "endpoint": _NOBODY, "target": f"{self._mine}-w"}
+        await self._request(request, {**whole, **about}, wrong)
+        about = {"destination": f"/topic/{name}", "content-type": "text/plain", "x-cost": self._rng.choice(_BAD_COSTS)}
+        answer = await self._connection.request("SEND", about, b"costs", self._op_timeout)
+        if (said := answer.get("x-error")) != "bad-cost":
+            raise Mismatch(f"an event whose cost makes no sense was answered by {said or 'yes'}")
+
+    async def _publish(self, name: str) -> None:
+        """An event for subscribers that nobody is, and that stay all the same: it waits until they are gone."""
+        topic = self._topics[name]
+        reached = [topic, *(self._topics[target] for target in topic.links)]
+        if any(retries != -1 for each in reached for _, retries, _ in each.subscribers.values()):
+            return
+        await self._send(name, b"to nobody")
+
+    async def _come_back(self) -> None:
+        """Who can't be reached is removed by whichever replica has an event for it, and subscribes again: that is
+        another subscription, and stays, however late it becomes known that the first has no attempts left.
+
+        Each time to another topic, since the event may come late as well.
+        """
+        name = f"{self._mine}-v{self._returned}"
+        if name in self._topics and (how := self._topics[name].subscribers.get(name)) is not None:
+            if how[1] == 0:
+                await self._return(name)
+                return
+            await self._look(name)
+            await self._destroy(name)
+            self._returned += 1
+            name = f"{self._mine}-v{self._returned}"
+        if name not in self._topics:
+            await self._create(name)
+        await self._request("subscribe", {**_about(name), "retryCount": 0}, None)
+        self._topics[name].subscribers[name] = (_NOBODY, 0, "unordered")
+
+    async def _return(self, name: str) -> None:
+        await self._publish_elsewhere(name)
+        try:
+            said = (await self._ask("unsubscribe", _about(name))).get("x-error")
+            if said not in (None, "no-such-subscriber"):
+                raise ConnectionBroken(f"what became of a subscriber is not known ({said})")
+            await self._request("subscribe", {**_about(name), "retryCount": -1}, None)
+        except NotSent as error:
+            raise ConnectionBroken(f"{error}, and it may have been removed") from None
+        self._topics[name].subscribers[name] = (_NOBODY, -1, "unordered")
+        await self._look(name)
+
+    async def _publish_elsewhere(self, name: str) -> None:
+        """Publish at any replica; it does not matter whether the event comes there."""
+        other = StompConnection([self._turns.choice(self._addresses)], self._settings)
+        about = {"destination": f"/topic/{name}", "content-type": "text/plain"}
+        with contextlib.suppress(ConnectionBroken, NotSent, Rejected, TimeoutError):
+            await other.open(self._open_timeout)
+            await other.request("SEND", about, b"to nobody", self._op_timeout)
+        await other.abort()
+
+    async def _retried(self) -> None:
+        """A subscriber that takes each event at its last attempt but one stays; one that takes none is removed, not
+        before all its attempts have failed."""
+        name, ident = f"{self._mine}-r", f"{self._mine}-r"
+        subscriber = FailingSubscriber(*self._endpoint, _RETRIES - 1)
+        try:
+            await subscriber.open()
+        except OSError as error:
+            raise ConnectionBroken(f"can't listen on {subscriber.endpoint}: {error.strerror}") from None
+        try:
+            await self._create(name)
+            how = (subscriber.endpoint, _RETRIES, "ordered")
+            body = {"topic": name, "subscriber": ident, "endpoint": how[0], "retryCount": how[1], "reliability": how[2]}
+            await self._request("subscribe", body, None)
+            self._topics[name].subscribers[ident] = how
+            for count, event in enumerate((b"1", b"2"), 1):
+                await self._send(name, event)
+                if not await self._comes(subscriber.has_taken(count)):
+                    raise Mismatch("an event did not come to a subscriber that has attempts left")
+            await self._look(name)
+            subscriber.failing = None
+            await self._send(name, b"3")
+            del self._topics[name].subscribers[ident]
+            if not await self._comes(lambda: subscriber.attempts > _RETRIES):
+                found = await self._request("subscribers", {"topic": name}, None)
+                raise Mismatch("a subscriber is given up before its attempts are used up "
+                               f"({subscriber.attempts} failed, retryCount is {_RETRIES}, subscribed are {found})")
+            await self._goes(name)
+            await self._destroy(name)
+            self.used[RETRIES] = self.used.get(RETRIES, 0) + 1
+        finally:
+            subscriber.close()
+
+    async def _send(self, name: str, body: bytes) -> None:
+        about = {"destination": f"/topic/{name}", "content-type": "text/plain"}
+        answer = await self._connection.request("SEND", about, body, self._op_timeout)
+        if (said := answer.get("x-error")) is not None:
+            raise Mismatch(f"an event to a topic that is there was answered by {said}")
+
+    async def _comes(self, so: Callable[[], bool]) -> bool:
+        """Wait until something is so; whether it is."""
+        loop = asyncio.get_running_loop()
+        until = loop.time() + _PATIENCE
+        while not so():
+            if loop.time() > until:
+                return False
+            await asyncio.sleep(_LOOK)
+        return True
+
+    async def _goes(self, name: str) -> None:
+        """Wait until the topic has no subscriber any more."""
+        loop = asyncio.get_running_loop()
+        until = loop.time() + _PATIENCE
+        while found := await self._request("subscribers", {"topic": name}, None):
+            if loop.time() > until:
+                raise Mismatch(f"a subscriber whose attempts are used up is not removed ({found})")
+            await asyncio.sleep(_LOOK)
+
+    async def _list(self) -> None:
+        if [name for name in await self._listed() if name.startswith(f"{self._mine}-")] != sorted(self._topics):
+            raise Mismatch("other topics are listed than there are")
+
+    async def _end_what_others_left(self) -> None:
+        """Former processes of this thread are gone, and nobody else would end their topics."""
+        for name in await self._listed():
+            if name.startswith(f"{self._mine.partition('-')[0]}-"):
+                await self._ask("destroy", {"topic": name})
+
+    async def _part(self) -> None:
+        """DISCONNECT, when no fault is in force: it is confirmed."""
+        try:
+            await self._connection.request("DISCONNECT", {}, b"", self._op_timeout)
+        except Rejected as error:
+            raise Mismatch(f"DISCONNECT was refused ({error})") from None
+        except (ConnectionBroken, TimeoutError) as error:
+            await self._connection.abort()
+            await self._reconnect()
+            await self._listed()  # somebody is there
+            raise Mismatch(f"DISCONNECT was not confirmed ({error})") from None
+        await self._connection.abort()
+
+    async def _listed(self) -> list[str]:
+        answer = await self._ask_all("list", {})
+        if "x-error" in answer:
+            raise ConnectionBroken("it could not be listed")
+        found: list[str] = json.loads(answer["x-answer"])
+        return found
+
+
+def _about(name: str) -> dict[str, Any]:
+    """What a request says of the subscriber of a topic of its own name, whom nobody reaches."""
+    return {"topic": name, "subscriber": name, "endpoint": _NOBODY}
+
+
+class TopicDialogueWorkload(Workload):
+    """Clients that talk with the topic manager, each about what is its own."""
+
+    name = "topic-dialogue"
+    needs = ("topic manager",)
+    draws = DRAWS
+    drawn = 2
+    options = (
+        Option("talkers", 4, "threads that talk with the topic manager", load=True),
+        Option("op_timeout", 3.0, "seconds after which a request's outcome is unknown"),
+        Option("open_timeout", 2.0, "seconds a new client tries to connect before its operation fails"),
+        CLIENT_HEARTBEAT,
+        CLIENT_ORDER,
+        Option("drain_limit", 60.0, "seconds that the last looks may take in all"),
+        Option("min_ok", 15, "dialogues that went as modelled below which the verdict is unknown"),
+    )
+    guarantees = ("dialogue", "elections")
+
+    def __init__(self) -> None:
+        self._begun: dict[int, int] = {}
+        self._made: list[TopicDialogueClient] = []
+
+    @classmethod
+    def concurrency(cls, options: Mapping[str, Any]) -> int:
+        """Number of client threads.
+
+        Raises:
+            UsageError: nobody would talk.
+        """
+        if options["talkers"] < 1:
+            raise UsageError("--set talkers: at least 1")
+        return int(options["talkers"])
+
+    @classmethod
+    def gates(cls, options: Mapping[str, Any]) -> dict[str, Any]:
+        """Coverage gates: what a run must have done for its verdict to be *valid*."""
+        return {"min_ok": {TALK: max(1, options["min_ok"]), SETTLE: 1}, "faults_confirmed": True}
+
+    def used(self) -> Mapping[str, int]:
+        """How often topics, subscribers and links were changed or asked for, and subscribers used up their attempts."""
+        retried = sum(client.used.get(RETRIES, 0) for client in self._made)
+        asked = sum(count for client in self._made for count in client.used.values())
+        pages = sum(client.pages for client in self._made)
+        return {"topic-dialogue": asked - retried, RETRIES: retried, PAGES: pages}
+
+    def client(self, cluster: Cluster, thread: int, host: str) -> Client:
+        """A client for one process of a thread; it tries the replica beside its host first."""
+        number = self._begun[thread] = self._begun.get(thread, -1) + 1
+        mine = f"d{thread}-{number}"
+        self._made.append(TopicDialogueClient(cluster, host, thread, cluster.test.rng(f"topics/{mine}"), mine))
+        return self._made[-1]
+
+    def main(self, test: Test) -> Generator:
+        """Dialogues, at a share of the test's rate."""
+        each = test.rate * SHARE / test.concurrency
+        talk = Op(INVOKE, TALK)
+        return clients(time_limit(test.time_limit, per_thread(
+            lambda thread: rate(each, repeat(talk._replace(key=thread)), test.rng(f"rate/{thread}")))))  # fmt: skip
+
+    def drain(self, test: Test) -> Generator:
+        """Everything is looked at once more, and ended."""
+        settles = per_thread(lambda thread: once(Op(INVOKE, SETTLE, key=thread)))
+        return clients(time_limit(test.options["drain_limit"], phases(on_threads(range(test.concurrency), settles))))
+
+    def depth(self, test: Test) -> Generator:
+        """Nothing is left to count."""
+        return lift(None)

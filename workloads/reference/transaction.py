@@ -1,0 +1,251 @@
+"""Workload ``transaction``: sends to several queues in one transaction, and moves of messages from queue to queue.
+
+With Q queues for parts, writers send a transaction's value to two or more of the queues 0..Q-1 (the bits of the key of
+``commit``), or abort on purpose. Producers send to queue Q; movers take from it and send to queue Q + 1, in one
+transaction each: the value of ``move`` is what it sends, its completion's value what it took. With ``transactions=xa``
+both prepare before they commit, some crash in between, and a recoverer ends what they left.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from stormproof.contracts.client import Client
+from stormproof.contracts.cluster import Cluster
+from stormproof.contracts.demands import Demands
+from stormproof.contracts.option import Option
+from stormproof.errors import UsageError
+from stormproof.generator import (
+    PENDING,
+    Answer,
+    Context,
+    Generator,
+    Seed,
+    Source,
+    any_of,
+    clients,
+    cycle,
+    delay,
+    lift,
+    on_threads,
+    per_thread,
+    phases,
+    rate,
+    repeat,
+    sequence,
+    time_limit,
+)
+from stormproof.operation import FAIL, INVOKE, Op
+from stormproof.test import Test
+from workloads.draws import TRANSACTION as DRAWS
+from workloads.messages import queue_name
+from workloads.options import CLIENT_HEARTBEAT, CONNECTING
+from workloads.queue import Drain
+from workloads.reference.decisions import REMEMBERED, Decisions
+from workloads.reference.transaction_client import NONE_PREPARED, TransactionClient
+from workloads.surface import SURFACE
+from workloads.surfaced import SurfacedWorkload
+
+SEND_SHARE = 1 / 3
+"""The share of the test's rate that is sent; what is sent is taken as it comes."""
+AFTERWARDS = 1 << 24
+"""Numbers of transactions begin here in the drain, where nobody knows how many a process had before."""
+RECOVERY_INTERVAL = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class Numbered(Generator):
+    """One thread's operations of one function, with the values (process, number): anew for each process."""
+
+    f: str
+    key: int
+    first: int = 0
+    process: int = -1
+    begun: int = 0
+
+    def op(self, test: Test, ctx: Context) -> Answer:
+        if not ctx.free:
+            return PENDING, self
+        op = ctx.fill(Op(INVOKE, self.f, None, self.key))
+        begun = self.begun if op.process == self.process else 0
+        op = op._replace(value=(op.process, self.first + begun))
+        return op, replace(self, process=op.process, begun=begun + 1)
+
+    def update(self, test: Test, ctx: Context, event: Op) -> Generator:
+        return lift(None) if self.f == "finish" and event.type == FAIL and event.error == "empty" else self
+
+
+@dataclass(frozen=True, slots=True)
+class Writes(Generator):
+    """One writer's transactions: each to a random two or more of the queues; ``aborts`` in a hundred are aborted."""
+
+    queues: int
+    aborts: int
+    seed: Seed
+    process: int = -1
+    begun: int = 0
+
+    def op(self, test: Test, ctx: Context) -> Answer:
+        if not ctx.free:
+            return PENDING, self
+        draw, seed = self.seed.below(100)
+        mask, seed = self._queues(seed)
+        op = ctx.fill(Op(INVOKE, "abort" if draw < self.aborts else "commit", None, mask))
+        begun = self.begun if op.process == self.process else 0
+        op = op._replace(value=(op.process, begun))
+        return op, replace(self, seed=seed, process=op.process, begun=begun + 1)
+
+    def _queues(self, seed: Seed) -> tuple[int, Seed]:
+        left, mask = list(range(self.queues)), 0
+        extra, seed = seed.below(self.queues - 1)
+        for _ in range(2 + extra):
+            place, seed = seed.below(len(left))
+            mask |= 1 << left.pop(place)
+        return mask, seed
+
+
+@dataclass(frozen=True, slots=True)
+class Recovers(Generator):
+    """Ends what clients left behind, until none is prepared any more."""
+
+    turn: int = 0
+
+    def op(self, test: Test, ctx: Context) -> Answer:
+        if not ctx.free:
+            return PENDING, self
+        return ctx.fill(Op(INVOKE, ("recover", "rollback")[self.turn % 2])), Recovers(self.turn + 1)
+
+    def update(self, test: Test, ctx: Context, event: Op) -> Generator:
+        done = event.f == "recover" and event.type == FAIL and event.error == NONE_PREPARED
+        return lift(None) if done else self
+
+
+class TransactionWorkload(SurfacedWorkload):
+    """Writers, consumers of their parts; producers, movers, consumers of what was moved; with XA a recoverer."""
+
+    name = "transaction"
+    needs = ("queues", "transactions")
+    draws = DRAWS
+    options = (
+        Option("transactions", "plain", "one phase (plain) or prepare and commit (xa)", ("plain", "xa")),
+        Option("writers", 2, "threads that send to several queues in one transaction", load=True),
+        Option("producers", 1, "threads that send what is to be moved", load=True),
+        Option("movers", 2, "threads that take a message and send another in one transaction", load=True),
+        Option("parts", 3, "queues that a writer's transaction may send to", load=True),
+        Option("aborts", 20, "of a hundred transactions of the writers, how many are aborted on purpose"),
+        Option("crash_share", 0.05, "share of the XA clients that crash on purpose when they have prepared"),
+        Option("op_timeout", 3.0, "seconds after which a frame's outcome is unknown"),
+        Option("open_timeout", 2.0, "seconds a new client tries to connect before its operation fails"),
+        Option("poll", 0.25, "seconds a take waits for a message"),
+        CLIENT_HEARTBEAT,
+        *CONNECTING,
+        Option("drain_patience", 12.0, "seconds the drain waits for messages that the broker says are there"),
+        Option("drain_limit", 60.0, "seconds that each step of the drain may take"),
+        Option("min_ok", 25, "confirmed commits, and moves, below which the verdict is unknown"),
+        SURFACE,
+    )
+    guarantees = ("atomic", "exactly-once", "tx-phantom", "prepared", "duplicated", "depth")
+    looked_at = ("content", "subscription", "refusal")
+
+    def __init__(self) -> None:
+        self._decisions = Decisions()
+
+    @classmethod
+    def concurrency(cls, options: Mapping[str, Any]) -> int:
+        """Number of client threads.
+
+        Raises:
+            UsageError: a role has nobody to play it, or a number makes no sense.
+        """
+        if min(options["writers"], options["producers"], options["movers"]) < 1:
+            raise UsageError("--set writers, producers and movers: at least 1 each")
+        if not 2 <= options["parts"] <= 20:
+            raise UsageError(f"--set parts={options['parts']}: between 2 and 20")
+        if options["aborts"] > 90 or options["crash_share"] > 0.9:
+            raise UsageError("--set aborts and crash_share: at most 90, and at most 0.9")
+        return int(_first_taker(options) + options["parts"] + 1 + (options["transactions"] == "xa"))
+
+    @classmethod
+    def gates(cls, options: Mapping[str, Any]) -> dict[str, Any]:
+        """Coverage gates: what a run must have done for its verdict to be *valid*."""
+        least = max(1, options["min_ok"])
+        gates: dict[str, Any] = {
+            "min_ok": {"commit": least, "move": least}, "drain": True, "depth": True, "faults_confirmed": True,
+        }  # fmt: skip
+        if options["transactions"] == "xa":
+            gates["recovered"] = True
+        return gates
+
+    @classmethod
+    def demands(cls, options: Mapping[str, Any]) -> Demands:
+        """The queues for parts, the one that is moved from, and the one that is moved to."""
+        return Demands(queues=tuple(queue_name(key) for key in range(options["parts"] + 2)))
+
+    def client(self, cluster: Cluster, thread: int, host: str) -> Client:
+        """A client for one process of a thread; it tries the replica beside its host first."""
+        self._decisions.remembered = int(cluster.test.options.get("max_outcomes", REMEMBERED))
+        return TransactionClient(cluster, host, thread, self._decisions, self.surface_of(cluster.test))
+
+    def main(self, test: Test) -> Generator:
+        """Transactions and sends at their share of the test's rate; moves and takes as messages come."""
+        options = test.options
+        writers, producers, source = options["writers"], options["producers"], options["parts"]
+        rng = test.rng("writers")
+        seeds = [Seed.of(rng) for _ in range(writers)]
+
+        # Each at a rate of its own: among threads that share one, and compete with others, the first get most.
+        each = test.rate * SEND_SHARE / (writers + producers)
+
+        def sends(thread: int) -> Source:
+            writes = Writes(options["parts"], options["aborts"], seeds[thread]) if thread < writers else None
+            return rate(each, writes or Numbered("enqueue", source), test.rng(f"rate/{thread}"))
+
+        load = on_threads(range(writers + producers), per_thread(sends))
+        movers = on_threads(_movers(options), per_thread(lambda _: Numbered("move", source)))
+        takers = on_threads(_takers(options), per_thread(
+            lambda thread: repeat(Op(INVOKE, "dequeue", key=_queue_of(options, thread)))))  # fmt: skip
+        parts = [load, movers, takers]
+        if options["transactions"] == "xa":
+            both = sequence(Op(INVOKE, "recover"), Op(INVOKE, "rollback"))
+            parts.append(on_threads([test.concurrency - 1], delay(RECOVERY_INTERVAL, cycle(both))))
+        return clients(time_limit(test.time_limit, any_of(*parts)))
+
+    def drain(self, test: Test) -> Generator:
+        """What is in doubt is ended, what is left is moved, then every queue is emptied."""
+        options = test.options
+
+        def step(threads: Any, make: Any) -> Generator:
+            return on_threads(threads, time_limit(options["drain_limit"], per_thread(make)))
+
+        moves = step(_movers(options), lambda _: Numbered("finish", options["parts"], AFTERWARDS))
+        again = step(_movers(options), lambda _: Numbered("finish", options["parts"], 2 * AFTERWARDS))
+        empty = step(_takers(options), lambda thread: Drain(_queue_of(options, thread)))
+        if options["transactions"] == "plain":
+            return clients(phases(moves, empty))
+        recover = step([test.concurrency - 1], lambda _: Recovers())
+        return clients(phases(recover, moves, recover, again, recover, empty))
+
+    def depth(self, test: Test) -> Generator:
+        """Reads how many messages each queue holds, once all clients are gone."""
+        reads = sequence(*(Op(INVOKE, "depth", key=key) for key in range(test.options["parts"] + 2)))
+        return on_threads([0], reads)
+
+
+def _first_taker(options: Mapping[str, Any]) -> int:
+    return int(options["writers"] + options["producers"] + options["movers"])
+
+
+def _movers(options: Mapping[str, Any]) -> range:
+    return range(options["writers"] + options["producers"], _first_taker(options))
+
+
+def _takers(options: Mapping[str, Any]) -> range:
+    return range(_first_taker(options), _first_taker(options) + options["parts"] + 1)
+
+
+def _queue_of(options: Mapping[str, Any], thread: int) -> int:
+    """Each queue for parts has a consumer, and so has the queue that messages are moved to."""
+    place = thread - _first_taker(options)
+    return int(place if place < options["parts"] else options["parts"] + 1)

@@ -1,0 +1,231 @@
+"""The client of the transaction workload: whole transactions as single operations, one phase or two (XA).
+
+How an operation ends says what became of the transaction. Until the client has sent COMMIT (with XA: until it has
+decided to commit) it certainly has no effect, whatever else fails: then the operation ends ``fail``, and the connection
+is given up with all that was begun on it.
+"""
+
+from __future__ import annotations
+
+from nodes.stomp import Frame
+from stormproof.operation import INVOKE, Op
+from workloads.reference.connection import ConnectionBroken, NotSent, Rejected
+from workloads.reference.decisions import Decisions, xid_of
+from workloads.reference.queue_client import QueueClient
+from workloads.reference.stomp_client import StompCluster
+from workloads.reference.taking import OBSERVE, value_of
+from workloads.subscribers import GIVEN_BACK
+from workloads.surface import ABORTS, NACK_TX, SEND_TX, Surface
+
+NONE_PREPARED = "none prepared"
+REFUSED_WHEN_PREPARED = "refused when prepared"
+_TROUBLE = (NotSent, Rejected, ConnectionBroken, TimeoutError)
+
+
+def queues_of(mask: int) -> list[int]:
+    """The queues that a transaction sends to."""
+    return [queue for queue in range(mask.bit_length()) if mask >> queue & 1]
+
+
+class TransactionClient(QueueClient):
+    """One process; ``decisions`` is the coordinator's log, shared by all."""
+
+    def __init__(self, cluster: StompCluster, host: str, first: int, decisions: Decisions,
+                 surface: Surface | None = None) -> None:
+        super().__init__(cluster, host, first, surface)
+        self._decisions = decisions
+        self._xa = self._options["transactions"] == "xa"
+
+    async def carry_out(self, op: Op) -> Op:
+        """``commit``, ``abort``, ``move``, ``finish``, ``recover``, ``rollback``, or what a queue's client does."""
+        if op.f in ("commit", "abort"):
+            return await self._send_parts(op)
+        if op.f in ("move", "finish"):
+            return await self._move(op)
+        if op.f in ("recover", "rollback"):
+            return await self._recover(op)
+        return await super().carry_out(op)
+
+    async def _send_parts(self, op: Op) -> Op:
+        try:
+            name = await self._begin(op)
+            for queue in queues_of(op.key or 0):
+                await self.send(queue, op.value, transaction=name)
+                await self._linger(0.06)
+        except _TROUBLE as error:
+            return await self._give_up(op, error)
+        return await self._end(op, name)
+
+    async def _move(self, op: Op) -> Op:
+        source = op.key or 0
+        await self.subscribe(source)
+        message = await (self.await_drained(source) if op.f == "finish" else self.poll())
+        if message is None:
+            return op.fail("empty")
+        if self.surface is not None:
+            self._taker.compare(op, message)
+        try:
+            if self._will(ABORTS, 0.08):
+                await self._move_in_vain(op, message)
+                if self._xa:
+                    return op.fail(GIVEN_BACK)
+            name = await self._begin(op)
+            await self.send(source + 1, op.value, transaction=name)
+            await self.request("ACK", {"id": message.headers["ack"], "transaction": name})
+        except _TROUBLE as error:
+            return await self._give_up(op, error)
+        done = await self._end(op, name)
+        # What it took is told whether or not that is known to be final.
+        return done if done.type == "fail" else done._replace(value=value_of(message))
+
+    def _will(self, feature: str, chance: float) -> bool:
+        return self.surface is not None and self.manner.will(feature, chance)
+
+    async def _linger(self, chance: float) -> None:
+        if self.surface is not None:
+            await self.manner.linger(chance)
+
+    async def _move_in_vain(self, op: Op, message: Frame) -> None:
+        """A transaction that is aborted, with XA when it is prepared: then the message goes back to its queue."""
+        name = await self._begin(op) if self._xa else self.manner.transaction()
+        if not self._xa:
+            await self.request("BEGIN", {"transaction": name})
+        about = {"destination": self.target((op.key or 0) + 1), "transaction": name}
+        await self.request("SEND", about, b"aborted")
+        settles = "NACK" if self._will(NACK_TX, 0.3) else "ACK"
+        await self.request(settles, {"id": message.headers["ack"], "transaction": name})
+        await self._end_in_vain(op, name)
+
+    async def _end_in_vain(self, op: Op, name: str) -> None:
+        """ABORT; with XA of the branch when it is prepared."""
+        assert self.surface is not None
+        if self._xa:
+            xid = xid_of(op.value)
+            await self.request("PREPARE", {"transaction": name})
+            try:
+                await self.request("ABORT", {"x-xid": xid})
+            except Rejected as error:
+                self._note_refusal(op, xid, error)
+                raise
+            self._decisions.leave(xid)
+            self.surface.use("xa-abort-prepared")
+        else:
+            await self.request("ABORT", {"transaction": name})
+            self.surface.use("abort-of-move")
+
+    async def _begin(self, op: Op) -> str:
+        """Begin the transaction; returns the name that its frames carry."""
+        name = f"t{op.value[1]}"
+        headers = {"transaction": name}
+        if self._xa:
+            headers["x-xid"] = self._decisions.begin(op.value)
+        await self.request("BEGIN", headers)
+        return name
+
+    async def _give_up(self, op: Op, error: Exception) -> Op:
+        """The transaction is not going to be committed: nobody has asked for that, and nobody will."""
+        await self.leave()
+        if self._xa:
+            self._decisions.leave(xid_of(op.value))
+        return op.fail(f"not committed: {error or 'no receipt in time'}")
+
+    async def _end(self, op: Op, name: str) -> Op:
+        """Commit, or abort where that is what the operation is for."""
+        if op.f == "abort":
+            return await self._abort(op, name)
+        if self._xa and not self._will(SEND_TX, 0.15):
+            return await self._two_phases(op, name)
+        if self._xa and self.surface is not None:
+            self._decisions.leave(xid_of(op.value))  # a branch that is not prepared is nobody else's affair
+            self.surface.use("xa-one-phase")
+        try:
+            await self.request("COMMIT", {"transaction": name})
+        except NotSent as error:
+            return await self._give_up(op, error)
+        except (ConnectionBroken, TimeoutError) as error:
+            return _unconfirmed(op, error)
+        return op.ok()
+
+    async def _abort(self, op: Op, name: str) -> Op:
+        try:
+            if self._xa and self._will(ABORTS, 0.5):
+                await self._end_in_vain(op, name)
+            else:
+                await self.request("ABORT", {"transaction": name})
+        except (NotSent, ConnectionBroken, TimeoutError) as error:
+            return await self._give_up(op, error)
+        if self._xa:
+            self._decisions.leave(xid_of(op.value))
+        return op.ok()
+
+    async def _two_phases(self, op: Op, name: str) -> Op:
+        """Prepare, decide, commit. A client may crash on purpose before or after it has decided."""
+        xid, crash = xid_of(op.value), self._crash(op)
+        try:
+            await self.request("PREPARE", {"transaction": name})
+            if crash == "undecided":
+                await self.leave()
+                return op.info("crashed on purpose, prepared and undecided")
+            await self._linger(0.15)
+            self._decisions.commit(xid)
+            if crash == "decided":
+                await self.leave()
+                return op.info("crashed on purpose, decided to commit")
+        except _TROUBLE as error:
+            return await self._give_up(op, error)
+        finally:
+            self._decisions.leave(xid)
+        try:
+            await self.request("COMMIT", {"x-xid": xid})
+        except _TROUBLE as error:  # whatever it was: the decision stands, and the recoverer carries it out
+            return _unconfirmed(op, error)
+        self._decisions.settled(xid)
+        if self.surface is not None and self._will(ABORTS, 0.2):
+            await self._commit_again(op, xid, self.surface)
+        return op.ok()
+
+    async def _commit_again(self, op: Op, xid: str, surface: Surface) -> None:
+        """Who missed the receipt of COMMIT just asks again: it is confirmed again."""
+        try:
+            await self.request("COMMIT", {"x-xid": xid})
+            surface.use("xa-commit-again")
+        except Rejected as error:
+            self._note_refusal(op, xid, error)
+        except (NotSent, ConnectionBroken, TimeoutError):
+            pass  # the first confirmation stands
+
+    def _note_refusal(self, op: Op, xid: str, error: Rejected) -> None:
+        """A branch that was prepared could not be ended, if that is what the error is about."""
+        if xid in str(error):
+            begun = Op(INVOKE, OBSERVE, op.value, op.key, op.process)
+            self.note(begun, begun.info(f"{REFUSED_WHEN_PREPARED}: {error}"))
+
+    def _crash(self, op: Op) -> str:
+        """Whether to crash in this transaction, and when: depends on the seed and the transaction alone."""
+        rng = self._cluster.test.rng(f"crash/{xid_of(op.value)}")
+        if op.f == "finish" or rng.random() >= self._options["crash_share"]:
+            return ""
+        return rng.choice(("undecided", "decided"))
+
+    async def _recover(self, op: Op) -> Op:
+        """End one branch whose client is gone: commit it (``recover``) or roll it back."""
+        answer = await self.request("RECOVER", {})
+        prepared = answer.get("x-xids", "").split()
+        commits = op.f == "recover"
+        xid = self._decisions.to_commit(prepared) if commits else self._decisions.to_abort(prepared)
+        if xid is None:
+            return op.fail(NONE_PREPARED if not prepared else f"nothing to {'commit' if commits else 'roll back'}")
+        try:
+            await self.request("COMMIT" if commits else "ABORT", {"x-xid": xid})
+        except Rejected as error:
+            known = xid in prepared or not self._decisions.maybe_forgotten(xid)
+            self._decisions.settled(xid)
+            if known and xid in str(error):  # it is about this branch, and not about the connection
+                return op.fail(f"{REFUSED_WHEN_PREPARED}: {error}")
+            raise
+        self._decisions.settled(xid)
+        return op.ok(self._decisions.value(xid))
+
+
+def _unconfirmed(op: Op, error: Exception) -> Op:
+    return op.info(f"commit unconfirmed: {error or 'no receipt in time'}")

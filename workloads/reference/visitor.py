@@ -1,0 +1,394 @@
+"""Another login that a dialogue has to do with: a principal of its own, whose rights and passcode change meanwhile.
+
+An administrator makes the principal, grants and revokes, so that it is known what the principal must be let do. What a
+principal sends goes to the dialogue's own queues, so that the model tells the rest.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import replace
+
+from nodes.reference.engine.topics import SECURITY
+from nodes.stomp import Frame
+from workloads.reference.broker_model import BrokerModel
+from workloads.reference.connection import ConnectionBroken, NotSent, Rejected, Settings, StompConnection
+from workloads.surface import difference_of
+
+PRODUCE, CONSUME = "produce", "consume"
+NOBODY = "nobody there"
+"""Nobody let the administrator, or the principal, in."""
+DENIED = "access denied"
+WRONG = "wrong login or passcode"
+_BUSY, _LATER = "too many passcodes", 1.0
+"""What a broker says that has hashed so many in this second that it looks at no more; seconds after which it does."""
+_PLAIN = {"content-type": "text/plain"}
+_LOGIN_SECONDS = 0.7
+"""For which a login is tried that is to be refused; one that is to be let in has twice as long."""
+
+Wrong = Callable[[str], Exception]
+
+
+class Visitor:
+    """A principal, as the dialogue believes that it is.
+
+    ``settings`` are the administrator's; ``recover`` has the administrator look at the branches of its own login;
+    ``wrong`` makes the exception that says that the broker does something else than the model.
+    """
+
+    def __init__(self, mine: str, rng: random.Random, model: BrokerModel, settings: Settings,
+                 addresses: Callable[[], list[tuple[str, int]]], op_timeout: float,
+                 recover: Callable[[], Awaitable[None]], wrong: Wrong) -> None:
+        self.login = f"v{mine}"
+        self._mine, self._rng, self._model = mine, rng, model
+        self._settings = replace(settings, reliable=False)
+        self._addresses, self._op_timeout = addresses, op_timeout
+        self._recover, self._wrong = recover, wrong
+        self._numbers = 0
+        self._topics = (CONSUME, f"/topic/{mine}.>")
+        self._passcode = ""
+        self._former = ""
+        self._grants: set[tuple[str, str]] = set()
+        self._unended: dict[str, None] = {}
+        """Branches of which no end was confirmed."""
+        self._connection: StompConnection | None = None
+        self._administrator: StompConnection | None = None
+
+    async def leave(self) -> None:
+        """Leave without a word, the administrator, too."""
+        await self.close()
+        administrator, self._administrator = self._administrator, None
+        if administrator is not None:
+            await administrator.abort()
+
+    async def close(self) -> None:
+        """The principal leaves without a word."""
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            await connection.abort()
+
+    async def visit(self) -> str:
+        """One thing that a principal, or somebody with its rights, does; what it was."""
+        if not await self._has_administrator():
+            return NOBODY
+        if not self._passcode:
+            return await self._create()
+        steps = (self._grant, self._grant, self._grant, self._revoke, self._change_passcode, self._log_in, self._send,
+                 self._send, self._subscribe, self._take_topics, self._take_topics, self._transaction,
+                 self._transaction, self._branch, self._branch, self._delete, self._list, self._subscribe_wider)
+        return await self._rng.choice(steps)()
+
+    # What the administrator does.
+
+    async def _has_administrator(self) -> bool:
+        administrator = self._administrator
+        if administrator is not None and administrator.connected:
+            return True
+        await self.leave()
+        administrator = StompConnection(self._addresses(), self._settings)
+        try:
+            await administrator.open(2 * _LOGIN_SECONDS)
+        except ConnectionBroken:
+            await administrator.abort()
+            return False
+        self._administrator = administrator
+        return True
+
+    async def _secure(self, request: str, wrong: str | None = None, **body: str) -> None:
+        """A request, which is carried out, or whose error is ``wrong``."""
+        assert self._administrator is not None
+        headers = {"destination": SECURITY, "x-request": request, "content-type": "application/json"}
+        about = json.dumps({"login": self.login, **body}).encode()
+        try:
+            answer = await self._administrator.request("SEND", headers, about, self._op_timeout)
+        except Rejected as error:
+            if _BUSY not in str(error):
+                raise self._wrong(f"{request} was refused ({error})") from None
+            await asyncio.sleep(_LATER)
+            if not await self._has_administrator():
+                raise ConnectionBroken(NOBODY) from None
+            await self._secure(request, wrong, **body)
+            return
+        if (said := answer.get("x-error")) != wrong:
+            raise self._wrong(f"{request} was answered by {said or 'yes'}, not {wrong or 'yes'}")
+
+    async def _create(self) -> str:
+        passcode = self._new_passcode()
+        await self._secure("create-principal", passcode=passcode)
+        self._passcode, self._former = passcode, ""
+        self._grants.clear()
+        for right in ((PRODUCE, f"/queue/{self._mine}.a"), (CONSUME, f"/queue/{self._mine}.ab"), self._topics):
+            await self._secure("grant", right=right[0], destination=right[1])
+            self._grants.add(right)
+        return "principal made"
+
+    def _new_passcode(self) -> str:
+        self._numbers += 1
+        return f"p{self._numbers}"
+
+    def _destination(self) -> str:
+        # Each name is the beginning of the next: a right to one is none to another.
+        return f"/queue/{self._mine}.a{'b' * self._rng.randrange(3)}"
+
+    async def _grant(self) -> str:
+        right = (self._rng.choice((PRODUCE, PRODUCE, CONSUME)), self._destination())
+        if self._topics not in self._grants:
+            right = self._topics
+        await self._secure("grant", "granted-already" if right in self._grants else None, right=right[0],
+                           destination=right[1])
+        self._grants.add(right)
+        return "grant"
+
+    async def _revoke(self) -> str:
+        right = self._rng.choice([*sorted(self._grants), (CONSUME, self._destination())])
+        held = right in self._grants
+        connection = await self._consuming() if right == self._topics and held and self._rng.random() < 0.7 else None
+        if connection is None:
+            await self.close()
+        await self._secure("revoke", None if held else "not-granted", right=right[0], destination=right[1])
+        self._grants.discard(right)
+        if connection is not None:
+            await self._has_ended(connection, "a connection goes on that consumes without the right")
+        return "revoke"
+
+    async def _consuming(self) -> StompConnection | None:
+        """A connection with a subscription to topics, to which nothing is due."""
+        connection, waiting = await self._connected(), self._model.others.get(self.login)
+        if connection is None or (waiting is not None and waiting.ready):
+            return None
+        self._numbers += 1
+        about = {"id": str(self._numbers), "destination": self._topics[1], "x-durable": f"{self._mine}-d"}
+        await self._say("SUBSCRIBE", {**about, "ack": "client-individual"}, b"", allowed=True)
+        self._model.box_of(self.login, self._topics[1].removeprefix("/topic/"))
+        return connection
+
+    async def _has_ended(self, connection: StompConnection, wrong: str) -> None:
+        """It may do nothing any more."""
+        try:
+            await connection.request("BEGIN", {"transaction": "after all"}, b"", self._op_timeout)
+        except (Rejected, NotSent, ConnectionBroken, TimeoutError):
+            await self.close()
+        else:
+            raise self._wrong(wrong)
+
+    async def _list(self) -> str:
+        """Its rights, and itself, as far as there are any: each once, in order, in as many pages as it takes."""
+        assert self._administrator is not None
+        found: list[list[str]] = []
+        after: dict[str, str] = {}
+        while True:
+            headers = {"destination": SECURITY, "x-request": "list", "content-type": "application/json"}
+            answer = await self._administrator.request("SEND", headers, json.dumps(after).encode(), self._op_timeout)
+            found += json.loads(answer["x-answer"])
+            if "x-more" not in answer:
+                break
+            if answer["x-more"] <= after.get("after", ""):
+                raise self._wrong("a list does not go on")
+            after = {"after": answer["x-more"]}
+        grants = [["grant", f"{self.login} {right} {destination}"] for right, destination in self._grants]
+        mine = [each for each in found if each[1].split(" ")[0] == self.login]
+        if mine != sorted([*grants, ["principal", self.login]]):
+            raise self._wrong("other rights are listed than there are")
+        return "list"
+
+    async def _change_passcode(self) -> str:
+        passcode = self._new_passcode()
+        await self.close()
+        await self._secure("change-passcode", passcode=passcode)
+        self._passcode, self._former = passcode, self._passcode
+        if self._rng.random() < 0.6:
+            await self._open(self._former)
+        return "passcode changed"
+
+    async def _delete(self) -> str:
+        """What is open ends with the principal."""
+        connection = await self._connected()
+        await self._secure("delete-principal")
+        self._passcode, self._former = "", ""
+        self._grants.clear()
+        if connection is not None:
+            await self._has_ended(connection, "a connection goes on whose principal is gone")
+        await self.close()
+        return "principal deleted"
+
+    # What the principal does.
+
+    async def _log_in(self) -> str:
+        """With its passcode, the one before, or another."""
+        await self.close()
+        passcode = self._rng.choice([each for each in (self._passcode, self._former, "another") if each])
+        await self._open(passcode)
+        if passcode != self._passcode:
+            await self.close()
+        return "login"
+
+    async def _open(self, passcode: str) -> StompConnection | None:
+        right = passcode == self._passcode
+        settings = replace(self._settings, login=self.login, passcode=passcode)
+        connection = StompConnection(self._addresses(), settings)
+        try:
+            await connection.open(_LOGIN_SECONDS * (2 if right else 1))
+        except ConnectionBroken as error:
+            await connection.abort()
+            # Of several brokers, one that does not know yet that another serves by now knows older passcodes only.
+            if right and WRONG in str(error) and len(self._addresses()) == 1:
+                raise self._wrong("the right passcode is refused") from None
+            return None
+        self._connection = connection
+        if not right:
+            raise self._wrong("a wrong passcode lets somebody in")
+        return connection
+
+    async def _connected(self) -> StompConnection | None:
+        """Its connection; None if nobody lets it in now."""
+        connection = self._connection
+        if connection is None or not connection.connected or connection.over:
+            await self.close()
+            return await self._open(self._passcode)
+        return connection
+
+    async def _say(self, command: str, headers: Mapping[str, str], body: bytes, allowed: bool) -> None:
+        """A command that is carried out if it is ``allowed``, or else refused."""
+        assert self._connection is not None
+        try:
+            await self._connection.request(command, headers, body, self._op_timeout)
+        except Rejected as error:
+            await self.close()
+            if allowed or not str(error).startswith(DENIED):
+                raise self._wrong(f"{command} by somebody who may is refused ({error})") from None
+            return
+        if not allowed:
+            raise self._wrong(f"{command} is carried out without the right")
+
+    async def _send(self) -> str:
+        if await self._connected() is None:
+            return NOBODY
+        destination = self._destination()
+        allowed = (PRODUCE, destination) in self._grants
+        body = self._body()
+        await self._say("SEND", {"destination": destination, **_PLAIN}, body, allowed)
+        if allowed:
+            self._sent(destination, body)
+        return "SEND with its right" if allowed else "SEND without its right"
+
+    def _body(self) -> bytes:
+        self._numbers += 1
+        return b"visitor %d" % self._numbers
+
+    def _sent(self, destination: str, body: bytes) -> None:
+        self._model.send(destination, _PLAIN, body)
+
+    async def _subscribe(self) -> str:
+        """To a queue that stays empty, or the dialogue would miss what is in it."""
+        if await self._connected() is None:
+            return NOBODY
+        destination = f"/queue/{self._mine}.a{'b' * self._rng.randrange(3)}"
+        if (CONSUME, destination) in self._grants:
+            return "nothing"
+        self._numbers += 1
+        about = {"id": str(self._numbers), "destination": destination, "ack": "client-individual"}
+        await self._say("SUBSCRIBE", about, b"", allowed=False)
+        return "SUBSCRIBE without its right"
+
+    async def _subscribe_wider(self) -> str:
+        """A right to topics of one level is none to those below."""
+        if await self._connected() is None:
+            return NOBODY
+        level = f"/topic/{self._mine}-w"
+        right = (CONSUME, f"{level}.*")
+        if right not in self._grants:
+            await self._secure("grant", right=right[0], destination=right[1])
+            self._grants.add(right)
+        self._numbers += 1
+        about = {"id": str(self._numbers), "ack": "client-individual"}
+        if self._rng.random() < 0.3:
+            await self._say("SUBSCRIBE", {**about, "destination": f"{level}.a"}, b"", allowed=True)
+            await self._say("UNSUBSCRIBE", {"id": about["id"]}, b"", allowed=True)
+            return "SUBSCRIBE by a pattern"
+        wider = self._rng.choice((f"{level}.>", f"{level}.a.b", level))
+        await self._say("SUBSCRIBE", {**about, "destination": wider}, b"", allowed=False)
+        return "SUBSCRIBE to more than its right"
+
+    async def _take_topics(self) -> str:
+        """All that waits for a durable subscription which the dialogue has as well: it is another.
+
+        It stays while the principal is away, even if that is deleted and made again.
+        """
+        connection = await self._connected()
+        if connection is None:
+            return NOBODY
+        allowed, destination = self._topics in self._grants, self._topics[1]
+        self._numbers += 1
+        about = {"id": str(self._numbers), "destination": destination, "x-durable": f"{self._mine}-d"}
+        await self._say("SUBSCRIBE", {**about, "ack": "client-individual"}, b"", allowed)
+        if not allowed:
+            return "SUBSCRIBE to topics without its right"
+        box = self._model.box_of(self.login, destination.removeprefix("/topic/"))
+        while box.ready:
+            message = await self._next(connection)
+            expected = box.ready.pop(0)
+            if found := difference_of(expected.headers, expected.body, expected.destination, message):
+                raise self._wrong(f"another login's message is another than was due ({found})")
+            await self._say("ACK", {"id": message.headers["ack"]}, b"", allowed=True)
+        delete = self._rng.random() < 0.3
+        away = {"id": about["id"], **({"x-durable": about["x-durable"]} if delete else {})}
+        await self._say("UNSUBSCRIBE", away, b"", allowed=True)
+        if connection.messages:
+            raise self._wrong("another login got a message that was not due")
+        if delete:
+            del self._model.others[self.login]
+        return "durable subscription deleted" if delete else "durable subscription"
+
+    async def _next(self, connection: StompConnection) -> Frame:
+        """The next message, which is due."""
+        message = await connection.next_message(self._op_timeout)
+        if message is None:
+            await self._say("RECOVER", {}, b"", allowed=True)
+            message = await connection.next_message(0)
+        if message is None:
+            raise self._wrong("a message that was due to another login did not come")
+        return message
+
+    async def _transaction(self) -> str:
+        """What a transaction sends needs its right at SEND and at COMMIT."""
+        mine = [destination for right, destination in sorted(self._grants) if right == PRODUCE]
+        if not mine or await self._connected() is None:
+            return NOBODY
+        destination, body, within = self._rng.choice(mine), self._body(), {"transaction": f"t{self._numbers}"}
+        await self._say("BEGIN", within, b"", allowed=True)
+        await self._say("SEND", {"destination": destination, **_PLAIN, **within}, body, allowed=True)
+        allowed = self._rng.random() < 0.4
+        if not allowed:
+            await self._secure("revoke", right=PRODUCE, destination=destination)
+            self._grants.discard((PRODUCE, destination))
+        await self._say("COMMIT", within, b"", allowed)
+        if allowed:
+            self._sent(destination, body)
+        return "COMMIT with its right" if allowed else "COMMIT without its right"
+
+    async def _branch(self) -> str:
+        """A branch is the login's: others are not told of it, and can't end it."""
+        mine = [destination for right, destination in sorted(self._grants) if right == PRODUCE]
+        connection = await self._connected() if mine else None
+        if connection is None:
+            return NOBODY
+        destination, body = self._rng.choice(mine), self._body()
+        within, xid = {"transaction": f"t{self._numbers}"}, f"{self._mine}.v{self._numbers}"
+        await self._say("BEGIN", {**within, "x-xid": xid}, b"", allowed=True)
+        await self._say("SEND", {"destination": destination, **_PLAIN, **within}, body, allowed=True)
+        self._unended[xid] = None
+        await self._say("PREPARE", within, b"", allowed=True)
+        await self._recover()
+        found = (await connection.request("RECOVER", {}, b"", self._op_timeout)).get("x-xids", "").split()
+        # One whose end was asked for without an answer may be there still, as may one whose PREPARE was not answered.
+        if found.count(xid) != 1 or not self._unended.keys() >= set(found):
+            raise self._wrong("RECOVER tells a login of other branches than its own")
+        end = self._rng.choice(("COMMIT", "COMMIT", "ABORT"))
+        await self._say(end, {"x-xid": xid}, b"", allowed=True)
+        del self._unended[xid]
+        if end == "COMMIT":
+            self._sent(destination, body)
+        return "branch"

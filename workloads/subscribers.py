@@ -1,0 +1,96 @@
+"""Generators of publishers and subscribers, of topics and of events."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from stormproof.generator import PENDING, Answer, Context, Generator, Pending, Seed, lift
+from stormproof.operation import FAIL, INFO, INVOKE, OK, Op
+from stormproof.test import Test
+
+
+@dataclass(frozen=True, slots=True)
+class Publishes(Generator):
+    """One producer thread's messages: counted anew for each process that the thread plays."""
+
+    topics: int
+    process: int = -1
+    sent: int = 0
+
+    def op(self, test: Test, ctx: Context) -> Answer:
+        if not ctx.free:
+            return PENDING, self
+        op = ctx.fill(Op(INVOKE, "publish"))
+        sent = self.sent if op.process == self.process else 0
+        op = op._replace(value=(op.process, sent), key=sent % self.topics)
+        return op, Publishes(self.topics, op.process, sent + 1)
+
+
+@dataclass(frozen=True, slots=True)
+class Subscriber(Generator):
+    """One subscriber thread: asks for its subscription until it has it, then takes (``take`` names the operation).
+
+    With ``away`` above 0 it detaches after ``stay`` operations on average and comes back after ``away`` nanoseconds.
+    ``deletes`` is the share of these times in which it deletes the subscription instead, and comes back with another.
+    A drain ends with the first take that finds nothing left.
+    """
+
+    key: int
+    mask: int
+    ask: str
+    take: str
+    seed: Seed
+    stay: int = 0
+    away: int = 0
+    subscribed: bool = False
+    due: int = 0
+    deletes: float = 0.0
+
+    def op(self, test: Test, ctx: Context) -> Answer:
+        if ctx.time < self.due:
+            return Pending(self.due), self
+        if not ctx.free:
+            return PENDING, self
+        if not self.subscribed:
+            return ctx.fill(Op(INVOKE, self.ask, self.mask, self.key)), self
+        if not self.away:
+            return ctx.fill(Op(INVOKE, self.take, None, self.key)), self
+        draw, seed = self.seed.below(self.stay)
+        f = "detach" if draw == 0 else self.take
+        if draw == 0 and self.deletes:
+            place, seed = seed.below(100)
+            f = "delete" if place < 100 * self.deletes else f
+        return ctx.fill(Op(INVOKE, f, None, self.key)), replace(self, seed=seed)
+
+    def update(self, test: Test, ctx: Context, event: Op) -> Generator:
+        if event.type == INVOKE:
+            return self
+        if event.type == INFO:  # the thread goes on as another process, with another connection
+            return replace(self, subscribed=False, due=ctx.time + RETRY)
+        if event.f == self.ask:
+            return replace(self, subscribed=event.type == OK, due=0 if event.type == OK else ctx.time + RETRY)
+        if event.f in ("detach", "delete") and event.type == OK:
+            # What is made after a deletion is another subscription, though its name is the same.
+            key = self.key + subscriptions(test.options) * (event.f == "delete")
+            return replace(self, key=key, subscribed=False, due=ctx.time + self.away)
+        if event.f == "drain" and event.type == FAIL and event.error == "empty":
+            return lift(None)
+        if event.type == FAIL and event.error not in ("empty", GIVEN_BACK):  # a new connection, perhaps
+            return replace(self, subscribed=False, due=ctx.time + RETRY)
+        return self
+
+
+RETRY = 250_000_000
+"""Nanoseconds before a subscription that could not be had is asked for again."""
+
+
+def subscriptions(options: Mapping[str, Any]) -> int:
+    """How many subscriptions there are at a time: each that is made when another of its name was deleted has a number
+    that is larger by so many."""
+    return max(1, int(options.get("durables", 0)) + int(options.get("transients", 0)))
+
+
+GIVEN_BACK = "given back"
+"""The error of an operation that took a message and gave it back."""
