@@ -12,7 +12,6 @@ from typing import Any
 from harness.settings import declared_options, make_test
 from harness.sim.campaign import NONE, Case, SeedResult, run_and_judge
 from harness.sim.pool import worker_pool
-from nodes.reference.bugs import NONE as NO_BUG
 from nodes.systems.catalog import SYSTEMS
 from stormproof.contracts.check import UNKNOWN
 from stormproof.contracts.guarantee import (
@@ -22,6 +21,7 @@ from stormproof.contracts.guarantee import (
     Trial,
     guarantee_for,
 )
+from stormproof.contracts.system import NO_BUG
 from stormproof.errors import HistoryError, UsageError
 from stormproof.run_folder import read_run, read_verdict
 from stormproof.store import Store

@@ -22,18 +22,12 @@ REACHES_UP = {
 
 # All import stormproof, and harness imports all. Besides that, what a package takes from its neighbours:
 NEIGHBOURS = {
-    ("workloads", "nodes.stomp"),  # their client speaks STOMP
+    ("workloads", "nodes.stomp"),  # clients of the reference broker, and the surface, speak STOMP
     ("workloads", "nodes.timeouts"),
-    ("workloads", "nodes.reference.bugs"),  # a bug of a client stands in the same list
-    # Names and values of the reference broker's extensions, which five workloads are about.
-    ("workloads", "nodes.reference.engine.topics"),
-    ("workloads", "nodes.reference.engine.threads"),
-    ("workloads", "nodes.reference.engine.value_names"),
-    ("workloads", "nodes.reference.server.reaction"),
-    ("workloads", "nodes.reference.designs.icestorm.topics"),
-    # One check judges elections by what the reference broker's nodes log.
-    ("checkers", "nodes.systems.reference.log_events"),
 }
+
+ROOM = "reference"
+"""The name of the folders that serve the reference broker alone."""
 
 # Within the reference broker, besides the modules at its top: what each folder imports of the others.
 REFERENCE = {
@@ -88,6 +82,13 @@ def test_nobody_imports_upwards() -> None:
     """Stormproof imports nobody, nobody imports harness, and what others take from each other is in the table."""
     between = {(top(name), other) for name, other in OURS if top(name) not in (top(other), "harness")}
     assert {(name, other) for name, other in between if top(other) != "stormproof"} == NEIGHBOURS
+
+
+def test_only_rooms_of_the_reference_broker_import_it() -> None:
+    """Nor does anything below the harness import such a room: registries name what is in it."""
+    entering = {(name, other) for name, other in OURS if ROOM in other.split(".") and ROOM not in name.split(".")}
+    assert not {(name, other) for name, other in entering if other.startswith("nodes.reference")}
+    assert {top(name) for name, _ in entering} == {"harness"}
 
 
 def test_floors_of_the_reference_broker() -> None:

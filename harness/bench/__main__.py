@@ -22,17 +22,17 @@ from porcupine import bench
 from checkers.prepare import prepare
 from checkers.synthetic import write_store
 from harness.backends.probe import choose_backend
-from harness.bench import elections
-from harness.bench.cluster import IN_FLIGHT, measure
 from harness.bench.engines import many_runs, one_run
-from harness.bench.events import REPLICAS, event_rates
-from harness.bench.fiorano import fiorano_figures
 from harness.bench.interpreter import operations_per_second
-from harness.bench.joram import joram_figures
-from harness.bench.qpid import qpid_figures
 from harness.bench.report import report_figures
 from harness.bench.simulation import WATCHED, demo_seconds, speed, watching
 from harness.bench.ssh import shell_figures
+from harness.reference.bench import elections
+from harness.reference.bench.cluster import IN_FLIGHT, measure
+from harness.reference.bench.events import REPLICAS, event_rates
+from harness.reference.bench.fiorano import fiorano_figures
+from harness.reference.bench.joram import joram_figures
+from harness.reference.bench.qpid import qpid_figures
 from stormproof.errors import StormproofError, UsageError
 
 Row = tuple[str, str, str]

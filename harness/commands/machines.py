@@ -142,7 +142,7 @@ def broker(
 
     stormproof broker --descriptor a3servers.xml --nb-cluster-expected 3 0 s0 1
     """
-    from harness.broker_command import run_described, run_single
+    from harness.reference.broker_command import run_described, run_single
 
     if descriptor is not None:
         for name in ("design", "data", "host", "port", "login", "passcode"):

@@ -150,7 +150,7 @@ def test(
 def _described(file: Path, workload: str, system: str | None, nodes: int | None, given: dict[str, str],
                to: TextIO) -> tuple[str, int, dict[str, str]]:
     """System, number of nodes and settings of a test from a descriptor; what a person sets comes first."""
-    from harness.described import described
+    from harness.reference.from_descriptor import described
 
     found = described(file, workload)
     if nodes is not None or system not in (None, found.system):
@@ -296,7 +296,7 @@ def mutants(
     as_json: JsonOption = False,
 ) -> None:
     """Switch on each known bug of the broker and simulate until a check catches it; status 1 when one escapes."""
-    from harness.sim.mutants import DRAWN, EXERCISE, GUIDED, run_mutants
+    from harness.reference.mutants import DRAWN, EXERCISE, GUIDED, run_mutants
 
     if exercise + guided + compare > 1:
         raise UsageError("--exercise, --guided and --compare are three ways to hunt: say one of them")

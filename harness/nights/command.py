@@ -24,7 +24,7 @@ from harness.notify import Notify
 from harness.outcomes import ORDER, Outcome, Outcomes
 from harness.output import print_json
 from harness.progress import duration
-from harness.surface import SurfaceTable
+from harness.reference.surface import SurfaceTable
 from reports.matrix_page import MATRIX
 from reports.run_page import write_report
 from reports.trend_page import TREND

@@ -7,12 +7,12 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from harness.nights.record import Night
 from harness.outcomes import BROKEN
 from nemesis.catalog import FAULTS
-from nodes.reference.bugs import NONE as NO_BUG
 from nodes.systems.catalog import SYSTEMS
 from reports.matrix_page import STATUSES, MatrixCell, Shown, SystemMatrix
 from reports.summaries import KEPT, VIOLATED, IndexRow
 from stormproof.contracts.check import UNKNOWN, VERDICTS
 from stormproof.contracts.guarantee import KIND
+from stormproof.contracts.system import NO_BUG
 from stormproof.errors import UsageError
 
 NO_FAULT = "none"

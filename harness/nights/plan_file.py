@@ -12,11 +12,10 @@ from pathlib import Path
 from typing import Any
 
 from harness.config_file import INTEGER, NUMBER, STRING, TABLE, Key, check_keys, near, read_toml
+from harness.reference.mutants import case_of, exercised
+from harness.reference.surface import with_surface
 from harness.reproductions.recipes import find_recipe, recipes
 from harness.settings import make_test, with_new_names
-from harness.sim.mutants import case_of
-from harness.surface import with_surface
-from nodes.reference.bugs import BUGS
 from stormproof.contracts.check import INVALID, VALID
 from stormproof.errors import UsageError
 from stormproof.test import Test
@@ -184,12 +183,13 @@ def _reproduced(name: str, given: Mapping[str, Any], where: str, seeds: Sequence
 
 
 def _bugs(value: str | list[str], where: str) -> list[str]:
-    names = [bug.name for bug in BUGS.values() if not bug.edited] if value == _ALL else list(_several(value))
+    bugs = exercised()
+    names = [name for name, tested in bugs.items() if tested] if value == _ALL else list(_several(value))
     for name in names:
-        if name not in BUGS:
-            raise UsageError(f"{where}: mutants: there is no bug {name!r}{near(name, BUGS)} (`stormproof list bugs` "
+        if name not in bugs:
+            raise UsageError(f"{where}: mutants: there is no bug {name!r}{near(name, bugs)} (`stormproof list bugs` "
                              f"names them, {_ALL!r} means all)")
-        if BUGS[name].edited:
+        if not bugs[name]:
             raise UsageError(f"{where}: mutants: {name!r} has no test that exercises it; `stormproof mutants {name}` "
                              "hunts it by the default campaign")
     return names

@@ -19,12 +19,12 @@ from harness.nights.fingerprint import Fingerprint, broken_fingerprint, fingerpr
 from harness.nights.plan_file import Cell, Plan
 from harness.nights.record import COMPLETE, SPENT, Night, Result
 from harness.outcomes import BROKEN
+from harness.reference.surface import used_and_judged
 from harness.repeat import failure_of
 from harness.run import RunResult, run_test
 from harness.sim.campaign import FAILED, Case, SeedResult, keep_run, run_seed
 from harness.sim.pool import Workers, worker_pool
 from harness.sim.spark import SparkSimulation
-from harness.surface import used_and_judged
 from reports.summaries import guarantees_shown
 from stormproof.contracts.check import INVALID
 from stormproof.errors import HistoryError, StormproofError

@@ -10,6 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import ClassVar
 
+from harness.reference.sim_runtime import REFUSED, SimRuntime
 from harness.sim.clock import EPOCH, MachineClock
 from harness.sim.disk import Disk
 from harness.sim.explorer import Explorer
@@ -18,8 +19,6 @@ from harness.sim.invariants import Observer
 from harness.sim.loop import Process, SimLoop
 from harness.sim.network import CONTROL, Network
 from harness.sim.points import SimPoints
-from harness.sim.runtime import SimRuntime
-from nodes.reference.api import ConfigError
 from nodes.systems.catalog import SYSTEMS
 from stormproof.contracts.backend import (
     CLOCKS,
@@ -356,7 +355,7 @@ class SimBackend(Backend):
         try:
             launched = place.programs[program] = start(runtime)
             await launched.run()
-        except ConfigError as error:
+        except REFUSED as error:
             runtime.write_log(f"error: {error}")
         self._loop.after(0.0, self._exited, place, process, program)
 

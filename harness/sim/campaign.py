@@ -174,9 +174,9 @@ def run_and_judge(drawn: Seeded, seed: int, store: Path, scratch: Path, keep: st
     from checkers.verdict import write_verdict
     from harness import plugins
     from harness.describe import create_run
+    from harness.reference.surface import used_and_judged
     from harness.sim.explorer import Explorer
     from harness.sim.run import simulate
-    from harness.surface import used_and_judged
     from nodes.systems.catalog import SYSTEMS
     from reports.summaries import guarantees_shown
     from stormproof.run_folder import read_run, update_run

@@ -18,6 +18,7 @@ from harness.deployment import topology_of
 from harness.outcomes import Outcomes, outcome_of
 from harness.output import print_json
 from harness.progress import console
+from harness.reference.surface import with_surface
 from harness.settings import SEEDS, parse_nemesis, with_aims, with_new_names
 from harness.sim.campaign import BROKEN, Case, Seeded, SeedResult, campaign
 from harness.sim.draw import DrawnCase, Given
@@ -25,7 +26,6 @@ from harness.sim.guided import guides_of
 from harness.sim.kinds import FailureKinds
 from harness.sim.shrink import Shrunk, shrink
 from harness.sim.tally import Tally
-from harness.surface import with_surface
 from nemesis.families import split_aims, supported_families
 from nemesis.schedule import schedule
 from nodes.systems.catalog import SYSTEMS

@@ -10,8 +10,8 @@ from typing import Any
 from rich.table import Table
 
 from harness.progress import duration
+from harness.reference.surface import SurfaceTable
 from harness.sim.campaign import SeedResult
-from harness.surface import SurfaceTable
 from nodes.systems.catalog import SYSTEMS
 
 

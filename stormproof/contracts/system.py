@@ -150,6 +150,10 @@ class DiskWrites:
     messages: int = 0
 
 
+NO_BUG = "none"
+"""The value of the option ``bug`` with which no bug is switched on."""
+
+
 @dataclass(frozen=True)
 class KnownBug:
     """A bug of the system that can be switched on by the option ``bug``; ``command`` shows it."""

@@ -24,7 +24,7 @@ from stormproof.errors import StormproofError
 ROOT = Path(__file__).resolve().parents[2]
 WITH_JSON = {
     "test": "harness.repeat.run_test", "simulate": "harness.sim.command.run_campaign",
-    "mutants": "harness.sim.mutants.run_mutants", "check --all": "harness.recheck.check_stored",
+    "mutants": "harness.reference.mutants.run_mutants", "check --all": "harness.recheck.check_stored",
     "gc --keep 1d": "harness.housekeeping.collect",
     "nightly a.toml": "harness.nights.command.run_nightly", "triage": "harness.nights.command.run_triage",
     "trend": "harness.nights.command.run_trend",

@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 from harness.cli import app
 from harness.describe import create_run
-from harness.described import described
+from harness.reference.from_descriptor import described
 from harness.settings import make_test
 from harness.sim.run import simulate
 from stormproof.errors import UsageError

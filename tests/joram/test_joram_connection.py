@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 from joram_cluster import QUEUE, Client, Closed, Cluster, Processes, running, status, until
 
+from harness.reference.mutants import BASE
 from harness.sim.campaign import run_seed
-from harness.sim.mutants import BASE
 from workloads.reference.connection import ConnectionBroken, NotSent, Settings, StompConnection
 
 SETTINGS = Settings(login="guest", passcode="guest", heartbeat=0.3, same_replica=0.1)

@@ -19,8 +19,8 @@ import pytest
 from joram_cluster import QUEUE, ROOT, Processes, fails, status
 from joram_group import Group, simulate
 
+from harness.reference.mutants import BASE
 from harness.sim.campaign import run_seed
-from harness.sim.mutants import BASE
 from nodes.reference import wire
 from nodes.reference.api import Command, Config, ConfigError, Runtime
 from nodes.reference.designs.joram.decisions import make_epoch

@@ -11,9 +11,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from harness.reference.sim_runtime import SimRuntime
 from harness.sim.backend import SimBackend
 from harness.sim.loop import Process, SimLoop, simulation
-from harness.sim.runtime import SimRuntime
 from nodes.reference.designs.qpid.manager.config import ManagerConfig
 from nodes.reference.designs.qpid.manager.lessor import PROTOCOL, manager_name
 from nodes.reference.designs.qpid.manager.manager import Manager

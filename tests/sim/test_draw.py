@@ -12,10 +12,10 @@ import pytest
 from typer.testing import CliRunner
 
 from harness.cli import app
+from harness.reference.mutants import drawn_case_of
 from harness.sim.campaign import ALL, repeating, run_seed
 from harness.sim.command import drawn_cases
 from harness.sim.draw import CHANCES, LEAST_SECONDS, LONG, LONGEST, SHORTEST, DrawnCase, Given, _settings
-from harness.sim.mutants import drawn_case_of
 from nemesis.catalog import FAULTS
 from nemesis.schedule import LENGTHS, lengths_of
 from nodes.systems.catalog import SYSTEMS

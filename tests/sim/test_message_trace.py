@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from harness.coverage import note_log_events
+from harness.reference.mutants import case_of
 from harness.sim.campaign import ALL, FAILED, Case, run_and_judge
-from harness.sim.mutants import case_of
 from reports.folder import read_folder
 from reports.message_trace import read_trace
 from reports.roles import read_grants, role_lanes

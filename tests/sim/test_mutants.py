@@ -11,10 +11,10 @@ import pytest
 
 import nodes.reference.bugs
 import workloads
+from harness.reference import mutants
+from harness.reference.mutants import BASE, DRAWN, Catch, case_of, hunt, run_mutants
 from harness.settings import make_test
-from harness.sim import mutants
 from harness.sim.campaign import SeedResult, run_seed
-from harness.sim.mutants import BASE, DRAWN, Catch, case_of, hunt, run_mutants
 from nodes.reference.api import ConfigError
 from nodes.reference.bugs import BUGS, Bug, switched_on
 from stormproof.errors import UsageError

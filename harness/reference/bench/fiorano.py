@@ -1,6 +1,6 @@
 """Figures of the design ``fiorano``: disk writes per stored message, throughput beside other designs, failover.
 
-``python -m harness.bench.fiorano BACKEND WHAT SETTINGS`` is the child that holds the machines; it prints one
+``python -m harness.reference.bench.fiorano BACKEND WHAT SETTINGS`` is the child that holds the machines; it prints one
 JSON object.
 """
 
@@ -16,9 +16,9 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from harness.backends.catalog import BACKENDS
-from harness.bench.cluster import IN_FLIGHT, sends_a_second
-from harness.bench.load import BROKEN, connected, fill, send
-from harness.bench.nodes import healthy, running
+from harness.reference.bench.cluster import IN_FLIGHT, sends_a_second
+from harness.reference.bench.load import BROKEN, connected, fill, send
+from harness.reference.bench.nodes import healthy, running
 from harness.settings import make_test
 from nodes.reference.designs.fiorano.configuration import MODES, SHARED_MODE
 from nodes.systems.catalog import SYSTEMS
@@ -74,7 +74,7 @@ def fiorano_figures(backend: str, backlog: int = BACKLOG) -> Iterator[tuple[str,
 def _measure(backend: str, what: str, settings: Mapping[str, Any]) -> dict[str, float]:
     prefix = BACKENDS.load(backend).launch_prefix()
     child = subprocess.run(
-        [*prefix, sys.executable, "-m", "harness.bench.fiorano", backend, what, json.dumps(settings)],
+        [*prefix, sys.executable, "-m", "harness.reference.bench.fiorano", backend, what, json.dumps(settings)],
         capture_output=True, text=True, timeout=_TIME_LIMIT, check=False,
     )  # fmt: skip
     if child.returncode:

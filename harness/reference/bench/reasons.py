@@ -1,4 +1,4 @@
-"""``python -m harness.bench.reasons``: thirty failures of which the cause is known, beside what their pages say of why.
+"""``python -m harness.reference.bench.reasons``: thirty failures of known cause, beside the reasons on their pages.
 
 Two failures of each replicated design by its settings, twenty by bugs that are switched on, drawn by a seed, and
 published misbehaviours of the real systems that are installed here. It writes a table into docs/reports.md. Whether a
@@ -20,9 +20,9 @@ from pathlib import Path
 
 from harness.comparison import cases_of, modes_of
 from harness.coverage import note_log_events
+from harness.reference.mutants import case_of
 from harness.reproductions.recipes import find_recipe, recipes
 from harness.sim.campaign import FAILED, Case, run_and_judge
-from harness.sim.mutants import case_of
 from harness.sim.pool import worker_pool
 from nodes.reference.bugs import BUGS
 from nodes.systems.catalog import SYSTEMS
@@ -115,7 +115,7 @@ JUDGED: Mapping[tuple[str, str, str], str] = {
 missing."""
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "reports.md"
-BEGIN, END = "<!-- Made by python -m harness.bench.reasons: -->", "<!-- until here. -->"
+BEGIN, END = "<!-- Made by python -m harness.reference.bench.reasons: -->", "<!-- until here. -->"
 
 
 @dataclass(frozen=True)

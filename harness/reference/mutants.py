@@ -67,6 +67,11 @@ class Catch:
         return bool(self.anomalies)
 
 
+def exercised() -> dict[str, bool]:
+    """Return the name of every bug, and whether a test of its own exercises it."""
+    return {bug.name: not bug.edited for bug in BUGS.values()}
+
+
 def case_of(bug: str) -> Case:
     """The campaign of one bug."""
     about = BUGS[bug]

@@ -14,6 +14,9 @@ from nodes.reference.api import ConfigError
 from nodes.reference.server.runtime import LoopRuntime, prepared
 from stormproof.contracts.invariant import Watched
 
+REFUSED = ConfigError
+"""The error with which a program of the reference broker refuses its settings or its data."""
+
 
 class SimRuntime(LoopRuntime):
     """The Runtime of a broker in simulation: its process's clock, its node's disk, random numbers from the seed."""

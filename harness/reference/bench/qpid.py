@@ -1,6 +1,7 @@
 """Figures of the design ``qpid``: how long a takeover takes, and how long a backup takes to catch up.
 
-``python -m harness.bench.qpid BACKEND WHAT SETTINGS`` is the child that holds the nodes; it prints one JSON object.
+``python -m harness.reference.bench.qpid BACKEND WHAT SETTINGS`` is the child that holds the nodes; it prints one
+JSON object.
 """
 
 from __future__ import annotations
@@ -15,9 +16,9 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from harness.backends.catalog import BACKENDS
-from harness.bench.cluster import IN_FLIGHT
-from harness.bench.load import BROKEN, connected, fill, producers, rates, send
-from harness.bench.nodes import healthy, running
+from harness.reference.bench.cluster import IN_FLIGHT
+from harness.reference.bench.load import BROKEN, connected, fill, producers, rates, send
+from harness.reference.bench.nodes import healthy, running
 from harness.settings import make_test
 from nodes.reference.designs.qpid.options import STANDBYS
 from nodes.reference.designs.qpid.states import CATCHUP, READY
@@ -62,7 +63,7 @@ def qpid_figures(backend: str, backlog: int = BACKLOG) -> Iterator[tuple[str, st
 def _measure(backend: str, what: str, settings: Mapping[str, Any]) -> dict[str, float]:
     prefix = BACKENDS.load(backend).launch_prefix()
     child = subprocess.run(
-        [*prefix, sys.executable, "-m", "harness.bench.qpid", backend, what, json.dumps(settings)],
+        [*prefix, sys.executable, "-m", "harness.reference.bench.qpid", backend, what, json.dumps(settings)],
         capture_output=True, text=True, timeout=_TIME_LIMIT, check=False,
     )  # fmt: skip
     if child.returncode:

@@ -1,6 +1,6 @@
 """Events a second through design icestorm, by kind of publisher and by the subscriber's quality of service.
 
-``python -m harness.bench.events BACKEND`` is the child that holds the nodes; it prints one JSON object.
+``python -m harness.reference.bench.events BACKEND`` is the child that holds the nodes; it prints one JSON object.
 ``event_rates`` starts it.
 """
 
@@ -14,8 +14,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 
 from harness.backends.catalog import BACKENDS
-from harness.bench.cluster import IN_FLIGHT
-from harness.bench.nodes import running
+from harness.reference.bench.cluster import IN_FLIGHT
+from harness.reference.bench.nodes import running
 from harness.settings import make_test
 from nodes.reference.designs.icestorm.topics import ORDERED, UNORDERED
 from nodes.systems.reference.cluster import ReferenceCluster
@@ -66,7 +66,7 @@ def event_rates(backend: str) -> Iterator[tuple[Case, Rates]]:
     """
     prefix = BACKENDS.load(backend).launch_prefix()
     child = subprocess.run(
-        [*prefix, sys.executable, "-m", "harness.bench.events", backend],
+        [*prefix, sys.executable, "-m", "harness.reference.bench.events", backend],
         capture_output=True, text=True, timeout=_TIME_LIMIT, check=False,
     )  # fmt: skip
     if child.returncode:

@@ -1,7 +1,7 @@
 """Figures of a real cluster: time up and down, confirmed sends a second, the interpreter under full load.
 
-``python -m harness.bench.cluster BACKEND DESIGN NODES`` is the child that holds the nodes, as ``harness.test_runner``
-is for a run; it prints one JSON object. ``measure`` starts it.
+``python -m harness.reference.bench.cluster BACKEND DESIGN NODES`` is the child that holds the nodes, as
+``harness.test_runner`` is for a run; it prints one JSON object. ``measure`` starts it.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from harness.backends.catalog import BACKENDS
-from harness.bench.nodes import running
 from harness.interpreter import Interpreter, NoClient
+from harness.reference.bench.nodes import running
 from harness.settings import make_test
 from nodes.systems.reference.cluster import ReferenceCluster
 from stormproof.contracts.client import Client
@@ -48,7 +48,7 @@ def measure(backend: str, design: str, nodes: int) -> ClusterFigures:
     """Measure in a child process. Raises StormproofError when the child fails."""
     prefix = BACKENDS.load(backend).launch_prefix()
     child = subprocess.run(
-        [*prefix, sys.executable, "-m", "harness.bench.cluster", backend, design, str(nodes)],
+        [*prefix, sys.executable, "-m", "harness.reference.bench.cluster", backend, design, str(nodes)],
         capture_output=True, text=True, timeout=_TIME_LIMIT, check=False,
     )  # fmt: skip
     if child.returncode:

@@ -1,7 +1,7 @@
 """How long design icestorm's elections take: against the size of the group, and after faults.
 
-``python -m harness.bench.elections BACKEND NODES TIMEOUT FAULTS`` is the child that holds real nodes; it prints one
-JSON object. ``on_nodes`` starts it.
+``python -m harness.reference.bench.elections BACKEND NODES TIMEOUT FAULTS`` is the child that holds real nodes; it prints
+one JSON object. ``on_nodes`` starts it.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
 from harness.backends.catalog import BACKENDS
-from harness.bench.nodes import healthy, provisioned
+from harness.reference.bench.nodes import healthy, provisioned
 from harness.settings import make_test
 from harness.sim.loop import simulation
 from nodes.systems.reference.cluster import ReferenceCluster
@@ -68,7 +68,8 @@ def on_nodes(backend: str, nodes: int, timeout: float, faults: Sequence[str] = F
     """
     prefix = BACKENDS.load(backend).launch_prefix()
     child = subprocess.run(
-        [*prefix, sys.executable, "-m", "harness.bench.elections", backend, str(nodes), str(timeout), *faults],
+        [*prefix, sys.executable, "-m", "harness.reference.bench.elections", backend, str(nodes), str(timeout),
+         *faults],
         capture_output=True, text=True, timeout=_CHILD_LIMIT, check=False,
     )  # fmt: skip
     if child.returncode:

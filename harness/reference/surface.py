@@ -293,7 +293,7 @@ class SurfaceTable:
 
 def surface_page() -> str:
     """docs/surface.md."""
-    lines = ["# The surface", "", "Made by `make docs` from `harness/surface.py`.", ""]
+    lines = ["# The surface", "", "Made by `make docs` from `harness/reference/surface.py`.", ""]
     lines += _INTRODUCTION.strip().splitlines()
     lines += ["", "| item | what clients do | systems | workloads | checks |", "| --- | --- | --- | --- | --- |"]
     for item in ITEMS:

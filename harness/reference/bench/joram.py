@@ -1,6 +1,7 @@
 """Figures of the design ``joram``: what its modes cost, how long a failover takes, how long it takes to add a replica.
 
-``python -m harness.bench.joram BACKEND WHAT SETTINGS`` is the child that holds the nodes; it prints one JSON object.
+``python -m harness.reference.bench.joram BACKEND WHAT SETTINGS`` is the child that holds the nodes; it prints one
+JSON object.
 """
 
 from __future__ import annotations
@@ -15,9 +16,9 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from harness.backends.catalog import BACKENDS
-from harness.bench.cluster import IN_FLIGHT, sends_a_second
-from harness.bench.load import connected, fill, producers, rates, send
-from harness.bench.nodes import healthy, running
+from harness.reference.bench.cluster import IN_FLIGHT, sends_a_second
+from harness.reference.bench.load import connected, fill, producers, rates, send
+from harness.reference.bench.nodes import healthy, running
 from harness.settings import make_test
 from nodes.systems.reference.cluster import ReferenceCluster
 from nodes.timeouts import within
@@ -58,7 +59,7 @@ def joram_figures(backend: str, backlog: int = BACKLOG) -> Iterator[tuple[str, s
 def _measure(backend: str, what: str, settings: Mapping[str, Any]) -> dict[str, float]:
     prefix = BACKENDS.load(backend).launch_prefix()
     child = subprocess.run(
-        [*prefix, sys.executable, "-m", "harness.bench.joram", backend, what, json.dumps(settings)],
+        [*prefix, sys.executable, "-m", "harness.reference.bench.joram", backend, what, json.dumps(settings)],
         capture_output=True, text=True, timeout=_TIME_LIMIT, check=False,
     )  # fmt: skip
     if child.returncode:

@@ -1,0 +1,1 @@
+"""Benchmarks of the reference broker; ``python -m harness.bench`` runs them."""
