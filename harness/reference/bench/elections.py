@@ -1,7 +1,7 @@
 """How long design icestorm's elections take: against the size of the group, and after faults.
 
-``python -m harness.reference.bench.elections BACKEND NODES TIMEOUT FAULTS`` is the child that holds real nodes; it prints
-one JSON object. ``on_nodes`` starts it.
+``python -m harness.reference.bench.elections BACKEND NODES TIMEOUT FAULTS`` is the child that holds real nodes; it
+prints one JSON object. ``on_nodes`` starts it.
 """
 
 from __future__ import annotations
