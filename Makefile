@@ -15,7 +15,7 @@ demo: setup ## split a broker twice: once unsafely (invalid), once safely (valid
 	@$(PY) -m harness demo
 
 vagrant-demo: setup ## the demo on machines that Vagrant makes (docs/vagrant.md); ARGS="--provider docker --keep"
-	@$(PY) -m harness.vagrant $(ARGS)
+	@$(PY) -m harness.tools.vagrant $(ARGS)
 
 test: ## set-up, ruff, mypy, and all tests
 	@scripts/setup test
@@ -33,10 +33,10 @@ wheel: setup ## both distributions, stormproof and porcupine-py, in dist/
 	@ls dist
 
 bench: setup ## figures of docs/benchmarks.md, measured on this machine
-	@$(PY) -m harness.bench
+	@$(PY) -m harness.tools.bench
 
 faults: setup ## table of faults and backends, by runs of each (half an hour); then make docs
-	@$(PY) -m harness.fault_table
+	@$(PY) -m harness.tools.fault_table
 
 soak: ## slow tests: many seeds, many histories (hours); those that need a quiet machine come last, one by one
 	@scripts/setup test

@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from checkers import kernels_rows
 from checkers.calm import Stretch, stretches
+from checkers.kernels import rows as kernels_rows
 from checkers.run import SECOND, Run
 from stormproof.contracts.bounds import SERVES, SERVES_WITH_MAJORITY, SERVES_WITH_ONE
 from stormproof.history.columns import Int32s, Int64s

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from checkers import kernels_delivery
+from checkers.kernels import deliveries as kernels_delivery
 from checkers.run import SECOND, Run
 from stormproof.contracts.backend import DEAD, PAUSED
 from stormproof.contracts.fault import CUTS_LINKS, DELAYS_MESSAGES

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
-from checkers import kernels_rows
+from checkers.kernels import rows as kernels_rows
 from stormproof.errors import HistoryError
 from stormproof.history.columns import HistoryColumns, Int8s, Int32s, Int64s, first_problem, read_columns
 from stormproof.history.schema import NO_VALUE, TEXT_VALUE, TYPE_NAMES

@@ -11,11 +11,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from checkers import kernels
 from checkers.checks.lost import missing
-from checkers.lake import MESSAGE_ROWS, MESSAGES_DIR
-from checkers.lake_files import LAKE, AnyStore
-from checkers.object_store import ObjectStore, runs_among
+from checkers.kernels import queues as kernels
+from checkers.lake.files import LAKE, AnyStore
+from checkers.lake.object_store import ObjectStore, runs_among
+from checkers.lake.table import MESSAGE_ROWS, MESSAGES_DIR
 from checkers.run import SECOND, EndedEarly, Run, load_run
 from stormproof.errors import HistoryError
 from stormproof.history.columns import Bools, Int64s
@@ -28,7 +28,7 @@ _STATES = {kernels.NEVER: "never sent", kernels.ACKED: "confirmed", kernels.FAIL
 
 
 def messages_table(run: Run) -> pa.Table:
-    """A row per message of a queue (schema ``checkers.lake.MESSAGE_ROWS``); none for a run on something else.
+    """A row per message of a queue (schema ``checkers.lake.table.MESSAGE_ROWS``); none for a run on something else.
 
     Raises:
         HistoryError: no account can be given.

@@ -19,10 +19,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from checkers import kernels_rows
 from checkers.api import ByParts, NeedsWhole
 from checkers.catalog import CHECKS
 from checkers.history import pair_rows, validated
+from checkers.kernels import rows as kernels_rows
 from checkers.run import Run, SentTwice
 from checkers.run_check import attempt, attempts, checks_of, counts_of, load_check, opened, verdict_of
 from checkers.sentence import Circumstances, circumstances

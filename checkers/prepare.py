@@ -11,10 +11,10 @@ import tempfile
 from pathlib import Path
 
 from checkers.catalog import CHECKS
-from checkers.gateway import is_plain
-from checkers.java import find_java
-from checkers.job import check_runs, summarize, warm_up
-from checkers.spark import archive_path, note_of, start_spark, stop_spark
+from checkers.spark.java import find_java
+from checkers.spark.job import check_runs, summarize, warm_up
+from checkers.spark.jvm_launcher import is_plain
+from checkers.spark.session import archive_path, note_of, start_spark, stop_spark
 from stormproof.errors import StormproofError
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from porcupine.columns import DEQUEUE, ENQUEUE, NEVER
 
-from checkers import kernels
+from checkers.kernels import queues as kernels
 from checkers.run import Run
 from stormproof import vocabulary
 from stormproof.history.columns import Bools, Int64s

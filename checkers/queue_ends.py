@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from checkers import kernels
 from checkers.history import dense_keys
+from checkers.kernels import queues as kernels
 from stormproof import vocabulary
 from stormproof.history.columns import Bools, HistoryColumns, Int64s
 from stormproof.history.schema import NO_VALUE

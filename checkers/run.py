@@ -10,8 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from checkers import kernels, kernels_rows
 from checkers.history import read_history
+from checkers.kernels import queues as kernels
+from checkers.kernels import rows as kernels_rows
 from checkers.queue_ends import QueueEnds
 from checkers.topics import Topics
 from checkers.transactions import TransactionTable
@@ -53,7 +54,7 @@ class SentTwice(HistoryError):
 class Messages:
     """What happened to each message (queue, value), by its number.
 
-    ``sent`` is the row of the send's invocation (-1: never sent), ``state`` a code of ``checkers.kernels``
+    ``sent`` is the row of the send's invocation (-1: never sent), ``state`` a code of ``checkers.kernels.queues``
     (ACKED...); message m was delivered by the completions ``delivered[start[m]:start[m + 1]]`` in order.
     ``of_row`` is the message's number by row, -1 where a row is about none.
     """

@@ -9,8 +9,9 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from checkers import kernels, kernels_topic
 from checkers.history import dense_keys
+from checkers.kernels import queues as kernels
+from checkers.kernels import topics as kernels_topic
 from checkers.queue_ends import undrained_reason
 from stormproof import vocabulary
 from stormproof.errors import HistoryError

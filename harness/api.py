@@ -8,12 +8,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from checkers.spark import SparkWarmup
-from harness import plugins
+from checkers.spark.session import SparkWarmup
 from harness.backends.catalog import BACKENDS
 from harness.backends.probe import choose_backend
-from harness.run import RunResult, run_test
-from harness.settings import make_test, with_new_names
+from harness.run import plugins
+from harness.run.lifecycle import RunResult, run_test
+from harness.run.settings import make_test, with_new_names
 from stormproof.errors import UsageError
 from stormproof.run_folder import read_verdict
 from stormproof.test import Test
@@ -134,7 +134,7 @@ def check(
         UsageError: there is no such run.
         HistoryError: it can't be checked, or was made with other plug-ins.
     """
-    from harness.recheck import check_again
+    from harness.store.recheck import check_again
 
     named = {plugins.SYSTEM: [system], plugins.WORKLOAD: [workload], plugins.CHECK: checks,
              plugins.NEMESIS: [nemesis] if isinstance(nemesis, str | type) else nemesis}  # fmt: skip

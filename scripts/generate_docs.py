@@ -6,13 +6,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from harness.fault_table import PAGE as BACKENDS_PAGE
-from harness.fault_table import read_seen as faults_seen
-from harness.fault_table import with_table
-from harness.listing import fault_matrix, listing
+from harness.cli.listing import fault_matrix, listing
 from harness.reference.surface import surface_page
 from harness.reproductions.page import SEEN_FILE, read_seen, reproductions_page
 from harness.reproductions.recipes import recipes
+from harness.tools.fault_table import PAGE as BACKENDS_PAGE
+from harness.tools.fault_table import read_seen as faults_seen
+from harness.tools.fault_table import with_table
 from nodes.systems.catalog import SYSTEMS
 from nodes.systems.reference.fiorano.diagram import with_transitions
 from stormproof.contracts.bounds import Bound, WorkBound

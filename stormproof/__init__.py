@@ -36,7 +36,7 @@ from stormproof.test import Test
 
 if TYPE_CHECKING:
     from harness.api import check, run
-    from harness.dataframes import ObjectFrames, StoreFrames
+    from harness.store.dataframes import ObjectFrames, StoreFrames
 
 
 def load(store: str | Path) -> StoreFrames | ObjectFrames:
@@ -45,7 +45,7 @@ def load(store: str | Path) -> StoreFrames | ObjectFrames:
     from stormproof.own_packages import demand_own_packages
 
     demand_own_packages()
-    from harness.dataframes import load as load_store
+    from harness.store.dataframes import load as load_store
 
     return load_store(store)
 

@@ -16,7 +16,7 @@ from docker.errors import DockerException
 from hypothesis import settings
 from outcome_record import Outcome, newer, outcome_now, write_record
 
-from harness.bench.ssh_test_hosts import SshTestHosts, running_hosts, why_not
+from harness.tools.bench.ssh_test_hosts import SshTestHosts, running_hosts, why_not
 
 OUTCOMES = "stormproof/last_outcomes"
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from harness.settings import make_test
+from harness.run.settings import make_test
 from stormproof.history.ledger import read_ledger
 from stormproof.run_folder import LEDGER, node_logs
 from stormproof.test import Test

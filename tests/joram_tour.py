@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Any
 
 from harness.backends.catalog import BACKENDS
-from harness.deployment import cluster_of, topology_of
-from harness.settings import make_test
+from harness.run.deployment import cluster_of, topology_of
+from harness.run.settings import make_test
 from harness.sim.backend import SimBackend
 from nodes.reference.engine.store import read_all
 from nodes.reference.server.process import BrokerProcess

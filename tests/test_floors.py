@@ -16,8 +16,8 @@ PACKAGES = ("stormproof", "nodes", "workloads", "nemesis", "checkers", "reports"
 # The public face reaches up when it is asked to: run(), check(), load(), the command, tests written for pytest.
 REACHES_UP = {
     ("stormproof.pytest_plugin", "harness.api"),
-    ("stormproof", "harness.api"), ("stormproof", "harness.dataframes"),
-    ("stormproof.__main__", "harness.early"), ("stormproof.__main__", "harness.cli"),
+    ("stormproof", "harness.api"), ("stormproof", "harness.store.dataframes"),
+    ("stormproof.__main__", "harness.cli.early"), ("stormproof.__main__", "harness.cli.app"),
 }  # fmt: skip
 
 # All import stormproof, and harness imports all. Besides that, what a package takes from its neighbours:

@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from checkers import kernels_rows
 from checkers.api import RunCheck
 from checkers.bounds import bounds_claimed, late_by, silences
+from checkers.kernels import rows as kernels_rows
 from checkers.run import SECOND, Run
 from stormproof import vocabulary
 from stormproof.contracts.bounds import HEALTHY

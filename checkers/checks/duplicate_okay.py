@@ -7,9 +7,9 @@ from dataclasses import replace
 
 import numpy as np
 
-from checkers import kernels
 from checkers.api import ByParts, RunCheck, WholeRun
 from checkers.checks import lost
+from checkers.kernels import queues as kernels
 from checkers.run import Run
 from stormproof.contracts.check import CheckOutcome
 from stormproof.vocabulary import MESSAGES

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from checkers import kernels, kernels_topic
 from checkers.api import RunCheck
 from checkers.checks.event_lost import may_end
+from checkers.kernels import queues as kernels
+from checkers.kernels import topics as kernels_topic
 from checkers.run import Run
 from stormproof.contracts.check import INVALID, MAX_EXAMPLES, VALID, Anomaly, CheckOutcome
 from stormproof.history.columns import Int64s

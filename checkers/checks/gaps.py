@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from checkers import kernels_topic
 from checkers.api import RunCheck
 from checkers.elements import elements_of
 from checkers.exemptions import near_fault
+from checkers.kernels import topics as kernels_topic
 from checkers.run import Run
 from checkers.topics import SubscriptionConnection, Topics
 from stormproof.contracts.check import INVALID, MAX_EXAMPLES, VALID, Anomaly, CheckOutcome

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from checkers import kernels_rows
 from checkers.api import RunCheck
+from checkers.kernels import rows as kernels_rows
 from checkers.run import Run
 from stormproof.contracts.check import VALID, CheckOutcome
 from stormproof.history.columns import Int64s

@@ -18,8 +18,9 @@ from porcupine.columns import NEVER
 # Loads what the call above needs, so that workers are forked with it and ``checkers.prepare`` compiles it.
 from porcupine.kernels import monitor_queue as _monitor_queue  # noqa: F401
 
-from checkers import kernels, kernels_delivery
 from checkers.api import ByParts, NeedsWhole, RunCheck, WholeRun
+from checkers.kernels import deliveries as kernels_delivery
+from checkers.kernels import queues as kernels
 from checkers.queue_columns import Columns, columns_of
 from checkers.run import Run
 from stormproof.contracts.check import INVALID, MAX_EXAMPLES, UNKNOWN, VALID, Anomaly, CheckOutcome

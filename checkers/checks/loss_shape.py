@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from checkers import kernels
 from checkers.api import ByParts, Example, RunCheck, WholeRun, examples_of
 from checkers.checks.lost import lost_of
 from checkers.history import dense
+from checkers.kernels import queues as kernels
 from checkers.run import Run
 from stormproof.contracts.check import INVALID, MAX_EXAMPLES, UNKNOWN, VALID, Anomaly, CheckOutcome
 from stormproof.history.columns import Int64s

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from checkers import kernels
 from checkers.api import ByParts, Example, RunCheck, WholeRun, examples_of
+from checkers.kernels import queues as kernels
 from checkers.run import SECOND, Run
 from stormproof.contracts.check import INVALID, MAX_EXAMPLES, UNKNOWN, VALID, Anomaly, CheckOutcome
 from stormproof.history.columns import Int64s

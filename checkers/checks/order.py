@@ -7,8 +7,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from checkers import kernels_delivery, kernels_rows
 from checkers.api import ByParts, Example, RunCheck, WholeRun, examples_of
+from checkers.kernels import deliveries as kernels_delivery
+from checkers.kernels import rows as kernels_rows
 from checkers.run import Run
 from stormproof.contracts.check import INVALID, MAX_EXAMPLES, VALID, Anomaly, CheckOutcome
 from stormproof.history.schema import PAIR_SHIFT

@@ -9,8 +9,8 @@ from functools import partial
 
 import numpy as np
 
-from checkers import kernels
 from checkers.api import ByParts, Example, RunCheck, WholeRun, examples_of
+from checkers.kernels import queues as kernels
 from checkers.run import Run
 from stormproof import vocabulary
 from stormproof.contracts.check import INVALID, MAX_EXAMPLES, VALID, Anomaly, CheckOutcome

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from checkers import kernels_delivery
 from checkers.api import ByParts, RunCheck, WholeRun, examples_of
 from checkers.checks import repeats
+from checkers.kernels import deliveries as kernels_delivery
 from checkers.run import Run
 from stormproof.contracts.check import VALID, CheckOutcome
 from stormproof.text import amount

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from checkers import held_back, kernels_delivery
+from checkers import held_back
 from checkers.api import Example
+from checkers.kernels import deliveries as kernels_delivery
 from checkers.run import Run
 from stormproof.contracts.check import MAX_EXAMPLES, Anomaly
 from stormproof.history.columns import Int8s, Int64s

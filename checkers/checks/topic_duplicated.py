@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from checkers import kernels_topic
 from checkers.api import RunCheck
+from checkers.kernels import topics as kernels_topic
 from checkers.run import Run
 from stormproof.contracts.check import INVALID, MAX_EXAMPLES, VALID, Anomaly, CheckOutcome
 from stormproof.text import amount

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from checkers import kernels
 from checkers.api import RunCheck
+from checkers.kernels import queues as kernels
 from checkers.run import Run
 from checkers.topics import Subscription
 from stormproof.contracts.check import INVALID, MAX_EXAMPLES, UNKNOWN, VALID, Anomaly, CheckOutcome

@@ -7,10 +7,11 @@ from typing import Any
 
 import numpy as np
 
-from checkers import kernels, kernels_topic
 from checkers.api import RunCheck
 from checkers.elements import elements_of
 from checkers.exemptions import near_fault
+from checkers.kernels import queues as kernels
+from checkers.kernels import topics as kernels_topic
 from checkers.run import Run
 from stormproof import vocabulary
 from stormproof.contracts.check import INVALID, MAX_EXAMPLES, VALID, Anomaly, CheckOutcome

@@ -6,9 +6,9 @@ import re
 
 import numpy as np
 
-from checkers import kernels_delivery
 from checkers.api import RunCheck
 from checkers.checks.repeats import BUFFERED
+from checkers.kernels import deliveries as kernels_delivery
 from checkers.run import Run
 from stormproof.contracts.check import INVALID, MAX_EXAMPLES, VALID, Anomaly, CheckOutcome
 from stormproof.text import amount

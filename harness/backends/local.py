@@ -1,6 +1,6 @@
 """Nodes as Linux namespaces: no daemon, no image, root or ordinary user.
 
-The process that provisions (``harness.test_runner``) runs as pid 1 of a pid namespace of its own, in network and
+The process that provisions (``harness.run.test_runner``) runs as pid 1 of a pid namespace of its own, in network and
 mount namespaces of its own: ``launch_prefix`` is the command that puts it there. Whatever it makes dies with
 it, even by SIGKILL. Each node is a process holding further namespaces (network, mount, pid, UTS, IPC), joined to
 the others by a bridge; the harness has its own and the client hosts' addresses on that bridge.

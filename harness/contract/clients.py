@@ -8,7 +8,7 @@ import time
 from typing import Any
 
 from harness.contract.core import CALL_SECONDS, Bench, Broken, Client, Item, NotClaimed, quietly, told
-from harness.contract.kinds import TAKE_SECONDS, EventKind, LogKind, QueueKind, RegisterKind, kind_of
+from harness.contract.data_kinds import TAKE_SECONDS, EventKind, LogKind, QueueKind, RegisterKind, kind_of
 from harness.contract.sockets import connections
 from stormproof.contracts.client import (
     EventConnection,

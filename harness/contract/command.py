@@ -7,14 +7,14 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from harness import plugins
 from harness.api import plan
 from harness.backends.catalog import BACKENDS
 from harness.backends.cleanup import cleanup
+from harness.cli.output import print_json
 from harness.contract.core import FAILED, OK, SKIPPED, Outcome
-from harness.describe import create_run
-from harness.output import print_json
-from harness.run import RunnerProcess
+from harness.run import plugins
+from harness.run.describe import create_run
+from harness.run.lifecycle import RunnerProcess
 from nodes.systems.catalog import SYSTEMS
 from stormproof.errors import StormproofError, UsageError
 from stormproof.made import OwnFolder, note_owner

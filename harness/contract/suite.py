@@ -1,7 +1,7 @@
 """The child process of `stormproof systems check`: machines, the system on them, and the items, one after the other.
 
 ``python -m harness.contract.suite RUN_DIR [PLUGINS]`` reports on standard output, one JSON object a line; what it
-hears on standard input is as in ``harness.test_runner``.
+hears on standard input is as in ``harness.run.test_runner``.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from harness import plugins
 from harness.backends.catalog import BACKENDS
-from harness.child import Watch, run_child
 from harness.contract.clients import ITEMS, MOST_HOSTS
 from harness.contract.core import FAILED, OK, SKIPPED, Bench, Item, Outcome, tried
-from harness.contract.life import BEGIN, END
-from harness.deployment import demands_of, topology_of
-from harness.test_runner import ControlChannel, Interrupted, tell_error, tell_parent
+from harness.contract.node_contract import BEGIN, END
+from harness.run import plugins
+from harness.run.child import Watch, run_child
+from harness.run.deployment import demands_of, topology_of
+from harness.run.test_runner import ControlChannel, Interrupted, tell_error, tell_parent
 from nodes.systems.catalog import SYSTEMS
 from nodes.systems.stomp_connection import StompQueues
 from stormproof.contracts.cluster import Cluster, Deployment

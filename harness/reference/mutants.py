@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING
 
 from rich.table import Table
 
-from harness.output import print_json
-from harness.progress import console, duration
-from harness.settings import declared_options
+from harness.cli.output import print_json
+from harness.run.progress import console, duration
+from harness.run.settings import declared_options
 from harness.sim.campaign import BROKEN, NONE, Case, Seeded, SeedResult, run_and_judge, run_seed
 from harness.sim.draw import DrawnCase, Given
 from harness.sim.guided import Guide

@@ -7,9 +7,9 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from checkers.spark import SparkWarmup
+from checkers.spark.session import SparkWarmup
 from harness.backends.probe import choose_backend
-from harness.output import print_json
+from harness.cli.output import print_json
 from harness.reproductions.page import SEEN_FILE, note_seen
 from harness.reproductions.recipes import TWIN, Arm, Recipe, find_recipe, recipes
 from harness.reproductions.run import Outcome, reproduce

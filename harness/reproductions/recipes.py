@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from harness.config_file import INTEGER, NUMBER, STRING, TABLE, Key, check_keys, near, read_toml
-from harness.settings import make_test
+from harness.cli.config_file import INTEGER, NUMBER, STRING, TABLE, Key, check_keys, near, read_toml
+from harness.run.settings import make_test
 from stormproof.contracts.check import INVALID, VALID
 from stormproof.errors import UsageError
 from stormproof.test import Test

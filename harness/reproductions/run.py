@@ -9,11 +9,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from checkers.spark import SparkWarmup
-from harness.outcomes import BROKEN
-from harness.repeat import failure_of
+from checkers.spark.session import SparkWarmup
+from harness.cli.outcomes import BROKEN
 from harness.reproductions.recipes import FAILS, TWIN, Arm, Recipe
-from harness.run import RunResult, run_test
+from harness.run.lifecycle import RunResult, run_test
+from harness.run.repeat import failure_of
 from stormproof.contracts.check import INVALID, UNKNOWN, VALID
 from stormproof.errors import EXIT_ERROR, EXIT_INVALID, EXIT_UNKNOWN, EXIT_VALID, StormproofError
 

@@ -14,9 +14,9 @@ from harness.reference.sim_runtime import REFUSED, SimRuntime
 from harness.sim.clock import EPOCH, MachineClock
 from harness.sim.disk import Disk
 from harness.sim.explorer import Explorer
-from harness.sim.holdings import holdings
 from harness.sim.invariants import Observer
 from harness.sim.loop import Process, SimLoop
+from harness.sim.memory_census import holdings
 from harness.sim.network import CONTROL, Network
 from harness.sim.points import SimPoints
 from nodes.systems.catalog import SYSTEMS

@@ -46,7 +46,7 @@ class Case:
         Raises:
             UsageError: a name, a number or a combination makes no sense.
         """
-        from harness.settings import make_test
+        from harness.run.settings import make_test
 
         return make_test(
             system=self.system, workload=self.workload, nemesis=self.nemesis, backend="sim", nodes=self.nodes,
@@ -59,7 +59,7 @@ class Case:
         Raises:
             UsageError: one can't be simulated, or the test makes no sense.
         """
-        from harness.deployment import topology_of
+        from harness.run.deployment import topology_of
         from harness.sim.backend import SimBackend
         from nemesis.families import supported_families
         from nodes.systems.catalog import SYSTEMS
@@ -172,9 +172,9 @@ def run_and_judge(drawn: Seeded, seed: int, store: Path, scratch: Path, keep: st
     from checkers.judged import note_for
     from checkers.run_check import check_run
     from checkers.verdict import write_verdict
-    from harness import plugins
-    from harness.describe import create_run
     from harness.reference.surface import used_and_judged
+    from harness.run import plugins
+    from harness.run.describe import create_run
     from harness.sim.explorer import Explorer
     from harness.sim.run import simulate
     from nodes.systems.catalog import SYSTEMS
@@ -221,8 +221,8 @@ def run_and_judge(drawn: Seeded, seed: int, store: Path, scratch: Path, keep: st
 
 def repeating(case: Case, seed: int, store: Path) -> str:
     """The command that repeats one seed's run and writes its report."""
-    from harness import plugins
-    from harness.settings import parse_nemesis, repeated
+    from harness.run import plugins
+    from harness.run.settings import parse_nemesis, repeated
 
     words = ["stormproof", "test", "--backend", "sim", "--system", plugins.typed("system", case.system)]
     words += ["--workload", plugins.typed("workload", case.workload)]

@@ -14,12 +14,12 @@ from typing import Any
 from rich.console import Console
 
 from harness.backends.catalog import BACKENDS
-from harness.deployment import topology_of
-from harness.outcomes import Outcomes, outcome_of
-from harness.output import print_json
-from harness.progress import console
+from harness.cli.outcomes import Outcomes, outcome_of
+from harness.cli.output import print_json
 from harness.reference.surface import with_surface
-from harness.settings import SEEDS, parse_nemesis, with_aims, with_new_names
+from harness.run.deployment import topology_of
+from harness.run.progress import console
+from harness.run.settings import SEEDS, parse_nemesis, with_aims, with_new_names
 from harness.sim.campaign import BROKEN, Case, Seeded, SeedResult, campaign
 from harness.sim.draw import DrawnCase, Given
 from harness.sim.guided import guides_of
@@ -157,7 +157,7 @@ def _report(view: _View, store: Path, indexed: bool) -> None:
     kept = [result.run_dir for result in view.tally.failures if result.run_dir is not None]
     if not (kept or indexed) or not store.is_dir():
         return
-    from harness.coverage import note_log_events
+    from harness.analysis.coverage import note_log_events
     from reports.index_page import write_index
     from reports.run_page import write_report
 

@@ -16,7 +16,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from harness.settings import SEEDS
+from harness.run.settings import SEEDS
 from harness.sim.campaign import Case, Seeded, SeedResult
 from harness.sim.draw import DrawnCase, senseless
 from harness.sim.explorer import FIRST_STEP

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from harness.coverage import note_log_events
-from harness.nights.fingerprint import Fingerprint, broken_fingerprint, fingerprint_of
+from harness.analysis.coverage import note_log_events
+from harness.nightly.fingerprint import Fingerprint, broken_fingerprint, fingerprint_of
 from harness.sim.campaign import BROKEN, SeedResult
 from stormproof.errors import StormproofError
 from stormproof.text import amount

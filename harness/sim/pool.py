@@ -19,7 +19,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from harness import plugins
+from harness.run import plugins
 from stormproof.errors import StormproofError
 from stormproof.run_folder import LOCK_FILE, Lock, is_alive
 

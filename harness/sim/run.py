@@ -12,13 +12,13 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
+from harness.run.test_runner import ControlChannel, Emit, Environment, Interrupted, TestRunner
 from harness.sim.clock import EPOCH
 from harness.sim.errors import Endless
 from harness.sim.explorer import Explorer
 from harness.sim.invariants import InvariantBroken
 from harness.sim.livelock import LOOKS, MOST_LOOKS, Limit, Livelock
 from harness.sim.loop import SimLoop, simulation
-from harness.test_runner import ControlChannel, Emit, Environment, Interrupted, TestRunner
 from nodes.systems.catalog import SYSTEMS
 from stormproof.history.journal import JournalWriter
 from stormproof.run_folder import HARNESS_LOG, read_run, update_run

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from harness.settings import SEEDS, declared_options, parse_nemesis, repeated
+from harness.run.settings import SEEDS, declared_options, parse_nemesis, repeated
 from harness.sim.campaign import NONE, Case, SeedResult, run_seed
 from harness.sim.pool import Workers, worker_pool
 from nemesis.explicit_schedule import ExplicitFault, write_schedule

@@ -17,18 +17,18 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from checkers.job import (
+from checkers.judged import digest_of_all, other_version
+from checkers.lake.table import append
+from checkers.spark.job import (
     TASKS_A_CORE,
     VERDICT_ROWS,
     cores_of,
     demand_mounted,
     verdict_row,
 )
-from checkers.judged import digest_of_all, other_version
-from checkers.lake import append
-from checkers.spark import SparkWarmup
-from checkers.spark_tasks import Progress, Work, carry_out
-from harness import plugins
+from checkers.spark.session import SparkWarmup
+from checkers.spark.tasks import Progress, Work, carry_out
+from harness.run import plugins
 from harness.sim.campaign import ALL, Seeded, SeedResult, run_and_judge
 from stormproof.errors import StormproofError
 

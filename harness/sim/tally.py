@@ -9,8 +9,8 @@ from typing import Any
 
 from rich.table import Table
 
-from harness.progress import duration
 from harness.reference.surface import SurfaceTable
+from harness.run.progress import duration
 from harness.sim.campaign import SeedResult
 from nodes.systems.catalog import SYSTEMS
 

@@ -19,7 +19,7 @@ from harness.backends import docker as docker_backend
 from harness.backends import docker_networks, foreign, image, launch, network, probe, process, scratch
 from harness.backends.cleanup import cleanup
 from harness.backends.process import parse_state
-from harness.healing import heal_store
+from harness.run.healing import heal_store
 from stormproof import made, owner
 from stormproof.contracts.backend import ProcessState
 from stormproof.contracts.topology import Topology

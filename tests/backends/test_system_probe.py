@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from harness import cli
 from harness.backends import probe, system_probe
+from harness.cli import app as cli
 from nodes.systems.catalog import SYSTEMS
 from stormproof.contracts.backend import Capability
 from stormproof.errors import BackendError

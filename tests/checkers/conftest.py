@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from checkers.spark import start_spark, stop_spark
+from checkers.spark.session import start_spark, stop_spark
 
 
 @pytest.fixture(scope="session")

@@ -15,7 +15,7 @@ from types import MappingProxyType
 
 import pyspark
 
-from checkers.java import find_java
+from checkers.spark.java import find_java
 
 PROJECT = Path(__file__).resolve().parents[2]
 SPARK = Path(pyspark.__file__).parent

@@ -14,12 +14,12 @@ import pytest
 from checker_histories import depth, drained, sent, store_run, taken
 from object_server import object_server
 
-from checkers.job import check_and_store
-from checkers.object_job import check_object
-from checkers.object_store import ObjectStore, object_store
+from checkers.lake.object_store import ObjectStore, object_store
+from checkers.spark.job import check_and_store
+from checkers.spark.object_job import check_object
 from checkers.synthetic import write_store
-from harness.copying import push
-from harness.query import query
+from harness.store.copying import push
+from harness.store.query import query
 from stormproof.errors import StormproofError
 
 pytestmark = [pytest.mark.requirement("H23", part=True), pytest.mark.requirement("H9", part=True)]

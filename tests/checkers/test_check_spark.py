@@ -10,14 +10,15 @@ from typing import Any
 import pytest
 from checker_histories import depth, drained, sent, store_run, taken
 
-from checkers import job, spark_failures
-from checkers.job import check_and_store, check_runs, summarize
-from checkers.lake import read_lake
+from checkers.lake.table import read_lake
 from checkers.run_check import check_run
-from checkers.spark import SparkWarmup
+from checkers.spark import failures as spark_failures
+from checkers.spark import job
+from checkers.spark.job import check_and_store, check_runs, summarize
+from checkers.spark.session import SparkWarmup
 from checkers.synthetic import write_store
 from checkers.verdict import JUDGED
-from harness.recheck import check_stored
+from harness.store.recheck import check_stored
 from stormproof.errors import SparkFailed, StormproofError
 from stormproof.run_folder import read_verdict
 

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from harness.nights.command import run_nightly
-from harness.notify import Notify
-from harness.outcomes import Outcomes
-from harness.query import query
+from harness.cli.outcomes import Outcomes
+from harness.nightly.command import run_nightly
+from harness.nightly.notify import Notify
+from harness.store.query import query
 
 pytestmark = [pytest.mark.requirement("H23", part=True), pytest.mark.requirement("H22", part=True)]
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from checkers.fork_server import VARIABLE, ForkServer
+from checkers.spark.fork_server import VARIABLE, ForkServer
 
 
 @pytest.fixture
@@ -34,7 +34,7 @@ def until(what: object) -> None:
 
 def daemon(place: Path, **variables: str) -> subprocess.Popen[bytes]:
     """As the JVM starts it."""
-    return subprocess.Popen([sys.executable, "-m", "checkers.daemon", "pyspark.worker"], stdin=subprocess.PIPE,
+    return subprocess.Popen([sys.executable, "-m", "checkers.spark.daemon", "pyspark.worker"], stdin=subprocess.PIPE,
                             stdout=subprocess.PIPE, stderr=subprocess.PIPE,
                             env={**os.environ, VARIABLE: str(place), **variables})  # fmt: skip
 
@@ -108,7 +108,7 @@ def test_a_server_that_dies_when_it_is_asked_is_done_without(tmp_path: Path) -> 
 
 
 def test_a_server_ends_with_whoever_started_it(tmp_path: Path) -> None:
-    code = ("import sys, time, pathlib; from checkers.fork_server import ForkServer; "
+    code = ("import sys, time, pathlib; from checkers.spark.fork_server import ForkServer; "
             "server = ForkServer(pathlib.Path(sys.argv[1]), {}); "
             "print(server._process.pid, flush=True); time.sleep(99)")
     starter = subprocess.Popen([sys.executable, "-c", code, str(tmp_path)], stdout=subprocess.PIPE)

@@ -13,13 +13,13 @@ from pathlib import Path
 
 import pytest
 
-from checkers.gateway import note_command, noted_command, start_jvm
+from checkers.spark.jvm_launcher import note_command, noted_command, start_jvm
 
 _START = """
 import os, sys
 from checkers import spark as starting
-from checkers.gateway import note_command
-from checkers.java import find_java
+from checkers.spark.jvm_launcher import note_command
+from checkers.spark.java import find_java
 
 def started():
     spark = starting.start_spark("local[1]")
@@ -76,7 +76,8 @@ def test_a_command_that_ends_at_once_is_no_gateway(tmp_path: Path) -> None:
 ])  # fmt: skip
 def test_spark_starts_by_the_note_or_as_ever(note: list[str] | None, tmp_path: Path) -> None:
     environ = {**os.environ, "XDG_CACHE_HOME": str(tmp_path)}
-    where = ("from checkers.spark import archive_path, find_java, note_of; print(note_of(archive_path(find_java())))")
+    where = ("from checkers.spark.session import archive_path, find_java, note_of; "
+             "print(note_of(archive_path(find_java())))")
     place = Path(subprocess.check_output([sys.executable, "-c", where], env=environ, text=True).strip())
     place.parent.mkdir(parents=True, exist_ok=True)
     if note is not None:

@@ -15,7 +15,7 @@ from checkers.checks import growth
 from checkers.run import Run
 from harness.sim.campaign import ALL, Case, run_seed
 from harness.sim.draw import DrawnCase, Given
-from harness.sim.holdings import holdings
+from harness.sim.memory_census import holdings
 from nodes.reference.engine.model import Queue
 from nodes.systems.catalog import SYSTEMS
 from stormproof.contracts.keeps import LEFT, Keep

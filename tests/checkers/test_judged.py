@@ -11,12 +11,12 @@ import pytest
 from checker_histories import depth, drained, sent, store_run, taken
 
 from checkers import judged, verdict_key
-from checkers.java import JavaMissing
-from checkers.job import check_and_store
 from checkers.judged import digest_of_checks, judged_already
-from checkers.lake import read_lake
+from checkers.lake.table import read_lake
 from checkers.run_check import check_run
-from harness import recheck
+from checkers.spark.java import JavaMissing
+from checkers.spark.job import check_and_store
+from harness.store import recheck
 from stormproof.run_folder import LEDGER, VERDICT_FILE
 
 pytestmark = pytest.mark.requirement("H23", part=True)
@@ -152,7 +152,7 @@ def test_a_few_runs_are_judged_without_spark_nor_java(
         raise JavaMissing("there is none")
 
     runs = [store_run(tmp_path / name, GOOD if name != NAMES[1] else BAD) for name in NAMES]
-    monkeypatch.setattr("checkers.spark.find_java", missing)
+    monkeypatch.setattr("checkers.spark.session.find_java", missing)
     assert recheck.check_stored(tmp_path, (), master=None, as_json=True) == 1
     told = {run["run"]: run["verdict"] for run in json.loads(capsys.readouterr().out)["runs"]}
     assert told == {NAMES[0]: "valid", NAMES[1]: "invalid", NAMES[2]: "valid"}
@@ -160,7 +160,7 @@ def test_a_few_runs_are_judged_without_spark_nor_java(
     assert all(judged_already(run) for run in runs)
     with pytest.raises(JavaMissing):
         recheck.check_stored(tmp_path, (), master="local[2]", as_json=True, again=True)
-    monkeypatch.setattr("checkers.head_start.MOST_BYTES", 10)
+    monkeypatch.setattr("checkers.spark.head_start.MOST_BYTES", 10)
     with pytest.raises(JavaMissing):
         recheck.check_stored(tmp_path, (), master=None, as_json=True, again=True)
 
@@ -170,7 +170,7 @@ def test_what_forks_leave_is_judged_by_spark(
 ) -> None:
     for name in NAMES:
         store_run(tmp_path / name, GOOD)
-    monkeypatch.setattr("checkers.head_start.ask", lambda *_: no_server())
+    monkeypatch.setattr("checkers.spark.head_start.ask", lambda *_: no_server())
     assert recheck.check_stored(tmp_path, (), master=None, as_json=True) == 0
     told = {run["run"]: run["verdict"] for run in json.loads(capsys.readouterr().out)["runs"]}
     assert told == dict.fromkeys(NAMES, "valid")

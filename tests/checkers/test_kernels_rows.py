@@ -5,7 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from checkers import history, kernels, kernels_rows
+from checkers import history
+from checkers.kernels import queues as kernels
+from checkers.kernels import rows as kernels_rows
 from stormproof.history.columns import pair_rows
 from stormproof.vocabulary import DEQUEUE, ENQUEUE, INFO, INVOKE, OK
 

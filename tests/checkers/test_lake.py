@@ -14,16 +14,16 @@ import pyarrow.parquet as pq
 import pytest
 from checker_histories import depth, drained, sent, store_run, taken
 
-from checkers import lake
-from checkers.job import check_and_store
-from checkers.lake import append, compact, read_lake, refresh, row_of
-from checkers.lake_files import LAKE, PART
+from checkers.lake import table as lake
+from checkers.lake.files import LAKE, PART
+from checkers.lake.table import append, compact, read_lake, refresh, row_of
+from checkers.lake.views import duckdb_views, spark_views
 from checkers.messages import add_messages
 from checkers.run_check import check_run
-from checkers.spark_tasks import sql_session
+from checkers.spark.job import check_and_store
+from checkers.spark.tasks import sql_session
 from checkers.synthetic import write_store
-from checkers.views import duckdb_views, spark_views
-from harness.query import query as ask
+from harness.store.query import query as ask
 from stormproof.run_folder import read_verdict, with_seal, write_json
 
 pytestmark = pytest.mark.requirement("H9", part=True)

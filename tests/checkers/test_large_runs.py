@@ -14,13 +14,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from checkers import large_runs, memory, run_check
-from checkers.job import check_and_store, check_runs
+from checkers import memory, run_check
 from checkers.judged import judged_already
-from checkers.large_runs import REST, units_of
 from checkers.memory import Budget, TooLarge, budget_of, rows_of
 from checkers.run_check import check_run
-from checkers.spark_failures import TaskDied
+from checkers.spark import large_runs
+from checkers.spark.failures import TaskDied
+from checkers.spark.job import check_and_store, check_runs
+from checkers.spark.large_runs import REST, units_of
 from checkers.synthetic import Defects, write_run
 from stormproof.errors import UsageError
 from stormproof.history import columns
@@ -58,7 +59,7 @@ def test_in_parts_by_spark_as_a_whole(spark: Any, store: Path, monkeypatch: pyte
     asked = []
     judge = large_runs.judge_units
     monkeypatch.setattr(large_runs, "THREADS", 1)
-    monkeypatch.setattr("checkers.job.judge_units", lambda *given: asked.extend(given[1]) or judge(*given))
+    monkeypatch.setattr("checkers.spark.job.judge_units", lambda *given: asked.extend(given[1]) or judge(*given))
     rows = check_runs(spark, runs_of(store))
     assert {Path(unit.run_dir).name[14:15] for unit in asked} == {"0", "1", "2"}
     for run_dir, row in zip(runs_of(store), rows, strict=True):
@@ -84,7 +85,7 @@ def test_a_part_at_which_its_process_dies_costs_no_verdict(
         asked.extend(given[1])
         raise TaskDied(0, "Python worker exited unexpectedly")
 
-    monkeypatch.setattr("checkers.job.judge_units", die)
+    monkeypatch.setattr("checkers.spark.job.judge_units", die)
     write_run(tmp_path / "r", 500, 1, Defects(lost=1))
     (row,) = check_runs(spark, [tmp_path / "r"])
     assert asked and (row.verdict, row.damage) == ("invalid", None)

@@ -13,9 +13,9 @@ import pytest
 from checker_histories import Row, drained, fault, run_of, sent, store_run, taken
 
 from checkers.checks import linearizable
-from checkers.job import check_and_store, check_runs
 from checkers.run import Run
 from checkers.run_check import check_run, judge
+from checkers.spark.job import check_and_store, check_runs
 from checkers.verdict import JUDGED
 from stormproof.contracts.check import INVALID, UNKNOWN, VALID, CheckOutcome
 from stormproof.errors import HistoryError

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from checker_histories import drained, sent, store_run, taken
 
-from checkers.job import check_and_store
+from checkers.spark.job import check_and_store
 from reports.run_page import write_report
 from reports.server import make_server
 from stormproof.run_folder import is_picture, picture_name, pictures

@@ -15,17 +15,17 @@ from checker_histories import depth, drained, sent, store_run, taken
 from object_server import KEY, SECRET, object_server
 
 import stormproof
-from checkers import lake
-from checkers.job import check_and_store
-from checkers.lake import append, compact, read_lake, refresh, row_of
+from checkers.lake import table as lake
+from checkers.lake.object_store import ObjectStore, object_store
+from checkers.lake.table import append, compact, read_lake, refresh, row_of
+from checkers.lake.views import duckdb_views
 from checkers.messages import add_messages
-from checkers.object_job import check_object
-from checkers.object_store import ObjectStore, object_store
 from checkers.run_check import check_run
+from checkers.spark.job import check_and_store
+from checkers.spark.object_job import check_object
 from checkers.synthetic import write_store
-from checkers.views import duckdb_views
-from harness.copying import pull, push
-from harness.query import query
+from harness.store.copying import pull, push
+from harness.store.query import query
 from stormproof.errors import StormproofError, UsageError
 from stormproof.run_folder import read_verdict, with_seal
 
@@ -138,7 +138,7 @@ WRITER = """
 import json, sys, time
 from pathlib import Path
 from checkers import lake
-from checkers.object_store import object_store
+from checkers.lake.object_store import object_store
 lake.MANY_PARTS = 2
 store, first = object_store(sys.argv[1]), int(sys.argv[2])
 rows = json.loads(Path(sys.argv[3]).read_text())[first::2]

@@ -14,11 +14,11 @@ from typing import Any
 import pytest
 from checker_histories import depth, describe, drained, op, sent, sign, store_run, table_of, taken
 
-from checkers.spark_tasks import sql_session
-from checkers.views import SPARK, spark_views, unreadable_histories
-from harness import cli
-from harness.query import query
-from harness.recheck import check_stored
+from checkers.lake.views import SPARK, spark_views, unreadable_histories
+from checkers.spark.tasks import sql_session
+from harness.cli import app as cli
+from harness.store.query import query
+from harness.store.recheck import check_stored
 from stormproof.errors import EXIT_ERROR
 from stormproof.history.seal import write_history
 from stormproof.run_folder import HISTORY, LEDGER, PIN_FILE, RUN_FILE, VERDICT_FILE

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from harness.bench.__main__ import porcupine_figures
+from harness.tools.bench.__main__ import porcupine_figures
 
 LIBRARY = Path(__file__).resolve().parents[2] / "checkers" / "porcupine-py"
 

@@ -13,7 +13,7 @@ import pytest
 from checker_histories import Row, depth, drained, sent, sign, store_run, table_of, taken
 
 from checkers.run_check import check_run
-from harness.recovery import recover
+from harness.run.recovery import recover
 from stormproof.contracts.check import VALID
 from stormproof.errors import HistoryError
 from stormproof.history.journal import JournalWriter

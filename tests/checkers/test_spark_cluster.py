@@ -17,19 +17,19 @@ import pytest
 from object_server import SECRET, object_server
 from spark_cluster import SparkCluster, spark_cluster, why_not
 
-from checkers.shipping import pack_environment
+from checkers.spark.shipping import pack_environment
 from checkers.synthetic import write_store
-from harness import cli
+from harness.cli import app as cli
 
 pytestmark = pytest.mark.requirement("H23", part=True)
 
 DRIVER = """
 import sys
 from pathlib import Path
-from checkers.job import check_runs
-from checkers.object_job import check_objects
-from checkers.object_store import object_store
-from checkers.spark import ship_environment, start_spark
+from checkers.spark.job import check_runs
+from checkers.spark.object_job import check_objects
+from checkers.lake.object_store import object_store
+from checkers.spark.session import ship_environment, start_spark
 master, store, archive = sys.argv[1:]
 ship_environment(Path(archive))
 def progress(done, total):

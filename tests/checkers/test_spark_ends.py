@@ -11,16 +11,16 @@ from pathlib import Path
 
 import pytest
 
-from checkers.java import find_java
-from checkers.spark import _reason, _settings, demand_master
+from checkers.spark.java import find_java
+from checkers.spark.session import _reason, _settings, demand_master
 from checkers.synthetic import write_store
 from stormproof.errors import SparkFailed, UsageError
 from stormproof.made import folders
 
 _DEAD_JVM = """
 import os, signal
-from checkers.job import check_runs
-from checkers.spark import start_spark, stop_spark
+from checkers.spark.job import check_runs
+from checkers.spark.session import start_spark, stop_spark
 from stormproof.errors import SparkFailed
 spark = start_spark()
 process = spark._gateway.proc
@@ -33,7 +33,7 @@ stop_spark()
 stop_spark()
 """
 _DEAD_HARNESS = """
-from checkers.spark import start_spark
+from checkers.spark.session import start_spark
 spark = start_spark()
 print(spark._gateway.proc.pid, flush=True)
 __import__("time").sleep(600)
@@ -42,8 +42,8 @@ __import__("time").sleep(600)
 _ONE_AFTER_THE_OTHER = """
 import os, signal, sys, threading, time
 import pyarrow as pa
-from checkers.spark import start_spark, stop_spark
-from checkers.spark_tasks import carry_out, sql_session
+from checkers.spark.session import start_spark, stop_spark
+from checkers.spark.tasks import carry_out, sql_session
 from stormproof.errors import SparkFailed
 
 SCHEMA = pa.schema([("told", pa.string())])
@@ -163,7 +163,7 @@ _DEADLY = """
 import os, signal, sys
 from pathlib import Path
 from checkers import job
-from checkers.spark import start_spark, stop_spark
+from checkers.spark.session import start_spark, stop_spark
 
 def prepare():
     import checkers.run_check as run_check

@@ -25,7 +25,7 @@ from checker_histories import (
 
 from checkers.run_check import check_run
 from checkers.verdict import Verdict
-from harness.dataframes import load
+from harness.store.dataframes import load
 from stormproof.errors import HistoryError, UsageError
 from stormproof.history import bounds
 from stormproof.history.bounds import VARIABLE, read_size

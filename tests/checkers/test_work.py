@@ -8,7 +8,7 @@ import pytest
 from checker_histories import fault, run_of, sent
 
 from checkers.checks import work
-from harness.work import work_done
+from harness.run.traffic import work_done
 from stormproof.contracts.bounds import WorkBound, work_bounds_of
 from stormproof.test import Test
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from harness.bench.ssh_test_hosts import SshTestHosts
+from harness.tools.bench.ssh_test_hosts import SshTestHosts
 
 STORMPROOF = [sys.executable, "-m", "harness"]
 QUICK = ["--set", "min_ok=20", "--seed", "7"]

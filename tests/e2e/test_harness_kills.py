@@ -36,7 +36,7 @@ def everything(pid: int) -> list[int]:
 
 def python_only(pid: int) -> list[int]:
     """The harness and its child, and what the child was started by; neither nodes nor the JVM."""
-    return [pid, *(each for each in children(pid) if b"harness.test_runner" in cmdline(each))]
+    return [pid, *(each for each in children(pid) if b"harness.run.test_runner" in cmdline(each))]
 
 
 def harness(pid: int) -> list[int]:

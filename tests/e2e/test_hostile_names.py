@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from command import docker_works, left_behind, only_run
 
-from harness.bench.ssh_test_hosts import SshTestHosts
+from harness.tools.bench.ssh_test_hosts import SshTestHosts
 
 ROOT = Path(__file__).resolve().parents[2]
 _TOUCH = "touch ${STORMPROOF_MARK}"

@@ -14,7 +14,7 @@ import pytest
 from command import Where, on, only_run, run_info
 
 from harness.backends.ssh.keys import make_key
-from harness.bench.ssh_test_hosts import SshTestHosts
+from harness.tools.bench.ssh_test_hosts import SshTestHosts
 
 pytestmark = [pytest.mark.soak, pytest.mark.timeout(400), pytest.mark.requirement("H2", part=True)]
 

@@ -15,7 +15,7 @@ import pytest
 from command import Where, await_fault, children, docker_works, on, only_run, processes, run_info, stormproof
 from playwright.sync_api import sync_playwright
 
-from harness.bench.ssh_test_hosts import SshTestHosts
+from harness.tools.bench.ssh_test_hosts import SshTestHosts
 from reports.index_page import write_index
 from stormproof.history.ledger import read_ledger
 
@@ -249,7 +249,7 @@ def test_a_parent_that_is_killed_does_not_take_the_history_along(where: Where, t
     process = where.start_test(tmp_path, *MASTER_CUT, "--time-limit", "30")
     run = await_fault(tmp_path)
     words = dict(processes())
-    runner = [pid for pid in children(process.pid) if "harness.test_runner" in words.get(pid, "")]
+    runner = [pid for pid in children(process.pid) if "harness.run.test_runner" in words.get(pid, "")]
     process.kill()
     process.wait(10)
     for pid in runner:

@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from harness.settings import make_test
+from harness.run.settings import make_test
 from harness.sim.backend import SimBackend
 from harness.sim.loop import simulation
 from nodes.reference.config import parse_config

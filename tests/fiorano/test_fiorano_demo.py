@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from harness.coverage import note_log_events
-from harness.demo import DEMOS, SAFE, SCENE, UNSAFE, role_changes
+from harness.analysis.coverage import note_log_events
 from harness.sim.campaign import ALL, Case, run_seed
+from harness.tools.demo import DEMOS, SAFE, SCENE, UNSAFE, role_changes
 from reports.roles import role_lanes
 
 DEMO = replace(DEMOS["fiorano"], rate=40.0)

@@ -20,7 +20,7 @@ from typing import Any
 import pytest
 from loopback import free_ports
 
-from harness.settings import make_test
+from harness.run.settings import make_test
 from nodes.reference.designs.fiorano.gateway.lockfile import holder_in
 from nodes.stomp import Frame, Parser, ProtocolError, encode
 from nodes.systems.reference.admin_connection import AdminConnection

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from harness.backends.probe import choose_backend
-from harness.settings import make_test
+from harness.run.settings import make_test
 from harness.sim.campaign import ALL, Case, run_seed
 from nodes.systems.reference.fiorano.system import FIORANO
 from stormproof.contracts.demands import Demands

@@ -15,7 +15,7 @@ from fiorano_sim import EnterpriseServer, simulate
 from loopback import free_ports
 from typer.testing import CliRunner
 
-from harness.commands.admin import admin_app
+from harness.cli.admin import admin_app
 from nodes.reference.designs.fiorano.states import ACTIVE, PASSIVE, STANDALONE, WAITING
 from nodes.systems.reference.fiorano.admin import describe
 from nodes.systems.reference.fiorano.cluster import GATEWAY

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from harness.settings import make_test
+from harness.run.settings import make_test
 from stormproof.errors import UsageError
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
+from harness.analysis.coverage import note_log_events
 from harness.backends.probe import choose_backend
-from harness.coverage import note_log_events
 from harness.sim.campaign import ALL, Case, SeedResult, run_seed
 from nodes.reference.designs.fiorano.configuration import MODES
 from reports.disk_writes import disk_facts

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from harness.comparison import cases_of
+from harness.analysis.guarantee_matrix import cases_of
 from harness.sim.campaign import run_seed
 from nodes.systems.reference.fiorano.modes import AIMED, MODES
 from stormproof.contracts.guarantee import Trial

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from harness.interpreter import Interpreter, NoClient
+from harness.run.interpreter import Interpreter, NoClient
 from harness.sim.loop import SimLoop
 from stormproof import generator as gen
 from stormproof.backoff import LONGEST, SHORTEST, Backoff

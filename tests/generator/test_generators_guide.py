@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from harness.bench.interpreter import operations_per_second
+from harness.tools.bench.interpreter import operations_per_second
 
 GUIDE = Path(__file__).parents[2] / "docs" / "generators.md"
 

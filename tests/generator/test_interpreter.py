@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from harness.interpreter import Abandonment, Interpreter, NoClient, Progress
-from harness.worker import InterpreterError
+from harness.run.interpreter import Abandonment, Interpreter, NoClient, Progress
+from harness.run.worker import InterpreterError
 from stormproof import generator as gen
 from stormproof.contracts.client import Abandoned
 from stormproof.errors import StormproofError
@@ -329,7 +329,7 @@ async def test_a_client_that_swallows_cancellation_cannot_answer_late() -> None:
 @pytest.mark.requirement("H26", part=True)
 async def test_an_operation_that_never_ends_is_abandoned(monkeypatch: pytest.MonkeyPatch) -> None:
     """It has no completion, since it may still take effect; its thread goes on as another process."""
-    monkeypatch.setattr("harness.worker.LEAVE_SECONDS", 0.05)
+    monkeypatch.setattr("harness.run.worker.LEAVE_SECONDS", 0.05)
     release = asyncio.Event()
     told: list[Abandonment] = []
 
@@ -355,8 +355,8 @@ async def test_an_operation_that_never_ends_is_abandoned(monkeypatch: pytest.Mon
 
 @pytest.mark.requirement("H26", part=True)
 async def test_a_client_that_can_not_be_closed_is_left_behind(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("harness.client_reaper.LEAVE_SECONDS", 0.05)
-    monkeypatch.setattr("harness.client_reaper.CLOSE_SECONDS", 0.05)
+    monkeypatch.setattr("harness.run.client_reaper.LEAVE_SECONDS", 0.05)
+    monkeypatch.setattr("harness.run.client_reaper.CLOSE_SECONDS", 0.05)
     release, told = asyncio.Event(), list[Abandonment]()
 
     class Deaf(NoClient):

@@ -10,7 +10,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from harness.deployment import leave_connections
+from harness.run.deployment import leave_connections
 from stormproof.apart import Apart, at_home, left_after
 from stormproof.contracts.client import Abandoned, Beating, CopyConnection, Delivery, LogConnection, RegisterConnection
 from stormproof.errors import StormproofError

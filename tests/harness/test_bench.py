@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from harness.bench import __main__ as bench
+from harness.tools.bench import __main__ as bench
 from stormproof.errors import UsageError
 
 

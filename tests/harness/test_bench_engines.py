@@ -9,7 +9,7 @@ import pytest
 from checkers.run_check import check_run
 from checkers.synthetic import Defects, write_large_run, write_run
 from checkers.verdict import write_verdict
-from harness.bench import engines
+from harness.tools.bench import engines
 
 pytestmark = pytest.mark.requirement("H23", part=True)
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from harness.nights.changes import MOST, Samples, find_changes, too_short
+from harness.nightly.changes import MOST, Samples, find_changes, too_short
 
 pytestmark = pytest.mark.requirement("H22", part=True)
 

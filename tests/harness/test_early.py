@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from checkers import spark
+from checkers.spark import session as spark
 from checkers.synthetic import write_store
-from harness import early
+from harness.cli import early
 
 pytestmark = pytest.mark.requirement("H9")
 
@@ -49,7 +49,7 @@ def servers(folder: Path) -> list[int]:
     found = []
     for process in Path("/proc").glob("[0-9]*"):
         try:
-            if (b"checkers.fork_server" in (process / "cmdline").read_bytes()
+            if (b"checkers.spark.fork_server" in (process / "cmdline").read_bytes()
                     and f"TMPDIR={folder}".encode() in (process / "environ").read_bytes().split(b"\0")):  # fmt: skip
                 found.append(int(process.name))
         except OSError:  # it has ended, or is none of ours
@@ -89,8 +89,8 @@ def test_what_judges_needs_no_pandas(tmp_path: Path) -> None:
     """Arrow looks for it; the verdicts are the same without."""
     store = tmp_path / "runs"
     expected = [defects.verdict for _, defects in write_store(store, 6, 200)]
-    code = ("import sys; from pathlib import Path; from checkers.head_start import _NoPandas; "
-            "sys.meta_path.insert(0, _NoPandas()); from checkers.job import VERDICT_ROWS, check_and_store; "
+    code = ("import sys; from pathlib import Path; from checkers.spark.head_start import _NoPandas; "
+            "sys.meta_path.insert(0, _NoPandas()); from checkers.spark.job import VERDICT_ROWS, check_and_store; "
             "import pyarrow as pa; "
             "rows = pa.RecordBatch.from_pylist([check_and_store(run) for run in sorted(Path(sys.argv[1]).iterdir())], "
             "VERDICT_ROWS).to_pylist(); "

@@ -17,8 +17,8 @@ from typer.testing import CliRunner
 
 from checkers.run_check import check_run
 from harness.cli import app
-from harness.exchange import EDN, JSONL, NO_CHOICES, export, import_run
-from harness.foreign import Choices, read_foreign, renamed
+from harness.store.exchange import EDN, JSONL, NO_CHOICES, export, import_run
+from harness.store.foreign import Choices, read_foreign, renamed
 from stormproof.errors import HistoryError, StormproofError
 from stormproof.history.schema import HISTORY_SCHEMA, TYPE_CODES, encode_value
 

@@ -10,9 +10,20 @@ from pathlib import Path
 
 import pytest
 
-from harness import fault_table
 from harness.backends.catalog import BACKENDS
-from harness.fault_table import BEGIN, END, Seen, kinds_of, note_seen, prove, read_seen, schedule_of, table, with_table
+from harness.tools import fault_table
+from harness.tools.fault_table import (
+    BEGIN,
+    END,
+    Seen,
+    kinds_of,
+    note_seen,
+    prove,
+    read_seen,
+    schedule_of,
+    table,
+    with_table,
+)
 from nemesis.catalog import FAULTS
 
 pytestmark = pytest.mark.requirement("H24")
@@ -82,11 +93,11 @@ def test_what_was_proven_on_real_nodes_still_is(backend: str, family: str, tmp_p
 @pytest.mark.soak
 def test_what_was_proven_over_ssh_still_is(tmp_path: Path) -> None:
     """In a process that can reach the hosts; what it notes is not kept."""
-    from harness.bench.ssh_test_hosts import running_hosts, why_not
+    from harness.tools.bench.ssh_test_hosts import running_hosts, why_not
 
     if reason := why_not():
         pytest.skip(reason)
-    code = ("import json, sys; from pathlib import Path; from harness.fault_table import prove; "
+    code = ("import json, sys; from pathlib import Path; from harness.tools.fault_table import prove; "
             "print(json.dumps([vars(each) for each in prove('ssh', 'packets', Path(sys.argv[1]), "
             "json.loads(sys.argv[2]))]))")  # fmt: skip
     with running_hosts(tmp_path, 3) as hosts:

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from harness.nights.fingerprint import broken_fingerprint, fingerprint_of
-from harness.settings import make_test
+from harness.nightly.fingerprint import broken_fingerprint, fingerprint_of
+from harness.run.settings import make_test
 from stormproof.run_folder import RUN_SCHEMA
 
 

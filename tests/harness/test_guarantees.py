@@ -11,8 +11,7 @@ import pytest
 from typer.testing import CliRunner
 
 from checkers.catalog import CHECKS
-from harness.cli import app
-from harness.comparison import (
+from harness.analysis.guarantee_matrix import (
     CASE,
     Comparison,
     Findings,
@@ -27,9 +26,10 @@ from harness.comparison import (
     simulate_modes,
     systems_compared,
 )
-from harness.describe import create_run
-from harness.guarantees import guarantees_of
-from harness.settings import make_test
+from harness.analysis.guarantees import guarantees_of
+from harness.cli import app
+from harness.run.describe import create_run
+from harness.run.settings import make_test
 from nemesis.catalog import FAULTS
 from nodes.systems.catalog import SYSTEMS
 from stormproof.contracts.check import INVALID, UNKNOWN, VALID
@@ -196,7 +196,7 @@ def test_no_run_is_shown_under_two_modes(system: str):
 
 def test_modes_are_simulated_and_what_lies_beyond_a_guarantee_is_told(monkeypatch: pytest.MonkeyPatch):
     modes = {"without retries": {"retry_count": 0}, "discarded": {"offline_events": "discarded"}}
-    monkeypatch.setattr("harness.comparison.modes_of", lambda system: modes)
+    monkeypatch.setattr("harness.analysis.guarantee_matrix.modes_of", lambda system: modes)
     findings = simulate_modes("icestorm", [1, 2], 1, lambda line: None)
     assert findings.runs() == ("2 simulated runs of each mode and workload; workloads events, subscriptions; faults "
                                "clock, kill, partition, pause")
@@ -292,8 +292,9 @@ def test_what_is_prepared_is_promised_where_something_is():
 
 
 def test_simulated_runs_with_an_unknown_verdict_are_told_and_not_counted(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("harness.comparison.modes_of", lambda system: {"local reads": {"reads": "local"}})
-    monkeypatch.setattr("harness.comparison.CASE", replace(CASE, settings={**CASE.settings, "min_ok": "100000"}))
+    matrix, modes = "harness.analysis.guarantee_matrix", {"local reads": {"reads": "local"}}
+    monkeypatch.setattr(f"{matrix}.modes_of", lambda system: modes)
+    monkeypatch.setattr(f"{matrix}.CASE", replace(CASE, settings={**CASE.settings, "min_ok": "100000"}))
     told: list[str] = []
     findings = simulate_modes("icestorm", [1], 1, told.append)
     assert not findings.counted

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from harness import healing
-from harness.cli import main
-from harness.healing import recover_store
-from harness.recheck import check_stored
-from harness.recovery import EMPTY
+from harness.cli.app import main
+from harness.run import healing
+from harness.run.healing import recover_store
+from harness.run.recovery import EMPTY
+from harness.store.recheck import check_stored
 from stormproof import store
 from stormproof.errors import HistoryError, StormproofError, UsageError
 from stormproof.history.journal import JournalWriter

@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from harness import kept
-from harness.commands.kept import fault, with_policy
-from harness.kept import KeptNodes, ask, check_keeping, find_kept, is_kept, sentences, wanted
+from harness.cli.kept import fault, with_policy
+from harness.run import kept_nodes as kept
+from harness.run.kept_nodes import KeptNodes, ask, check_keeping, find_kept, is_kept, sentences, wanted
 from stormproof.errors import StormproofError, UsageError
 from stormproof.history.ledger import UNMET
 from stormproof.run_folder import Lock
@@ -208,7 +208,7 @@ def test_ctrl_c_ends_a_fault_that_was_for_some_seconds(run_dir: Path, monkeypatc
     def interrupt(seconds: float) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("harness.commands.kept.time.sleep", interrupt)
+    monkeypatch.setattr("harness.cli.kept.time.sleep", interrupt)
     monkeypatch.setattr(kept, "find_kept", lambda store, name: run_dir)
 
     def person(cluster: FakeCluster) -> None:

@@ -18,15 +18,15 @@ from typing import Any
 import pytest
 from junitparser import JUnitXml
 
-from harness.nights import command
-from harness.nights.command import run_nightly
-from harness.nights.judgement import KNOWN, NEW, OVERDUE, SEEN, judge
-from harness.nights.known import read_known
-from harness.nights.plan_file import Cell, Plan, read_plan
-from harness.nights.record import RUNNING, Night, Result, begin, find_night, new_id, open_night, unfinished
-from harness.nights.run import Budget, rounds
-from harness.notify import Notify
-from harness.outcomes import BROKEN, Outcomes
+from harness.cli.outcomes import BROKEN, Outcomes
+from harness.nightly import command
+from harness.nightly.command import run_nightly
+from harness.nightly.judgement import KNOWN, NEW, OVERDUE, SEEN, judge
+from harness.nightly.known import read_known
+from harness.nightly.notify import Notify
+from harness.nightly.plan_file import Cell, Plan, read_plan
+from harness.nightly.record import RUNNING, Night, Result, begin, find_night, new_id, open_night, unfinished
+from harness.nightly.run import Budget, rounds
 from nodes.reference.bugs import BUGS
 from nodes.systems.catalog import SYSTEMS
 from stormproof.errors import StormproofError, UsageError

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from harness.notify import Notify
-from harness.outcomes import Outcome, Outcomes
+from harness.cli.outcomes import Outcome, Outcomes
+from harness.nightly.notify import Notify
 from stormproof.errors import UsageError
 
 CONTENT = {"verdict": "invalid", "sentence": "1 lost; $(touch x) \0", "list": [1]}

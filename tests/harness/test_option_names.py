@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from harness import settings
 from harness.api import plan
 from harness.backends.catalog import BACKENDS
-from harness.describe import command_line
-from harness.nights.plan_file import read_plan
-from harness.settings import convert_options, declared_options, make_test, parse_assignments, with_new_names
+from harness.nightly.plan_file import read_plan
+from harness.run import settings
+from harness.run.describe import command_line
+from harness.run.settings import convert_options, declared_options, make_test, parse_assignments, with_new_names
 from harness.sim.campaign import Case, repeating
 from harness.sim.command import cases_of
 from harness.sim.draw import Given, _drawn

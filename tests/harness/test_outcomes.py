@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from junitparser import Failure, JUnitXml, Skipped
 
-from harness.outcomes import BROKEN, ORDER, Outcome, Outcomes, junit, markdown, outcome_of
+from harness.cli.outcomes import BROKEN, ORDER, Outcome, Outcomes, junit, markdown, outcome_of
 from stormproof.errors import StormproofError, UsageError
 from stormproof.test import Test
 

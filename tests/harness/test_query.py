@@ -16,11 +16,11 @@ from pathlib import Path
 import pytest
 
 import stormproof
-from checkers.job import check_and_store
-from checkers.lake import refresh
+from checkers.lake.table import refresh
+from checkers.lake.views import VIEWS
+from checkers.spark.job import check_and_store
 from checkers.synthetic import write_store
-from checkers.views import VIEWS
-from harness.query import query
+from harness.store.query import query
 from stormproof.errors import UsageError
 from stormproof.run_folder import read_verdict
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from checkers.job import VerdictRow
-from harness.recheck import _json
+from checkers.spark.job import VerdictRow
+from harness.store.recheck import _json
 from stormproof.run_folder import REPORT
 
 

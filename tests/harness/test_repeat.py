@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from harness import repeat
-from harness.outcomes import Outcomes
-from harness.progress import Queue
-from harness.run import RunResult
-from harness.settings import make_test
+from harness.cli.outcomes import Outcomes
+from harness.run import repeat
+from harness.run.lifecycle import RunResult
+from harness.run.progress import Queue
+from harness.run.settings import make_test
 from stormproof.errors import StormproofError, UsageError
 from stormproof.test import Test
 

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from checkers.synthetic import write_run
-from harness.run import RunResult, _pick_up
-from harness.test_runner import TestRunner
+from harness.run.lifecycle import RunResult, _pick_up
+from harness.run.test_runner import TestRunner
 from nodes.systems.reference.joram.system import JORAM
 from stormproof.contracts.backend import ProcessState
 from stormproof.contracts.cluster import MAIN, Deployment, NodeStatus
@@ -64,7 +64,7 @@ def test_only_a_run_that_was_not_recorded_to_its_end_has_failed(
     run_dir = tmp_path / "20260101T000000-joram-queue-1-abcd"
     write_run(run_dir, events=100, seed=1)
     update_run(run_dir, status=status, failure=None)
-    monkeypatch.setattr("harness.run.cleanup", lambda *_, **__: [])
+    monkeypatch.setattr("harness.run.lifecycle.cleanup", lambda *_, **__: [])
     _pick_up(run_dir, KeyboardInterrupt())
     assert read_run(run_dir)["failure"] == failure
 
@@ -77,8 +77,8 @@ def test_a_run_that_can_not_be_sealed_does_not_hide_the_reason_of_its_end(
 
     cleaned: list[str] = []
     run_dir = Store(tmp_path).create(Test("joram", "queue"))
-    monkeypatch.setattr("harness.run.cleanup", lambda names, own: cleaned.extend(names) or [])
-    monkeypatch.setattr("harness.run.recover", full)
+    monkeypatch.setattr("harness.run.lifecycle.cleanup", lambda names, own: cleaned.extend(names) or [])
+    monkeypatch.setattr("harness.run.lifecycle.recover", full)
     _pick_up(run_dir, StormproofError("the disk is full"))
     assert cleaned == [run_dir.name]
     assert f"stormproof recover {run_dir}" in capsys.readouterr().err
@@ -132,7 +132,7 @@ async def test_nobody_waits_for_a_broker_that_ended_as_it_started(
     async def process(node: str, program: str) -> ProcessState:
         return ProcessState(state if node == "n2" else "running")
 
-    monkeypatch.setattr("harness.test_runner.DEAD_POLL", 0.01)
+    monkeypatch.setattr("harness.run.test_runner.DEAD_POLL", 0.01)
     runner = object.__new__(TestRunner)
     runner.topology = Topology(("n1", "n2", "n3"), ())
     runner.backend = SimpleNamespace(process=process)

@@ -9,10 +9,10 @@ import pytest
 import typer
 
 from harness.cli import app
-from harness.commands.configured import keys_of
-from harness.config_file import Key, read_config
-from harness.describe import command_line
-from harness.settings import convert_options, make_test, parse_assignments
+from harness.cli.config_file import Key, read_config
+from harness.cli.configured import keys_of
+from harness.run.describe import command_line
+from harness.run.settings import convert_options, make_test, parse_assignments
 from stormproof.contracts.option import Option
 from stormproof.errors import UsageError
 from stormproof.test import Test
@@ -141,7 +141,7 @@ def test_the_command_line_wins_over_its_config_file(
         seen.extend([arguments, more])
         raise typer.Exit
 
-    monkeypatch.setattr("harness.repeat.run_test", run)
+    monkeypatch.setattr("harness.run.repeat.run_test", run)
     monkeypatch.setattr("harness.sim.command.run_campaign", run)
     typer.main.get_command(app)(
         [command, "--rate=20", "--set", "queues=2", "--config", str(path), "--set", "poll=0.5"], standalone_mode=False)

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from harness.standstill import watch_for_standstills
+from harness.run.stall_detector import watch_for_standstills
 from stormproof.history.ledger import Standstill, read_ledger, read_standstills
 
 pytestmark = pytest.mark.requirement("H16", part=True)
@@ -21,7 +21,7 @@ pytestmark = pytest.mark.requirement("H16", part=True)
 SECOND = 1_000_000_000
 WATCHING = """
 import asyncio, time
-from harness.standstill import watch_for_standstills
+from harness.run.stall_detector import watch_for_standstills
 async def main():
     start = time.monotonic()
     print("up", flush=True)
@@ -75,7 +75,7 @@ def _runner(store: Path) -> int:
             except OSError:
                 continue
             ours = any(word.startswith(os.fsencode(store)) for word in words)
-            if ours and b"harness.test_runner" in words and b"python" in Path(os.fsdecode(words[0])).name.encode():
+            if ours and b"harness.run.test_runner" in words and b"python" in Path(os.fsdecode(words[0])).name.encode():
                 return int(folder.name)
     raise AssertionError("no runner")
 

@@ -11,16 +11,16 @@ from typing import Any
 
 import pytest
 
-from harness.nights.figures import OUTAGE, P99, RECOVERY, figures_of
-from harness.nights.judgement import KNOWN, NEW, OVERDUE, SEEN
-from harness.nights.known import Known
-from harness.nights.matrix import matrix
-from harness.nights.pages import write_pages
-from harness.nights.plan_file import read_plan
-from harness.nights.record import Night, Result, begin, open_night
-from harness.nights.run import Budget, Run
-from harness.nights.trend import lines_of, to_json, trend
-from harness.nights.triage import kinds_over
+from harness.nightly.figures import OUTAGE, P99, RECOVERY, figures_of
+from harness.nightly.judgement import KNOWN, NEW, OVERDUE, SEEN
+from harness.nightly.known import Known
+from harness.nightly.matrix import matrix
+from harness.nightly.pages import write_pages
+from harness.nightly.plan_file import read_plan
+from harness.nightly.record import Night, Result, begin, open_night
+from harness.nightly.run import Budget, Run
+from harness.nightly.trend import lines_of, to_json, trend
+from harness.nightly.triage import kinds_over
 from reports.summaries import IndexRow, index_rows
 from reports.trend_page import Trend
 

@@ -9,18 +9,19 @@ from typing import Any
 
 import pytest
 
-from harness.cli import app, run_app
+from harness.cli import app
+from harness.cli.app import run_app
 
 CAMPAIGN = ("simulate", "--system", "standalone", "--workload", "queue", "--nemesis", "none", "--seeds", "1", "--jobs",
             "1", "--time-limit", "3", "--rate", "30", "--set", "min_ok=1", "--json")  # fmt: skip
 LAYERS = (
-    "harness.settings.make_test", "harness.sim.command.campaign", "harness.sim.campaign.worker_pool",
-    "harness.describe.create_run", "harness.sim.run.simulate", "harness.sim.backend.SimBackend.provision",
+    "harness.run.settings.make_test", "harness.sim.command.campaign", "harness.sim.campaign.worker_pool",
+    "harness.run.describe.create_run", "harness.sim.run.simulate", "harness.sim.backend.SimBackend.provision",
     "nodes.systems.reference.cluster.ReferenceCluster.start_program", "nodes.reference.engine.engine.StoreEngine.apply",
     "workloads.queue.QueueWorkload.main",
-    "harness.interpreter.Interpreter.run",
-    "stormproof.history.journal.JournalWriter.record", "harness.test_runner.seal",
-    "harness.test_runner.read_coverage", "stormproof.run_folder.read_run", "checkers.run_check.check_run",
+    "harness.run.interpreter.Interpreter.run",
+    "stormproof.history.journal.JournalWriter.record", "harness.run.test_runner.seal",
+    "harness.run.test_runner.read_coverage", "stormproof.run_folder.read_run", "checkers.run_check.check_run",
     "checkers.run_check.judge", "checkers.run_check.attempt", "harness.sim.tally.Tally.add",
 )  # fmt: skip
 THROWN: tuple[Callable[[], BaseException], ...] = (

@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.housekeeping import collect
+from harness.store.housekeeping import collect
 from stormproof.errors import StormproofError, UsageError
 from stormproof.history.undo import NETWORK, UndoJournal
 from stormproof.keeping import Kept, Rules, pin, pinned, plan, read_age, remove_rests, remove_run, survey, unpin
@@ -176,7 +176,7 @@ def test_a_removal_that_was_killed_leaves_no_run_and_is_finished_later(store: St
 
 _GC = """
 import sys, time
-from harness.cli import main
+from harness.cli.app import main
 from stormproof import keeping
 remove = keeping.shutil.rmtree
 def slow(path):

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from harness.backends.catalog import BACKENDS
-from harness.recovery import recover
+from harness.run.recovery import recover
 from stormproof.errors import HistoryError, StormproofError, UsageError
 from stormproof.history.journal import JournalWriter
 from stormproof.history.seal import read_history

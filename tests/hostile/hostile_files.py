@@ -250,7 +250,7 @@ def verdict_json() -> Target:
 
 def report_of(name: str, seeds: Callable[[Path], bytes]) -> Target:
     """Another file of a run's folder: of a run's page, and of the index."""
-    from harness.coverage import note_log_events
+    from harness.analysis.coverage import note_log_events
     from reports.index_page import write_index
     from reports.run_page import write_report
     from stormproof.errors import StormproofError
@@ -277,7 +277,7 @@ def report_of(name: str, seeds: Callable[[Path], bytes]) -> Target:
 def notes() -> Target:
     """What heal and recover read of a run's folder."""
     from harness.backends.ssh.remote import Remote
-    from harness.recovery import recover
+    from harness.run.recovery import recover
     from stormproof.errors import StormproofError
     from stormproof.history.undo import UndoJournal, pending_undos
     from stormproof.made import made_folders, owner_of, unfinished
@@ -359,7 +359,7 @@ def json_lines() -> Target:
 
 
 def config_file() -> Target:
-    from harness.config_file import BOOLEAN, INTEGER, NUMBER, STRING, TABLE, Key, read_config
+    from harness.cli.config_file import BOOLEAN, INTEGER, NUMBER, STRING, TABLE, Key, read_config
     from stormproof.errors import UsageError
 
     path = _folder() / "c.toml"
@@ -404,7 +404,7 @@ def config_file() -> Target:
 
 def plugin_list() -> Target:
     """What a run's description says of the plug-ins that it was made with."""
-    from harness.plugins import demand_same
+    from harness.run.plugins import demand_same
     from stormproof.errors import HistoryError
 
     def run(data: bytes) -> None:

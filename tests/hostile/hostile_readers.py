@@ -97,7 +97,7 @@ def checked(run_dir: Path) -> Outcome:
 
 def recovered(run_dir: Path) -> Outcome:
     """``stormproof recover``; and what the check says then, where it did not refuse."""
-    from harness.recovery import recover
+    from harness.run.recovery import recover
 
     found = _refusal(lambda: recover(run_dir))
     return found if found.status == REFUSED else checked(run_dir)
@@ -105,7 +105,7 @@ def recovered(run_dir: Path) -> Outcome:
 
 def reported(run_dir: Path) -> Outcome:
     """``stormproof report``: what can't be read is noted on the page."""
-    from harness.coverage import note_log_events
+    from harness.analysis.coverage import note_log_events
     from reports.index_page import write_index
     from reports.run_page import write_report
 
@@ -128,7 +128,7 @@ def stored(run_dir: Path) -> Outcome:
 
 def loaded(run_dir: Path) -> Outcome:
     """``stormproof.load``."""
-    from harness.dataframes import load
+    from harness.store.dataframes import load
 
     return _refusal(lambda: load(run_dir.parent).run(run_dir.name).history())
 
@@ -148,7 +148,7 @@ def healed(run_dir: Path) -> Outcome:
 
 def configured(path: Path) -> Outcome:
     """``--config FILE``."""
-    from harness.config_file import STRING, TABLE, Key, read_config
+    from harness.cli.config_file import STRING, TABLE, Key, read_config
 
     return _refusal(lambda: read_config(path, {"system": Key(STRING), "set": Key(TABLE)}))
 
@@ -187,7 +187,7 @@ def json_lines(path: Path) -> Outcome:
 
 def plug_in(path: Path) -> Outcome:
     """``--check FILE.py:CLASS``, of a file that is no Python."""
-    from harness import plugins
+    from harness.run import plugins
 
     file = path.with_suffix(".py")
     if path.exists() or path.is_symlink():

@@ -8,7 +8,7 @@ from collections.abc import Callable, Coroutine, Sequence
 from pathlib import Path
 from typing import Any
 
-from harness.deployment import cluster_of, topology_of
+from harness.run.deployment import cluster_of, topology_of
 from harness.sim.backend import SimBackend
 from harness.sim.loop import simulation
 from nodes.systems.reference.cluster import ReferenceCluster

@@ -20,7 +20,7 @@ from stormproof.contracts.system import AdminAccess, AdminCommand
 
 
 def stormproof(*words: str, typed: str = "") -> subprocess.CompletedProcess[str]:
-    code = "from harness.cli import main; main()"
+    code = "from harness.cli.app import main; main()"
     return subprocess.run([sys.executable, "-c", code, *words], input=typed, capture_output=True, text=True,
                           timeout=60, check=False)  # fmt: skip
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from icestorm_sim import Group, simulate
 
-from harness.reference.bench.events import Case, measure
+from harness.tools.bench.reference.events import Case, measure
 from nodes.reference.designs.icestorm.requests import Request, answer_headers
 from nodes.reference.server.runtime import LoopRuntime
 from nodes.stomp import Frame, Parser, encode

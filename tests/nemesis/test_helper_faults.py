@@ -12,7 +12,7 @@ import pytest
 from nemesis_fakes import FakeBackend, FakeCluster
 
 from harness.backends.local import LocalBackend
-from harness.settings import make_test
+from harness.run.settings import make_test
 from nemesis import lockfile as lockfile_module
 from nemesis.channel import Channel
 from nemesis.compose import NemesisClient

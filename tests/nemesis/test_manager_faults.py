@@ -16,7 +16,7 @@ import pytest
 from nemesis_fakes import FakeBackend, FakeCluster
 from test_fault_plans import facts
 
-from harness.settings import make_test
+from harness.run.settings import make_test
 from nemesis import crash as crash_module
 from nemesis import manager as manager_module
 from nemesis import process as process_module

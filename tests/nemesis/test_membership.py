@@ -8,7 +8,7 @@ from typing import Any, cast
 
 import pytest
 
-from harness.settings import make_test
+from harness.run.settings import make_test
 from nemesis import membership
 from nemesis.membership import Membership
 from stormproof.contracts.cluster import Cluster

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from nemesis_fakes import FakeCluster
 
-from harness.interpreter import Interpreter, NoClient
+from harness.run.interpreter import Interpreter, NoClient
 from nemesis import facts as facts_module
 from nemesis.compose import NemesisClient
 from nemesis.explicit_schedule import read_schedule

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.settings import make_test
+from harness.run.settings import make_test
 from nemesis.families import split_aims
 from nemesis.packets import Packets
 from nemesis.partition import Partition

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from harness.settings import make_test
+from harness.run.settings import make_test
 from nemesis import rolling
 from nemesis.families import option_value
 from nemesis.rolling import Rolling

@@ -19,7 +19,7 @@ from qpid_sim import Group, simulate
 
 from harness.backends.probe import choose_backend
 from harness.backends.ssh.backend import SshBackend
-from harness.settings import make_test
+from harness.run.settings import make_test
 from nodes.reference.designs.qpid.eviction import Eviction
 from nodes.systems.reference.qpid import pacemaker
 from nodes.systems.reference.qpid.managers import OUTSIDE

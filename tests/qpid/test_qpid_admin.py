@@ -9,7 +9,7 @@ import pytest
 from qpid_processes import Cluster
 from typer.testing import CliRunner
 
-from harness.commands.admin import admin_app
+from harness.cli.admin import admin_app
 from stormproof.errors import StormproofError
 
 

@@ -20,7 +20,7 @@ from manager_world import LESSOR_PORT, MANAGER_PORT, SECRET, World, run
 from qpid_processes import Cluster
 from qpid_sim import Group, simulate
 
-from harness.settings import make_test
+from harness.run.settings import make_test
 from nodes.reference.designs.qpid.configuration import BINDING, EXCHANGE, QUEUE, Configuration, Mistaken, binding_name
 from nodes.reference.designs.qpid.management import BIND, CREATE_QUEUE, MAX_OBJECTS, changes_of
 from nodes.reference.designs.qpid.manager.config import ManagerConfig

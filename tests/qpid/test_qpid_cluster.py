@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from qpid_runs import judged, really, simulated
 
-from harness.settings import make_test
+from harness.run.settings import make_test
 from harness.sim.backend import SimBackend
 from harness.sim.loop import simulation
 from nodes.systems.reference.qpid.cluster import QpidCluster

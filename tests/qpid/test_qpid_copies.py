@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from qpid_sim import Group, simulate
 
-from harness.settings import make_test
+from harness.run.settings import make_test
 from harness.sim.backend import SimBackend
 from harness.sim.loop import simulation
 from nodes.reference.designs.qpid.copies import HOLD, PIECE

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from qpid_sim import LIMIT, Group, simulate
 
-from harness.settings import make_test
+from harness.run.settings import make_test
 from harness.sim.backend import SimBackend
 from harness.sim.loop import simulation
 from nodes.systems.reference.cluster import CLIENT_PORT

@@ -11,7 +11,7 @@ import test_qpid_configuration
 import test_qpid_copies
 import test_qpid_sections
 
-from harness.comparison import cases_of
+from harness.analysis.guarantee_matrix import cases_of
 from harness.sim.campaign import run_seed
 from nodes.reference.designs.qpid.options import LIMITATIONS
 from nodes.systems.reference.qpid.modes import AIMED

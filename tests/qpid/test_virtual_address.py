@@ -15,7 +15,7 @@ from qpid_runs import NODES, Ran, judged, really, simulated
 from qpid_sim import VIRTUAL_ADDRESS, Group, simulate
 
 from harness.backends.launch import how_to_launch
-from harness.settings import make_test
+from harness.run.settings import make_test
 from nodes.reference.api import ConfigError
 from nodes.reference.designs.qpid.manager.addresses import AddressError
 from nodes.reference.designs.qpid.manager.config import parse_manager_config

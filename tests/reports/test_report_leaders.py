@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 from report_run_factory import make_run
 
-from harness import leaders
-from harness.leaders import watch_leaders
+from harness.run import leaders
+from harness.run.leaders import watch_leaders
 from nodes.systems.catalog import SYSTEMS
 from nodes.systems.rabbitmq import system as rabbitmq
 from reports.leaders import leader_lanes

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from report_run_factory import HOSTILE, SECOND, make_run
 
-from checkers.lake import row_of
+from checkers.lake.table import row_of
 from checkers.run_check import check_run
 from reports.run_page import write_report
 from stormproof.errors import HistoryError

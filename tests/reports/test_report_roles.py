@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from harness.coverage import note_log_events
-from harness.describe import create_run
-from harness.settings import make_test
+from harness.analysis.coverage import note_log_events
+from harness.run.describe import create_run
+from harness.run.settings import make_test
 from harness.sim.run import simulate
 from nodes.systems.reference.icestorm.system import ICESTORM
 from nodes.systems.reference.joram.system import JORAM

@@ -7,8 +7,8 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
-from harness.describe import create_run
-from harness.settings import make_test
+from harness.run.describe import create_run
+from harness.run.settings import make_test
 from harness.sim.loop import Process, SimLoop
 from harness.sim.network import Network
 from harness.sim.run import simulate

@@ -13,8 +13,8 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
-from checkers.lake import read_lake
-from harness.healing import heal_store
+from checkers.lake.table import read_lake
+from harness.run.healing import heal_store
 from harness.sim.campaign import Case, SeedResult, campaign
 from harness.sim.pool import Workers, remove_left, worker_pool
 from harness.sim.spark import spark_campaign
@@ -104,7 +104,7 @@ def test_what_a_killed_campaign_left_is_healed(tmp_path: Path, monkeypatch: pyte
     memory = tmp_path / "memory"
     process = _endless(memory)
     monkeypatch.setattr("harness.sim.pool._MEMORY", memory)
-    monkeypatch.setattr("harness.healing.cleanup", lambda **_: [])
+    monkeypatch.setattr("harness.run.healing.cleanup", lambda **_: [])
     young = [memory / "stormproof-sim-newborn", memory / "stormproof-sim-unlocked"]
     for folder in young:
         folder.mkdir()
@@ -133,7 +133,7 @@ def _endless(memory: Path) -> subprocess.Popen[str]:
     words += " --set fault_duration=1"
     program = (
         "import sys, pathlib, harness.sim.command as command, harness.sim.pool as pool\n"
-        "from harness.cli import main\n"
+        "from harness.cli.app import main\n"
         f"pool._MEMORY = pathlib.Path({str(memory)!r})\n"
         "command._LOG_INTERVAL = 0.0\n"
         f"sys.argv = ['stormproof', *{words.split()!r}, '--store', {str(memory.with_suffix('.store'))!r}]\n"

@@ -12,7 +12,7 @@ import pytest
 from simulated import simulated, small_test
 
 import nodes.reference
-from harness.coverage import read_coverage
+from harness.analysis.coverage import read_coverage
 from harness.sim.campaign import Case, run_seed
 from harness.sim.tally import Tally
 from nodes.systems.reference import log_events as broker_states

@@ -14,9 +14,9 @@ import pytest
 from typer.testing import CliRunner
 
 from harness.cli import app
-from harness.describe import create_run
 from harness.reference.mutants import DRAWN, GUIDED, Catch, _side_by_side, hunt
-from harness.settings import make_test
+from harness.run.describe import create_run
+from harness.run.settings import make_test
 from harness.sim.campaign import ALL, Case, SeedResult, repeating, run_seed
 from harness.sim.draw import DrawnCase, Given, senseless
 from harness.sim.explorer import FIRST_STEP, Explorer

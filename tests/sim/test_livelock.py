@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from simulated import World, in_world
 
-from harness import plugins
+from harness.run import plugins
 from harness.sim.campaign import ALL, Case, SeedResult, run_and_judge
 from harness.sim.errors import SimulationError
 from harness.sim.livelock import IN_ALL, PER_SECOND, PORTION, STEADY, Limit, Livelock

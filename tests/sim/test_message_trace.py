@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from harness.coverage import note_log_events
+from harness.analysis.coverage import note_log_events
 from harness.reference.mutants import case_of
 from harness.sim.campaign import ALL, FAILED, Case, run_and_judge
 from reports.folder import read_folder

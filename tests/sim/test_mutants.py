@@ -13,7 +13,7 @@ import nodes.reference.bugs
 import workloads
 from harness.reference import mutants
 from harness.reference.mutants import BASE, DRAWN, Catch, case_of, hunt, run_mutants
-from harness.settings import make_test
+from harness.run.settings import make_test
 from harness.sim.campaign import SeedResult, run_seed
 from nodes.reference.api import ConfigError
 from nodes.reference.bugs import BUGS, Bug, switched_on

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from harness.nights.plan_file import read_plan
+from harness.nightly.plan_file import read_plan
 from nodes.reference import mutations
 from nodes.reference.api import ConfigError
 from nodes.reference.bugs import BUGS

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from harness.settings import make_test
+from harness.run.settings import make_test
 from harness.sim.backend import SimBackend
 from harness.sim.errors import Struck
 from harness.sim.points import SimPoints

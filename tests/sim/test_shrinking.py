@@ -77,7 +77,7 @@ def scenario_test(scenario: Path) -> Test:
         raise typer.Exit
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("harness.repeat.run_test", planned)
+        patch.setattr("harness.run.repeat.run_test", planned)
         words = ["test", "--backend", "sim", "--config", str(scenario)]
         typer.main.get_command(app)(words, standalone_mode=False)
     (test,) = tests

@@ -10,7 +10,7 @@ from simulated import simulated, small_test
 
 from checkers.checks import availability, stability
 from checkers.run import load_run
-from harness.describe import create_run
+from harness.run.describe import create_run
 from nodes.reference.designs.fiorano import server
 from nodes.reference.designs.fiorano.states import PASSIVE
 from nodes.reference.designs.icestorm import election as icestorm_election

@@ -9,8 +9,8 @@ import pytest
 from simulated import simulated, small_test
 
 from checkers.run_check import check_run
-from harness.deployment import demands_of
-from harness.settings import make_test
+from harness.run.deployment import demands_of
+from harness.run.settings import make_test
 from nodes.systems.reference.joram.system import JORAM
 from nodes.systems.reference.standalone.system import STANDALONE
 from stormproof.errors import UsageError

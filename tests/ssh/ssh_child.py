@@ -1,6 +1,6 @@
 """Runs checks of backend ``ssh`` in the network of hosts with sshd: ``ssh_child.py FOLDER CHECK...``.
 
-``FOLDER`` is that of three SSH test hosts (``harness.bench.ssh_test_hosts``).
+``FOLDER`` is that of three SSH test hosts (``harness.tools.bench.ssh_test_hosts``).
 """
 
 from __future__ import annotations
@@ -304,8 +304,8 @@ async def check_unreachable_host_is_healed_later() -> None:
 
 async def check_code_is_reused() -> None:
     """The broker is uploaded once; what was damaged meanwhile is uploaded again."""
-    from harness.deployment import cluster_of
-    from harness.settings import make_test
+    from harness.run.deployment import cluster_of
+    from harness.run.settings import make_test
     from nodes.systems.reference.code import code_folder, node_hashes
 
     test = make_test(system="joram", workload="queue", nemesis="none", backend="ssh", nodes=3, time_limit=5, rate=10,
@@ -378,7 +378,7 @@ def check_packages() -> None:
 
 async def check_missing_packages() -> None:
     """A test of a system whose packages a host lacks ends before it begins, with the command that mends it."""
-    from harness.settings import make_test
+    from harness.run.settings import make_test
 
     test = make_test(system="joram", workload="queue", nemesis="none", backend="ssh", nodes=3, time_limit=5, rate=10,
                      seed=1, settings=OPTIONS)  # fmt: skip

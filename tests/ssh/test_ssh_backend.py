@@ -15,7 +15,7 @@ import pytest
 
 from harness.backends.clock_machines import has_library
 from harness.backends.disk_control import can_mount
-from harness.bench.ssh_test_hosts import SshTestHosts, running_hosts, why_not
+from harness.tools.bench.ssh_test_hosts import SshTestHosts, running_hosts, why_not
 
 PROJECT = Path(__file__).resolve().parents[2]
 ANY_BACKEND = PROJECT / "tests" / "backends" / "backend_child.py"

@@ -32,8 +32,8 @@ from harness.backends.ssh.keys import make_key
 from harness.backends.ssh.machines import contradiction, demand_abilities
 from harness.backends.ssh.power import Power, parse_power
 from harness.backends.ssh.remote import Remote, clean_script, take_script
-from harness.deployment import topology_of
-from harness.settings import make_test
+from harness.run.deployment import topology_of
+from harness.run.settings import make_test
 from stormproof.contracts.backend import LinkConditions
 from stormproof.errors import BackendError, HistoryError, UsageError
 
@@ -406,7 +406,7 @@ def test_the_note_of_a_run_s_hosts_survives_and_a_damaged_one_is_told(tmp_path: 
 
 
 def test_a_test_on_hosts_can_be_repeated_from_its_command() -> None:
-    from harness.describe import command_line
+    from harness.run.describe import command_line
 
     test = make_test(system="joram", workload="queue", nemesis="none", backend="ssh", nodes=3, time_limit=5, rate=10,
                      seed=1, settings={"hosts": "/lab.list"})  # fmt: skip

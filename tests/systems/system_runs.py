@@ -92,8 +92,8 @@ def run_of(system: str, store: Path, backend: str, *words: str, **settings: Any)
 def simulated(system: str, store: Path, nemesis: str, *, nodes: int | None = None, seed: int = 3,
               workload: str = "queue", time_limit: float = 8.0, checks: tuple[str, ...] = (), **settings: Any) -> Ran:
     """One simulated run of a system from a file, in this process, judged and with its report."""
-    from harness import plugins
-    from harness.coverage import note_log_events
+    from harness.analysis.coverage import note_log_events
+    from harness.run import plugins
     from harness.sim.campaign import ALL, Case, run_seed
     from reports.run_page import write_report
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from system_runs import run_of
 
-from harness.settings import make_test
+from harness.run.settings import make_test
 from nodes.systems.activemq.system import ACTIVEMQ
 from stormproof.contracts.backend import Credentials
 from stormproof.contracts.cluster import NodeStatus

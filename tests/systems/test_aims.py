@@ -10,8 +10,8 @@ import pytest
 from aimed import LEADER
 from system_runs import HERE, TWO_TIER, Ran, possible, run_of, simulated
 
-from harness.coverage import read_role_changes
-from harness.settings import make_test
+from harness.analysis.coverage import read_role_changes
+from harness.run.settings import make_test
 from nodes.systems.catalog import SYSTEMS
 from stormproof.errors import UsageError
 from stormproof.history.ledger import read_ledger
@@ -138,7 +138,7 @@ def test_a_kind_by_another_word_is_a_kind_that_the_test_names(tmp_path: Path) ->
 
 
 def make(system: str, nemesis: str, settings: dict[str, str], nodes: int = 3) -> Test:
-    from harness import plugins
+    from harness.run import plugins
     from nodes.systems.clients import demand_client  # noqa: F401
 
     try:

@@ -20,7 +20,7 @@ from system_runs import Ran, stormproof
 from harness.backends import foreign
 from harness.backends.attach import AttachBackend, read_places
 from harness.backends.process import parse_state
-from harness.bench.ssh_test_hosts import running_hosts, why_not
+from harness.tools.bench.ssh_test_hosts import running_hosts, why_not
 from stormproof.contracts.backend import Attached, Backend
 from stormproof.errors import UsageError
 

@@ -10,7 +10,7 @@ import pytest
 from system_runs import stormproof
 
 from harness.backends.clock_machines import ClockBackend
-from harness.settings import make_test
+from harness.run.settings import make_test
 from nodes.systems.nats.system import server_program
 from nodes.systems.redis import system as redis_system
 from stormproof.errors import BackendError, UsageError

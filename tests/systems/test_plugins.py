@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 from system_runs import HERE, TWO_TIER, Ran, possible, stormproof
 
-from harness import plugins
+from harness.run import plugins
 from stormproof.errors import HistoryError
 from stormproof.run_folder import with_seal, write_json
 

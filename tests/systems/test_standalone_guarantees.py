@@ -8,9 +8,9 @@ import pytest
 
 from checkers.run_check import check_run
 from checkers.verdict import CheckVerdict
-from harness.describe import create_run
-from harness.guarantees import guarantees_of
-from harness.settings import make_test
+from harness.analysis.guarantees import guarantees_of
+from harness.run.describe import create_run
+from harness.run.settings import make_test
 from harness.sim.run import simulate
 from stormproof.contracts.backend import DISK_FAULTS
 from stormproof.contracts.guarantee import PROMISED

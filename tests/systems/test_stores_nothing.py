@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from harness.fault_table import record
-from harness.settings import make_test
+from harness.run.settings import make_test
 from harness.sim.draw import DrawnCase, Given
+from harness.tools.fault_table import record
 from nodes.systems.catalog import SYSTEMS
 from stormproof.errors import UsageError
 from stormproof.history.disk_use import FILES, STORES_ELSEWHERE, stores_nothing, unused

@@ -13,7 +13,7 @@ import pytest
 from harness.backends.ssh.facts import MARKER, cluster_addresses, parse_facts
 from harness.backends.ssh.hosts import Host, parse_ssh_config
 from harness.backends.ssh.power import Power
-from harness.vagrant import OWN_BOX, PROJECT, Provider, choose_provider, parse_status
+from harness.tools.vagrant import OWN_BOX, PROJECT, Provider, choose_provider, parse_status
 from stormproof.errors import BackendError, UsageError
 from stormproof.timeout_scale import VARIABLE
 
@@ -120,7 +120,7 @@ def test_what_is_missing_is_told_with_the_command_that_mends_it() -> None:
 
 def test_without_vagrant_one_line_says_how_to_install_it(tmp_path: Path) -> None:
     env = {**os.environ, "PATH": str(tmp_path), "PYTHONPATH": os.pathsep.join(sys.path)}
-    demo = subprocess.run([sys.executable, "-m", "harness.vagrant"], cwd=tmp_path, env=env, capture_output=True,
+    demo = subprocess.run([sys.executable, "-m", "harness.tools.vagrant"], cwd=tmp_path, env=env, capture_output=True,
                           text=True, timeout=60, check=False)
     assert demo.returncode == 3
     assert len(demo.stderr.splitlines()) == 1
@@ -134,7 +134,7 @@ def test_without_vagrant_one_line_says_how_to_install_it(tmp_path: Path) -> None
 def test_the_demo_runs_on_machines_of_vagrant(tmp_path: Path) -> None:
     """Needs Docker and a mirror of Debian's packages, or the image: `vagrant up`, both verdicts, nothing left."""
     env = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-    command = [sys.executable, "-m", "harness.vagrant", "--provider", "docker", "--store", str(tmp_path)]
+    command = [sys.executable, "-m", "harness.tools.vagrant", "--provider", "docker", "--store", str(tmp_path)]
     demo = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=900, check=False)
     assert demo.returncode == 0, demo.stdout + demo.stderr
     assert "2 of 2 verdicts as expected" in demo.stdout

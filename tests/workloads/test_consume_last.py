@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from checkers.run_check import check_run
-from harness.settings import make_test
+from harness.run.settings import make_test
 from harness.sim.campaign import NONE, Case, run_seed
 from stormproof.generator import limit
 from stormproof.generator.simulate import invocations, quick, simulate
@@ -49,7 +49,7 @@ def test_the_twins(tmp_path: Path) -> None:
 
 
 def test_the_shape_stands_in_the_verdict(tmp_path: Path) -> None:
-    from harness.describe import create_run
+    from harness.run.describe import create_run
     from harness.sim.run import simulate as simulated
 
     run_dir = create_run(planned(), "test", tmp_path)

@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 
 import pytest
 
-from harness.settings import make_test
+from harness.run.settings import make_test
 from harness.sim.campaign import NONE, Case, run_seed
 from stormproof.contracts.client import Delivery
 from stormproof.errors import UsageError

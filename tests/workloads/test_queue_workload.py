@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from harness.settings import convert_options
+from harness.run.settings import convert_options
 from stormproof.errors import UsageError
 from stormproof.generator import Context, Generator
 from stormproof.generator.simulate import crashing, invocations, quick, simulate

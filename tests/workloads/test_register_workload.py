@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from harness.settings import make_test
+from harness.run.settings import make_test
 from harness.sim.campaign import NONE, Case, run_seed
 from stormproof.contracts.client import NotDone
 from stormproof.errors import UsageError

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from harness.describe import create_run
-from harness.interpreter import Interpreter, NoClient
-from harness.settings import make_test
+from harness.run.describe import create_run
+from harness.run.interpreter import Interpreter, NoClient
+from harness.run.settings import make_test
 from harness.sim.run import simulate
 from nodes.stomp import Frame, Parser, encode
 from stormproof.generator import clients, sequence

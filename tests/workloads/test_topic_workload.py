@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from checkers.run_check import check_run
-from harness.describe import create_run
-from harness.settings import convert_options, make_test
+from harness.run.describe import create_run
+from harness.run.settings import convert_options, make_test
 from harness.sim.run import simulate as simulate_run
 from nodes.reference.engine.topics import matches
 from stormproof.errors import UsageError

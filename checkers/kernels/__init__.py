@@ -1,0 +1,1 @@
+"""Compiled kernels over the columns of a history."""

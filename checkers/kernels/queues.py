@@ -1,0 +1,183 @@
+"""Kernels that turn the rows of a queue history into operations and messages.
+
+Roles of rows and codes of types are small integers (``stormproof.vocabulary``). Row numbers are the identity of
+operations: an operation is known by the row of its invocation.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import types
+
+from checkers.kernels.compiled import I8, I32, I64, OUT_I8, OUT_I32, OUT_I64, kernel
+from checkers.kernels.rows import mix, number_streams
+from stormproof.history.columns import Int8s, Int32s, Int64s
+from stormproof.history.schema import PAIR_SHIFT
+from stormproof.vocabulary import DEQUEUE, DRAIN, ENQUEUE, FAIL, INFO, INVOKE, OK
+
+NEVER, ACKED, FAILED, UNSURE = 0, 1, 2, 3
+
+UNTOUCHED = -2
+
+
+@kernel(types.Tuple((OUT_I32, types.int64))(OUT_I32, OUT_I64))
+def _number_pairs(keys: Int32s, values: Int64s) -> tuple[Int32s, int]:
+    """Number the pairs in order of appearance; pair n is then the nth of ``keys`` and ``values``.
+
+    Where the sequences of the producers are dense, as they mostly are, a pair's place in a table follows from them, and
+    whoever goes through them in order goes through memory in order; else they are hashed.
+    """
+    total = len(keys)
+    low = (np.int64(1) << PAIR_SHIFT) - 1
+    numbers, streams = number_streams(keys, values, PAIR_SHIFT)
+    offset = np.zeros(streams + 1, dtype=np.int64)
+    for place in range(total):
+        offset[numbers[place] + 1] = max(offset[numbers[place] + 1], (values[place] & low) + 1)
+    size = np.int64(0)
+    for stream in range(streams):
+        size += offset[stream + 1]
+        offset[stream + 1] = size
+    count = 0
+    if size <= 4 * total + 1024:
+        table = np.full(size, -1, dtype=np.int32)
+        for place in range(total):
+            slot = offset[numbers[place]] + (values[place] & low)
+            if table[slot] < 0:
+                table[slot] = count
+                keys[count] = keys[place]
+                values[count] = values[place]
+                count += 1
+            numbers[place] = table[slot]
+        return numbers, count
+    size = np.int64(16)
+    while size < 2 * total:
+        size *= 2
+    mask = np.int64(size - 1)
+    slots = np.full(size, -1, dtype=np.int32)
+    for place in range(total):
+        slot = mix(keys[place], values[place]) & mask
+        while slots[slot] >= 0 and (keys[slots[slot]] != keys[place] or values[slots[slot]] != values[place]):
+            slot = (slot + 1) & mask
+        if slots[slot] < 0:
+            slots[slot] = count
+            keys[count] = keys[place]
+            values[count] = values[place]
+            count += 1
+        numbers[place] = slots[slot]
+    return numbers, count
+
+
+@kernel(types.Tuple((OUT_I32, OUT_I32, OUT_I64))(I8, I8, I32, I64))
+def number_messages(role: Int8s, kind: Int8s, key: Int32s, value: Int64s) -> tuple[Int32s, Int32s, Int64s]:
+    """Give every message (key, value) that is sent or delivered a number, in order of appearance.
+
+    Returns the message's number by row (-1 where the row is neither a send nor a delivery of a message of
+    ours), and the key and the value by number.
+    """
+    rows = len(role)
+    of_row = np.full(rows, -1, dtype=np.int32)
+    eligible = 0
+    for row in range(rows):
+        if value[row] < 0:
+            continue
+        sent = role[row] == ENQUEUE and kind[row] == INVOKE
+        taken = (role[row] == DEQUEUE or role[row] == DRAIN) and (kind[row] == OK or kind[row] == INFO)
+        if sent or taken:
+            of_row[row] = 0
+            eligible += 1
+    keys = np.empty(eligible, dtype=np.int32)
+    values = np.empty(eligible, dtype=np.int64)
+    place = 0
+    for row in range(rows):
+        if of_row[row] >= 0:
+            keys[place] = key[row]
+            values[place] = value[row]
+            place += 1
+    numbers, count = _number_pairs(keys, values)
+    place = 0
+    for row in range(rows):
+        if of_row[row] >= 0:
+            of_row[row] = numbers[place]
+            place += 1
+    return of_row, keys[:count].copy(), values[:count].copy()
+
+
+@kernel(types.Tuple((OUT_I64, OUT_I8, types.int64))(I8, I8, I64, I32, types.int64))
+def account_sends(
+    role: Int8s, kind: Int8s, partner: Int64s, of_row: Int32s, messages: int
+) -> tuple[Int64s, Int8s, int]:
+    """The sends of every message: row of the invocation (-1: never sent) and how it ended.
+
+    A failed send may be tried again under the same value; the attempt that counts is then the one that did not
+    fail. The third result is the row of an attempt that repeats a value although an earlier attempt
+    did not fail (-1: none): such a history has no account.
+    """
+    sent = np.full(messages, -1, dtype=np.int64)
+    state = np.zeros(messages, dtype=np.int8)
+    for row in range(len(role)):
+        message = of_row[row]
+        if message < 0 or role[row] != ENQUEUE:
+            continue
+        outcome = UNSURE
+        if partner[row] >= 0:
+            if kind[partner[row]] == OK:
+                outcome = ACKED
+            elif kind[partner[row]] == FAIL:
+                outcome = FAILED
+        if state[message] == NEVER or state[message] == FAILED:
+            if state[message] == NEVER or outcome != FAILED:
+                sent[message] = row
+                state[message] = outcome
+        elif outcome != FAILED:
+            return sent, state, row
+    return sent, state, -1
+
+
+@kernel(types.Tuple((OUT_I64, OUT_I64))(I8, I8, I32, types.int64))
+def account_deliveries(role: Int8s, kind: Int8s, of_row: Int32s, messages: int) -> tuple[Int64s, Int64s]:
+    """The deliveries of every message, as compressed rows.
+
+    Returns ``start`` and ``rows``: message m was delivered by the completions
+    ``rows[start[m]:start[m + 1]]``, in order of completion.
+    """
+    start = np.zeros(messages + 1, dtype=np.int64)
+    for row in range(len(role)):
+        if of_row[row] >= 0 and role[row] != ENQUEUE:
+            start[of_row[row] + 1] += 1
+    for message in range(messages):
+        start[message + 1] += start[message]
+    fill = start[:messages].copy()
+    rows = np.empty(start[messages], dtype=np.int64)
+    for row in range(len(role)):
+        message = of_row[row]
+        if message >= 0 and role[row] != ENQUEUE:
+            rows[fill[message]] = row
+            fill[message] += 1
+    return start, rows
+
+
+@kernel(types.Tuple((OUT_I64, OUT_I64))(I8, I8, I32, I64, I8, types.int64))
+def last_words(
+    role: Int8s, kind: Int8s, queue: Int32s, partner: Int64s, empty: Int8s, queues: int
+) -> tuple[Int64s, Int64s]:
+    """By queue: the last row at which anything but "empty" happened (-1: nothing else did; UNTOUCHED: nobody asked),
+    and the latest invocation of a drain that found it empty (-1: none).
+
+    ``queue`` numbers the queues below ``queues``, by row (-1: none); ``empty`` marks completions that found
+    nothing. An operation that never completed does not count.
+    """
+    busy = np.full(queues, UNTOUCHED, dtype=np.int64)
+    found_empty = np.full(queues, -1, dtype=np.int64)
+    for row in range(len(role)):
+        where = queue[row]
+        if where < 0 or role[row] < ENQUEUE or role[row] > DRAIN:
+            continue
+        busy[where] = max(busy[where], -1)
+        if kind[row] == INVOKE:
+            continue
+        if not empty[row]:
+            if busy[where] < row:
+                busy[where] = row
+        elif role[row] == DRAIN and partner[row] > found_empty[where]:
+            found_empty[where] = partner[row]
+    return busy, found_empty

@@ -1,0 +1,1 @@
+"""Spark: its start, its workers, and the jobs that check runs."""

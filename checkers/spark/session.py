@@ -1,0 +1,572 @@
+"""Starting Spark quickly, on any machine that has a Java, and without a trace on the terminal.
+
+What costs time in a plain start is loading and compiling the JVM's classes: a class-data archive (made once by
+``checkers.prepare``), the serial collector and the first compiler tier only cut it to a fraction (``docs/spark.md``).
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import hashlib
+import logging
+import os
+import re
+import secrets
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from types import SimpleNamespace
+from typing import IO, TYPE_CHECKING, Any
+
+from checkers.caches import cache_dir
+from checkers.spark import fork_server, shipping
+from checkers.spark import jvm_launcher as gateway
+from checkers.spark.failures import words_of
+from checkers.spark.fork_server import FORK_SERVER, ForkServer
+from checkers.spark.java import Java, find_java
+from stormproof.errors import SparkFailed, StormproofError, UsageError
+from stormproof.limits import demand_files
+from stormproof.made import PREFIX, OwnFolder
+
+if TYPE_CHECKING:
+    from pyarrow import Table
+
+    from checkers.spark.head_start import HeadStart
+    from checkers.spark.tasks import Progress
+
+LOCAL_MASTER = "local[*]"
+SHIPPED = "STORMPROOF_SPARK_ENV"
+"""The environment variable that names the archive for a cluster's workers (``checkers.spark.shipping``)."""
+_TASK_ATTEMPTS = 4
+_EXIT_TIMEOUT = 180
+_MASTER_TIMEOUT = 10.0
+_PATIENCE = 30.0
+_ABANDON_SECONDS = 0.1
+_LOG_TAIL = 2000
+
+# A JVM that is killed would leave its performance file.
+_JVM_OPTIONS = ("-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:auto", "-XX:-UsePerfData")
+
+_RECORDED = "jobs of RDDs, a session, the command noted"
+"""What ``checkers.prepare`` has Spark do while the archive is recorded: that of another set would lack classes."""
+
+_PLAIN = re.compile(r"[A-Za-z0-9/_.+-]+")
+_PLAIN_PLACE = Path("/tmp")
+_SETTING = re.compile(r"(spark\.[^\s=:]+)(?:\s*[=:]\s*|\s+)(.*)")
+_MASTER = re.compile(r"local(\[[\d*]+(,\d+)?\])?|spark://.*|yarn|k8s://.*")
+
+_start_lock = threading.Lock()
+_folder_lock = threading.Lock()
+_folder: OwnFolder | None = None
+_server: ForkServer | None = None
+
+
+def archive_path(java: Java) -> Path | None:
+    """Where the class-data archive for this Java and this Spark lies (or would); None without a cache folder."""
+    import pyspark
+
+    place = cache_dir()
+    if place is None:
+        return None
+    # The JVM takes no archive whose jars are other files than those of which it was made.
+    jars = Path(pyspark.__file__).parent / "jars"
+    made = [f"{jar.name} {jar.stat().st_mtime_ns}" for jar in sorted(jars.glob("spark-*.jar"))]
+    told = [java.version, str(java.home), pyspark.__version__, pyspark.__file__, *made, *_JVM_OPTIONS, _RECORDED]
+    identity = "\n".join(told)
+    return place / f"spark-{hashlib.sha256(identity.encode()).hexdigest()[:16]}.jsa"
+
+
+def note_of(archive: Path) -> Path:
+    """Where the command of the JVM is noted for which the archive was made."""
+    return archive.with_suffix(".json")
+
+
+def spark_folder() -> Path:
+    """Where this process's Spark keeps its temporary files; made if need be, gone with the JVM.
+
+    Raises:
+        SparkFailed: it can't be made.
+    """
+    global _folder
+    with _folder_lock:
+        if _folder is None:
+            # Spark takes a comma for the end of a folder's name, and its launcher some more for what they aren't.
+            place = Path(tempfile.gettempdir()).absolute()
+            place = place if _PLAIN.fullmatch(str(place)) else _PLAIN_PLACE
+            try:
+                _folder = OwnFolder.make(place / f"{PREFIX}spark-{secrets.token_hex(8)}")
+            except OSError as error:
+                raise SparkFailed(f"Spark needs a folder for temporary files in {place}: {error.strerror}") from error
+        return _folder.path
+
+
+def _clean_up() -> None:
+    global _folder, _server
+    with _folder_lock:
+        if _server is not None:
+            _server.stop()
+        _server = None
+        if _folder is not None:
+            _folder.remove()
+        _folder = None
+
+
+atexit.register(_clean_up)
+
+
+def start_spark(master: str = LOCAL_MASTER, *, record_archive: Path | None = None) -> Any:
+    """A Spark context, the running one if there is one.
+
+    ``master`` is ``local[*]``, ``local[N]`` or ``spark://host:port``. ``record_archive`` makes the JVM write a
+    class-data archive there when it ends.
+
+    Raises:
+        JavaMissing: there is no Java that can run Spark.
+        SparkFailed: Spark did not start; the message says why.
+    """
+    from pyspark import SparkConf, SparkContext
+
+    with _start_lock:
+        running = SparkContext._active_spark_context
+        if running is not None and running._jsc is not None:
+            return running
+        java = find_java()
+        demand_master(master)
+        logging.getLogger().addFilter(_is_of_others)
+        if master.startswith("local"):
+            start_fork_server()
+        conf = SparkConf(loadDefaults=False).setAll(list(_settings(master, java, record_archive).items()))
+        with tempfile.TemporaryFile("w+b") as log, _environment(java, master), _launched_from(spark_folder()):
+            try:
+                jvm = SparkContext._gateway or _start_jvm(conf, java, master, record_archive, log)
+                context = SparkContext(gateway=jvm, conf=conf)
+                context.setLogLevel("OFF")
+                # Its thread would print a traceback when the JVM hangs up.
+                context._accumulatorServer.handle_error = lambda request, address: None
+                return context
+            except Exception as error:
+                if SparkContext._gateway is None:
+                    _clean_up()
+                raise SparkFailed(f"Spark did not start on {master}: {_reason(error, log)}") from error
+
+
+def _start_jvm(conf: Any, java: Java, master: str, record_archive: Path | None, log: IO[bytes]) -> Any:
+    """The gateway to a new JVM: by the command that was noted, on this machine, else as PySpark starts one."""
+    from pyspark.java_gateway import launch_gateway
+
+    options, archive = _driver_options(java, record_archive), archive_path(java)
+    note = note_of(archive) if archive is not None else None
+    if note is not None and record_archive is None and master.startswith("local"):
+        command = gateway.noted_command(note)
+        if command and (started := gateway.start_jvm(command, options, spark_folder(), log)) is not None:
+            return started
+    started = launch_gateway(conf, {"stdout": log, "stderr": log})
+    if note is not None and record_archive is not None:
+        gateway.note_command(started.proc.pid, options, note)
+    return started
+
+
+def start_fork_server() -> None:
+    """Import what workers need, with the variables that Spark would give them, while the JVM starts or this process
+    does whatever else; once.
+
+    Raises:
+        SparkFailed: there is no folder for it.
+    """
+    global _server
+    folder = spark_folder()
+    with _folder_lock:
+        if _server is None:
+            _server = ForkServer(folder, {**_worker_variables(), "OMP_NUM_THREADS": "1",
+                                          "PYTHONHASHSEED": os.environ.get("PYTHONHASHSEED", "0")})  # fmt: skip
+
+
+def _worker_variables() -> dict[str, str]:
+    here = Path(__file__).resolve().parents[1]
+    # A process that judges fills large arrays once: finding huge pages for them takes longer than they save.
+    path = os.pathsep.join((str(here.parent), str(here / "porcupine-py")))
+    return {"PYTHONPATH": path, "NUMPY_MADVISE_HUGEPAGE": "0"}
+
+
+def _settings(master: str, java: Java, record_archive: Path | None) -> dict[str, str]:
+    local = master.startswith("local")
+    folder = spark_folder()
+    settings = {
+        "spark.master": _with_retries(master),
+        "spark.app.name": "stormproof check",
+        "spark.local.dir": str(folder),
+        "spark.submit.deployMode": "client",
+        "spark.jars.ivy": str(folder / "ivy"),  # else in the home of the user, who may have none
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.driver.extraJavaOptions": " ".join(_driver_options(java, record_archive)),
+        "spark.python.worker.reuse": "true",
+        "spark.python.daemon.module": "checkers.spark.daemon",
+        **{f"spark.executorEnv.{name}": value for name, value in _worker_variables().items()},
+        "spark.sql.execution.arrow.maxRecordsPerBatch": "262144",
+        # The queries run over small tables: compiling and adapting them costs more than it brings.
+        "spark.sql.codegen.wholeStage": "false",
+        "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+        "spark.sql.adaptive.enabled": "false",
+        "spark.sql.shuffle.partitions": "1",
+        "spark.sql.catalogImplementation": "in-memory",
+        "spark.sql.session.timeZone": "UTC",
+    }
+    if local:
+        settings |= {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
+    elif archive := os.environ.get(SHIPPED):
+        settings |= {"spark.archives": f"{archive}#{shipping.UNPACKED}",
+                     "spark.executorEnv.PYTHONPATH": shipping.python_path()}  # fmt: skip
+    return settings if local else {**_of_the_cluster(), **settings}
+
+
+def _driver_options(java: Java, record_archive: Path | None) -> list[str]:
+    folder = spark_folder()
+    return [*_JVM_OPTIONS, f"-Djava.io.tmpdir={folder}", f"-XX:ErrorFile={folder}/hs_err.log",
+            *_archive_options(java, record_archive)]
+
+
+def _of_the_cluster() -> dict[str, str]:
+    """What a cluster asks of its users (a queue, an image, memory): ``spark-defaults.conf`` in ``SPARK_CONF_DIR``.
+
+    Raises:
+        UsageError: it is no such file.
+    """
+    folder = os.environ.get("SPARK_CONF_DIR")
+    path = Path(folder or "") / "spark-defaults.conf"
+    if not folder or not path.exists():
+        return {}
+    try:
+        lines = [line.strip() for line in path.read_text(encoding="utf-8").splitlines()]
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"{path}: can't be read ({error})") from error
+    found = {}
+    for line in lines:
+        if line and not line.startswith("#"):
+            setting = _SETTING.fullmatch(line)
+            if setting is None:
+                raise UsageError(f"{path}: {line.split()[0][:80]} is no setting; write `spark.NAME VALUE` on a line")
+            found[setting[1]] = setting[2]
+    return found
+
+
+def demand_master(master: str) -> None:
+    """See that somebody listens where the master of a standalone cluster should: Spark would wait for a minute.
+
+    Raises:
+        SparkFailed: nobody does, the message says where; or it is no master at all.
+    """
+    if _MASTER.fullmatch(master) is None:
+        raise SparkFailed(f"{master} is no Spark master: local[N], spark://HOST:PORT, yarn, or k8s://https://HOST:PORT")
+    places = re.findall(r"([^,/]+):(\d+)", master.removeprefix("spark://")) if master.startswith("spark://") else []
+    refused = []
+    for host, port in places:
+        try:
+            socket.create_connection((host, int(port)), _MASTER_TIMEOUT).close()
+            return
+        except (OSError, OverflowError) as error:
+            refused.append(f"{host}:{port}: {getattr(error, 'strerror', None) or error}")
+    if refused or master.startswith("spark://"):
+        raise SparkFailed(f"no Spark master answers at {master} ({'; '.join(refused) or 'write it as spark://host:port'})")
+
+
+def ship_environment(archive: Path | None) -> None:
+    """Ship an archive of ``checkers.spark.shipping`` to the workers of the contexts that start from now on.
+
+    Raises:
+        UsageError: there is no such file.
+    """
+    if archive is None:
+        return
+    if not archive.is_file():
+        raise UsageError(f"--spark-env {archive}: there is no such file; `stormproof spark-env {archive}` writes it")
+    os.environ[SHIPPED] = str(archive.resolve())
+
+
+def _with_retries(master: str) -> str:
+    """``local[N]`` gives a task one attempt; a worker that the kernel killed for want of memory deserves more."""
+    if master == "local":
+        return f"local[1,{_TASK_ATTEMPTS}]"
+    if master.startswith("local[") and "," not in master:
+        return f"{master[:-1]},{_TASK_ATTEMPTS}]"
+    return master
+
+
+def _archive_options(java: Java, record_archive: Path | None) -> list[str]:
+    if record_archive is not None:
+        return [f"-XX:ArchiveClassesAtExit={record_archive}"]
+    archive = archive_path(java)
+    if archive is None or not archive.exists() or not _PLAIN.fullmatch(str(archive)):
+        return []
+    return [f"-XX:SharedArchiveFile={archive}", "-Xlog:disable"]
+
+
+@contextlib.contextmanager
+def _environment(java: Java, master: str) -> Iterator[None]:
+    """The variables that Spark's launcher and its workers start from; put back afterwards."""
+    import pyspark
+
+    wanted = {
+        "JAVA_HOME": str(java.home),
+        # Another Spark's home or configuration on this machine must not reach into this one.
+        "SPARK_HOME": str(Path(pyspark.__file__).parent),
+        "SPARK_LAUNCHER_OPTS": " ".join(_JVM_OPTIONS),
+    }
+    if master.startswith("local"):
+        wanted |= {"PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"}
+        if _server is not None:
+            wanted[fork_server.VARIABLE] = str(_server.place)
+    else:
+        there = shipping.interpreter() if os.environ.get(SHIPPED) else sys.executable
+        wanted["PYSPARK_PYTHON"] = os.environ.get("PYSPARK_PYTHON", there)
+    with _variables(wanted):
+        yield
+
+
+@contextlib.contextmanager
+def _launched_from(folder: Path) -> Iterator[None]:
+    """Let PySpark's launcher make its folder in ``folder``: where it is killed, nobody else would know of it."""
+    from pyspark import java_gateway
+
+    before = java_gateway.tempfile
+    java_gateway.tempfile = SimpleNamespace(mkdtemp=lambda: tempfile.mkdtemp(dir=folder), mkstemp=tempfile.mkstemp)
+    try:
+        yield
+    finally:
+        java_gateway.tempfile = before
+
+
+@contextlib.contextmanager
+def _variables(wanted: Mapping[str, str]) -> Iterator[None]:
+    before = {name: os.environ.get(name) for name in wanted}
+    os.environ.update(wanted)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
+
+
+def _reason(error: Exception, log: IO[bytes]) -> str:
+    """The most telling line of a failed start: the JVM's last complaint, else the error's own."""
+    log.seek(0, os.SEEK_END)
+    log.seek(max(0, log.tell() - _LOG_TAIL))
+    said = ""
+    for text in (log.read().decode("utf-8", "replace"), words_of(error)):
+        lines = [line.strip() for line in text.splitlines() if line.strip()]
+        lines = [line for line in lines if not line.startswith(("at ", "... "))]  # the stack below a complaint
+        telling = [line for line in lines if "Error" in line or "Exception" in line or "ERROR" in line]
+        if telling:
+            last = telling[-1].removeprefix('Exception in thread "main" ')
+            return last.removeprefix("org.apache.spark.SparkException: ")
+        said = (lines or [said])[-1]
+    return said or type(error).__name__
+
+
+def stop_spark() -> None:
+    """End the context and its JVM, and wait until it is gone; nothing if there is none."""
+    from pyspark import SparkContext
+    from pyspark.sql import SparkSession
+
+    with _start_lock:
+        session = SparkSession._instantiatedSession
+        gateway = SparkContext._gateway
+        try:
+            if session is not None:
+                session.stop()
+            if SparkContext._active_spark_context is not None:
+                SparkContext._active_spark_context.stop()
+            if gateway is not None:
+                gateway.shutdown()
+        except Exception:
+            _forget_session(SparkContext)  # the JVM has died meanwhile; what it was asked for is known by now
+        if gateway is None:
+            _clean_up()
+            return
+        SparkContext._gateway = None
+        SparkContext._jvm = None
+        process = gateway.proc
+        process.stdin.close()
+        try:
+            process.wait(_EXIT_TIMEOUT)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+        _clean_up()
+
+
+def _terminate(spark_context: Any, local: bool) -> None:
+    """End the JVM: at once where nobody else knows of it, in order where it has to take leave of a cluster."""
+    gateway = spark_context._gateway
+    if gateway is not None:
+        (gateway.proc.kill if local else gateway.proc.terminate)()
+
+
+def _forget_spark(spark_context: Any) -> None:
+    """Wait for the end of a JVM that was terminated, and let the next start in this process begin anew."""
+    if spark_context._gateway is not None:
+        spark_context._gateway.proc.wait(_EXIT_TIMEOUT)
+    _clean_up()
+    _forget_session(spark_context)
+    spark_context._gateway = spark_context._jvm = None
+
+
+def _forget_session(spark_context: Any) -> None:
+    """Let go of this process's session and of its context."""
+    from pyspark.sql import SparkSession
+
+    SparkSession._instantiatedSession = SparkSession._activeSession = None
+    spark_context._active_spark_context = None
+
+
+def _is_of_others(record: logging.LogRecord) -> bool:
+    """Py4J tells the root logger, with a traceback, of each call that a JVM which is gone does not answer; whoever made
+    the call gets the error, too."""
+    return "py4j" not in record.pathname
+
+
+def _is_running() -> bool:
+    """Whether this process has a JVM already; asks without importing Spark, which takes half a second."""
+    pyspark = sys.modules.get("pyspark")
+    return pyspark is not None and pyspark.SparkContext._gateway is not None
+
+
+@contextlib.contextmanager
+def _patience(master: str) -> Iterator[None]:
+    """Say what is waited for, where a cluster does not begin soon: it may have no worker that is free, or none."""
+
+    def tell() -> None:
+        print(f"stormproof: {master} has not begun yet: it waits for a worker that is free, and gets there what it "
+              "needs", file=sys.stderr, flush=True)
+
+    timer = threading.Timer(_PATIENCE, tell)
+    timer.daemon = True
+    if not master.startswith("local"):
+        timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+
+
+class SparkWarmup:
+    """A context that starts in the background, so that it is there when a run has been recorded.
+
+    Raises JavaMissing, or SparkFailed where no master answers, when it is made: before the run, not after it. With
+    ``later`` that waits until it ``begin``s or somebody asks for the context, which may be never.
+    """
+
+    def __init__(self, master: str = LOCAL_MASTER, *, later: bool = False) -> None:
+        self._master = master
+        self._context: Any = None
+        self._error: Exception | None = None
+        demand_files("Spark")
+        # A context that was there before belongs to somebody else in this process, who will stop it.
+        self._owner = not _is_running()
+        self._thread = threading.Thread(target=self._start, name="spark-start", daemon=True)
+        # Of a thread whose `join` Ctrl-C has interrupted, Python 3.11 believes that it has ended.
+        self._started = threading.Event()
+        self._begun = False
+        if later:
+            self._serve()
+        else:
+            self.begin()
+
+    def begin(self) -> None:
+        """Start it now, if it has not begun; raises as it does when it is made."""
+        if not self._begun:
+            find_java()
+            demand_master(self._master)
+            self._serve()
+            self._begun = True
+            self._thread.start()
+
+    def _serve(self) -> None:
+        if self._owner and self._master.startswith("local"):
+            start_fork_server()
+        self._environ = dict(os.environ)
+
+    def _start(self) -> None:
+        try:
+            # The import is half a second of work that recording a run must not wait for either.
+            from checkers.spark.job import warm_up
+
+            context = start_spark(self._master)
+            with _patience(self._master):
+                warm_up(context)
+            self._context = context
+        except Exception as error:
+            self._error = error
+        finally:
+            self._started.set()
+
+    def context(self) -> Any:
+        """The context, once it has started.
+
+        Raises:
+            SparkFailed: it did not start.
+            JavaMissing: there is no Java that can run Spark.
+        """
+        self.begin()
+        self._started.wait()
+        if self._error is not None:
+            if isinstance(self._error, StormproofError):
+                raise self._error
+            raise SparkFailed(f"Spark did not start on {self._master}: {words_of(self._error)}") from self._error
+        return self._context
+
+    def judge_ahead(self, run_dirs: Sequence[Path]) -> HeadStart | None:
+        """Have runs judged until the context has started; None where there is nobody who could."""
+        from checkers.spark.head_start import HeadStart
+
+        server = _server  # a start that fails lets go of it
+        if server is None:
+            return None
+        return HeadStart([run.resolve() for run in run_dirs], server.place, self._environ)
+
+    def judge_without(self, run_dirs: Sequence[Path], progress: Progress) -> Table:
+        """Have runs judged without Spark, on all cores; the rows of those that were."""
+        from checkers.spark.head_start import judge_all
+
+        runs = list(dict.fromkeys(run.resolve() for run in run_dirs))
+        return judge_all(runs, spark_folder() / FORK_SERVER, self._environ, progress)
+
+    def stop(self) -> None:
+        """End the context and its JVM, if this object started them."""
+        if not self._begun:
+            self.abandon()
+            return
+        self._started.wait()
+        self._thread.join()
+        if self._owner:
+            stop_spark()
+
+    def abandon(self) -> None:
+        """End the JVM at once, also in the middle of its start; half a second quicker than ``stop``.
+
+        For a process that is about to end: what Spark has in memory is lost, its temporary files are removed.
+        """
+        if not self._begun:
+            if self._owner:
+                _clean_up()
+            return
+        from pyspark import SparkContext
+
+        while True:
+            if self._owner:
+                _terminate(SparkContext, self._master.startswith("local"))
+            # A thread that is still at it when the interpreter ends would abort the process.
+            if self._started.wait(_ABANDON_SECONDS):
+                self._thread.join()
+                break
+        if self._owner:
+            _terminate(SparkContext, self._master.startswith("local"))
+            _forget_spark(SparkContext)

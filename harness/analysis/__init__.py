@@ -1,0 +1,1 @@
+"""What several runs say together: differences, guarantees by mode, coverage of states."""

@@ -1,0 +1,310 @@
+"""``stormproof guarantees``: what a system guarantees in each mode, beside what runs have shown."""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from harness.run.settings import declared_options, make_test
+from harness.sim.campaign import NONE, Case, SeedResult, run_and_judge
+from harness.sim.pool import worker_pool
+from nodes.systems.catalog import SYSTEMS
+from stormproof.contracts.check import UNKNOWN
+from stormproof.contracts.guarantee import (
+    KNOWN_VIOLATION,
+    PROMISED,
+    Guarantee,
+    Trial,
+    guarantee_for,
+)
+from stormproof.contracts.system import NO_BUG
+from stormproof.errors import HistoryError, UsageError
+from stormproof.run_folder import read_run, read_verdict
+from stormproof.store import Store
+from stormproof.test import Test
+from workloads.catalog import WORKLOADS
+
+CASE = Case("", "", "", None, 20.0, 40.0,
+            {"fault_duration": "1.5", "fault_gap": "0.3", "detection_timeout": "0.5", "idle_timeout": "2",
+             "min_ok": "20", "settle_timeout": "20", "drain_limit": "30"})  # fmt: skip
+"""The campaign that each mode meets, but for what its system says (``Trial``) and its own settings."""
+
+TITLE = "# What the systems guarantee, and what runs have shown"
+
+
+@dataclass
+class Seen:
+    """What runs of one mode have shown of one guarantee: runs, runs in which it was violated, how often in all; and how
+    often what it is about went wrong where the guarantee does not reach."""
+
+    runs: int = 0
+    violated: int = 0
+    count: int = 0
+    beyond: int = 0
+
+    def add(self, anomalies: int, beyond: int = 0) -> None:
+        """One more run."""
+        self.runs += 1
+        self.violated += anomalies > 0
+        self.count += anomalies
+        self.beyond += beyond
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """One line: a guarantee in a mode, and what was seen."""
+
+    mode: str
+    name: str
+    guarantee: Guarantee
+    seen: Seen
+
+    @property
+    def status(self) -> str:
+        """``promised``, ``known violation`` or ``not promised``."""
+        return self.guarantee.status
+
+    def shown(self) -> str:
+        """In words: what runs have shown."""
+        seen = self.seen
+        if not seen.runs:
+            return "no runs"
+        beyond = f" (beyond it: {seen.beyond:,})" if seen.beyond else ""
+        if not seen.violated:
+            nothing = "**not shown**" if self.status == KNOWN_VIOLATION else "never violated"
+            return f"{nothing} in {seen.runs} runs{beyond}"
+        times = f"violated in {seen.violated} of {seen.runs} runs, {seen.count} times"
+        return (f"**{times}: a defect**" if self.status == PROMISED else times) + beyond
+
+
+class Findings:
+    """What runs have shown of a system's guarantees, by (mode, guarantee); and which workloads and faults they had."""
+
+    def __init__(self, system: str, source: str) -> None:
+        self.source = source
+        self.counted: defaultdict[tuple[str, str], Seen] = defaultdict(Seen)
+        self.workloads: set[str] = set()
+        self.faults: set[str] = set()
+        self._system = system
+        self._promised = promised_in(system)
+
+    def add(self, mode: str, test: Test, verdict: Mapping[str, Any]) -> None:
+        """One more run of a mode, with its verdict as it is stored.
+
+        It says nothing about a guarantee that its check could not judge, or that its settings and faults give another
+        status than the one that is shown.
+        """
+        self.workloads.add(test.workload)
+        self.faults.update(test.nemesis)
+        declared = SYSTEMS.load(self._system).guarantees
+        guarantees = _compared(self._system, test.workload)
+        for check in verdict["checks"]:
+            name = check["check"]
+            guarantee = self._promised.get((mode, name))
+            if (name in guarantees and check["verdict"] != UNKNOWN and guarantee is not None
+                    and guarantee_for(declared, name, test.options, test.nemesis) is guarantee):  # fmt: skip
+                self.counted[mode, name].add(check["count"], check["figures"].get("not_promised", 0))
+
+    def runs(self) -> str:
+        """In words: which runs they were."""
+        if not self.workloads:
+            return f"{self.source}, of which none tells anything"
+        return f"{self.source}; workloads {', '.join(sorted(self.workloads))}; faults {', '.join(sorted(self.faults))}"
+
+
+def modes_of(system: str) -> Mapping[str, Mapping[str, Any]]:
+    """A system's modes by name, each as the settings that make it.
+
+    Raises:
+        UsageError: the system has none written down.
+    """
+    modes: Mapping[str, Mapping[str, Any]] = SYSTEMS.load(system).modes
+    if not modes:
+        raise UsageError(f"system {system} has no guarantees written down")
+    return modes
+
+
+def mode_of(modes: Mapping[str, Mapping[str, Any]], options: Mapping[str, Any], defaults: Mapping[str, Any]) -> str:
+    """The mode that a run's settings make; empty when none fits exactly."""
+    told = {name for settings in modes.values() for name in settings}
+    for name, settings in modes.items():
+        others = [key for key in told if key in options and key not in settings]
+        if all(options.get(key) == value for key, value in settings.items()) and all(
+            options[key] == defaults.get(key) for key in others
+        ):
+            return name
+    return ""
+
+
+def cases_of(system: str, settings: Mapping[str, Any]) -> list[Case]:
+    """The campaigns of one of the system's modes: of each workload that has these settings."""
+    usual, trial = SYSTEMS.load(system).trial.settings, trial_of(system, settings)
+    strings = {name: str(value).lower() if isinstance(value, bool) else str(value) for name, value in settings.items()}
+    nodes = min(3, SYSTEMS.load(system).max_nodes)
+    cases = []
+    for workload in trial.workloads:
+        declared = {option.name for option in declared_options(system, workload, trial.nemesis.split(","))}
+        if declared.issuperset(settings):
+            common = {name: value for name, value in {**CASE.settings, **usual, **trial.settings}.items()
+                      if name in declared}  # fmt: skip
+            cases.append(replace(CASE, system=system, workload=workload, nemesis=trial.nemesis, nodes=nodes,
+                                 time_limit=trial.seconds or CASE.time_limit, rate=trial.rate or CASE.rate,
+                                 settings={**common, **strings}))
+    return cases
+
+
+def trial_of(system: str, settings: Mapping[str, Any]) -> Trial:
+    """What the mode that these settings make is tried with."""
+    tested = SYSTEMS.load(system)
+    trial: Trial = tested.trial
+    modes = [mode for mode, its in tested.modes.items() if its == settings]
+    return next((trial.of_mode[mode] for mode in modes if mode in trial.of_mode), trial)
+
+
+def simulate_modes(system: str, seeds: Sequence[int], jobs: int, report: Callable[[str], None]) -> Findings:
+    """Simulate every mode of a system with the seeds."""
+    findings = Findings(system, f"{len(seeds)} simulated runs of each mode and workload")
+    with worker_pool(jobs) as (workers, scratch):
+        for mode, settings in modes_of(system).items():
+            cases = cases_of(system, settings)
+            for result, verdict in workers.each(_judged, ((case, seed, scratch) for seed in seeds for case in cases)):
+                if verdict is None or result.verdict == UNKNOWN:
+                    report(f"{mode}: seed {result.seed}: not counted: {result.sentence}")
+                else:
+                    findings.add(mode, result.case.test(result.seed), verdict)
+            report(f"{system}, {mode}: {len(seeds)} seeds of {', '.join(case.workload for case in cases)}")
+    return findings
+
+
+def _judged(case: Case, seed: int, scratch: Path) -> tuple[SeedResult, dict[str, Any] | None]:
+    """A simulated run and its verdict as it would be stored, which goes from process to process, unlike its pages."""
+    result, verdict = run_and_judge(case, seed, scratch, scratch, NONE)
+    return result, None if verdict is None else verdict.to_json()
+
+
+def read_store(system: str, store: Path) -> Findings:
+    """What the checked runs of a store have shown. Those of no mode, without faults, with a bug switched on, with an
+    unknown verdict, or with a plug-in are left out."""
+    findings = Findings(system, f"the runs under faults in the store `{store}`")
+    modes, defaults = modes_of(system), _defaults(system)
+    for run in Store(store).runs():
+        try:
+            info = read_run(run)
+            test = Test.from_json(info["test"])
+            verdict = read_verdict(run)
+        except HistoryError:
+            continue
+        if info.get("plugins"):
+            continue
+        sound = test.options.get("bug", NO_BUG) == NO_BUG and verdict["verdict"] != UNKNOWN
+        if test.system == system and test.nemesis and sound and (mode := mode_of(modes, test.options, defaults)):
+            findings.add(mode, test, verdict)
+    return findings
+
+
+def promised_in(system: str) -> dict[tuple[str, str], Guarantee]:
+    """What is promised, by (mode, guarantee), under the faults with which the modes are tried."""
+    tested, defaults = SYSTEMS.load(system), _defaults(system)
+    found: dict[tuple[str, str], Guarantee] = {}
+    for mode, settings in modes_of(system).items():
+        options, faults = {**defaults, **settings}, trial_of(system, settings).nemesis.split(",")
+        for name in [name for case in cases_of(system, settings) for name in _compared(system, case.workload)]:
+            guarantee = guarantee_for(tested.guarantees, name, options, faults)
+            if guarantee is not None:
+                found[mode, name] = guarantee
+    return found
+
+
+def compare(system: str, findings: Findings) -> Iterator[Comparison]:
+    """Every guarantee in every mode, beside what was seen of it."""
+    for (mode, name), guarantee in promised_in(system).items():
+        yield Comparison(mode, name, guarantee, findings.counted.get((mode, name), Seen()))
+
+
+def sections_of(text: str) -> dict[str, str]:
+    """System -> its section on a page that ``page`` has made.
+
+    Raises:
+        UsageError: that page is another one.
+    """
+    head, *sections = re.split(r"^(?=## )", text, flags=re.MULTILINE)
+    if not head.startswith(TITLE):
+        raise UsageError(f"is there already, and no page of guarantees: it does not begin with {TITLE!r}")
+    return {section.splitlines()[0].removeprefix("## "): section.strip() for section in sections}
+
+
+def page(sections: Mapping[str, Findings], others: Mapping[str, str] | None = None) -> str:
+    """The comparison as a page: by system what runs have shown; ``others`` are sections that stay as they are."""
+    lines = [
+        TITLE,
+        "",
+        "Made by `stormproof guarantees` from the guarantees as data (`guarantees.py` of each system). A guarantee is"
+        " named by the check that would find it violated.",
+        "A *known violation* is what the document demands and a mode can't keep: runs are judged by it, and are to show"
+        " it; one that none has shown is marked. What is *not promised* is reported and does not decide. What a"
+        " guarantee leaves open may go wrong all the same: where a check counts that, the number stands in brackets.",
+        "A run counts for a guarantee if its check could judge it, and if the run's settings and faults give it the"
+        " status that is shown. Runs with a bug switched on, or with an unknown verdict, do not count.",
+    ]
+    texts = {**(others or {}), **{system: "\n".join(_section(system, found)) for system, found in sections.items()}}
+    order = [*systems_compared(), *texts]
+    for system in sorted(texts, key=order.index):
+        lines += ["", texts[system]]
+    return "\n".join(lines) + "\n"
+
+
+def _section(system: str, findings: Findings) -> Iterator[str]:
+    trial: Trial = SYSTEMS.load(system).trial
+    yield f"## {system}"
+    yield ""
+    others = ", or those that the mode is tried with" if trial.of_mode else ""
+    yield f"Status: under the faults {trial.nemesis.replace(',', ', ')}{others}. Shown by: {findings.runs()}."
+    yield from ("", "| mode | guarantee | status | shown | section | why |", "| --- | --- | --- | --- | --- | --- |")
+    for line in compare(system, findings):
+        yield (f"| {line.mode} | `{line.name}` | {line.status} | {line.shown()} | {line.guarantee.where} "
+               f"| {line.guarantee.why} |")  # fmt: skip
+    yield from ("", "| mode | settings |", "| --- | --- |")
+    for mode, settings in modes_of(system).items():
+        its = trial.of_mode.get(mode)
+        tried = f"; tried with {', '.join(its.workloads)} under {its.nemesis} and {_told(its.settings)}" if its else ""
+        yield f"| {mode} | {_told(settings) or 'the defaults'}{tried} |"
+    yield from ("", f"### All guarantees of {system}", "",
+                "The first line that fits a run's settings and faults holds.",
+                "", "| guarantee | status | settings | faults | section | why |",
+                "| --- | --- | --- | --- | --- | --- |")  # fmt: skip
+    for guarantee in SYSTEMS.load(system).guarantees:
+        faults = "any fault" if guarantee.faults == ("*",) else ", ".join(guarantee.faults) or "with or without"
+        where = ", ".join(filter(None, (_told(guarantee.mode), guarantee.such.words if guarantee.such else "")))
+        yield (f"| `{guarantee.name}` | {guarantee.status} | {where or 'all'} | {faults} "
+               f"| {guarantee.where} | {guarantee.why} |")  # fmt: skip
+
+
+def _told(settings: Mapping[str, Any]) -> str:
+    return ", ".join(f"`{name}={str(value).lower() if isinstance(value, bool) else value}`"
+                     for name, value in settings.items())
+
+
+def systems_compared() -> list[str]:
+    """The systems that have modes to compare."""
+    return [system for system in SYSTEMS.names() if SYSTEMS.load(system).modes]
+
+
+def _compared(system: str, workload: str) -> list[str]:
+    """What the system says something about and runs of the workload show."""
+    shown = {*WORKLOADS.load(workload).guarantees, "recovery"}
+    return [name for name in dict.fromkeys(p.name for p in SYSTEMS.load(system).guarantees) if name in shown]
+
+
+def _defaults(system: str) -> dict[str, Any]:
+    """The defaults of all settings that tests of the system's workloads have."""
+    found: dict[str, Any] = {}
+    trial: Trial = SYSTEMS.load(system).trial
+    for workload in dict.fromkeys(name for each in (trial, *trial.of_mode.values()) for name in each.workloads):
+        test = make_test(system=system, workload=workload, nemesis="none", backend="sim", nodes=None, time_limit=10.0,
+                         rate=10.0, seed=1, settings={})  # fmt: skip
+        found |= test.options
+    return found

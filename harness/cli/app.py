@@ -1,0 +1,190 @@
+"""The command ``stormproof``."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import importlib.metadata
+import os
+import signal
+import sys
+import traceback
+from collections.abc import Callable
+from typing import Annotated, Any, NoReturn
+
+import typer
+
+from harness.cli import asking, exchanging, judging, keeping, kept, machines, nights, reproducing, testing
+from harness.cli.admin import HELP as ADMIN_HELP
+from harness.cli.admin import admin_app, rewritten
+from harness.cli.old_names import tell_old_names
+from harness.cli.output import begin_output, json_missing, print_json
+from harness.cli.systems import HELP as SYSTEMS_HELP
+from harness.cli.systems import systems_app
+from stormproof.errors import EXIT_ERROR, EXIT_INTERRUPTED, StormproofError
+from stormproof.limits import attest, demand_memory
+from stormproof.text import escaped
+
+_CLOSED = "standard output was closed before the end"
+_STDERR = 2
+_FULL = "standard output, or the disk, is full"
+
+app = typer.Typer(
+    help="""Find out whether a message broker keeps its promises when networks split, nodes pause and processes die.
+
+    Start with: stormproof demo, or stormproof test --system joram --workload queue --nemesis partition
+
+    Exit status: 0 valid, 1 invalid, 2 unknown, 3 bad input or a failure of the harness, 130 interrupted.
+    """,
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+def _tell_version(wanted: bool) -> None:
+    if wanted:
+        print(f"stormproof {importlib.metadata.version('stormproof')}")
+        raise typer.Exit
+
+
+@app.callback()
+def root(
+    version: Annotated[
+        bool, typer.Option("--version", help="show the version and end", callback=_tell_version, is_eager=True)
+    ] = False,
+) -> None:
+    """Find out whether a message broker keeps its promises when networks split, nodes pause and processes die."""
+
+
+app.command(short_help="Show what it is about: the same faults under an unsafe and under a safe setting.")(testing.demo)
+app.command(short_help="Run one test, from the cluster's start to the report.")(testing.test)
+app.command(short_help="Run a test in simulation with many seeds.")(testing.simulate)
+app.command(short_help="Switch on known bugs of the broker and see which check catches them.")(testing.mutants)
+app.command(short_help="What a system guarantees, beside what runs have shown.")(testing.guarantees)
+app.command("promises", hidden=True)(testing.guarantees)
+app.command(short_help="Check recorded runs with PySpark.")(judging.check)
+app.command(short_help="Show how two runs, or two nights, differ.")(judging.compare)
+app.command(short_help="Ask a whole store by SQL.")(asking.query)
+app.command("spark-env", short_help="Pack what a Spark cluster's workers need.")(asking.spark_env)
+app.command("list", short_help="Show every name and setting that can be used.")(judging.list_names)
+app.command(short_help="Write reports and the index again.")(judging.report)
+app.command(short_help="Serve index and reports on loopback.")(judging.serve)
+app.command(short_help="Run a matrix of tests, and say what is new.")(nights.nightly)
+app.command(short_help="Show published misbehaviours of real systems, and their twins.")(reproducing.reproduce)
+app.add_typer(systems_app, name="systems", short_help=SYSTEMS_HELP)
+app.command(short_help="Show kinds of failure, over nights.")(nights.triage)
+app.command(short_help="Show what changed over nights; write pages over a store.")(nights.trend)
+app.command(short_help="Write a history for other tools.")(exchanging.export)
+app.command("import", short_help="Check a history that was recorded elsewhere.")(exchanging.import_)
+app.command(short_help="Remove old runs from the store.")(keeping.gc)
+app.command(short_help="Keep runs, whatever `gc` is told.")(keeping.pin)
+app.command(short_help="Let `gc` remove runs that were pinned.")(keeping.unpin)
+app.command(short_help="Write runs to one file each.")(keeping.pack)
+app.command(short_help="Put packed runs into the store.")(keeping.unpack)
+app.command(short_help="Copy runs to an object store.")(keeping.push)
+app.command(short_help="Copy runs from an object store.")(keeping.pull)
+app.command(short_help="Undo what a killed harness left behind.")(machines.heal)
+app.command(short_help="Inject faults into nodes that were kept.")(kept.fault)
+app.command(short_help="Open a shell on a node that was kept.")(kept.shell)
+app.command(short_help="Remove nodes that were kept.")(kept.down)
+app.command(short_help="Say that hosts may be broken, for backend ssh.")(machines.prepare)
+app.command(short_help="Seal the history that a killed harness left.")(machines.recover)
+app.command(short_help="Run one reference broker, for any STOMP client.")(machines.broker)
+app.command(short_help="Show what this machine can do.")(machines.doctor)
+
+
+def main() -> NoReturn:
+    """Entry point of ``stormproof``."""
+    run_app(_whole)
+
+
+def _whole(**settings: Any) -> Any:
+    demand_memory()
+    sys.argv[1:] = kept.with_policy(rewritten(sys.argv[1:]))
+    tell_old_names(sys.argv[1:])
+    words = os.environ["COMP_WORDS"].split() if "COMP_WORDS" in os.environ else sys.argv  # a shell completes a line
+    app.add_typer(admin_app(complete=words[1:2] == ["admin"]), name="admin", short_help=ADMIN_HELP)
+    return app(**settings)
+
+
+def run_app(application: Callable[..., Any]) -> NoReturn:
+    """Run a command line: a person's mistakes end in one line and status 3, Ctrl-C in status 130.
+
+    Who asked for JSON gets an object that says so.
+    """
+
+    def terminate(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    if (silent := sys.stdout is None) or sys.stderr is None or sys.stdin is None:
+        _fill_standard_streams()
+    signal.signal(signal.SIGTERM, terminate)
+    begin_output("--json" in sys.argv[1:])
+    code, why = (EXIT_ERROR, _told("standard output is closed")) if silent else _status_of(application)
+    try:
+        if why and json_missing():
+            print_json({"verdict": None, "status": code, "error": why})
+        sys.stdout.flush()
+    except OSError as error:
+        if not why:
+            _told(_CLOSED if isinstance(error, BrokenPipeError) else f"{_FULL}: {error.strerror}")
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or Python's last flush would change the status
+        code = EXIT_ERROR
+    attest(code)
+    sys.exit(code)
+
+
+def _fill_standard_streams() -> None:
+    """Have something stand where a stream was closed, so that no file that is opened takes its place."""
+    while (fd := os.open(os.devnull, os.O_RDWR)) <= _STDERR:
+        pass
+    os.close(fd)
+    sys.stdout = sys.stdout or os.fdopen(1, "w", closefd=False)
+    sys.stderr = sys.stderr or os.fdopen(2, "w", closefd=False)
+
+
+def _status_of(application: Callable[..., Any]) -> tuple[int, str]:
+    """The exit status, and why it is none of a verdict, which has been told."""
+    try:
+        code = application(standalone_mode=False) or 0
+        return code, _told("interrupted") if code == EXIT_INTERRUPTED else ""
+    except typer.Exit as stop:
+        return stop.exit_code, ""
+    except StormproofError as error:
+        return EXIT_ERROR, _told(_one_line(str(error)))
+    except KeyboardInterrupt:
+        return EXIT_INTERRUPTED, _told("interrupted")
+    except SystemExit as stop:
+        if not stop.code:  # typer has printed what a shell asked for
+            return 0, ""
+        # Click's and rich's answer to EPIPE is status 1, which would read as "invalid".
+        return EXIT_ERROR, "" if stop.code == EXIT_ERROR else _told(_CLOSED)
+    except typer.Abort:
+        return EXIT_ERROR, ""
+    except Exception as error:
+        if type(error).__name__ == "NoArgsIsHelpError":
+            print(error, file=sys.stderr)
+            return EXIT_ERROR, "no command was given"
+        if type(error).__module__.startswith(("click", "typer")) and hasattr(error, "format_message"):
+            return EXIT_ERROR, _told(f"{_one_line(error.format_message())} (see --help)")
+        if isinstance(error, OSError):
+            full = error.filename is None and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+            return EXIT_ERROR, _told(f"{_FULL}: {error.strerror}" if full else _one_line(str(error)))
+        if isinstance(error, MemoryError) or (isinstance(error, RuntimeError) and "start new thread" in str(error)):
+            return EXIT_ERROR, _told(f"there is too little memory, or room for processes ({type(error).__name__})")
+        # Status 1 would read as "invalid".
+        traceback.print_exc()
+        return EXIT_ERROR, _told("a defect in the harness; please report the lines above")
+
+
+def _told(why: str) -> str:
+    """Tell why; whoever reads may be gone."""
+    with contextlib.suppress(OSError):
+        print(f"stormproof: {why}", file=sys.stderr, flush=True)
+    return why
+
+
+def _one_line(message: str) -> str:
+    return escaped(" ".join(message.split()))

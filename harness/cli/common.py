@@ -1,0 +1,99 @@
+"""What commands share: options, and how what they found is printed."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from checkers.lake.object_store import is_address, object_store
+from stormproof.errors import StormproofError, UsageError
+from stormproof.history.bounds import VARIABLE
+from stormproof.registry import Registry
+from stormproof.text import escaped
+
+if TYPE_CHECKING:
+    from checkers.lake.files import AnyStore
+
+DEFAULT_STORE = Path("runs")
+
+
+def _folder(path: Path) -> Path:
+    """Refuse an address where only a folder will do, which would make one of a strange name."""
+    if is_address(path):
+        raise UsageError("--store: this command takes a folder; `stormproof check` and `query` take an object store, "
+                         "`push` and `pull` copy runs there and back")
+    return path
+
+
+def each_of(runs: Iterable[Path], do: Callable[[Path], None]) -> bool:
+    """Do something with each run, also after one has failed; a line on standard error says why. True: one failed."""
+    failed = False
+    for run_dir in runs:
+        try:
+            do(run_dir)
+        except StormproofError as error:
+            print(f"stormproof: {escaped(error)}", file=sys.stderr)
+            failed = True
+    return failed
+
+
+def any_store(text: str) -> AnyStore:
+    """The store that a person named: a folder, or one in an object store.
+
+    Raises:
+        UsageError: it is no address of one.
+    """
+    return object_store(text) if is_address(text) else Path(text)
+
+
+StoreOption = Annotated[Path, typer.Option("--store", help="folder that holds the runs", callback=_folder)]
+AnyStoreOption = Annotated[
+    str, typer.Option("--store", metavar="PATH", help="folder that holds the runs, or s3://bucket/prefix")
+]
+JsonOption = Annotated[bool, typer.Option("--json", help="print one JSON object and nothing else on standard output")]
+JunitOption = Annotated[
+    Path | None, typer.Option("--junit", metavar="FILE", help="write what the runs came to as JUnit's XML")
+]
+MarkdownOption = Annotated[
+    Path | None, typer.Option("--markdown", metavar="FILE", help="write what the runs came to as a page of Markdown")
+]
+OnInvalidOption = Annotated[
+    str, typer.Option("--on-invalid", metavar="CMD", help="run this when something is invalid (docs/nights.md)")
+]
+WebhookOption = Annotated[
+    str, typer.Option("--webhook", metavar="URL", envvar="STORMPROOF_WEBHOOK", show_envvar=False,
+                      help="POST what is invalid to this address, as JSON")
+]
+SshConfigOption = Annotated[
+    Path | None, typer.Option("--ssh-config", help="hosts for backend ssh, as `vagrant ssh-config` prints them")
+]
+HostsOption = Annotated[
+    Path | None, typer.Option("--hosts", help="hosts for backend ssh: NAME USER@ADDRESS[:PORT] [key=PATH] a line")
+]
+AttachOption = Annotated[
+    str | None, typer.Option("--attach", metavar="HOST:PORT,...", help="test a system that runs already, at these "
+                             "addresses: clients alone; with --hosts, faults there, too (docs/systems.md)")
+]
+MaxHistoryOption = Annotated[
+    str | None, typer.Option("--max-history", metavar="SIZE", envvar=VARIABLE,
+                             help="memory that one history may take, as 500M or 6G; more is refused  [default: 6G]")
+]
+MASTER_HELP = "Spark master, local[N] or spark://HOST:PORT"
+SparkEnvOption = Annotated[
+    Path | None, typer.Option("--spark-env", metavar="FILE", help="ship this to the workers of --master; "
+                              "`stormproof spark-env FILE` writes it")
+]
+RunsArgument = Annotated[
+    list[str] | None, typer.Argument(help="run ids, unique beginnings of them, folders, or `latest`")
+]
+SET_HELP = "name=value of system, workload or nemesis; `stormproof list` shows them"
+FILE_HELP = "or FILE.py:CLASS"
+
+
+def choices(registry: Registry[Any]) -> str:
+    """The names of a registry, for a help text."""
+    return ", ".join(registry.names())

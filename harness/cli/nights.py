@@ -1,0 +1,88 @@
+"""Commands about nights: a matrix of tests that runs unattended, and its kinds of failure."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from harness.cli.common import (
+    DEFAULT_STORE,
+    MASTER_HELP,
+    JsonOption,
+    JunitOption,
+    MarkdownOption,
+    OnInvalidOption,
+    SparkEnvOption,
+    StoreOption,
+    WebhookOption,
+)
+from stormproof.errors import UsageError
+
+KnownOption = Annotated[
+    Path | None, typer.Option(help="TOML file of failures that are known  [default: known.toml beside FILE, if any]")
+]
+
+
+def nightly(
+    file: Annotated[Path, typer.Argument(help="TOML file: [defaults] and [[case]]; docs/nights.md tells the keys")],
+    tag: Annotated[str, typer.Option(help="kept with the night, as build=1234")] = "",
+    budget: Annotated[str | None, typer.Option(metavar="TIME", help="most time that it may take, as 2h or 90m")] = None,
+    fresh: Annotated[bool, typer.Option("--fresh", help="begin anew, even if the last night was cut short")] = False,
+    confirm: Annotated[int, typer.Option(help="run each new kind of failure so many times again")] = 0,
+    known: KnownOption = None,
+    jobs: Annotated[int | None, typer.Option(help="processes for simulation  [default: one for each core]")] = None,
+    master: Annotated[str | None, typer.Option(help=f"{MASTER_HELP}, that simulates and checks")] = None,
+    spark_env: SparkEnvOption = None,
+    junit: JunitOption = None,
+    markdown: MarkdownOption = None,
+    on_invalid: OnInvalidOption = "",
+    webhook: WebhookOption = "",
+    store: StoreOption = DEFAULT_STORE,
+    as_json: JsonOption = False,
+) -> None:
+    """Run a matrix of tests, and say what is new. A night that was cut short goes on where it was.
+
+    Exit status: 0 nothing new; 1 something new, or a twin that did not fail, or a known failure that is overdue;
+    2 nothing new, but some runs are unknown.
+    """
+    from checkers.spark.session import ship_environment
+    from harness.cli.outcomes import Outcomes
+    from harness.nightly.command import run_nightly
+    from harness.nightly.notify import Notify
+    from stormproof.keeping import read_age
+
+    if master is not None and jobs is not None:
+        raise UsageError("--jobs does not go with --master; say --master 'local[N]'")
+    ship_environment(spark_env)
+    notify = Notify(on_invalid, webhook)
+    seconds = None if budget is None else read_age(budget, "--budget")
+    with Outcomes(junit, markdown) as outcomes:
+        raise typer.Exit(run_nightly(file, store, budget=seconds, tag=tag, fresh=fresh, jobs=jobs, confirm=confirm,
+                                     known=known, outcomes=outcomes, notify=notify, as_json=as_json,
+                                     master=master))
+
+
+def triage(
+    night: Annotated[str | None, typer.Option(help="a night, or the unique beginning of one, or `latest`")] = None,
+    known: KnownOption = None,
+    store: StoreOption = DEFAULT_STORE,
+    as_json: JsonOption = False,
+) -> None:
+    """Show the kinds of failure of a night, or of all nights: how often, since when, an example."""
+    from harness.nightly.command import run_triage
+
+    raise typer.Exit(run_triage(store, night, known, as_json))
+
+
+def trend(
+    nights: Annotated[int, typer.Option(help="over how many nights, the last ones")] = 60,
+    known: KnownOption = None,
+    store: StoreOption = DEFAULT_STORE,
+    as_json: JsonOption = False,
+) -> None:
+    """Say what changed over nights, and write the pages over the store: trends, guarantee matrix, kinds of failure."""
+    from harness.nightly.command import run_trend
+
+    raise typer.Exit(run_trend(store, nights, known, as_json))

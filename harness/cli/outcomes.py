@@ -1,0 +1,165 @@
+"""What runs came to: JUnit's XML for CI systems, Markdown for people who read a CI system's pages."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from xml.etree import ElementTree
+
+from harness.nightly.notify import Notify
+from stormproof.contracts.check import INVALID, UNKNOWN, VALID
+from stormproof.errors import HistoryError, StormproofError, UsageError
+from stormproof.run_folder import read_run, write_text
+from stormproof.test import Test
+from stormproof.text import amount
+
+BROKEN = "broken"
+"""The harness failed, or the run can't be judged."""
+ORDER = (INVALID, BROKEN, UNKNOWN, VALID)
+"""The worst first."""
+_NO_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+"""What no XML 1.0 document may hold (section 2.2)."""
+_SKIPPED = "skipped"
+_SHOWN = 100
+"""Runs in a table of Markdown: pages of CI systems have their limits."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """One run. ``group`` is what is tested, ``name`` how; ``seconds`` is the time that it took, if that is known;
+    ``told`` is where things are: the run's folder, its report, the command that repeats it; ``excuse`` says why its
+    failure is put up with, if it is."""
+
+    group: str
+    name: str
+    verdict: str
+    sentence: str
+    seconds: float = 0.0
+    told: Mapping[str, str] = field(default_factory=dict)
+    excuse: str = ""
+
+
+def outcome_of(test: Test, verdict: str, sentence: str, seconds: float, **told: object) -> Outcome:
+    """The outcome of a test."""
+    name = f"{','.join(test.nemesis) or 'none'} on {test.backend}, seed {test.seed}"
+    return Outcome(f"{test.system}.{test.workload}", name, verdict, sentence, seconds,
+                   {key: str(value) for key, value in told.items() if value})  # fmt: skip
+
+
+def outcome_of_run(run_dir: Path, verdict: str, sentence: str) -> Outcome:
+    """The outcome of a stored run; one whose description can't be read has its id for a name."""
+    report = run_dir / "report.html"
+    told = {"run": str(run_dir), **({"report": str(report)} if report.exists() else {})}
+    try:
+        test = Test.from_json(read_run(run_dir)["test"])
+    except (HistoryError, UsageError, KeyError, TypeError, ValueError):
+        return Outcome("stormproof", run_dir.name, verdict, sentence, 0.0, told)
+    found = outcome_of(test, verdict, sentence, 0.0)
+    return Outcome(found.group, f"{found.name}, {run_dir.name}", verdict, sentence, 0.0, told)
+
+
+class Outcomes:
+    """Collects outcomes; at the end of the ``with`` block they are written, however that ends.
+
+    Raises UsageError when a file has no place: before the first run, not after the last.
+    """
+
+    def __init__(self, junit: Path | None = None, markdown: Path | None = None, notify: Notify | None = None) -> None:
+        """``notify``: whom each invalid run is told to."""
+        self._junit, self._markdown, self._notify = junit, markdown, notify
+        self._found: list[Outcome] = []
+        self.lines: Sequence[str] = ()
+        """What a person is told of all of them, above the table."""
+        for option, path in (("--junit", junit), ("--markdown", markdown)):
+            if path is not None and (path.is_dir() or not path.absolute().parent.is_dir()):
+                raise UsageError(f"{option} {path}: not a file in a folder that is there")
+
+    def add(self, outcome: Outcome) -> None:
+        """One more."""
+        self._found.append(outcome)
+        if self._notify is not None and outcome.verdict == INVALID:
+            self._notify.tell({"verdict": outcome.verdict, "sentence": outcome.sentence, "test": outcome.group,
+                               "name": outcome.name, **outcome.told})
+
+    def __enter__(self) -> Outcomes:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        for path in (self._junit, self._markdown):
+            if path is None:
+                continue
+            try:
+                write_text(path, junit(self._found) if path is self._junit else markdown(self._found, self.lines))
+            except StormproofError as error:
+                if kind is None:
+                    raise
+                print(f"stormproof: {error}", file=sys.stderr)  # why the block ended matters more
+
+
+def junit(outcomes: Sequence[Outcome]) -> str:
+    """A JUnit document: an invalid run is a failure; one that is unknown, or broke, is an error; one whose failure is
+    put up with is skipped."""
+    counts = Counter(_SKIPPED if outcome.excuse else outcome.verdict for outcome in outcomes)
+    root = ElementTree.Element("testsuites")
+    suite = ElementTree.SubElement(
+        root, "testsuite", name="stormproof", tests=str(len(outcomes)), failures=str(counts[INVALID]),
+        errors=str(counts[UNKNOWN] + counts[BROKEN]), skipped=str(counts[_SKIPPED]),
+        time=f"{sum(outcome.seconds for outcome in outcomes):.3f}",
+    )
+    for outcome in outcomes:
+        case = ElementTree.SubElement(suite, "testcase", classname=_xml(outcome.group), name=_xml(outcome.name),
+                                      time=f"{outcome.seconds:.3f}")
+        if outcome.told:
+            properties = ElementTree.SubElement(case, "properties")
+            for name, value in outcome.told.items():
+                ElementTree.SubElement(properties, "property", name=name, value=_xml(value))
+        if outcome.excuse:
+            ElementTree.SubElement(case, "skipped", message=_xml(f"{outcome.excuse}: {outcome.sentence}"))
+        elif outcome.verdict != VALID:
+            kind = "failure" if outcome.verdict == INVALID else "error"
+            element = ElementTree.SubElement(case, kind, message=_xml(outcome.sentence), type=outcome.verdict)
+            element.text = _xml("\n".join([outcome.sentence, *(f"{name}: {at}" for name, at in outcome.told.items())]))
+    ElementTree.indent(root)
+    return '<?xml version="1.0" encoding="utf-8"?>\n' + ElementTree.tostring(root, encoding="unicode") + "\n"
+
+
+def markdown(outcomes: Sequence[Outcome], told: Sequence[str] = ()) -> str:
+    """What is told of all runs, and a table of them, the worst first."""
+    ranked = sorted(outcomes, key=lambda outcome: ORDER.index(outcome.verdict))
+    lines = ["# Stormproof", "", _summary(outcomes), ""]
+    if told:  # indented, so that nothing in it is markup
+        lines += [*(f"    {' '.join(_xml(line).split(chr(10)))}" for line in told), ""]
+    if ranked:
+        lines += ["| verdict | test | run | what was found |", "| --- | --- | --- | --- |"]
+    for outcome in ranked[:_SHOWN]:
+        sentence = f"{outcome.excuse}: {outcome.sentence}" if outcome.excuse else outcome.sentence
+        cells = (outcome.verdict, *map(_cell, (outcome.group, outcome.name, sentence)))
+        lines.append(f"| {' | '.join(cells)} |")
+    if len(ranked) > _SHOWN:
+        lines += ["", f"... and {len(ranked) - _SHOWN} more"]
+    commands = [outcome for outcome in ranked if outcome.verdict != VALID and "command" in outcome.told]
+    if commands:
+        lines += ["", "## Again", "", "```sh", *(" ".join(each.told["command"].split()) for each in commands[:_SHOWN]),
+                  "```"]
+    return "\n".join(lines) + "\n"
+
+
+def _summary(outcomes: Iterable[Outcome]) -> str:
+    counts = Counter(outcome.verdict for outcome in outcomes)
+    told = ", ".join(f"{counts[verdict]} {verdict}" for verdict in ORDER if counts[verdict])
+    return f"{amount(sum(counts.values()), 'run')}{': ' + told if told else ''}"
+
+
+def _xml(text: str) -> str:
+    """A text without what XML can't hold: it may have come from a broker."""
+    return _NO_XML.sub("\ufffd", text)
+
+
+def _cell(text: str) -> str:
+    """A text as one cell of a table, without any markup of its own."""
+    plain = " ".join(_xml(text).split())
+    return re.sub(r"([\\`*_{}\[\]<>#!|~&])", r"\\\1", plain)

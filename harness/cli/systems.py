@@ -1,0 +1,66 @@
+"""Commands about systems: which there are, and whether one keeps the contract of systems under test."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+from rich.markup import escape
+from rich.table import Table
+
+from harness.cli.common import FILE_HELP, SET_HELP, JsonOption
+from harness.cli.output import print_json
+from harness.run.progress import console
+
+HELP = "Show the systems that are known; check whether one keeps the contract."
+
+systems_app = typer.Typer(help=HELP, invoke_without_command=True, rich_markup_mode=None)
+
+
+@systems_app.callback()
+def systems(context: typer.Context, as_json: JsonOption = False) -> None:
+    """Show the systems that are known, and what each provides; `check` tries whether one keeps the contract.
+
+    stormproof systems check redis
+
+    stormproof systems check ./mine.py:MyBroker --backend local
+    """
+    from harness.contract.command import systems as known
+
+    if context.invoked_subcommand is not None:
+        return
+    found = known()
+    if as_json:
+        print_json({"systems": found})
+        return
+    table = Table("system", "nodes", "provides", "what it is", box=None, header_style="", padding=(0, 2, 0, 0))
+    for each in found:
+        least, most = each["nodes"]
+        table.add_row(each["name"], f"{least}" if least == most else f"{least}-{most}", ", ".join(each["provides"]),
+                      escape(each["summary"]))  # fmt: skip
+    console().print(table)
+
+
+@systems_app.command(short_help="Check whether a system keeps the contract.")
+def check(
+    system: Annotated[str, typer.Argument(help=f"a system's name, {FILE_HELP}")],
+    workload: Annotated[
+        str | None, typer.Option(help="what it is set up for  [default: the first that it provides for]")
+    ] = None,
+    backend: Annotated[
+        str | None, typer.Option(help="docker, local or ssh  [default: the strongest that works here]")
+    ] = None,
+    nodes: Annotated[int | None, typer.Option(help="number of nodes  [default: as a test]")] = None,
+    settings: Annotated[list[str] | None, typer.Option("--set", help=SET_HELP)] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Check whether a system keeps the contract of systems under test (docs/systems.md), on real processes.
+
+    Each item is a line: ok; failed, with what is wrong, where, and what to do; or not claimed, with the reason.
+
+    Exit status: 0 nothing failed; 1 something failed; 3 bad input, or no machines could be made; 130 interrupted.
+    """
+    from harness.contract.command import check_system
+    from harness.run.settings import parse_assignments
+
+    raise typer.Exit(check_system(system, workload, backend, nodes, parse_assignments(settings or []), as_json))

@@ -1,0 +1,1 @@
+"""Nights: a matrix of tests that runs unattended, its record, its pages and its alarms."""

@@ -1,0 +1,212 @@
+"""What a night runs: a TOML file of cases, each a matrix of systems, workloads and nemeses."""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import random
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from harness.cli.config_file import INTEGER, NUMBER, STRING, TABLE, Key, check_keys, near, read_toml
+from harness.reference.mutants import case_of, exercised
+from harness.reference.surface import with_surface
+from harness.reproductions.recipes import find_recipe, recipes
+from harness.run.settings import make_test, with_new_names
+from stormproof.contracts.check import INVALID, VALID
+from stormproof.errors import UsageError
+from stormproof.test import Test
+from stormproof.text import seeds_of
+
+DEFAULTS, CASE = "defaults", "case"
+_RENAMED = {"design": "system", "workloads": "workload", "nemeses": "nemesis", "backends": "backend",
+            "time_limit": "time-limit"}
+_KEYS = {
+    "system": Key(STRING, several=True), "workload": Key(STRING, several=True), "nemesis": Key(STRING, several=True),
+    "backend": Key(STRING, several=True), "nodes": Key(INTEGER), "time-limit": Key(NUMBER), "rate": Key(NUMBER),
+    "seeds": Key(STRING), "expected": Key(STRING), "set": Key(TABLE), "bug": Key(STRING),
+    "mutants": Key(STRING, several=True), "reproductions": Key(STRING, several=True),
+}  # fmt: skip
+_ALL = "all"
+_FRESH = re.compile(r"fresh:(\d{1,6})")
+_FRESH_SEEDS = 10**6
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,79}")
+EXPECTED = (VALID, INVALID)
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One combination of a case: what ``make_test`` takes, but for the seed."""
+
+    case: str
+    system: str
+    workload: str
+    nemesis: str
+    backend: str
+    nodes: int | None
+    time_limit: float
+    rate: float
+    settings: Mapping[str, Any]
+    expected: str
+    seeds: Sequence[int]
+
+    @property
+    def name(self) -> str:
+        """For people, and to tell it from the others of its night."""
+        bug = f" with {self.settings['bug']}" if self.settings.get("bug") else ""
+        return f"{self.case}: {self.system} {self.workload} {self.nemesis} on {self.backend}{bug}"
+
+    def test(self, seed: int) -> Test:
+        """The test of one seed; raises UsageError when it makes no sense."""
+        return make_test(system=self.system, workload=self.workload, nemesis=self.nemesis, backend=self.backend,
+                         nodes=self.nodes, time_limit=self.time_limit, rate=self.rate, seed=seed,
+                         settings=self.settings)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A night's cells, and a line for each combination that can't be. ``digest`` is that of the file."""
+
+    path: Path
+    digest: str
+    cells: Sequence[Cell] = ()
+    left_out: Sequence[str] = field(default=())
+
+
+def read_plan(path: Path, salt: str) -> Plan:
+    """What a file says.
+
+    ``salt`` is what fresh seeds are drawn from, which are the same for the same salt.
+
+    Raises:
+        UsageError: it is missing, is no TOML, or says something that makes no sense; the message says where.
+    """
+    data, digest = read_toml(path), hashlib.sha256(path.read_bytes()).hexdigest()
+    for name in data:
+        if name not in (DEFAULTS, CASE):
+            raise UsageError(f"{path}: unknown key {name!r} (there are: [{DEFAULTS}], [[{CASE}]])")
+    defaults, cases = data.get(DEFAULTS, {}), data.get(CASE, [])
+    if not isinstance(defaults, dict) or not isinstance(cases, list) or not all(isinstance(c, dict) for c in cases):
+        raise UsageError(f"{path}: write one [{DEFAULTS}] and any number of [[{CASE}]]")
+    if not cases:
+        raise UsageError(f"{path}: there is no [[{CASE}]]")
+    defaults = _checked(defaults, f"{path}: {DEFAULTS}")
+    cells: list[Cell] = []
+    left_out: list[str] = []
+    names: set[str] = set()
+    for number, each in enumerate(cases, 1):
+        name = each.get("name")
+        if not isinstance(name, str) or not _NAME.fullmatch(name):
+            raise UsageError(f"{path}: {CASE} {number}: name: letters, digits, `-`, `_` and `.`, 80 at most")
+        if name in names:
+            raise UsageError(f"{path}: {CASE} {name}: there are two of that name")
+        names.add(name)
+        given = _checked({key: value for key, value in each.items() if key != "name"}, f"{path}: {CASE} {name}")
+        made, out = _cells(name, _joined(defaults, given), f"{path}: {CASE} {name}", salt)
+        cells += made
+        left_out += out
+    return Plan(path, digest, cells, left_out)
+
+
+def _checked(table: Mapping[str, Any], where: str) -> dict[str, Any]:
+    return check_keys({_RENAMED.get(name, name): value for name, value in table.items()}, _KEYS, where)
+
+
+def _joined(defaults: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
+    settings = {**defaults.get("set", {}), **given.get("set", {})}
+    return {**defaults, **given, "set": settings}
+
+
+def _cells(name: str, given: Mapping[str, Any], where: str, salt: str) -> tuple[list[Cell], list[str]]:
+    settings = dict(given["set"]) | ({"bug": given["bug"]} if "bug" in given else {})
+    expected = given.get("expected", VALID)
+    if expected not in EXPECTED:
+        raise UsageError(f"{where}: expected: {expected!r} is none of {', '.join(EXPECTED)}")
+    seeds = _seeds(str(given.get("seeds", "1")), where, f"{salt}/{name}")
+    if "mutants" in given:
+        return [_mutant(name, bug, seeds) for bug in _bugs(given["mutants"], where)], []
+    if "reproductions" in given:
+        return _reproduced(name, given, where, seeds)
+    lists = [list(dict.fromkeys(_several(given.get(key, default)))) for key, default in
+             (("system", "joram"), ("workload", "queue"), ("nemesis", "partition"), ("backend", "sim"))]
+    cells: list[Cell] = []
+    left_out: list[str] = []
+    for system, workload, nemesis, backend in itertools.product(*lists):
+        valid = backend == "sim" and expected == VALID and "bug" not in settings  # twins are as they were found
+        its = with_surface(workload, settings) if valid else settings
+        cell = Cell(name, system, workload, nemesis, backend, given.get("nodes"),
+                    float(given.get("time-limit", 30.0)), float(given.get("rate", 17.0)), its, expected, seeds)
+        try:
+            cell = replace(cell, settings=with_new_names(system, workload, nemesis, backend, its))
+            cell.test(seeds[0])
+        except UsageError as error:
+            left_out.append(f"{cell.name}: {error}")
+        else:
+            cells.append(cell)
+    if not cells:
+        raise UsageError(f"{where}: none of its combinations can be: {left_out[0]}")
+    return cells, left_out
+
+
+def _mutant(name: str, bug: str, seeds: Sequence[int]) -> Cell:
+    """A bug of the reference broker, switched on in the campaign that exercises it: a twin, which has to fail."""
+    case = case_of(bug)
+    return Cell(name, case.system, case.workload, case.nemesis, "sim", case.nodes, case.time_limit, case.rate,
+                case.settings, INVALID, seeds)
+
+
+def _reproduced(name: str, given: Mapping[str, Any], where: str, seeds: Sequence[int]) -> tuple[list[Cell], list[str]]:
+    """The failing arms of real systems' reproductions, and their twins."""
+    known = recipes()
+    backend = next(_several(given.get("backend", "docker")))
+    try:
+        chosen = known if given["reproductions"] == _ALL else [find_recipe(each, known)
+                                                                 for each in _several(given["reproductions"])]
+    except UsageError as error:
+        raise UsageError(f"{where}: reproductions: {error}") from None
+    cells: list[Cell] = []
+    left_out: list[str] = []
+    for recipe in chosen:
+        for arm in recipe.arms[:2]:
+            cell = Cell(f"{name}-{recipe.name}-{arm.name}", arm.system, recipe.workload, recipe.nemesis, backend,
+                        arm.nodes, recipe.time_limit, arm.rate, arm.settings, arm.verdict, seeds)
+            try:
+                cell.test(seeds[0])
+            except UsageError as error:
+                left_out.append(f"{cell.name}: {error}")
+            else:
+                cells.append(cell)
+    return cells, left_out
+
+
+def _bugs(value: str | list[str], where: str) -> list[str]:
+    bugs = exercised()
+    names = [name for name, tested in bugs.items() if tested] if value == _ALL else list(_several(value))
+    for name in names:
+        if name not in bugs:
+            raise UsageError(f"{where}: mutants: there is no bug {name!r}{near(name, bugs)} (`stormproof list bugs` "
+                             f"names them, {_ALL!r} means all)")
+        if not bugs[name]:
+            raise UsageError(f"{where}: mutants: {name!r} has no test that exercises it; `stormproof mutants {name}` "
+                             "hunts it by the default campaign")
+    return names
+
+
+def _several(value: str | list[str]) -> Iterator[str]:
+    yield from [value] if isinstance(value, str) else value
+
+
+def _seeds(text: str, where: str, salt: str) -> list[int]:
+    fresh = _FRESH.fullmatch(text.strip())
+    if fresh is None:
+        try:
+            return seeds_of(text)
+        except UsageError as error:
+            raise UsageError(f"{where}: {error}, or `fresh:5`") from None
+    if not int(fresh[1]):
+        raise UsageError(f"{where}: seeds {text!r}: at least one")
+    rng = random.Random(salt)
+    return list(dict.fromkeys(rng.randrange(1, _FRESH_SEEDS) for _ in range(int(fresh[1]))))

@@ -1,0 +1,273 @@
+"""A night from its file to its exit status: simulated cells fill the cores, real ones run one after the other."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from checkers.spark.session import LOCAL_MASTER, SparkWarmup
+from harness.backends.catalog import BACKENDS
+from harness.cli.outcomes import BROKEN
+from harness.nightly.figures import figures_of
+from harness.nightly.fingerprint import Fingerprint, broken_fingerprint, fingerprint_of
+from harness.nightly.plan_file import Cell, Plan
+from harness.nightly.record import COMPLETE, SPENT, Night, Result
+from harness.reference.surface import used_and_judged
+from harness.run.lifecycle import RunResult, run_test
+from harness.run.repeat import failure_of
+from harness.sim.campaign import FAILED, Case, SeedResult, keep_run, run_seed
+from harness.sim.pool import Workers, worker_pool
+from harness.sim.spark import SparkSimulation
+from reports.summaries import guarantees_shown
+from stormproof.contracts.check import INVALID
+from stormproof.errors import HistoryError, StormproofError
+from stormproof.run_folder import NIGHT_FILE, Lock, read_run, write_json
+
+_AROUND = 20.0
+"""Seconds that a run on real nodes takes besides its load, about: to begin none that the budget has no room for."""
+
+Task = tuple[Cell, int]
+
+
+@dataclass
+class Budget:
+    """Seconds that a night may take; None: as long as it needs."""
+
+    seconds: float | None
+    clock: Callable[[], float] = time.monotonic
+
+    def __post_init__(self) -> None:
+        self._began = self.clock()
+
+    @property
+    def used(self) -> float:
+        """Seconds since it was made."""
+        return self.clock() - self._began
+
+    def has(self, seconds: float = 0.0) -> bool:
+        """Whether so much is left."""
+        return self.seconds is None or self.used + seconds < self.seconds
+
+
+def rounds(cells: Sequence[Cell], done: set[tuple[str, int]]) -> Iterator[tuple[list[Task], list[Task]]]:
+    """What there is to do, in portions: first those that are simulated, then the others.
+
+    Every case gets a turn before any gets another, and then every cell: the first portion has one run of each case, the
+    next one of each other cell, and then there are portions with another seed of each cell.
+    """
+    first = {next(index for index, other in enumerate(cells) if other.case == cell.case) for cell in cells}
+    for number in range(max((len(cell.seeds) for cell in cells), default=0)):
+        due = [index for index, cell in enumerate(cells) if number < len(cell.seeds)]
+        portions = [[index for index in due if index in first], [index for index in due if index not in first]]
+        for portion in portions if number == 0 else [due]:
+            tasks = [(cells[index], cells[index].seeds[number]) for index in portion]
+            tasks = [(cell, seed) for cell, seed in tasks if (cell.name, seed) not in done]
+            simulated = [task for task in tasks if BACKENDS.load(task[0].backend).in_process]
+            if tasks:
+                yield simulated, [task for task in tasks if task not in simulated]
+
+
+class Run:
+    """Runs what is left of a night."""
+
+    def __init__(self, night: Night, plan: Plan, store: Path, budget: Budget, jobs: int | None,
+                 tell: Callable[[str], None], master: str | None = None) -> None:
+        """``master``: Spark simulates and checks there, instead of ``jobs`` processes and this machine's Spark."""
+        self._night, self._plan, self._store, self._budget = night, plan, store, budget
+        self._jobs = jobs or os.cpu_count() or 1
+        self._tell = tell
+        self._total = sum(len(cell.seeds) for cell in plan.cells)
+        self._master = master
+        self._spark: SparkWarmup | None = None
+        self._noted = 0.0
+
+    def _since(self) -> float:
+        """Seconds of the budget since this was asked for the last time."""
+        before, self._noted = self._noted, self._budget.used
+        return self._noted - before
+
+    def whole(self, confirm: int) -> str:
+        """Run what is left, then each kind of failure ``confirm`` times again; what the night's status is then.
+
+        It is not noted: until somebody has been told what was found, the same command goes on with this night.
+
+        Raises:
+            StormproofError: the store can't be written. KeyboardInterrupt: Ctrl-C; what has ended is kept.
+        """
+        with Lock(self._night.folder):
+            try:
+                with worker_pool(self._jobs) as (workers, scratch), self._simulation() as simulation:
+                    for simulated, real in rounds(self._plan.cells, self._night.done):
+                        if simulation is None:
+                            self._simulate(simulated, workers, scratch)
+                        else:
+                            self._simulate_on(simulation, simulated)
+                        self._run_real(real)
+                    complete = len(self._night.done) >= self._total
+                    if confirm:
+                        self._confirm(confirm, scratch)
+                self._night.spend(self._since())
+            except BaseException:
+                try:
+                    self._night.spend(self._since())
+                except StormproofError as error:
+                    print(f"stormproof: {error}", file=sys.stderr)
+                raise
+            finally:
+                if self._spark is not None:
+                    self._spark.abandon()
+            return COMPLETE if complete else SPENT
+
+    def _simulate(self, tasks: Sequence[Task], workers: Workers, scratch: Path) -> None:
+        def left() -> Iterator[tuple[Any, ...]]:
+            for cell, seed in tasks:
+                if not self._budget.has():
+                    return
+                yield case_of(cell), seed, self._store, scratch
+
+        cells = _by_id(tasks)
+        for result in workers.each(run_seed, left()):
+            try:
+                kept = keep_run(result, self._store)
+            except OSError as error:
+                raise StormproofError(f"{self._store}: can't keep a run ({error.strerror}); make room, then the same "
+                                      "command goes on with the night") from error
+            self._note_simulated(cells, kept)
+
+    @contextlib.contextmanager
+    def _simulation(self) -> Iterator[SparkSimulation | None]:
+        """What simulates on a Spark that was named; None: the processes of this machine do."""
+        if self._master is None:
+            yield None
+            return
+        with SparkSimulation(self._warm(), self._store, FAILED) as simulation:
+            yield simulation
+
+    def _simulate_on(self, simulation: SparkSimulation, tasks: Sequence[Task]) -> None:
+        cells = _by_id(tasks)
+        left = [(case_of(cell), seed) for cell, seed in tasks]
+        while left and self._budget.has():
+            part, left = left[: simulation.runs_a_job], left[simulation.runs_a_job :]
+            for result in simulation.results(part):
+                self._note_simulated(cells, result)
+
+    def _note_simulated(self, cells: Mapping[tuple[Any, ...], list[Cell]], kept: SeedResult) -> None:
+        self._note(cells[id_of(kept.case, kept.seed)].pop(), kept.seed, kept.verdict, kept.sentence, kept.seconds,
+                   kept.command, kept.run_dir, kept.figures, kept.guarantees, kept.surface)
+
+    def _warm(self) -> SparkWarmup:
+        if self._spark is None:
+            self._spark = SparkWarmup(self._master or LOCAL_MASTER)
+        return self._spark
+
+    def _run_real(self, tasks: Sequence[Task]) -> None:
+        for cell, seed in tasks:
+            if not self._budget.has(cell.time_limit + _AROUND):
+                continue
+            began = time.monotonic()
+            result, reason = self._try(cell, seed)
+            seconds = time.monotonic() - began
+            if result is None:
+                self._note(cell, seed, BROKEN, reason, seconds, "", None)
+            else:
+                verdict, info = failure_of(result), read_run(result.run_dir)
+                decided = {check["check"]: check["verdict"] for check in result.verdict["checks"] if check["decides"]}
+                self._note(cell, seed, verdict, result.verdict["sentence"], seconds, result.command, result.run_dir,
+                           result.verdict["figures"], guarantees_shown(info, result.verdict),
+                           used_and_judged(info, decided))
+
+    def _try(self, cell: Cell, seed: int) -> tuple[RunResult | None, str]:
+        """A run on real nodes, or why it broke: which ends no night."""
+        warm = self._warm()
+        try:
+            return run_test(cell.test(seed), "named by the night", self._store, quiet=True, spark=warm), ""
+        except StormproofError as error:
+            return None, str(error)
+
+    def _note(self, cell: Cell, seed: int, verdict: str, sentence: str, seconds: float, command: str,
+              run_dir: Path | None, figures: Mapping[str, Any] | None = None,
+              guarantees: Mapping[str, str] | None = None,
+              surface: Mapping[str, tuple[int, bool]] | None = None) -> None:
+        if run_dir is not None:
+            write_json(run_dir / NIGHT_FILE, {"night": self._night.name, "case": cell.case,
+                                              "tag": str(self._night.head.get("tag") or "")})
+        print_of: Fingerprint | None = None
+        if verdict == BROKEN:
+            print_of = broken_fingerprint(cell.system, cell.workload, sentence)
+        elif verdict == INVALID and run_dir is not None:
+            print_of = self._fingerprint(run_dir)
+        self._night.add(Result(
+            cell.name, seed, verdict, sentence, round(seconds, 3), command, run_dir.name if run_dir else "",
+            print_of.code if print_of else "", print_of.words if print_of else "",
+            datetime.now(UTC).isoformat(timespec="seconds"), figures_of(figures or {}), guarantees or {},
+            surface or {},
+        ), self._since())  # fmt: skip
+        place = f"{len(self._night.results)} of {self._total}"
+        wanted = " (as expected)" if verdict == INVALID == cell.expected else ""
+        self._tell(f"{place}: {verdict}{wanted}: {cell.name}, seed {seed}: {sentence}")
+
+    def _fingerprint(self, run_dir: Path) -> Fingerprint | None:
+        from harness.analysis.coverage import note_log_events
+
+        note_log_events(run_dir)
+        try:
+            return fingerprint_of(run_dir)
+        except HistoryError as error:
+            return broken_fingerprint("", "", str(error))
+
+    def _confirm(self, times: int, scratch: Path) -> None:
+        cells = {cell.name: cell for cell in self._plan.cells}
+        examples: dict[str, Result] = {}
+        for result in self._night.results:
+            cell = cells.get(result.cell)
+            if result.fingerprint and cell is not None and cell.expected != INVALID:
+                examples.setdefault(result.fingerprint, result)
+        for code, result in examples.items():
+            if code in self._night.confirmed:
+                continue
+            cell, again = cells[result.cell], 0
+            if not self._budget.has(times * result.seconds):
+                continue
+            for _ in range(times):
+                again += self._fails_so(cell, result, scratch)
+            self._night.confirm(code, again, times)
+            self._tell(f"again: {again} of {times}: {result.words}")
+
+    def _fails_so(self, cell: Cell, result: Result, scratch: Path) -> bool:
+        """Whether a run fails in the same way once more."""
+        if BACKENDS.load(cell.backend).in_process:
+            found = run_seed(case_of(cell), result.seed, self._store, scratch)
+            run_dir, verdict, reason = found.run_dir, found.verdict, found.sentence
+        else:
+            made, reason = self._try(cell, result.seed)
+            run_dir, verdict = (made.run_dir, failure_of(made)) if made else (None, BROKEN)
+        if verdict == BROKEN:
+            return broken_fingerprint(cell.system, cell.workload, reason).code == result.fingerprint
+        found_print = self._fingerprint(run_dir) if verdict == INVALID and run_dir is not None else None
+        return found_print is not None and found_print.code == result.fingerprint
+
+
+def case_of(cell: Cell) -> Case:
+    """The campaign of a cell that is simulated."""
+    return Case(cell.system, cell.workload, cell.nemesis, cell.nodes, cell.time_limit, cell.rate, dict(cell.settings))
+
+
+def _by_id(tasks: Sequence[Task]) -> dict[tuple[Any, ...], list[Cell]]:
+    """The cells of each simulated run: several where cases have a combination in common."""
+    cells: dict[tuple[Any, ...], list[Cell]] = {}
+    for cell, seed in tasks:
+        cells.setdefault(id_of(case_of(cell), seed), []).append(cell)
+    return cells
+
+
+def id_of(case: Case, seed: int) -> tuple[Any, ...]:
+    """What tells a simulated run from others of its round."""
+    return case.system, case.workload, case.nemesis, case.nodes, case.time_limit, case.rate, \
+        tuple(sorted(case.settings.items())), seed

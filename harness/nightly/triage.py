@@ -1,0 +1,63 @@
+"""The kinds of failure of many nights."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+
+from harness.nightly.judgement import KNOWN, NEW, ORDER, OVERDUE, SEEN, Kind
+from harness.nightly.known import Known
+from harness.nightly.record import Night, Result
+from reports.triage_page import TriageKind
+from stormproof.contracts.check import INVALID
+
+
+def kinds_over(nights: Sequence[Night], chosen: Collection[str], knowns: Mapping[str, Known]) -> list[Kind]:
+    """The kinds of failure of the chosen nights: the new ones first, of others those seen last.
+
+    Failures of twins, which are to fail, are none.
+
+    ``nights`` are all of the store, the oldest first. A kind is new if no night before the last of the chosen had it.
+    """
+    first: dict[str, str] = {}
+    last: dict[str, str] = {}
+    runs: dict[str, list[Result]] = {}
+    confirmed: dict[str, tuple[int, int]] = {}
+    for night in nights:
+        wanted = {cell.get("name") for cell in night.head.get("cells", []) if cell.get("expected") == INVALID}
+        for result in night.results:
+            code = result.fingerprint
+            if not code:
+                continue
+            first.setdefault(code, night.name)
+            last[code] = night.name
+            if night.name in chosen and not (result.cell in wanted and result.verdict == INVALID):
+                runs.setdefault(code, []).append(result)
+        if night.name in chosen:
+            confirmed |= night.confirmed
+    newest = max(chosen, default="")
+    kinds = []
+    for code, found in runs.items():
+        known = knowns.get(code)
+        word = NEW if first[code] == newest else SEEN
+        if known is not None:
+            word = OVERDUE if known.is_over() else KNOWN
+        example = min(found, key=lambda run: (not run.run, run.seconds))
+        kinds.append(Kind(code, found[-1].words, word, found, first[code], last[code], example, known,
+                          confirmed.get(code)))  # fmt: skip
+    kinds.sort(key=lambda kind: (kind.last, len(kind.runs), kind.fingerprint), reverse=True)
+    return sorted(kinds, key=lambda kind: ORDER.index(kind.status))
+
+
+def for_page(kinds: Sequence[Kind], stored: Mapping[str, bool]) -> list[TriageKind]:
+    """As the page shows them. ``stored``: the store's runs, each with whether it has a report."""
+    return [
+        TriageKind(
+            kind.fingerprint, kind.words, kind.status, len(kind.runs), kind.first, kind.last, kind.example.sentence,
+            kind.example.run, kind.example.command, kind.confirmed,
+            "" if kind.known is None else ", ".join(filter(None, (
+                kind.known.issue, kind.known.reason, f"until {kind.known.until}" if kind.known.until else ""))),
+            tuple((run.run, stored[run.run]) for run in reversed(kind.runs) if run.run in stored),
+            kind.status in (NEW, OVERDUE),
+        )
+        for kind in kinds
+    ]  # fmt: skip

@@ -1,1 +1,0 @@
-"""Nights: a matrix of tests from one file, run unattended."""

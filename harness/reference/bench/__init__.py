@@ -1,1 +1,0 @@
-"""Benchmarks of the reference broker; ``python -m harness.bench`` runs them."""

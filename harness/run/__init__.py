@@ -1,0 +1,1 @@
+"""One run: settings, nodes, clients, the interpreter, the child process that runs a test, and its supervisor."""

@@ -1,0 +1,207 @@
+"""The child process of a run, which ends whatever code of a user's does in it.
+
+Code of a system that blocks stops the event loop, and with it the run. A thread looks whether the loop turns. If not,
+it raises ``Blocked`` in the code that blocks, and the run ends; if that does not help, the process does. The thread
+also lets the parent see that it runs: an extension that holds Python's lock stops this thread, too.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import signal
+import sys
+import threading
+import traceback
+from collections.abc import Callable, Coroutine, Iterator
+from pathlib import Path
+from types import FrameType
+from typing import Any, NoReturn
+
+from harness.run import plugins
+from stormproof.errors import EXIT_ERROR, StormproofError
+from stormproof.run_folder import HARNESS_LOG
+from stormproof.timeout_scale import SLOW
+
+TICK_SECONDS = 1.0
+STUCK_SECONDS = 15.0 * SLOW
+"""How long a call of a plug-in's code may keep the loop from turning."""
+LONGEST_SECONDS = 600.0 * SLOW
+"""How long the loop may stand still for another reason."""
+ATTEMPTS = 3
+"""How often code that blocks is interrupted before the process is ended."""
+END_SECONDS = 2.0
+"""How long what is left may take to end when all is done."""
+
+logger = logging.getLogger("stormproof.child")
+
+
+class Blocked(StormproofError):
+    """Code of a system did not return, and kept the harness from doing anything."""
+
+
+class Watch(threading.Thread):
+    """Looks whether the event loop of the main thread turns; ``blocked`` is called in it after it did not."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, log: Path, give_up: Callable[[str], None]) -> None:
+        """``log`` is the file whose time says that this process runs. ``give_up`` ends the process; it is called in
+        this thread."""
+        super().__init__(name="stormproof-watch", daemon=True)
+        self.blocked: Callable[[Blocked], None] = lambda error: None
+        self._loop, self._log, self._give_up = loop, log, give_up
+        self._still = self._attempts = 0
+        """Ticks since the loop turned, and how often it was interrupted since."""
+        self._inside: FrameType | None = None
+        self._inside_for = 0
+        """The call of a plug-in's code that the main thread is in, and for how many ticks."""
+        self._over = threading.Event()
+        self._before = signal.signal(signal.SIGUSR2, self._interrupt)
+
+    def run(self) -> None:
+        """Until ``end``; a process that is stopped does not count as stuck, as this thread is stopped with it."""
+        while not self._over.wait(TICK_SECONDS):
+            with contextlib.suppress(OSError):
+                os.utime(self._log)
+            self._still += 1
+            with contextlib.suppress(RuntimeError):
+                self._loop.call_soon_threadsafe(self._turned)
+            found = _plugged(sys._current_frames().get(threading.main_thread().ident or 0))
+            self._inside_for = self._inside_for + 1 if found is not None and found is self._inside else 0
+            self._inside = found
+            if self._still * TICK_SECONDS >= LONGEST_SECONDS:
+                self._give_up(f"the harness could do nothing for {LONGEST_SECONDS:g} s; {_told(found)}")
+            if min(self._still, self._inside_for) * TICK_SECONDS >= STUCK_SECONDS:
+                self._inside_for, self._attempts = 0, self._attempts + 1
+                if self._attempts > ATTEMPTS:
+                    self._give_up(f"{_told(found)} blocks, and can't be interrupted")
+                signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGUSR2)
+
+    def end(self) -> None:
+        """Look no more."""
+        self._over.set()
+        signal.signal(signal.SIGUSR2, self._before)
+
+    def _turned(self) -> None:
+        self._still = self._attempts = 0
+
+    def _interrupt(self, _: int, frame: FrameType | None) -> None:
+        found = _plugged(frame)
+        if found is None:
+            return
+        error = Blocked(f"{_told(found)} blocks: the harness could do nothing for {STUCK_SECONDS:g} s; "
+                        "code that waits has to await, by asyncio.to_thread for one")
+        self._loop.call_soon(self.blocked, error)
+        raise error
+
+
+def _plugged(frame: FrameType | None) -> FrameType | None:
+    """The outermost call of a plug-in's code on a stack."""
+    frames = [each for each, _ in traceback.walk_stack(frame)]
+    return next((each for each in reversed(frames) if plugins.is_code_of_one(each.f_globals)), None)
+
+
+def _told(frame: FrameType | None) -> str:
+    if frame is None:
+        return "no code of a plug-in was running"
+    return f"{frame.f_code.co_qualname}() ({frame.f_code.co_filename}:{frame.f_lineno})"
+
+
+Main = Callable[[Watch, Path, Path | None], Coroutine[Any, Any, int]]
+"""What a child does: (its watch, the run's folder, the file with its plug-ins) -> its exit status."""
+
+
+def run_child(main: Main, tell: Callable[[str], None]) -> NoReturn:
+    """Carry out ``main`` with the arguments of the command line, and end the process with the status that it returns,
+    whatever still runs then. ``tell`` tells the parent why the process ends."""
+    run_dir, plugged = Path(sys.argv[1]), Path(sys.argv[2]) if len(sys.argv) > 2 else None
+    logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(name)s %(message)s")
+
+    def give_up(why: str) -> None:
+        tell(why)
+        os._exit(EXIT_ERROR)
+
+    signal.signal(signal.SIGINT, lambda *_: None)  # Ctrl-C is the parent's
+    runner = asyncio.Runner()
+    watch = Watch(runner.get_loop(), run_dir / HARNESS_LOG, give_up)
+    watch.start()
+    status = EXIT_ERROR
+    try:
+        status = runner.run(main(watch, run_dir, plugged))
+        runner.get_loop().run_until_complete(_rest())
+    except BaseException as error:
+        traceback.print_exc()
+        tell(f"the harness's child process failed: {traceback.format_exception_only(error)[-1].strip()}")
+    watch.end()
+    logging.shutdown()
+    with contextlib.suppress(OSError):
+        sys.stdout.flush()
+    os._exit(status)  # threads that nobody can end would keep it
+
+
+async def _rest() -> None:
+    """Let what is left end by itself, as far as it does."""
+    left = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in left:
+        task.cancel()
+    if left:
+        await asyncio.wait(left, timeout=END_SECONDS)
+
+
+class ParentWatch(threading.Thread):
+    """The parent's look at its child: one that gives no sign for too long, and is not stopped, is killed."""
+
+    SILENT_SECONDS = 60.0 * SLOW
+
+    def __init__(self, pid: int, run_dir: Path, kill: Callable[[], object]) -> None:
+        super().__init__(name="stormproof-child-watch", daemon=True)
+        self.killed = False
+        self._pid, self._run_dir, self._kill = pid, run_dir, kill
+        self._over = threading.Event()
+
+    def run(self) -> None:
+        """Until ``end``."""
+        last, silent = -1, 0.0
+        while not self._over.wait(TICK_SECONDS):
+            now = self._last_sign()
+            silent = silent + TICK_SECONDS if now == last else 0.0
+            last = now
+            if silent >= self.SILENT_SECONDS and not self._is_stopped():
+                self.killed = True
+                self._kill()
+                return
+
+    def end(self) -> None:
+        """Look no more."""
+        self._over.set()
+
+    def _last_sign(self) -> int:
+        try:
+            return (self._run_dir / HARNESS_LOG).stat().st_mtime_ns
+        except OSError:
+            return 0
+
+    def _is_stopped(self) -> bool:
+        """Whether the child is, or what it was started through."""
+        return any(_state(pid) in ("T", "t") for pid in _line_of(self._pid, str(self._run_dir).encode()))
+
+
+def _line_of(pid: int, named: bytes) -> Iterator[int]:
+    """A process and those below it that have something on their command lines."""
+    yield pid
+    try:
+        children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    except OSError:
+        return
+    for child in map(int, children):
+        with contextlib.suppress(OSError):
+            if named in Path(f"/proc/{child}/cmdline").read_bytes():
+                yield from _line_of(child, named)
+
+
+def _state(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except (OSError, IndexError):
+        return ""

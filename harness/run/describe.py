@@ -1,0 +1,110 @@
+"""What a run's folder tells of how it was made: the command that repeats it, the versions it may depend on."""
+
+from __future__ import annotations
+
+import functools
+import platform
+import shlex
+from importlib import metadata
+from pathlib import Path
+
+from harness.analysis.guarantees import exemptions_of, guarantees_of
+from harness.backends.attach import ATTACH
+from harness.backends.catalog import BACKENDS
+from harness.run import plugins
+from harness.run.deployment import demands_of
+from harness.run.settings import declared_options, repeated
+from nodes.systems.catalog import SYSTEMS
+from stormproof.contracts.bounds import (
+    JUDGED_BY_BOUNDS,
+    SERVES,
+    SERVES_WITH_MAJORITY,
+    SERVES_WITH_ONE,
+    bounds_of,
+    work_bounds_of,
+)
+from stormproof.contracts.deadline import Deadline
+from stormproof.contracts.invariant import INVARIANTS, Invariant
+from stormproof.store import Store
+from stormproof.test import Test
+from workloads.catalog import WORKLOADS
+from workloads.options import CONNECT, HOME
+
+
+def command_line(test: Test, store: Path, brief: bool = False) -> str:
+    """The command that runs this test again: the same plan, from the same seed.
+
+    All options are in it, since defaults may change; ``brief`` leaves out those that are at their defaults now.
+    """
+    declared = declared_options(test.system, test.workload, test.nemesis, test.backend) if brief else []
+    usual = {option.name: option.default for option in declared}
+    words = ["stormproof", "test", "--system", plugins.typed("system", test.system)]
+    words += ["--workload", plugins.typed("workload", test.workload)]
+    families = [plugins.typed("nemesis", name) for name in test.nemesis]
+    words += ["--nemesis", ",".join(families) or "none", "--backend", test.backend]
+    words += ["--nodes", str(test.nodes), "--time-limit", f"{test.time_limit:g}", "--rate", f"{test.rate:g}"]
+    words += ["--seed", str(test.seed), "--store", str(store)]
+    for check in plugins.checks():
+        words += ["--check", check]
+    told = {name: value for name, value in test.options.items() if value not in ("", usual.get(name))}
+    for name, value in sorted(repeated(test.system, test.workload, test.nemesis, told).items()):
+        words += ["--set", f"{name}={str(value).lower() if isinstance(value, bool) else value}"]
+    return shlex.join(words)
+
+
+@functools.cache
+def versions() -> dict[str, str]:
+    """What the run's result may depend on."""
+    packages = ("stormproof", "pyspark", "pyarrow", "numba", "numpy", "pandas")
+    return {"python": platform.python_version(), "kernel": platform.release()} | {
+        package: metadata.version(package) for package in packages
+    }
+
+
+def create_run(test: Test, why: str, store: Path, runs: Path | None = None) -> Path:
+    """Make a run's folder with all that is known beforehand; ``why`` says why this backend was chosen.
+
+    It is made in ``runs`` if given, though its command names ``store``.
+    """
+    work, backend, system = WORKLOADS.load(test.workload), BACKENDS.load(test.backend), SYSTEMS.load(test.system)
+    # Time is free in simulation, so there a cluster that takes too long, or is never done, is not excused.
+    wanted = [*work.judged_by(test.options)]
+    wanted += [] if test.options.get(ATTACH.name) else ["recovery"]  # who runs it may have stopped it, too
+    wanted += ["livelock"] if backend.in_process else []
+    rules: list[Invariant | Deadline] = [*system.invariants, *system.deadlines]
+    invariants = {each.name: each.source for each in rules if test.options.get(INVARIANTS) and each.claimed(test)}
+    wanted += [*([INVARIANTS] if invariants else []), *plugins.check_names()]
+    # What a busy machine adds to the times of real nodes nobody knows.
+    bounds = bounds_of(system.bounds, test) if backend.in_process else {}
+    demands = demands_of(test)
+    if demands.servers != 1 or demands.local_servers or test.options.get("spares"):
+        for name in (SERVES_WITH_MAJORITY, SERVES_WITH_ONE):
+            bounds.pop(name, None)  # most of all nodes are not most of each group then
+    if test.options.get(CONNECT.name) == HOME:
+        for name in (SERVES, SERVES_WITH_MAJORITY, SERVES_WITH_ONE):
+            bounds.pop(name, None)  # nobody may be beside the node that serves
+    wanted += [check for check, names in JUDGED_BY_BOUNDS.items() if not bounds.keys().isdisjoint(names)]
+    work_bounds = work_bounds_of(system.work, test) if backend.in_process else {}
+    wanted += ["work", "growth"] if backend.in_process and system.keeps else []
+    judged_by, statuses = guarantees_of(test, wanted)
+    run_dir = Store(runs or store).create(
+        test,
+        backend={"name": test.backend, "why": why, "lateness": backend.lateness, "in_process": backend.in_process},
+        plugins=plugins.named(),
+        subject=work.subject,
+        names=list(work.names(test.options)),
+        elements=[list(nodes) for nodes in system.elements(test, demands_of(test))],
+        guarantees=judged_by,
+        statuses=statuses,
+        exemptions=exemptions_of(test, wanted),
+        gates=work.gates(test.options),
+        invariants=invariants,
+        bounds=bounds,
+        work_bounds=work_bounds,
+        keeps={keep.name: keep.most(test.options) for keep in system.keeps},
+        fault_points=dict(system.fault_points),
+        command=command_line(test, store),
+        versions=versions(),
+    )
+    plugins.copy_to(run_dir)
+    return run_dir

@@ -1,0 +1,317 @@
+"""One test from the outside: spawn the test runner, start Spark meanwhile, check, store the verdict, tear down, report.
+
+The test runner (``harness.run.test_runner``) is a child process because on the ``local`` backend it lives in namespaces
+of its own, and so that Spark's JVM and threads don't disturb its clock. It lives by its standard input. A simulated run
+has its own clock and runs right here.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from checkers.spark.job import check_runs
+from checkers.spark.session import LOCAL_MASTER, SparkWarmup, spark_folder
+from harness.analysis.coverage import note_log_events
+from harness.analysis.run_diff import write_twin
+from harness.backends.catalog import BACKENDS
+from harness.backends.cleanup import cleanup
+from harness.run import plugins
+from harness.run.child import ParentWatch
+from harness.run.describe import command_line, create_run
+from harness.run.healing import clean_hosts
+from harness.run.kept_nodes import NEVER, is_kept, wanted
+from harness.run.progress import Event, progress
+from harness.run.recovery import recover
+from harness.sim.run import simulate
+from reports.index_page import write_index
+from reports.run_page import write_report
+from stormproof.contracts.check import INVALID
+from stormproof.errors import EXIT_ERROR, EXIT_OF, StormproofError
+from stormproof.made import FOLDER, note_made, note_owner
+from stormproof.run_folder import HARNESS_LOG, HISTORY, Lock, read_run, read_verdict, update_run
+from stormproof.store import Store
+from stormproof.test import Test
+from stormproof.timeout_scale import SLOW
+
+_EXIT_TIMEOUT = 30.0 * SLOW
+
+
+@dataclass(frozen=True)
+class RunResult:
+    """A finished run: its folder, its verdict as stored, its report."""
+
+    run_dir: Path
+    verdict: Mapping[str, Any]
+    report: Path
+    command: str = ""
+    """What runs the same test again."""
+
+    @property
+    def exit_code(self) -> int:
+        """0 valid, 2 unknown, 1 invalid; 3 for a run that could not be judged."""
+        return EXIT_ERROR if self.verdict.get("damage") else EXIT_OF[self.verdict["verdict"]]
+
+    def lines(self) -> list[str]:
+        """What a person is told."""
+        promised = {check["anomaly"] for check in self.verdict["checks"] if check["decides"]}
+        broken: list[str] = []
+        permitted: list[str] = []
+        for name, count in self.verdict["anomalies"].items():
+            (broken if name in promised else permitted).append(f"{name} {count}")
+        return [
+            self.verdict["sentence"],
+            f"  anomalies  {', '.join(broken) or 'none'}",
+            *([f"  permitted  {', '.join(permitted)} (reported, but not promised)"] if permitted else []),
+            f"  run        {self.run_dir}",
+            f"  report     {self.report}",
+            *([f"  again      {self.command}"] if self.command else []),
+            *([f"  nodes      kept: stormproof fault|shell|heal|down --store {self.run_dir.parent}"]
+              if is_kept(self.run_dir) else []),
+        ]
+
+    def to_json(self) -> dict[str, Any]:
+        """What ``--json`` prints."""
+        return {
+            "verdict": self.verdict["verdict"],
+            "run": self.run_dir.name,
+            "anomalies": self.verdict["anomalies"],
+            "sentence": self.verdict["sentence"],
+            "report": str(self.report),
+            "command": self.command,
+        }
+
+
+def run_test(
+    test: Test, why: str, store_dir: Path, *, quiet: bool = False, spark: SparkWarmup | None = None,
+    place: str = "", master: str = LOCAL_MASTER, keep: str = NEVER,
+) -> RunResult:  # fmt: skip
+    """Run a test to its stored verdict and report.
+
+    ``why`` says why this backend was chosen; ``quiet`` keeps standard output free (progress goes to standard
+    error); ``spark`` reuses a context that is (being) started, else there is one of ``master``; ``place`` says which
+    of several runs it is; ``keep`` after which runs the nodes stay (``harness.run.kept_nodes``).
+
+    Raises:
+        StormproofError: the run broke; what it recorded is kept and sealed.
+        KeyboardInterrupt: Ctrl-C; faults are healed, the history is kept, everything else is removed.
+    """
+    warm = spark or SparkWarmup(master)  # complains about a missing Java or master before anything is made
+    try:
+        outcome = _run(test, why, Store(store_dir), quiet, warm, place, keep)
+    except BaseException:
+        if spark is None:
+            warm.abandon()
+        raise
+    if spark is None:
+        warm.stop()
+    return outcome
+
+
+def _run(
+    test: Test, why: str, store: Store, quiet: bool, warm: SparkWarmup, place: str, keep: str
+) -> RunResult:
+    run_dir = create_run(test, why, store.path)
+    lock = Lock(run_dir)
+    note_owner(run_dir)
+    note_made(run_dir, FOLDER, str(spark_folder()))
+    with progress(quiet, test.time_limit, place) as show:
+        try:
+            _record_and_check(test, run_dir, lock, show, warm, keep)
+        except BaseException as error:
+            lock.release()
+            _pick_up(run_dir, error)
+            raise
+        finally:
+            lock.release()
+        show({"event": "phase", "name": "report"})
+        note_log_events(run_dir, over=True)
+        if read_verdict(run_dir)["verdict"] == INVALID:
+            with contextlib.suppress(StormproofError):  # of an earlier run that is damaged, say: that is not this one's
+                write_twin(store.path, run_dir)
+        report = write_report(run_dir)
+        write_index(store.path)
+    verdict = read_verdict(run_dir)
+    return RunResult(run_dir, verdict, report, command_line(test, store.path, brief=True))
+
+
+def _record_and_check(
+    test: Test, run_dir: Path, lock: Lock, show: Callable[[Event], None], warm: SparkWarmup, keep: str
+) -> None:
+    if BACKENDS.load(test.backend).in_process:
+        try:
+            simulate(run_dir, show)
+        except KeyboardInterrupt:
+            print("\ninterrupted: the history is kept", file=sys.stderr)
+            raise
+        show({"event": "phase", "name": "check"})
+        check_runs(warm.context(), [run_dir], prepare=plugins.preparation())
+        return
+    runner, broken = RunnerProcess(test, run_dir, lock), ""
+    try:
+        for event in runner.events():
+            if event["event"] == "error":
+                raise StormproofError(event["message"])
+            if event["event"] == "sealed":
+                show({"event": "phase", "name": "check"})
+                check_runs(warm.context(), [run_dir], prepare=plugins.preparation())
+                runner.finish(keep=wanted(keep, str(read_verdict(run_dir)["verdict"])))
+            elif event["event"] == "broken":
+                broken = event["message"]
+                runner.finish(keep=wanted(keep, ""))
+            elif event["event"] == "kept":
+                runner.leave()
+                break
+            else:
+                show(event)
+        if not runner.left:
+            runner.wait()
+        elif broken:
+            raise StormproofError(broken)
+    except KeyboardInterrupt:
+        print("\ninterrupted: healing, keeping the history, tearing down", file=sys.stderr)
+        runner.interrupt(show)
+        raise
+    finally:
+        runner.end()
+
+
+def _pick_up(run_dir: Path, error: BaseException) -> None:
+    """Keep the history and remove the nodes where a runner that died could not.
+
+    A run that was recorded to its end has not failed, whatever kept it from being checked: it can be checked later.
+    """
+    if not is_kept(run_dir):
+        for line in [*cleanup([run_dir.name], own=True), *clean_hosts(run_dir)]:
+            print(line, file=sys.stderr)
+    try:
+        recovery = recover(run_dir)
+    except StormproofError as trouble:  # `error` is the reason to tell, and most often that of this one, too
+        print(f"{run_dir.name}: not sealed ({trouble}); later: stormproof recover {run_dir}", file=sys.stderr)
+        return
+    if recovery.changed:
+        print(f"{run_dir.name}: {recovery.note}", file=sys.stderr)
+    if recovery.changed or read_run(run_dir)["status"] != "recorded":
+        why = "interrupted" if isinstance(error, KeyboardInterrupt) else str(error) or type(error).__name__
+        update_run(run_dir, failure=why)
+    if (run_dir / HISTORY).exists():
+        print(f"what was recorded is in {run_dir}; `stormproof check {run_dir}` checks it", file=sys.stderr)
+
+
+class RunnerProcess:
+    """The running child. ``left``: it stays with its nodes, and is ours no more."""
+
+    def __init__(self, test: Test, run_dir: Path, lock: Lock, module: str = "harness.run.test_runner") -> None:
+        """``module`` is what runs there."""
+        self.left = False
+        prefix = BACKENDS.load(test.backend).launch_prefix()
+        self._run_dir = run_dir
+        # A user's folder may hold packages that are named as ours are.
+        ours = Path.cwd().resolve() == Path(__file__).resolve().parents[2]
+        environment = os.environ if ours else {**os.environ, "PYTHONSAFEPATH": "1"}
+        # Its own session: Ctrl-C in a terminal reaches the parent only, which then says so on its standard input.
+        self._plugged = plugged = plugins.write_arguments()
+        with (run_dir / HARNESS_LOG).open("ab") as log:
+            self._process = subprocess.Popen(
+                [*prefix, sys.executable, "-m", module, str(run_dir), *([str(plugged)] if plugged else [])],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                start_new_session=True,
+                env=environment,
+                # The run is alive as long as either process is: the child may still be healing when we are gone.
+                pass_fds=(lock.fileno(),),
+            )
+        self._watch = ParentWatch(self._process.pid, run_dir, self._kill)
+        self._watch.start()
+
+    def events(self) -> Iterator[Event]:
+        """What it reports, until it closes its output."""
+        assert self._process.stdout
+        for line in self._process.stdout:
+            yield json.loads(line)
+
+    def tell(self, word: str) -> None:
+        """Say a word; one that is gone can't hear it."""
+        assert self._process.stdin
+        try:
+            self._process.stdin.write(word.encode() + b"\n")
+            self._process.stdin.flush()
+        except BrokenPipeError:
+            pass
+
+    def finish(self, *, keep: bool) -> None:
+        """Have it end, or keep its nodes."""
+        self.tell("keep" if keep else "teardown")
+
+    def leave(self) -> None:
+        """Let it be, with its nodes."""
+        self.left = True
+        self._watch.end()
+        assert self._process.stdin and self._process.stdout
+        self._process.stdin.close()
+        self._process.stdout.close()
+        self._process.returncode = 0  # nobody waits for it any more
+
+    def interrupt(self, show: Callable[[Event], None]) -> None:
+        """End the run early and wait until it has healed and sealed."""
+        self.tell("interrupt")
+        for event in self.events():
+            if event["event"] != "error":
+                show(event)
+
+    def wait(self) -> None:
+        """Wait for the end of a run that has closed its output.
+
+        Raises:
+            StormproofError: it died.
+        """
+        status = self._process.wait(_EXIT_TIMEOUT)
+        self._watch.end()
+        if self._watch.killed:
+            raise StormproofError(f"the harness's child process gave no sign for {ParentWatch.SILENT_SECONDS:g} s and "
+                                  "was ended: code in it keeps Python from running; "
+                                  f"`stormproof check {self._run_dir}` checks what it recorded")
+        if status:
+            raise StormproofError(
+                f"the harness's child process ended with status {status}{self._last_words()}; "
+                f"its log is {self._run_dir / HARNESS_LOG}; `stormproof check {self._run_dir}` checks what it recorded"
+            )
+
+    def end(self) -> None:
+        """Make sure that it is gone; closing its input lets it heal first."""
+        if self._plugged is not None:
+            self._plugged.unlink(missing_ok=True)  # it died before it read that
+        if self.left:
+            return
+        self._watch.end()
+        if self._process.stdin:
+            try:
+                self._process.stdin.close()
+            except BrokenPipeError:
+                pass
+        try:
+            self._process.wait(_EXIT_TIMEOUT)
+        except subprocess.TimeoutExpired:
+            if self._kill():
+                self._process.wait()
+
+    def _kill(self) -> bool:
+        try:
+            self._process.kill()
+        except PermissionError:
+            # Under sudo the child is root's; it ends by itself, since its input is closed.
+            print(f"process {self._process.pid} does not end; `stormproof heal` cleans up later", file=sys.stderr)
+            return False
+        return True
+
+    def _last_words(self) -> str:
+        lines = (self._run_dir / HARNESS_LOG).read_text(errors="replace").strip().splitlines()
+        return f" ({lines[-1]})" if lines else ""

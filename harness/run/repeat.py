@@ -1,0 +1,116 @@
+"""``stormproof test --repeat N`` or ``--seeds``: several runs, since real nodes never interleave alike twice."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from checkers.spark.session import LOCAL_MASTER, SparkWarmup
+from harness.backends.catalog import BACKENDS
+from harness.cli.outcomes import BROKEN, Outcomes, outcome_of
+from harness.cli.output import print_json
+from harness.run.lifecycle import RunResult, run_test
+from harness.run.progress import Queue
+from stormproof.contracts.check import INVALID, UNKNOWN, worst
+from stormproof.errors import EXIT_OF, StormproofError, UsageError
+from stormproof.test import Test
+
+
+def check_repeat(test: Test, count: int) -> None:
+    """Whether it makes sense to run this test so many times.
+
+    Raises:
+        UsageError: it does not.
+    """
+    if count < 1:
+        raise UsageError(f"--repeat {count}: at least 1")
+    if BACKENDS.load(test.backend).in_process:
+        instead = f"stormproof simulate --seeds {count}"
+        raise UsageError(f"--repeat: backend {test.backend} would do the same each time; use `{instead}`")
+
+
+def repeat_tests(tests: Sequence[Test], why: str, store: Path, *, as_json: bool, outcomes: Outcomes,
+                 master: str = LOCAL_MASTER) -> int:
+    """Run the tests one after the other and tell how many runs failed, and how; returns the exit status of the worst.
+
+    Raises:
+        StormproofError, KeyboardInterrupt: a run broke, or Ctrl-C; what the runs before it gave has been told.
+    """
+    warm = SparkWarmup(master)
+    results: list[RunResult] = []
+    count = len(tests)
+    queue = Queue(count)
+    seeds = len({test.seed for test in tests}) > 1
+    try:
+        for number, test in enumerate(tests, 1):
+            line = queue.line(number) + (f", seed {test.seed}" if seeds else "")
+            print(line, file=sys.stderr if as_json else sys.stdout, flush=True)
+            place = queue.place(number)
+            results.append(run_noted(test, why, store, outcomes, quiet=as_json, spark=warm, place=place))
+            if not as_json:
+                print("\n".join(results[-1].lines()), flush=True)
+    finally:
+        warm.abandon()
+        if as_json:
+            print_json(to_json(results, count))
+        else:
+            print(sentence(results, count), flush=True)
+    return EXIT_OF[worst(result.verdict["verdict"] for result in results)]
+
+
+def run_noted(test: Test, why: str, store: Path, outcomes: Outcomes, **options: Any) -> RunResult:
+    """``run_test``, whose outcome is noted, also when the run breaks."""
+    began = time.monotonic()
+    try:
+        result = run_test(test, why, store, **options)
+    except StormproofError as error:
+        outcomes.add(outcome_of(test, BROKEN, str(error), time.monotonic() - began))
+        raise
+    outcomes.add(outcome_of(test, failure_of(result), result.verdict["sentence"], time.monotonic() - began,
+                            run=result.run_dir, report=result.report, command=result.command))  # fmt: skip
+    return result
+
+
+def failure_of(result: RunResult) -> str:
+    """A run's verdict, or ``broken`` where it can't be judged."""
+    return BROKEN if result.verdict.get("damage") else str(result.verdict["verdict"])
+
+
+def sentence(results: Sequence[RunResult], count: int) -> str:
+    """For a person: ``3 of 10 runs invalid with lost (3), duplicated (1)``."""
+    verdicts = Counter(result.verdict["verdict"] for result in results)
+    text = f"{verdicts[INVALID]} of {len(results)} runs invalid"
+    broken = _broken(results)
+    if broken:
+        text += f" with {', '.join(f'{check} ({runs})' for check, runs in broken.items())}"
+    if verdicts[UNKNOWN]:
+        text += f", {verdicts[UNKNOWN]} unknown"
+    return text if len(results) == count else f"{text} ({count} were asked for)"
+
+
+def to_json(results: Sequence[RunResult], count: int) -> dict[str, Any]:
+    """What ``--json`` prints; ``checks`` tells in how many runs each was violated. There is no verdict where runs are
+    missing, unless one was invalid."""
+    verdicts = [result.verdict["verdict"] for result in results]
+    known = len(results) == count or INVALID in verdicts
+    return {
+        "verdict": worst(verdicts) if known else None,
+        "asked": count,
+        "done": len(results),
+        "invalid": verdicts.count(INVALID),
+        "unknown": verdicts.count(UNKNOWN),
+        "checks": _broken(results),
+        "runs": [result.to_json() for result in results],
+    }
+
+
+def _broken(results: Sequence[RunResult]) -> dict[str, int]:
+    """Check -> runs in which it was promised and violated."""
+    return dict(Counter(
+        check["check"] for result in results for check in result.verdict["checks"]
+        if check["decides"] and check["verdict"] == INVALID
+    ).most_common())  # fmt: skip

@@ -1,0 +1,266 @@
+"""From what a user typed to a ``Test``: names looked up, options converted, defaults filled in."""
+
+from __future__ import annotations
+
+import functools
+import sys
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from typing import Any
+
+from harness.backends.catalog import BACKENDS
+from harness.cli.config_file import BOOLEAN, INTEGER, NUMBER, STRING, near
+from harness.run import plugins
+from nemesis.catalog import FAULTS
+from nemesis.explicit_schedule import with_canonical_kinds
+from nemesis.families import families_of, split_aims, supported_families
+from nemesis.schedule import SCHEDULE_OPTIONS, schedule
+from nodes.systems.catalog import SYSTEMS
+from stormproof.contracts.backend import Attached
+from stormproof.contracts.option import Option
+from stormproof.contracts.system import System
+from stormproof.contracts.workload import Workload
+from stormproof.errors import UsageError
+from stormproof.test import Test
+from workloads.catalog import ALIASES as WORKLOAD_ALIASES
+from workloads.catalog import WORKLOADS
+
+SEEDS = 1 << 63
+"""How many there are: a seed is a column of tables."""
+NO_FAULTS = "none"
+
+
+SETTLE_TIMEOUT = Option(
+    "settle_timeout", 60.0,
+    "seconds that the healed cluster has to become healthy, and then its clients to settle what was confirmed to them")
+"""An option of every test."""
+
+
+def parse_assignments(texts: Iterable[str]) -> dict[str, str]:
+    """``name=value`` settings as a mapping.
+
+    Raises:
+        UsageError: one has no equals sign.
+    """
+    given = {}
+    for text in texts:
+        name, equals, value = text.partition("=")
+        if not equals or not name:
+            raise UsageError(f"--set {text}: write it as name=value")
+        given[name.strip().replace("-", "_")] = value.strip()
+    return given
+
+
+def declared_options(system: str, workload: str, nemesis: Iterable[str], backend: str = "sim") -> list[Option]:
+    """All options that ``--set`` takes for this combination, each name once.
+
+    Raises:
+        UsageError: two places declare different options of one name.
+    """
+    names = list(nemesis)
+    families = [FAULTS.load(name)() for name in names]
+    places = [
+        (f"the system {plugins.typed(plugins.SYSTEM, system)}", SYSTEMS.load(system).options),
+        (f"the workload {plugins.typed(plugins.WORKLOAD, workload)}", _workload_options(system, workload)),
+        ("every test", (SETTLE_TIMEOUT,)),
+        *((f"the nemesis {plugins.typed(plugins.NEMESIS, name)}", family.options)
+          for name, family in zip(names, families, strict=True)),
+        ("every test with faults", SCHEDULE_OPTIONS if families else ()),
+        (f"the backend {backend}", BACKENDS.load(backend).options),
+    ]  # fmt: skip
+    found: dict[str, tuple[str, Option]] = {}
+    for place, options in places:
+        for option in options:
+            first, same = found.setdefault(option.name, (place, option))
+            if same != option or type(same.default) is not type(option.default):
+                both = f"twice by {place}" if first == place else f"by {first} and by {place}"
+                raise UsageError(f"the option {option.name} is declared {both}, with different meanings: rename one")
+    return [option for _, option in found.values()]
+
+
+def _workload_options(system: str, workload: str) -> list[Option]:
+    """The options of a workload, with the defaults that the system has for them."""
+    defaults = SYSTEMS.load(system).defaults
+    return [replace(option, default=defaults.get(option.name, option.default))
+            for option in WORKLOADS.load(workload).options]
+
+
+def with_new_names(system: str, workload: str, nemesis: str, backend: str, given: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings that a person gave, with the new names of options that were renamed (``Option.was``).
+
+    For one release an old name sets the renamed option, too, and a line on standard error says so. The new name, where
+    it is given, decides for itself.
+
+    Raises:
+        UsageError: two options of one name are declared, or the old and the new name of one option differ.
+    """
+    declared = declared_options(system, workload, parse_nemesis(split_aims(nemesis)[0]), backend)
+    kept, found = {option.name: option for option in declared}, dict(given)
+    for option in declared:
+        if not option.was or option.was not in given:
+            continue
+        old, value = kept.get(option.was), given[option.was]
+        if old is None:
+            found.pop(option.was, None)
+            if found.setdefault(option.name, value) != value:
+                raise UsageError(f"--set {option.was} is --set {option.name} now; give one of them")
+            _tell_once(f"--set {option.was} is --set {option.name} now")
+        elif option.name not in given and _fits(option, value):
+            found[option.name] = value
+            if _fits(old, value):
+                _tell_once(f"--set {option.was}={value} also sets {option.name} in this release, and will not in the "
+                           f"next; give both to set them apart")  # fmt: skip
+            else:
+                del found[option.was]
+                _tell_once(f"--set {option.was} is --set {option.name} now")
+    return found
+
+
+def repeated(system: str, workload: str, nemesis: Iterable[str], settings: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings of a command that repeats a test: none of its names sets a renamed option, too."""
+    declared = declared_options(system, workload, nemesis)
+    return {**{option.name: option.default for option in declared if option.was in settings}, **settings}
+
+
+@functools.cache
+def _tell_once(line: str) -> None:
+    print(f"stormproof: {line}", file=sys.stderr)
+
+
+def _fits(option: Option, value: Any) -> bool:
+    try:
+        _convert(option, value)
+    except UsageError:
+        return False
+    return True
+
+
+def parse_nemesis(text: str) -> tuple[str, ...]:
+    """The families of faults that a text names, joined by commas.
+
+    Raises:
+        UsageError: one is not known or named twice.
+    """
+    families = () if text.strip() == NO_FAULTS else tuple(name.strip() for name in text.split(","))
+    if not all(families) or NO_FAULTS in families:
+        raise UsageError(f"--nemesis {text}: families joined by commas, or {NO_FAULTS}")
+    if len(set(families)) != len(families):
+        raise UsageError(f"--nemesis {text}: a family is named twice")
+    for name in families:
+        FAULTS.entry(name)
+    return families
+
+
+def with_aims(nemesis: str, settings: Mapping[str, Any]) -> tuple[str, Mapping[str, Any]]:
+    """The families that a person named, and the settings with what they are aimed at (``pause:leader``).
+
+    Raises:
+        UsageError: that is given by a setting, too.
+    """
+    families, aims = split_aims(nemesis)
+    for name, value in aims.items():
+        if settings.get(name, value) != value:
+            raise UsageError(f"--nemesis {nemesis} and --set {name}={settings[name]} say different things")
+    return families, {**settings, **aims}
+
+
+def make_test(
+    *,
+    system: str,
+    workload: str,
+    nemesis: str,
+    backend: str,
+    nodes: int | None,
+    time_limit: float,
+    rate: float,
+    seed: int,
+    settings: Mapping[str, Any],
+) -> Test:
+    """The test that these settings describe, checked as a whole.
+
+    Raises:
+        UsageError: a name, a number or a combination makes no sense.
+    """
+    workload = WORKLOAD_ALIASES.get(workload, workload)
+    nemesis, settings = with_aims(nemesis, settings)
+    families = parse_nemesis(nemesis)
+    tested, work = SYSTEMS.load(system), WORKLOADS.load(workload)
+    _check_fits(tested, work)
+    if BACKENDS.load(backend).in_process and not tested.simulated:
+        raise UsageError(f"--backend {backend}: {system} has no programs that can be simulated; choose another")
+    if issubclass(BACKENDS.load(backend), Attached) and (why := getattr(tested, "no_attaching", "")):
+        raise UsageError(f"{system} can't be attached to: {why}")
+    if not 0 <= seed < SEEDS:
+        raise UsageError(f"--seed {seed}: at least 0 and below 2**63")
+    if not 1 <= time_limit <= 86400:
+        raise UsageError(f"--time-limit {time_limit:g}: between 1 and 86400 seconds")
+    if not 0 < rate <= 1e6:
+        raise UsageError(f"--rate {rate:g}: more than 0 and at most 1000000 operations a second")
+    options = convert_options(declared_options(system, workload, families, backend), settings)
+    BACKENDS.load(backend).check_settings(options)
+    if BACKENDS.load(backend).in_process and (asked := tested.only_real(options)):
+        raise UsageError(f"--backend {backend}: {asked} asks for programs that can't be simulated; choose another")
+    concurrency, demands = work.concurrency(options), work.demands(options)
+    test = Test(
+        system=system,
+        workload=workload,
+        nemesis=families,
+        backend=backend,
+        nodes=tested.node_count(nodes, demands, options),
+        seed=seed,
+        time_limit=float(time_limit),
+        rate=float(rate),
+        concurrency=concurrency,
+        options=options,
+    )
+    for family in families_of(test):
+        family.check(test, tested)
+    tested.check(test, demands)
+    families_here = supported_families(BACKENDS.load(backend), test, tested.topology(test, demands), tested)
+    schedule(test, families_here)  # refuses times that leave no room for the faults
+    return replace(test, options=with_canonical_kinds(test, families_here))
+
+
+def _check_fits(system: System, work: type[Workload]) -> None:
+    """Raises UsageError when a system lacks what a workload needs; names those that have it."""
+    missing = [need for need in work.needs if need not in system.provides]
+    if missing:
+        fitting = [entry.name for entry in SYSTEMS if set(work.needs) <= SYSTEMS.load(entry.name).provides]
+        raise UsageError(
+            f"--workload {work.name} needs {' and '.join(missing)}, which {system.name} does not provide; "
+            f"choose --system {' or '.join(fitting)}"
+        )
+
+
+def convert_options(declared: Iterable[Option], given: Mapping[str, Any]) -> dict[str, Any]:
+    """Every declared option's value: the one given, in the type of the default, or the default.
+
+    Raises:
+        UsageError: a name is not declared, or a value is not of its option's type or choices.
+    """
+    known = {option.name: option for option in declared}
+    for name in given:
+        if name not in known:
+            raise UsageError(f"--set {name}=...: no such option{near(name, known)} (there are: {', '.join(known)})")
+    return {name: _convert(option, given.get(name, option.default)) for name, option in known.items()}
+
+
+def _convert(option: Option, value: Any) -> Any:
+    kind = type(option.default)
+    try:
+        if kind is bool:
+            converted: Any = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}[
+                str(value).lower()
+            ]
+        elif kind is int:
+            converted = int(value if isinstance(value, int) and not isinstance(value, bool) else str(value))
+        else:
+            converted = kind(value)
+    except (ValueError, KeyError, TypeError):
+        wanted = {bool: BOOLEAN, int: INTEGER, float: NUMBER}.get(kind, STRING)
+        raise UsageError(f"--set {option.name}={value}: not {wanted} ({option.help})") from None
+    if option.choices and not option.extensible and converted not in option.choices:
+        raise UsageError(f"--set {option.name}={value}: one of {', '.join(option.choices)} ({option.help})")
+    if kind in (int, float) and not option.least <= converted < 1e9:
+        raise UsageError(f"--set {option.name}={value}: must be between {option.least:g} and 1e9 ({option.help})")
+    return converted

@@ -1,0 +1,629 @@
+"""The child process of a run: nodes, clients and nemesis, from provisioning to tear-down.
+
+``python -m harness.run.test_runner RUN_DIR [PLUGINS]`` is started by ``harness.run.lifecycle``. It reports on standard
+output, one JSON object a line, and lives by its standard input: ``teardown`` ends a finished run, ``keep`` leaves its
+nodes as they are until a person lets them go (``harness.run.kept_nodes``), ``interrupt`` or end of file ends it early;
+in all cases faults are healed and the history is kept.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import logging
+import secrets
+import sys
+import threading
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, TypeVar
+
+from harness.analysis.coverage import read_coverage, read_role_changes
+from harness.backends.catalog import BACKENDS
+from harness.backends.clock_machines import ClockBackend
+from harness.run import plugins
+from harness.run.child import Watch, run_child
+from harness.run.costs import CostWatch, costs_summary, interval_of
+from harness.run.deployment import cluster_of, leave_connections, topology_of
+from harness.run.interpreter import Interpreter, Progress, RunClock
+from harness.run.kept_nodes import KeptNodes
+from harness.run.leaders import watch_leaders
+from harness.run.settings import SETTLE_TIMEOUT
+from harness.run.stall_detector import watch_for_standstills
+from harness.run.traffic import dialled_between, since, work_done
+from harness.run.troubles import Troubles
+from nemesis.compose import NemesisClient
+from nemesis.families import supported_families
+from nemesis.membership import Membership
+from nemesis.schedule import count_faults, fault_generator, lasting
+from nodes.systems.catalog import SYSTEMS
+from nodes.timeouts import within
+from stormproof.apart import left_after
+from stormproof.contracts.backend import DEAD, CountsFrames, Disturbed, Holding, Metered
+from stormproof.contracts.bounds import KEEPS_ROLES
+from stormproof.contracts.client import AcknowledgingUnseen, Client, Prefetching
+from stormproof.errors import EXIT_ERROR, StormproofError, errors_of_others
+from stormproof.generator import any_of
+from stormproof.generator.basic import lift
+from stormproof.generator.core import SECOND
+from stormproof.history.journal import JournalWriter
+from stormproof.history.ledger import LedgerLine, Repair, Standstill, ledger_sha256
+from stormproof.history.seal import drop_journal, seal
+from stormproof.run_folder import COSTS, JOURNAL, LEADERS, LEDGER, LOGS, read_run, update_run
+from stormproof.test import Test
+from stormproof.text import amount, place_of, reason
+from stormproof.timeout_scale import SLOW, timeout_scale
+from stormproof.unnamed_takes import live
+from workloads.catalog import WORKLOADS
+
+logger = logging.getLogger("stormproof.runner")
+
+T = TypeVar("T")
+
+HEALTHY_TIMEOUT = 45.0
+"""Seconds that a freshly started cluster has to become healthy."""
+ATTACHED_TIMEOUT, LEAVE_TIMEOUT = 10.0, 20.0
+"""Seconds that a system that ran before has to be as it should be, and to delete what a run has made."""
+REST = 3.0
+"""Seconds, and twice the system's longest time-out, after which nodes that nobody uses are at rest: those after which
+connections are closed that nobody comes back to have then run out as well."""
+BREAK_OFF_SECONDS = 60.0 * SLOW
+"""How long a run that ends early may take to break off what it is doing."""
+DEAD_POLL = 0.5
+"""Seconds between looks for a broker that ended as it started."""
+
+
+class Interrupted(Exception):
+    """The parent asked for an early end, or is gone."""
+
+
+class ControlChannel:
+    """Standard input of the test runner: what the parent says, and whether it is still there."""
+
+    def __init__(self) -> None:
+        self.teardown = asyncio.Event()
+        """Said that the run is over; ``keep``: but its nodes are to stay."""
+        self.keep = False
+        self.interrupted = asyncio.Event()
+        """Said that the run is to end early, or ``failure`` makes it."""
+        self.failure: StormproofError | None = None
+        self._task: asyncio.Task[None] | None = None
+
+    async def open(self) -> None:
+        """Start to listen."""
+        reader = asyncio.StreamReader()
+        loop = asyncio.get_running_loop()
+        await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)
+        self._task = asyncio.create_task(self._listen(reader), name="control")
+
+    async def _listen(self, reader: asyncio.StreamReader) -> None:
+        while line := await reader.readline():
+            if line.strip() == b"teardown":
+                self.teardown.set()
+            elif line.strip() == b"keep":
+                self.keep = True
+                self.teardown.set()
+            elif line.strip() == b"interrupt":
+                self.interrupted.set()
+        self.interrupted.set()
+
+    def fail(self, error: StormproofError) -> None:
+        """End the run early, because of this."""
+        self.failure = self.failure or error
+        self.interrupted.set()
+
+    async def unless_interrupted(self, work: Coroutine[Any, Any, None]) -> None:
+        """Do the work; cancel it and raise ``Interrupted`` when the parent says so first, or what the run failed by."""
+        task = asyncio.create_task(work)
+        stop = asyncio.create_task(self.interrupted.wait())
+        try:
+            await asyncio.wait({task, stop}, return_when=asyncio.FIRST_COMPLETED)
+            if not task.done():
+                task.cancel()
+                await asyncio.wait({task}, timeout=BREAK_OFF_SECONDS)
+                broken = task.exception() if task.done() and not task.cancelled() else None
+                raise self.failure or broken or Interrupted
+            await task
+        finally:
+            stop.cancel()
+
+
+Emit = Callable[[Mapping[str, Any]], None]
+_telling = threading.RLock()
+
+
+def tell_parent(event: Mapping[str, Any]) -> None:
+    """Tell the parent. A parent that is gone is noticed on the control, not here."""
+    with contextlib.suppress(BrokenPipeError), _telling:
+        sys.stdout.write(json.dumps(event) + "\n")
+        sys.stdout.flush()
+
+
+@dataclass(frozen=True)
+class Environment:
+    """What a test runner has from outside: where its events go, the clients' password, the time of day, the journal."""
+
+    emit: Emit
+    passcode: str
+    time_of_day: Callable[[], datetime]
+    make_journal: Callable[[Path, str], JournalWriter]
+    can_stand_still: bool = False
+    """Whether time goes on when the harness does not."""
+
+    @classmethod
+    def real(cls) -> Environment:
+        """Those of a child process."""
+        return cls(tell_parent, secrets.token_hex(16), lambda: datetime.now(UTC), JournalWriter, True)
+
+
+class TestRunner:
+    """One run of one test."""
+
+    __test__ = False  # not a pytest class
+
+    def __init__(self, run_dir: Path, control: ControlChannel, environment: Environment) -> None:
+        self.run_dir = run_dir
+        self._emit = environment.emit
+        self._can_stand_still = environment.can_stand_still
+        self.test = Test.from_json(read_run(run_dir)["test"])
+        self.control = control
+        self.workload = WORKLOADS.load(self.test.workload)()
+        self.workload.run_dir = run_dir
+        self.backend = BACKENDS.load(self.test.backend)()
+        self.system = SYSTEMS.load(self.test.system)
+        self.topology = topology_of(self.test)
+        self.cluster = cluster_of(self.test, self.backend, environment.passcode)
+        self.apart = None if self.backend.in_process else leave_connections(self.cluster)
+        families = supported_families(self.backend, self.test, self.topology, self.system)
+        self.faults, self.families = fault_generator(self.test, families), families
+        self.planned = count_faults(self.test, families)
+        self.clock = RunClock()
+        # Node logs tell the time of day: this is what ties them to the history.
+        update_run(run_dir, clock_zero=environment.time_of_day().isoformat(), faults_planned=self.planned)
+        self.journal = environment.make_journal(run_dir / JOURNAL, run_dir.name)
+        self.nemesis = NemesisClient(self.test, self.cluster, run_dir, self.clock, families, on_line=self._fault)
+        self.troubles = Troubles(lambda text: self._tell("warning", text=text))
+        self.interpreter = Interpreter(
+            self.test, self._client, self.nemesis, self.journal, clock=self.clock, on_progress=self._progress,
+            on_abandoned=self.troubles.abandoned, on_completion=self.troubles.ended,
+        )  # fmt: skip
+        self.loaded = False
+        """Whether the load has begun, and nobody sets the system right."""
+        self.phases: list[dict[str, Any]] = []
+        self.recovery: dict[str, Any] | None = None
+        self.repair_errors: list[str] = []
+        self._attached = False
+        """Whether clients were let into a system that ran before, so that something of this run may be there."""
+        self._over = False
+        """Whether it was ended as it was, by ``end_as_it_is``."""
+
+    async def run(self) -> None:
+        """Provision, record, seal, wait for the parent's check, tear down.
+
+        Raises:
+            StormproofError: the run broke; the history so far is sealed.
+            Interrupted: the parent ended it; likewise.
+        """
+        try:
+            try:
+                await self.control.unless_interrupted(self._record())
+            except BaseException as error:
+                if not self._over:
+                    await self._give_up(str(error) or "the harness ended before the test did")
+                if isinstance(error, StormproofError):
+                    self._tell("broken", message=str(error))
+                    await self.control.unless_interrupted(self._await_teardown())
+                    await self._keep()
+                raise
+            await self._collect_logs()
+            self._seal("recorded")
+            self._tell("sealed")
+            await self.control.unless_interrupted(self._await_teardown())
+            await self._keep()
+        finally:
+            self._tell("phase", name="teardown")
+            await self._leave()
+            await self.backend.release()
+            if self.apart is not None:
+                self.apart.close()
+
+    async def _await_teardown(self) -> None:
+        await self.control.teardown.wait()
+
+    async def _keep(self) -> None:
+        """Leave the nodes to a person, if the parent said so."""
+        if self.control.keep:
+            await KeptNodes(self.cluster, self.run_dir).serve(lambda: self._tell("kept"))
+
+    async def _record(self) -> None:
+        await self._phase("provision", self.backend.provision(self.test, self.topology, self.run_dir))
+        async with self._costs_watched():
+            await self._watched()
+
+    @contextlib.asynccontextmanager
+    async def _costs_watched(self) -> AsyncIterator[None]:
+        """Note meanwhile what the machines use, where that can be measured and is wanted."""
+        interval = interval_of(self.test)
+        if not interval or not self._can_stand_still or not isinstance(self.backend, Metered):
+            yield
+            return
+        costs = CostWatch(self.backend, self.clock, self.run_dir / COSTS, interval)
+        costs.start(self.topology.machines)
+        try:
+            yield
+        finally:
+            await costs.close()
+            if costs.troubles:
+                machine, reason = next(iter(costs.troubles.items()))
+                whose = f"what {machine} uses was not measured all the time" if machine else "no costs are noted"
+                self._tell("warning", text=f"{whose}: {reason}")
+
+    async def _watched(self) -> None:
+        await self._phase("start", self._start())
+        watches: list[asyncio.Task[None]] = []
+        if self._can_stand_still:  # in simulated time both would be steps of the run
+            leaders = watch_leaders(self.cluster, self.clock, self.run_dir / LEADERS)
+            watches = [
+                asyncio.create_task(watch_for_standstills(self.clock, self._stood_still), name="standstills"),
+                asyncio.create_task(leaders, name="leaders"),
+            ]
+        try:
+            await self._load_and_drain()
+        finally:
+            for watch in watches:
+                watch.cancel()
+        await self.nemesis.close()
+
+    async def _load_and_drain(self) -> None:
+        test, workload = self.test, self.workload
+        main = any_of(lasting(test, self.families, lift(workload.main(test))), self.faults)
+        update_run(self.run_dir, unnamed_takes=self._unnamed_takes())
+        if isinstance(self.backend, Disturbed):
+            self.backend.told_of_faults(self._disturbed)
+        self.loaded = True
+        if isinstance(self.backend, Holding):
+            update_run(self.run_dir, rest_before=self._holdings())
+        await self._phase("main", self._attended(self._interpret(main)))
+        if left_out := self.planned - self.nemesis.begun_before(self.planned):
+            why = "what is late must still last and be over with the load; a longer --time-limit helps"
+            self._tell("warning", text=f"{left_out} of {amount(self.planned, 'planned fault')} had no time: {why}")
+        await self._phase("heal", self._heal())
+        self.loaded = False
+        await self._phase("repair", self._repair())
+        self.loaded = True
+        await self._phase("settle", self._settle())
+        await self._phase("drain", self._interpret(workload.drain(test)))
+        await self.interpreter.close()
+        await self._phase("depth", self._interpret(workload.depth(test)))
+        await self.interpreter.close()
+        await self._rest()
+
+    def _unnamed_takes(self) -> dict[str, dict[str, int | None]]:
+        """How many messages a take of this run's clients may have had that named none."""
+        connection = self.cluster.queue_connection()
+        if connection is None:
+            return live(self.workload.prefetch(self.test.options))
+        return live(connection.prefetch if isinstance(connection, Prefetching) else None,
+                    isinstance(connection, AcknowledgingUnseen) and connection.acknowledges_unseen)  # fmt: skip
+
+    def _disturbed(self) -> tuple[bool, int]:
+        """Whether a fault is in force, or the system is being set right; and how many steps of that there were."""
+        disturbed, steps = self.nemesis.disturbed()
+        return disturbed or not self.loaded, steps
+
+    async def _rest(self) -> None:
+        """Note what the nodes hold when nobody has used them for some time, where that can be seen."""
+        if not isinstance(self.backend, Holding):
+            return
+        longest = max((float(self.test.options[name]) for name in self.system.drawing.timeouts), default=0.0)
+        await asyncio.sleep(max(2 * longest, self.cluster.linger))
+        counts = self.backend if isinstance(self.backend, CountsFrames) else None
+        begun = (counts.sent(), counts.written(), counts.dialled()) if counts is not None else None
+        await asyncio.sleep(REST)
+        outside = await self._outside()
+        found: dict[str, Any] = {"rest": {node: held for node, held in self._holdings().items() if node not in outside}}
+        if counts is not None and begun is not None:
+            sent, written, dialled = begun
+            machines, now = self.topology.machines, counts.written()
+            inside = [machine for machine in machines if machine not in outside]
+            found["work"] = work_done(counts.sent(), machines, self.clock() / SECOND)
+            found["work"]["rest"] = {
+                "machines": work_done(since(counts.sent(), sent), machines, REST)["machines"], "seconds": REST,
+                "dialled": dialled_between(counts.dialled(), dialled, inside),
+                "writes": {machine: now[machine] - written.get(machine, 0) for machine in inside if machine in now}}
+        update_run(self.run_dir, **found)
+
+    async def _outside(self) -> set[str]:
+        """Nodes that are not of the group, where somebody knows who is: one whose addition was broken off keeps what it
+        had until it is added again."""
+        if not self.cluster.spares() and Membership.name not in self.test.nemesis:
+            return set()
+        members = {*(await self.cluster.members())}
+        return {node for server in self.cluster.servers if members & {*server} for node in server} - members
+
+    def _holdings(self) -> dict[str, dict[str, int]]:
+        assert isinstance(self.backend, Holding)
+        return {node: dict(self.backend.holdings(node)) for node in self.topology.machines}
+
+    async def _phase(self, name: str, work: Coroutine[Any, Any, None]) -> None:
+        start = self.clock()
+        self._tell("phase", name=name, time=start)
+        try:
+            await work
+        finally:
+            self.phases.append({"name": name, "start": start, "end": self.clock()})
+
+    async def _start(self) -> None:
+        if self.cluster.attached:
+            await self._attach()
+            return
+        await self._of_the_system("installing it", self.cluster.install())
+        await self._of_the_system("starting it", self.cluster.start())
+        limit = HEALTHY_TIMEOUT * timeout_scale(self.backend)
+        if not await self._comes_up(limit):
+            raise StormproofError(
+                f"the cluster did not come up (it is given {limit:g} s): "
+                f"{await self.cluster.describe()}; see {self.run_dir / LOGS}"
+            )
+        if isinstance(self.backend, ClockBackend):
+            await self.backend.check_clocks()
+        await self._of_the_system("preparing it", self.cluster.prepare(), limit)
+
+    async def _attach(self) -> None:
+        """See that a system that runs already is there, and lets clients in."""
+        statuses = await self.cluster.statuses()
+        if not all(status.reachable for status in statuses):
+            raise StormproofError(f"can't attach: {self._unsaid(await self.cluster.describe())}; "
+                                  "nothing was done there")
+        if not await self.cluster.await_healthy(ATTACHED_TIMEOUT):
+            raise StormproofError("can't attach, since it is not as it should be: "
+                                  f"{self._unsaid(await self.cluster.describe())}; nothing was done there")
+        self._attached = True
+        await self._of_the_system("preparing it", self.cluster.prepare(), HEALTHY_TIMEOUT)
+
+    async def _leave(self) -> None:
+        """Delete what this run has made on a system that goes on; nothing here may hide how the run ended."""
+        if not self._attached:
+            return
+        try:
+            left = await left_after(LEAVE_TIMEOUT, self.cluster.leave())
+        except Exception as error:
+            left = f"left there: {', '.join(sorted(self.cluster.own_names))} ({error or type(error).__name__})"
+        if left:
+            self._tell("warning", text=self._unsaid(left))
+        with contextlib.suppress(StormproofError):
+            update_run(self.run_dir, left=self._unsaid(left))
+
+    def _unsaid(self, text: str) -> str:
+        """A text without the password, which libraries may put into what they say."""
+        secret = self.cluster.credentials.passcode
+        return text.replace(secret, "***") if secret else text
+
+    async def _of_the_system(self, what: str, work: Awaitable[T], limit: float | None = None) -> T:
+        """Have the system do something, in ``limit`` seconds if that is given.
+
+        A mistake in a hook of a plug-in ends the run with a line that says where.
+        """
+        try:
+            if not self.backend.in_process:
+                return await left_after(limit, work)
+            async with within(limit):  # our own, in the one loop
+                return await work
+        except StormproofError:
+            raise
+        except TimeoutError as error:
+            given = f" (it is given {limit:g} s)" if limit is not None else ""
+            raise StormproofError(f"{self.test.system}: {what} took too long{given}") from error
+        except errors_of_others() as error:
+            logger.exception("%s: %s failed", self.test.system, what)
+            raise StormproofError(f"{self.test.system}: {what} failed: {reason(error)} ({place_of(error)})") from error
+
+    async def _comes_up(self, limit: float) -> bool:
+        """Whether the cluster becomes healthy; a broker that ended won't, so there is nothing to wait for then."""
+        healthy = asyncio.create_task(self.cluster.await_healthy(limit))
+        try:
+            while not healthy.done():
+                await asyncio.wait({healthy}, timeout=DEAD_POLL)
+                watched = [(machine, program) for machine in self.topology.machines
+                           for program in self.cluster.programs(machine)
+                           if not self.cluster.restarted(machine, program)]  # fmt: skip
+                states = await asyncio.gather(*(self.backend.process(*place) for place in watched))
+                if any(state.state == DEAD for state in states):
+                    return False
+            return bool(healthy.result())
+        finally:
+            healthy.cancel()
+
+    async def _interpret(self, generator: Any) -> None:
+        if not await self.interpreter.run(generator):
+            raise Interrupted
+
+    async def _attended(self, work: Coroutine[Any, Any, None]) -> None:
+        """Do the work while an operator is on call."""
+        on_call = asyncio.create_task(self._of_the_system("attending to it", self.cluster.attend(self._repaired)))
+        try:
+            await work
+        finally:
+            on_call.cancel()
+            try:
+                await on_call
+            except asyncio.CancelledError:
+                pass
+            except StormproofError as error:
+                self._repair_failed(str(error))
+
+    async def _heal(self) -> None:
+        """Undo all faults, and wait for health."""
+        await self.nemesis.heal_all()
+        self.recovery = await self._health()
+        if not self.recovery["healthy"]:
+            self._tell("warning", text=f"not healthy within {self.recovery['bound']:g} s of the last heal: "
+                                       f"{self.recovery['state']}")  # fmt: skip
+
+    async def _health(self) -> dict[str, Any]:
+        """Wait until the cluster is healthy, for as long as it is given; whether it is, else what its nodes say."""
+        bound, start = float(self.test.options[SETTLE_TIMEOUT.name]) * timeout_scale(self.backend), self.clock()
+        healthy, unsure, state = False, True, ""
+        try:  # a mistake in a hook of a plug-in must not cost the run its verdict
+            healthy = await self.cluster.await_healthy(bound)
+            unsure = bool(self.cluster.unsure)
+            state = "" if healthy else self._unsaid(await self.cluster.describe())
+        except Exception as error:
+            logger.exception("%s: looking at it failed", self.test.system)
+            state = f"looking at it failed: {type(error).__name__}: {error}"
+        return {"healthy": healthy, "seconds": (self.clock() - start) / SECOND, "bound": bound, "state": state,
+                **({"unsure": True} if unsure else {})}  # fmt: skip
+
+    async def _repair(self) -> None:
+        """Do what an operator would, by the system's own manual, and see whether the cluster is healthy then."""
+        assert self.recovery is not None
+        start, done = self.clock(), ""
+        if self.cluster.helped_since is not None:  # it became healthy because of that
+            start -= round((asyncio.get_running_loop().time() - self.cluster.helped_since) * SECOND)
+        limit = float(self.test.options[SETTLE_TIMEOUT.name]) * timeout_scale(self.backend)
+        try:
+            done = await self._of_the_system("repairing it", self.cluster.repair(), limit)
+        except StormproofError as error:
+            self._repair_failed(str(error))
+        if done:
+            self._repaired(done, start)
+        if self.repair_errors:
+            self.recovery["repair_errors"] = self.repair_errors
+        if not self.recovery["healthy"] or self.repair_errors or (done and not self.backend.in_process):
+            self.recovery["after_repair"] = after = await self._health()
+            if not after["healthy"]:
+                self._tell("warning", text=f"not healthy within {after['bound']:g} s of the repair: {after['state']}")
+
+    def _repair_failed(self, error: str) -> None:
+        """Note that an operator's work went wrong; the run goes on without it."""
+        self.repair_errors.append(self._unsaid(error))
+        self._tell("warning", text=f"the repair failed: {self.repair_errors[-1]}")
+
+    def _repaired(self, done: str, start: int | None = None) -> None:
+        """Note what an operator did, from ``start`` on, and tell."""
+        now = self.clock()
+        self.nemesis.repaired(Repair(done, now if start is None else start, now))
+        self._tell("fault", time=now, text=f"repair: {done}")
+
+    async def _settle(self) -> None:
+        """Let the connections that clients gave up expire, and clients make safe what was confirmed to them."""
+        await asyncio.sleep(self.cluster.linger + 1)
+        bound = float(self.test.options[SETTLE_TIMEOUT.name])
+        if not await self.interpreter.flush(bound):
+            self._tell("warning", text=f"some clients could not settle what was confirmed to them within {bound:g} s")
+
+    async def _give_up(self, reason: str) -> None:
+        """Heal and keep what there is; nothing here may hide the reason for giving up."""
+        try:
+            update_run(self.run_dir, failure=reason)
+        except StormproofError as error:
+            logger.warning("the reason is not noted: %s", error)
+        for step in (self.nemesis.heal_all(), self.interpreter.close(), self.nemesis.close()):
+            try:
+                await step
+            except (StormproofError, OSError, TimeoutError) as error:
+                self._tell("warning", text=f"while giving up: {error}")
+        await self._collect_logs()
+        try:
+            self._seal("broken")
+        except StormproofError as error:
+            # On a full disk, say; the parent tries again, and after it `stormproof recover`.
+            logger.warning("not sealed: %s", error)
+
+    def end_as_it_is(self, reason: str) -> None:
+        """Keep what there is of a run in which nothing can be done any more: its world stands still."""
+        self._over = True
+        update_run(self.run_dir, failure=reason)
+        at_once(self._collect_logs())
+        self._seal("broken")
+
+    def _seal(self, status: str) -> None:
+        self.journal.close()
+        sealed = seal(self.run_dir)
+        digests = {"history_sha256": sealed.sha256, "history_file_sha256": sealed.file_sha256,
+                   "ledger_sha256": ledger_sha256(self.run_dir / LEDGER)}  # fmt: skip
+        coverage = read_coverage(self.system, self.run_dir)
+        info, found = read_run(self.run_dir), dict[str, Any]()
+        if KEEPS_ROLES in (info.get("bounds") or {}):
+            found["role_changes"] = read_role_changes(self.system, self.run_dir, info.get("clock_zero"))
+        if (costs := costs_summary(self.run_dir, {**info, "phases": self.phases})) is not None:
+            found["costs"] = costs
+        found |= {"status": status, "phases": self.phases, "recovery": self.recovery, "coverage": coverage,
+                  "surface": self._used(), **self.troubles.found(), **digests}  # fmt: skip
+        update_run(self.run_dir, **found)
+        drop_journal(self.run_dir)
+
+    def _used(self) -> dict[str, int]:
+        """What clients have used: items that they counted themselves, and operations by function."""
+        done = {f"f:{name}": count for name, count in self.interpreter.done.items()}
+        return dict(sorted({**self.workload.used(), **done}.items()))
+
+    def _client(self, thread: int, process: int, host: str) -> Client:
+        return self.workload.client(self.cluster, thread, host)
+
+    async def _collect_logs(self) -> None:
+        try:
+            await self.cluster.collect_logs(self.run_dir / LOGS)
+        except (StormproofError, OSError) as error:
+            self._tell("warning", text=f"the nodes' logs could not be fetched: {error}")
+
+    def _progress(self, progress: Progress) -> None:
+        self._tell("progress", **progress.__dict__)
+
+    def _fault(self, line: LedgerLine) -> None:
+        """Show a fault's step to whoever watches."""
+        done = {"inject": "injected", "heal": "healed"}[line.phase]
+        whom = f" {', '.join(line.targets)}" if line.targets else ""
+        trouble = f": {line.error}" if line.error else ""
+        self._tell("fault", time=line.time, text=f"{line.fault} {line.kind}{whom} {done}{trouble}")
+
+    def _stood_still(self, standstill: Standstill) -> None:
+        """Note it where the checks look, and tell."""
+        text = f"the harness itself stood still for {standstill.seconds:.1f} s"
+        try:
+            self.nemesis.stood_still(standstill)
+        except StormproofError as error:
+            logger.warning("%s, which is not noted: %s", text, error)
+        self._tell("warning", text=text)
+
+    def _tell(self, event: str, **fields: Any) -> None:
+        self._emit({"event": event, **fields})
+
+
+def at_once(work: Coroutine[Any, Any, None]) -> None:
+    """Do work that waits for nothing, without a loop that turns; what waits all the same is left where it is."""
+    try:
+        work.send(None)
+    except StopIteration:
+        return
+    work.close()
+    logger.warning("%s had to wait", work)
+
+
+async def main(watch: Watch, run_dir: Path, plugged: Path | None) -> int:
+    """Run the test; the exit status is 0 for a run that came to its end, 3 for one that broke."""
+    control = ControlChannel()
+    watch.blocked = control.fail
+    await control.open()
+    try:
+        if plugged is not None:
+            plugins.load_from(plugged)
+        await TestRunner(run_dir, control, Environment.real()).run()
+    except Interrupted:
+        return EXIT_ERROR
+    except StormproofError as error:
+        tell_parent({"event": "error", "message": str(error)})
+        return EXIT_ERROR
+    return 0
+
+
+def tell_error(why: str) -> None:
+    """Tell the parent why this process ends."""
+    tell_parent({"event": "error", "message": why})
+
+
+if __name__ == "__main__":
+    run_child(main, tell_error)

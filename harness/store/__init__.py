@@ -1,0 +1,1 @@
+"""A store of runs: histories imported and exported, copies, rechecks, queries, data frames, retention."""

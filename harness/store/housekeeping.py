@@ -1,0 +1,59 @@
+"""``stormproof gc``: a store's rules carried out."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from harness.run.progress import console
+from reports.index_page import write_index
+from stormproof.errors import StormproofError, UsageError
+from stormproof.keeping import Kept, Rules, plan, remove_rests, remove_run, survey
+from stormproof.packing import remove_unfinished
+from stormproof.store import Store
+
+
+@dataclass(frozen=True)
+class Collected:
+    """What was removed (or would be); what would have been, if it did not have to stay; what could not be removed, and
+    why; how much is left."""
+
+    going: Sequence[Kept]
+    staying: Sequence[Kept]
+    failed: Sequence[str]
+    left: int
+    left_size: int
+
+
+def collect(store_dir: Path, rules: Rules, dry_run: bool) -> Collected:
+    """Remove what the rules let go.
+
+    Raises:
+        UsageError: there is no such store.
+    """
+    store = Store(store_dir)
+    if not store_dir.is_dir():
+        raise UsageError(f"there is no store {store_dir}; name it with --store")
+    if not dry_run:
+        remove_rests(store)
+        remove_unfinished(store)
+    runs = list(survey(store))
+    going, failed = plan(runs, rules), []
+    allowed = {run.run_dir for run in plan([Kept(each.run_dir, each.age, each.size, each.passed) for each in runs],
+                                           rules)}  # fmt: skip
+    staying = [run for run in runs if run.why and run.run_dir in allowed]
+    gone = []
+    if dry_run:
+        gone = going
+    else:
+        with console(errors=True).status(f"removing {len(going)} runs"):
+            for run in going:
+                try:
+                    remove_run(run.run_dir)
+                    gone.append(run)
+                except StormproofError as error:
+                    failed.append(str(error))
+        write_index(store_dir)
+    return Collected(gone, staying, failed, len(runs) - len(gone),
+                     sum(run.size for run in runs) - sum(run.size for run in gone))  # fmt: skip

@@ -1,0 +1,277 @@
+"""``stormproof check``: stored runs checked again, one or all, by the same Spark job, or by the code that it runs."""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.markup import escape
+from rich.status import Status
+from rich.table import Table
+
+from checkers.judged import judged_already
+from checkers.lake.table import refresh
+from checkers.spark.head_start import FewRuns
+from checkers.spark.job import SummaryRow, VerdictRow, check_runs, row_of_verdict, summarize
+from checkers.spark.object_job import ObjectVerdict
+from checkers.spark.session import LOCAL_MASTER, SparkWarmup
+from harness.analysis.coverage import note_log_events
+from harness.cli.outcomes import BROKEN, Outcomes, outcome_of_run
+from harness.cli.output import print_json
+from harness.run import plugins
+from harness.run.progress import console
+from harness.run.recovery import EMPTY, why_unsealed
+from reports.index_page import write_index
+from reports.run_page import write_report
+from stormproof.contracts.check import INVALID, worst
+from stormproof.errors import EXIT_ERROR, EXIT_OF, HistoryError, StormproofError, UsageError
+from stormproof.run_folder import HISTORY, REPORT, is_alive, read_run
+from stormproof.store import Store
+from stormproof.text import escaped
+
+_SHOWN, _REFUSED = 50, 10
+
+
+def check_stored(store_dir: Path, names: Sequence[str], *, master: str | None, as_json: bool,
+                 outcomes: Outcomes | None = None, again: bool = False) -> int:
+    """Check the named runs, or all that are not under way; returns the exit status of the worst verdict.
+
+    A run that was judged by the same checks over the same records is not judged again, unless ``again`` is set. Spark
+    is started where it is worth its start: not where no other run is left, nor, without a ``master``, where only so
+    many are as are judged here meanwhile.
+
+    A run that can't be judged (it is damaged, or of plug-ins that are not in use here) is told on standard error, and
+    the others go on; the status is 3 then, unless one of them is invalid.
+
+    A run that ended before its first operation holds nothing to judge: it is told, and changes no status.
+
+    Raises:
+        UsageError: a run does not exist or is under way, or there is none at all.
+    """
+    runs, unsealed, empty = _chosen(Store(store_dir), names)
+    runs, others = _of_our_plugins(runs, strict=bool(names))
+    for line in [*unsealed, *empty, *others]:
+        print(f"not checked: {escaped(line)}", file=sys.stderr)
+    to = console(as_json)
+    refused: list[str] = []
+    rows, summary, fresh = _judge(store_dir, runs, master=master, again=again, to=to, whole=not names, refused=refused)
+    try:
+        _write_pages(runs, reports=bool(names))
+    except StormproofError as error:
+        if not refused:
+            raise
+        refused.append(str(error))  # verdicts are told all the same
+    if outcomes is not None:
+        for row in rows:
+            outcomes.add(outcome_of_run(row.run_dir, BROKEN if row.damage is not None else row.verdict, row.sentence))
+    damaged = [row for row in rows if row.damage is not None]
+    for row in damaged:
+        print(f"not judged: {escaped(row.damage)}", file=sys.stderr)
+    tell_refused(refused)
+    verdict = worst(row.verdict for row in rows)
+    if as_json:
+        found = [_json(row) for row in rows]
+        print_json(found[0] if len(names) == 1 else {"verdict": verdict, "runs": found})
+    else:
+        show(to, rows, summary)
+        tell_taken(to, len(rows) - fresh, len(rows))
+    return EXIT_ERROR if (unsealed or others or damaged or refused) and verdict != INVALID else EXIT_OF[verdict]
+
+
+def tell_refused(refused: Sequence[str]) -> None:
+    """Say what could not be stored, and why, on standard error; the verdicts themselves are told all the same."""
+    for line in refused[:_REFUSED]:
+        print(f"not stored: {escaped(line)}", file=sys.stderr)
+    if len(refused) > _REFUSED:
+        print(f"not stored: {len(refused) - _REFUSED} more", file=sys.stderr)
+
+
+def _judge(store_dir: Path, runs: Sequence[Path], *, master: str | None, again: bool, to: Console, whole: bool,
+           refused: list[str] | None = None) -> tuple[list[VerdictRow], list[SummaryRow], int]:
+    """The verdicts in the order of the runs, the summary of a ``whole`` store, and how many runs were judged now.
+    ``refused`` takes in what could not be stored, and why; without it that is an error.
+
+    Raises:
+        StormproofError: Spark or the store fails.
+    """
+    known: dict[Path, VerdictRow] = {}
+    left: list[Path] = []
+    warm: SparkWarmup | None = None
+    takes_over = not again and plugins.preparation() is None
+    with to.status(f"looking at {len(runs)} runs") as status:
+        try:
+            few = FewRuns() if master is None and plugins.preparation() is None else None
+            for run in runs:
+                verdict = judged_already(run) if takes_over else None
+                if verdict is not None:
+                    known[run] = row_of_verdict(run, verdict)
+                    continue
+                left.append(run)
+                few = few if few is not None and few.take(run) else None
+                # It starts while the others are looked at.
+                warm = warm or SparkWarmup(master or LOCAL_MASTER, later=few is not None)
+                if few is None:
+                    warm.begin()
+            if warm is not None:
+                status.update(f"checking {len(left)} runs")
+                known |= dict(zip(left, _judged_now(warm, left, few is not None, status, refused), strict=True))
+            try:
+                for store in {run.resolve().parent for run in runs}:
+                    refresh(store)
+                # A query over a small table: on this machine DuckDB has answered it before Spark has planned it.
+                summary = summarize(None, store_dir) if whole else []
+            except StormproofError as error:
+                if not refused:
+                    raise
+                refused.append(str(error))  # what could not be stored is not in the lake, either
+                summary = []
+        finally:
+            if warm is not None:
+                warm.abandon()
+    return [known[run] for run in runs], summary, len(left)
+
+
+def _judged_now(warm: SparkWarmup, runs: Sequence[Path], few: bool, status: Status,
+                refused: list[str] | None) -> list[VerdictRow]:  # fmt: skip
+    """The verdicts on runs: by forks of this machine alone where they are ``few``, else, and where forks leave some, by
+    Spark."""
+    prepare, spark = plugins.preparation(), None
+
+    def told(done: int, total: int) -> None:
+        status.update(f"checked {done} of {total} runs")
+
+    if few:
+        ahead = warm.judge_without(runs, told)
+        if ahead.num_rows < len({run.resolve() for run in runs}):
+            spark = warm.context()
+    else:
+        start = warm.judge_ahead(runs) if prepare is None else None
+        try:
+            spark = warm.context()
+        finally:
+            ahead = start.stop() if start is not None else None
+    return check_runs(spark, runs, told, prepare=prepare, refused=refused, ahead=ahead)
+
+
+def check_again(store_dir: Path, name: str) -> VerdictRow:
+    """Check one stored run again and write its report.
+
+    Raises:
+        UsageError: there is no such run, or it is under way.
+        HistoryError: it is damaged, or was made with a plug-in that is not in use here.
+    """
+    runs, _ = _of_our_plugins(_chosen(Store(store_dir), [name])[0], strict=True)
+    rows, _, _ = _judge(store_dir, runs, master=None, again=True, to=console(True), whole=False)
+    _write_pages(runs, reports=True)
+    if rows[0].damage is not None:
+        raise HistoryError(rows[0].damage)
+    return rows[0]
+
+
+def _write_pages(runs: Sequence[Path], *, reports: bool) -> None:
+    if reports:
+        for run in runs:
+            note_log_events(run)
+            write_report(run)
+    for store in dict.fromkeys(run.parent for run in runs):  # a run named by its path may be of another store
+        write_index(store)
+
+
+def _of_our_plugins(runs: Sequence[Path], *, strict: bool) -> tuple[list[Path], list[str]]:
+    """The runs whose plug-ins, if they were made with any, are in use here; and why others can't be checked.
+
+    One whose description can't be read is among the first: the check says what is wrong with it.
+
+    Raises:
+        HistoryError: one can't, and ``strict`` says that all are to be checked.
+    """
+    ours, others = [], []
+    for run in runs:
+        try:
+            info = read_run(run)
+        except HistoryError:
+            ours.append(run)
+            continue
+        try:
+            plugins.demand_same(info, run.name, run)
+        except HistoryError as error:
+            if strict:
+                raise
+            others.append(str(error))
+        else:
+            ours.append(run)
+    return ours, others
+
+
+def _chosen(store: Store, names: Sequence[str]) -> tuple[list[Path], list[str], list[str]]:
+    """The runs that have a history; what to say of those that should have one, and of those that ended before there
+    was anything to write."""
+    if names:
+        runs = [store.resolve(name) for name in names]
+        for run in runs:
+            if is_alive(run):
+                raise UsageError(f"run {run.name} is still under way; check it when it has ended")
+            if (reason := why_unsealed(run)) is not None:
+                raise UsageError(f"run {run.name} can't be checked: {reason}")
+        return runs, [], []
+    runs, lost, empty = [], list[str](), list[str]()
+    for run in store.runs():
+        if (run / HISTORY).exists():
+            runs.append(run)
+        elif (reason := _without_history(run)) is not None:
+            (empty if reason.endswith(EMPTY) else lost).append(reason)
+    if not runs:
+        for line in [*lost, *empty]:
+            print(f"not checked: {escaped(line)}", file=sys.stderr)
+        raise UsageError(f"the store {store.path} holds no recorded runs; `stormproof test` makes one")
+    return runs, lost, empty
+
+
+def _without_history(run: Path) -> str | None:
+    """What is wrong with a run that has no history; None for one that is under way."""
+    try:
+        reason = why_unsealed(run)
+    except HistoryError as error:
+        return None if is_alive(run) else str(error)
+    return None if reason is None else f"{run}: {reason}"
+
+
+def tell_taken(to: Console, taken: int, total: int) -> None:
+    """Say how many runs were not judged again, if any."""
+    if taken:
+        to.print(f"{taken} of {total} were judged before, by the same checks over the same records (--again judges "
+                 "them again)", soft_wrap=True)
+
+
+def _json(row: VerdictRow) -> dict[str, Any]:
+    report = row.run_dir / REPORT
+    return {
+        "verdict": row.verdict,
+        "run": row.run,
+        "anomalies": dict(row.anomalies),
+        "sentence": row.sentence,
+        "report": str(report) if report.exists() else None,
+        **({"damage": row.damage} if row.damage is not None else {}),
+    }
+
+
+def show(to: Console, rows: Sequence[VerdictRow | ObjectVerdict], summary: Sequence[SummaryRow]) -> None:
+    """Print verdicts, and how each check came out."""
+    for row in rows[:_SHOWN]:
+        to.print(f"{row.verdict:8} {escaped(row.run)}  {escaped(row.sentence)}", soft_wrap=True, markup=False)
+    if len(rows) > _SHOWN:
+        to.print(f"... and {len(rows) - _SHOWN} more")
+    counts = Counter(row.verdict for row in rows)
+    if len(rows) > 1:
+        to.print(", ".join(f"{counts[verdict]} {verdict}" for verdict in ("valid", "unknown", "invalid")))
+    if summary:
+        table = Table("system", "nemesis", "check", "runs", "valid", "unknown", "invalid", "anomalies", box=None)
+        for line in summary:
+            counted = (line.runs, line.valid, line.unknown, line.invalid, line.found)
+            table.add_row(*(escape(escaped(each)) for each in (line.system, line.nemesis or "none", line.check_name)),
+                          *map(str, counted))
+        to.print(table)

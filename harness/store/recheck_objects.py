@@ -1,0 +1,143 @@
+"""``stormproof check --store s3://...``: the runs of an object store checked, their verdicts stored beside them."""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from checkers.lake.object_store import Item, ObjectStore
+from checkers.lake.table import append, refresh
+from checkers.spark.job import summarize
+from checkers.spark.object_job import ObjectVerdict, check_objects, description
+from checkers.spark.session import LOCAL_MASTER, SparkWarmup
+from harness.cli.outcomes import BROKEN, Outcomes, outcome_of_run
+from harness.cli.output import print_json
+from harness.run import plugins
+from harness.run.progress import console
+from harness.store.recheck import show, tell_refused, tell_taken
+from stormproof.contracts.check import INVALID, worst
+from stormproof.errors import EXIT_ERROR, EXIT_OF, HistoryError, StormproofError, UsageError
+from stormproof.run_folder import HISTORY, RUN_FILE, upgraded, write_json
+from stormproof.text import escaped
+
+_AT_ONCE = 16
+
+
+def check_in_objects(store: ObjectStore, names: Sequence[str], *, master: str | None, as_json: bool,
+                     outcomes: Outcomes | None = None, again: bool = False) -> int:
+    """Check the named runs of an object store, or all; return the exit status of ``recheck.check_stored``.
+
+    Verdicts, their pages and the lake are stored there; reports and the index are made where runs are in a folder.
+
+    Raises:
+        UsageError: a run does not exist, or there is none at all. StormproofError: the service, or Spark, fails.
+    """
+    to = console(as_json)
+    refused: list[str] = []
+    with to.status(f"looking at {store}") as status:
+        runs, lost = chosen(store, names)
+        infos = _descriptions(store, list(runs))
+        others = _of_other_plugins(infos)
+        for run in others:
+            del runs[run]
+        for line in [*lost, *others.values()]:
+            print(f"not checked: {escaped(line)}", file=sys.stderr)
+        warm = SparkWarmup(master or LOCAL_MASTER)
+        try:
+            status.update(f"checking {len(runs)} runs")
+            rows = check_objects(warm.context(), store, runs,
+                                 lambda done, total: status.update(f"checked {done} of {total} runs"),
+                                 prepare=plugins.preparation(), again=again)  # fmt: skip
+            refused += [row.trouble for row in rows if row.trouble is not None]
+            try:
+                append(store, [row.row for row in rows if not row.taken and row.trouble is None])
+                refresh(store)
+                summary = [] if names else summarize(None, store)
+            except StormproofError as error:
+                refused.append(str(error))
+                summary = []
+        finally:
+            warm.abandon()
+    for row in rows:
+        if outcomes is not None:
+            _note(outcomes, store, row, infos[row.run])
+        if row.damage is not None:
+            print(f"not judged: {escaped(row.damage)}", file=sys.stderr)
+    tell_refused(refused)
+    verdict = worst(row.verdict for row in rows)
+    if as_json:
+        found = [_json(row) for row in rows]
+        print_json(found[0] if len(names) == 1 else {"verdict": verdict, "runs": found})
+    else:
+        show(to, rows, summary)
+        tell_taken(to, sum(row.taken for row in rows), len(rows))
+    troubled = lost or others or refused or any(row.damage is not None for row in rows)
+    return EXIT_ERROR if troubled and verdict != INVALID else EXIT_OF[verdict]
+
+
+def chosen(store: ObjectStore, names: Sequence[str]) -> tuple[dict[str, dict[str, Item]], list[str]]:
+    """The runs that have a history, those that are named or all, with their files; and what to say of others.
+
+    Raises:
+        UsageError: there is no such run, or none at all. StormproofError: the service refuses.
+    """
+    found = store.runs()
+    if not found:
+        store.demand_bucket()
+    if names:
+        wanted = {run: found[run] for run in (_resolved(store, list(found), name) for name in names)}
+        for run, files in wanted.items():
+            if HISTORY not in files:
+                raise UsageError(f"run {run} has no sealed history in {store}")
+        return wanted, []
+    lost = [f"{store}/{run}: there is no {HISTORY}" for run, files in found.items() if HISTORY not in files]
+    runs = {run: files for run, files in found.items() if HISTORY in files}
+    if not runs:
+        raise UsageError(f"{store} holds no recorded runs; `stormproof push --to {store}` copies some there")
+    return runs, lost
+
+
+def _resolved(store: ObjectStore, runs: Sequence[str], name: str) -> str:
+    found = runs[-1:] if name == "latest" else [run for run in runs if name and run.startswith(name)]
+    if len(found) != 1:
+        told = f"the beginning of {len(found)} runs; give more of the id" if found else "no run"
+        raise UsageError(f"{name!r} is {told} in {store}")
+    return found[0]
+
+
+def _descriptions(store: ObjectStore, runs: Sequence[str]) -> dict[str, Mapping[str, Any] | None]:
+    with ThreadPoolExecutor(_AT_ONCE) as pool:
+        return dict(zip(runs, pool.map(lambda run: description(store, run), runs), strict=True))
+
+
+def _of_other_plugins(infos: Mapping[str, Mapping[str, Any] | None]) -> dict[str, str]:
+    """What to say of each run that was made with plug-ins that are not in use here."""
+    found = {}
+    for run, info in infos.items():
+        try:
+            plugins.demand_same(upgraded(info or {}), run)
+        except HistoryError as error:
+            found[run] = str(error)
+        except (TypeError, AttributeError):
+            continue  # its description is damaged: the check says so
+    return found
+
+
+def _note(outcomes: Outcomes, store: ObjectStore, row: ObjectVerdict, info: Mapping[str, Any] | None) -> None:
+    """Note what a run came to, by its description, which is read as that of a run in a folder."""
+    with tempfile.TemporaryDirectory(prefix="stormproof-") as scratch:
+        run_dir = Path(scratch) / row.run
+        run_dir.mkdir()
+        write_json(run_dir / RUN_FILE, info or {})
+        found = outcome_of_run(run_dir, BROKEN if row.damage is not None else row.verdict, row.sentence)
+    outcomes.add(replace(found, told={"run": f"{store}/{row.run}"}))
+
+
+def _json(row: ObjectVerdict) -> dict[str, Any]:
+    return {"verdict": row.verdict, "run": row.run, "anomalies": dict(row.anomalies), "sentence": row.sentence,
+            "report": None, **({"damage": row.damage} if row.damage is not None else {})}  # fmt: skip

@@ -1,0 +1,1 @@
+"""Benchmarks: ``python -m harness.tools.bench`` makes docs/benchmarks.md."""

@@ -1,0 +1,1 @@
+"""Benchmarks of the reference broker; ``python -m harness.tools.bench`` runs them."""

@@ -1,0 +1,142 @@
+"""Events a second through design icestorm, by kind of publisher and by the subscriber's quality of service.
+
+``python -m harness.tools.bench.reference.events BACKEND`` is the child that holds the nodes; it prints one JSON object.
+``event_rates`` starts it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+
+from harness.backends.catalog import BACKENDS
+from harness.run.settings import make_test
+from harness.tools.bench.reference.cluster import IN_FLIGHT
+from harness.tools.bench.reference.nodes import running
+from nodes.reference.designs.icestorm.topics import ORDERED, UNORDERED
+from nodes.systems.reference.cluster import ReferenceCluster
+from stormproof.errors import StormproofError
+from stormproof.operation import INVOKE, OK, Op
+from workloads.event_names import KINDS, topic_name
+from workloads.reference.events_client import Listener, Publisher
+
+REPLICAS = 3
+SECONDS = 3.0
+_TIME_LIMIT = 180
+
+
+@dataclass(frozen=True)
+class Case:
+    """So many publishers of a kind, each of which waits for its receipts, and one subscriber."""
+
+    kind: str
+    publishers: int
+    reliability: str
+
+    def label(self) -> str:
+        """For a person."""
+        many = "s" if self.publishers > 1 else ""
+        return f"{self.publishers} {self.kind} publisher{many}, {self.reliability} subscriber"
+
+
+@dataclass(frozen=True)
+class Rates:
+    """Events a second: those whose receipt came, and those that came to the subscriber."""
+
+    confirmed: float
+    delivered: float
+
+
+CASES = tuple(
+    Case(kind, publishers, reliability)
+    for publishers, reliability in ((1, ORDERED), (IN_FLIGHT, ORDERED), (IN_FLIGHT, UNORDERED))
+    for kind in KINDS
+)
+
+
+def event_rates(backend: str) -> Iterator[tuple[Case, Rates]]:
+    """Each case with its rates, measured in a child process.
+
+    Raises:
+        StormproofError: the child failed.
+    """
+    prefix = BACKENDS.load(backend).launch_prefix()
+    child = subprocess.run(
+        [*prefix, sys.executable, "-m", "harness.tools.bench.reference.events", backend],
+        capture_output=True, text=True, timeout=_TIME_LIMIT, check=False,
+    )  # fmt: skip
+    if child.returncode:
+        raise StormproofError(f"measuring events on {backend} failed: {child.stderr.strip()[-500:]}")
+    for case, rates in zip(CASES, json.loads(child.stdout.splitlines()[-1]), strict=True):
+        yield case, Rates(**rates)
+
+
+async def measure(cluster: ReferenceCluster, number: int, case: Case, seconds: float = SECONDS) -> Rates:
+    """The rates of one case, on a topic of its own (``number``) of a cluster that is up.
+
+    Raises:
+        StormproofError: the subscription or a publisher's first event failed, or more came than was published.
+    """
+    hosts = cluster.test.client_hosts
+    listener = Listener(cluster, hosts[0], number, number)
+    listener.options = {**listener.options, "reliability": case.reliability}
+    publishers = [Publisher(cluster, hosts[n % len(hosts)], n, case.kind) for n in range(case.publishers)]
+    taking: asyncio.Task[None] | None = None
+    published, confirmed, delivered = 0, 0, 0
+    loop = asyncio.get_running_loop()
+
+    async def publish(publisher: Publisher, producer: int, sequence: int) -> bool:
+        nonlocal published
+        published += 1
+        return (await publisher.invoke(Op(INVOKE, "publish", (producer, sequence), number))).type == OK
+
+    async def go_on(publisher: Publisher, producer: int, deadline: float) -> None:
+        nonlocal confirmed
+        sequence = 1
+        while loop.time() < deadline:
+            was_confirmed = await publish(publisher, producer, sequence)
+            confirmed += was_confirmed
+            sequence += 1
+
+    async def take() -> None:
+        nonlocal delivered
+        while True:
+            came = await listener.invoke(Op(INVOKE, "receive", None, number))
+            delivered += came.type == OK
+
+    try:
+        await listener.open()
+        attached = await listener.invoke(Op(INVOKE, "attach", None, number))
+        if attached.type != OK:
+            raise StormproofError(f"{case.label()}: no subscription: {attached.error}")
+        taking = asyncio.create_task(take())
+        # The first event opens the connection, which is not what is measured.
+        if not all(await asyncio.gather(*(publish(publisher, n, 0) for n, publisher in enumerate(publishers)))):
+            raise StormproofError(f"{case.label()}: the first events were not confirmed")
+        before, deadline = delivered, loop.time() + seconds
+        await asyncio.gather(*(go_on(publisher, n, deadline) for n, publisher in enumerate(publishers)))
+        if delivered > published:
+            raise StormproofError(f"{case.label()}: {delivered} events came of {published} published")
+        rates = Rates(confirmed / seconds, (delivered - before) / seconds)
+        await listener.manage("unsubscribe", {"topic": topic_name(number), "subscriber": f"s{number}"})
+        return rates
+    finally:
+        if taking is not None:
+            taking.cancel()
+        for client in (listener, *publishers):
+            await client.close()
+
+
+async def _measured(backend_name: str, cases: Sequence[Case] = CASES) -> list[Rates]:
+    test = make_test(system="icestorm", workload="events", nemesis="none", backend=backend_name, nodes=REPLICAS,
+                     time_limit=SECONDS, rate=100.0, seed=1, settings={"topics": len(cases), "links": 0})  # fmt: skip
+    async with running(test) as cluster:
+        return [await measure(cluster, number, case) for number, case in enumerate(cases)]
+
+
+if __name__ == "__main__":
+    print(json.dumps([asdict(rates) for rates in asyncio.run(_measured(sys.argv[1]))]))

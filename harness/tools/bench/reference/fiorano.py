@@ -1,0 +1,169 @@
+"""Figures of the design ``fiorano``: disk writes per stored message, throughput beside other designs, failover.
+
+``python -m harness.tools.bench.reference.fiorano BACKEND WHAT SETTINGS`` is the child that holds the machines; it
+prints one JSON object.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import statistics
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import asynccontextmanager
+from typing import Any
+
+from harness.backends.catalog import BACKENDS
+from harness.run.settings import make_test
+from harness.tools.bench.reference.cluster import IN_FLIGHT, sends_a_second
+from harness.tools.bench.reference.load import BROKEN, connected, fill, send
+from harness.tools.bench.reference.nodes import healthy, running
+from nodes.reference.designs.fiorano.configuration import MODES, SHARED_MODE
+from nodes.systems.catalog import SYSTEMS
+from nodes.systems.reference.cluster import ReferenceCluster
+from nodes.systems.reference.fiorano.cluster import DATABASE
+from nodes.timeouts import within
+from stormproof.contracts.cluster import MAIN
+from stormproof.contracts.system import DiskWrites
+from stormproof.errors import StormproofError
+from workloads.reference.connection import StompConnection
+
+LEASES = (0.5, 1.0, 2.0)
+FAILOVERS = 5
+BACKLOG = 10_000
+_COMPARED: tuple[tuple[str, str, int, Mapping[str, Any]], ...] = (
+    ("standalone", "standalone", 1, {}), ("joram, 3 nodes", "joram", 3, {}), ("qpid, 3 nodes", "qpid", 3, {}),
+    *((f"fiorano, {mode}", "fiorano", 2, {"mode": mode}) for mode in MODES),
+)  # fmt: skip
+_TIME_LIMIT = 600
+_PATIENCE = 120
+_TOLD = 3.0
+"""Seconds after which programs have told of all disk writes."""
+
+
+def fiorano_figures(backend: str, backlog: int = BACKLOG) -> Iterator[tuple[str, str, str]]:
+    """(what, figure, remark), measured one after the other."""
+    alone: dict[str, float] = {}
+    for name, design, nodes, settings in _COMPARED:
+        found = _measure(backend, "sends", {"design": design, "nodes": nodes, **settings})
+        alone = alone or found
+        for what, label in (("one", "1 producer"), ("many", f"{IN_FLIGHT} producers")):
+            share = "" if found is alone else f"{found[what] / alone[what]:.2f} of standalone"
+            yield (f"{name} on {backend}: confirmed sends, {label}, in one run with the others",
+                   f"{found[what]:,.0f} /s", share)
+    for mode in MODES:
+        for producers in (1, IN_FLIGHT):
+            found = _measure(backend, "writes", {"mode": mode, "load": producers})
+            name = f"fiorano on {backend}, {mode}: disk writes per stored message, {producers} producer"
+            yield (name + "s" * (producers > 1), f"{found['per_message']:.2f}",
+                   f"{found['per_change']:.2f} per store operation; the document: {1 if mode == SHARED_MODE else 2}")
+    for mode in MODES:
+        for lease in LEASES:
+            found = _measure(backend, "failover", {"mode": mode, "lease": lease, "heartbeat": lease / 4})
+            yield (f"fiorano on {backend}, {mode}: active server killed until the first confirmed send, "
+                   f"median of {FAILOVERS}", f"{found['median']:.2f} s",
+                   f"lease {lease:g} s, heartbeat {lease / 4:g} s; slowest {found['most']:.2f} s")
+    for mode in MODES:
+        found = _measure(backend, "failover", {"mode": mode, "backlog": backlog})
+        yield (f"fiorano on {backend}, {mode}: the same with {backlog:,} messages", f"{found['median']:.2f} s",
+               f"lease 1 s, heartbeat 0.25 s; slowest {found['most']:.2f} s")
+
+
+def _measure(backend: str, what: str, settings: Mapping[str, Any]) -> dict[str, float]:
+    prefix = BACKENDS.load(backend).launch_prefix()
+    child = subprocess.run(
+        [*prefix, sys.executable, "-m", "harness.tools.bench.reference.fiorano", backend, what, json.dumps(settings)],
+        capture_output=True, text=True, timeout=_TIME_LIMIT, check=False,
+    )  # fmt: skip
+    if child.returncode:
+        raise StormproofError(f"measuring fiorano on {backend} failed: {child.stderr.strip()[-500:]}")
+    figures: dict[str, float] = json.loads(child.stdout.splitlines()[-1])
+    return figures
+
+
+@asynccontextmanager
+async def _cluster(backend_name: str, settings: Mapping[str, Any], design: str = "fiorano",
+                   nodes: int = 2) -> AsyncIterator[ReferenceCluster]:
+    test = make_test(system=design, workload="queue", nemesis="none", backend=backend_name, nodes=nodes,
+                     time_limit=60.0, rate=1e6, seed=1,
+                     settings={"producers": IN_FLIGHT, "consumers": 1, **settings})  # fmt: skip
+    async with running(test) as cluster:
+        yield cluster
+
+
+async def _sends(backend: str, settings: Mapping[str, Any]) -> dict[str, float]:
+    """Confirmed sends a second of any of the compared designs."""
+    settings = dict(settings)
+    async with _cluster(backend, settings, settings.pop("design"), settings.pop("nodes")) as cluster:
+        one = await sends_a_second(cluster.test, cluster, 1)
+        return {"one": one, "many": await sends_a_second(cluster.test, cluster, IN_FLIGHT)}
+
+
+async def _writes(backend: str, settings: Mapping[str, Any]) -> dict[str, float]:
+    """Disk writes of all machines for what so many producers send."""
+    settings = dict(settings)
+    load = int(settings.pop("load"))
+    async with _cluster(backend, settings) as cluster:
+        before = await _written(cluster)
+        await sends_a_second(cluster.test, cluster, load)
+        after = await _written(cluster)
+    writes, changes, messages = (now - then for now, then in zip(after, before, strict=True))
+    return {"per_message": writes / messages, "per_change": writes / changes}
+
+
+async def _written(cluster: ReferenceCluster) -> tuple[int, int, int]:
+    """Writes, store operations and stored messages of all machines, as their logs tell by now."""
+    await asyncio.sleep(_TOLD)
+    system = SYSTEMS.load(cluster.test.system)
+    machines = [*cluster.node_names, *([DATABASE] if cluster.test.options["mode"] == SHARED_MODE else [])]
+    counts = []
+    for machine in machines:
+        log = (await cluster.backend.download(machine, cluster.log_path(machine, MAIN))).decode()
+        told = [system.disk_writes(system.parse_line(line).text) for line in log.splitlines()]
+        counts.append(next((each for each in reversed(told) if each is not None), DiskWrites(0)))
+    return (sum(each.writes for each in counts), sum(each.changes for each in counts),
+            sum(each.messages for each in counts))
+
+
+async def _failover(backend: str, settings: Mapping[str, Any]) -> dict[str, float]:
+    """Seconds from the kill of the active server until a client that tries again has its next receipt."""
+    settings = dict(settings)
+    backlog = settings.pop("backlog", 0)
+    loop = asyncio.get_running_loop()
+    taken = []
+    async with _cluster(backend, settings) as cluster:
+        await fill(cluster, backlog)
+        for _ in range(FAILOVERS):
+            connection = await connected(cluster)
+            await send(connection)
+            node = await cluster.primary()
+            if node is None:
+                raise StormproofError(f"nobody serves: {await cluster.describe()}")
+            killed = loop.time()
+            await cluster.backend.kill(node, MAIN)
+            connection = await _until_confirmed(cluster, connection)
+            taken.append(loop.time() - killed)
+            await connection.close()
+            await cluster.start_node(node)
+            await healthy(cluster)
+    return {"median": statistics.median(taken), "most": max(taken)}
+
+
+async def _until_confirmed(cluster: ReferenceCluster, connection: StompConnection) -> StompConnection:
+    """Send one message, by another connection whenever the last one broke; the connection that it went by."""
+    async with within(_PATIENCE):
+        while True:
+            try:
+                await send(connection)
+                return connection
+            except BROKEN:
+                await connection.abort()
+                connection = await connected(cluster)
+
+
+_WHAT = {"sends": _sends, "writes": _writes, "failover": _failover}
+
+if __name__ == "__main__":
+    print(json.dumps(asyncio.run(_WHAT[sys.argv[2]](sys.argv[1], json.loads(sys.argv[3])))))
