@@ -72,6 +72,8 @@ def test_where_it_comes_from(installed: Installed, tmp_path: Path) -> None:
     found = installed.run(installed.python, "-c", code, *names, cwd=tmp_path)
     assert found.stderr == "" and len(found.stdout.split()) == len(names)
     assert all(Path(path).is_relative_to(installed.packages) for path in found.stdout.split())
+    assert not (installed.packages / "harness/tools").exists()
+    assert "demo" not in installed.run(installed.command, "--help", cwd=tmp_path).stdout
     version = installed.run(installed.command, "--version", cwd=tmp_path)
     assert (version.returncode, version.stderr) == (0, "") and version.stdout.startswith("stormproof ")
 

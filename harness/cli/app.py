@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import importlib.metadata
+import importlib.util
 import os
 import signal
 import sys
@@ -32,7 +33,7 @@ _FULL = "standard output, or the disk, is full"
 app = typer.Typer(
     help="""Find out whether a message broker keeps its promises when networks split, nodes pause and processes die.
 
-    Start with: stormproof demo, or stormproof test --system joram --workload queue --nemesis partition
+    Start with: stormproof test --system joram --workload queue --nemesis partition
 
     Exit status: 0 valid, 1 invalid, 2 unknown, 3 bad input or a failure of the harness, 130 interrupted.
     """,
@@ -58,7 +59,9 @@ def root(
     """Find out whether a message broker keeps its promises when networks split, nodes pause and processes die."""
 
 
-app.command(short_help="Show what it is about: the same faults under an unsafe and under a safe setting.")(testing.demo)
+if importlib.util.find_spec("harness.tools") is not None:  # no wheel has the tools of a checkout
+    app.command(short_help="Show what it is about: the same faults under an unsafe and under a safe setting.")(
+        testing.demo)
 app.command(short_help="Run one test, from the cluster's start to the report.")(testing.test)
 app.command(short_help="Run a test in simulation with many seeds.")(testing.simulate)
 app.command(short_help="Switch on known bugs of the broker and see which check catches them.")(testing.mutants)

@@ -146,7 +146,7 @@ def test_without_a_command_the_help_is_shown_as_it_is_laid_out(
 ) -> None:
     status, _, err = run(capsys, monkeypatch)
     assert status == 3
-    assert "\nCommands:\n" in err and "Start with: stormproof demo" in err and "stormproof: Usage" not in err
+    assert "\nCommands:\n" in err and "Start with: stormproof test" in err and "stormproof: Usage" not in err
 
 
 def test_a_torn_history_is_recovered_and_a_damaged_one_refused(
