@@ -37,7 +37,8 @@ class WholeRun(Protocol):
 
 
 class ByParts:
-    """How a check judges a run of which each part (``checkers.parts``) holds all about the messages of some producers.
+    """The way in which a check judges a run in parts (``checkers.partitioned_check``), each with all messages of some
+    producers.
 
     ``find`` says what is in a part, as something that can be pickled; ``conclude`` what follows from all parts, and
     what is known of the whole. It raises NeedsWhole where that does not suffice.

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from checkers.calm import Stretch, stretches
+from checkers.fault_free_intervals import Stretch, stretches
 from checkers.kernels import rows as kernels_rows
 from checkers.run import SECOND, Run
 from stormproof.contracts.bounds import SERVES, SERVES_WITH_MAJORITY, SERVES_WITH_ONE

@@ -23,7 +23,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from stormproof.errors import HistoryError
-from stormproof.history.bounds import FOOTER_LIMITS, read_size
+from stormproof.history.read_limits import FOOTER_LIMITS, read_size
 from stormproof.run_folder import HISTORY
 from stormproof.text import size
 

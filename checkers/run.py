@@ -14,9 +14,9 @@ from checkers.history import read_history
 from checkers.kernels import queues as kernels
 from checkers.kernels import rows as kernels_rows
 from checkers.queue_ends import QueueEnds
+from checkers.run_schema import LEDGER_DIGEST, demand_whole, ended_early
 from checkers.topics import Topics
 from checkers.transactions import TransactionTable
-from checkers.wholeness import LEDGER_DIGEST, demand_whole, ended_early
 from stormproof import vocabulary
 from stormproof.contracts.check import MAX_EXAMPLES
 from stormproof.errors import HistoryError
@@ -93,7 +93,7 @@ class Run:
     standstills: Sequence[Standstill] = ()
     """When the harness itself stood still."""
     whole: bool = True
-    """Whether the history is all of it, not a part (``checkers.parts``)."""
+    """Whether the history is all of it, not a part (``checkers.partitioned_check``)."""
     unsealed: bool = False
     """Whether the description is of a format without a seal: nothing shows whether it was changed."""
 

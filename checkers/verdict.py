@@ -12,7 +12,7 @@ from typing import Any
 from checkers import verdict_key
 from stormproof.contracts.check import MAX_EXAMPLES, Anomaly, CheckOutcome, worst
 from stormproof.errors import HistoryError
-from stormproof.history.bounds import read_small
+from stormproof.history.read_limits import read_small
 from stormproof.run_folder import VERDICT_FILE, VERDICT_SCHEMA, pictures
 from stormproof.text import escaped
 
@@ -102,7 +102,7 @@ class Verdict:
 
 def write_verdict(run_dir: Path, verdict: Verdict, note: Mapping[str, Any] | None = None) -> None:
     """Store a verdict in the run's folder, and its pages in place of those of an earlier one; each file whole or not
-    at all. ``note`` says what it rests on (``checkers.judged``), without it the run is always judged again.
+    at all. ``note`` says what it rests on (``checkers.verdict_cache``), without it the run is always judged again.
 
     Raises:
         OSError: the folder can't be written to.

@@ -9,9 +9,10 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from reports.divergence import Finding, findings, left_out, wrong_grants
 from reports.message_trace import Stay, Trace
+from reports.narrative import Operation, ShownAnomaly
 from reports.object_cause import of_event, of_object, untraced
 from reports.pack import shorten
-from reports.recorded import (
+from reports.run_facts import (
     CANT_TELL,
     CLOCKS_S,
     NEAR_S,
@@ -28,7 +29,6 @@ from reports.recorded import (
     stretches_at,
     what_happened,
 )
-from reports.story import Operation, ShownAnomaly
 from stormproof.contracts.system import (
     ACKNOWLEDGED,
     CLOSED,

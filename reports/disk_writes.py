@@ -7,7 +7,7 @@ from pathlib import Path
 
 from reports.folder import mapping, number
 from stormproof.errors import HistoryError
-from stormproof.history.bounds import read_small_text
+from stormproof.history.read_limits import read_small_text
 from stormproof.run_folder import LOG_EVENTS
 
 

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 
 from reports.message_trace import Stay, Trace
 from reports.pack import shorten
-from reports.recorded import CLOCKS_S, Facts, listed, source_of
 from reports.replica_logs import Extent, contradiction
+from reports.run_facts import CLOCKS_S, Facts, listed, source_of
 from stormproof.contracts.system import COUNTED, PASSED
 
 

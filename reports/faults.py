@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from reports.folder import mapping, number, sequence
-from reports.story import fault_name, flat
+from reports.narrative import fault_name, flat
 from stormproof.history.ledger import FaultWindow
 
 

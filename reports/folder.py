@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 from stormproof.errors import HistoryError
-from stormproof.history.bounds import OBJECT_BYTES, read_small_text
 from stormproof.history.columns import HistoryColumns, read_columns
 from stormproof.history.ledger import (
     FaultWindow,
@@ -22,6 +21,7 @@ from stormproof.history.ledger import (
     read_repairs,
     read_standstills,
 )
+from stormproof.history.read_limits import OBJECT_BYTES, read_small_text
 from stormproof.node_logs import parse_time
 from stormproof.run_folder import HISTORY, JOURNAL, LEDGER, RUN_FILE, VERDICT_FILE, node_logs, upgraded
 from stormproof.text import amount

@@ -19,7 +19,7 @@ from reports.pack import inert_json
 from reports.page import render, write_page
 from reports.summaries import IndexRow, index_rows, locked, read_rows, run_stamps
 from stormproof.errors import HistoryError
-from stormproof.history.bounds import read_small_text
+from stormproof.history.read_limits import read_small_text
 
 __all__ = ["IndexRow", "index_rows", "is_part", "run_stamps", "write_index"]
 

@@ -14,7 +14,7 @@ from typing import Any
 from reports.folder import mapping, number
 from reports.roles import COLOURS, Lane, Stretch
 from stormproof.errors import HistoryError
-from stormproof.history.bounds import read_small_text
+from stormproof.history.read_limits import read_small_text
 from stormproof.run_folder import LEADERS
 
 MAX_LANES = 24

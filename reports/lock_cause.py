@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from reports.folder import number
-from reports.recorded import CANT_TELL, Cause, end_of
-from reports.story import Operation, ShownAnomaly, plain
+from reports.narrative import Operation, ShownAnomaly, plain
+from reports.run_facts import CANT_TELL, Cause, end_of
 
 TWO_HOLDERS, LOST_UPDATE = LOCK_KINDS = ("two-holders", "lost-update")
 """Kinds of anomalies that this module tells of."""

@@ -25,7 +25,7 @@ from stormproof.contracts.system import (
     TOLD,
 )
 from stormproof.errors import HistoryError
-from stormproof.history.bounds import read_small_text
+from stormproof.history.read_limits import read_small_text
 from stormproof.run_folder import MESSAGE_TRACE
 
 UNNAMED = "?"

@@ -7,8 +7,9 @@ import re
 from collections.abc import Sequence
 
 from reports.message_trace import Stay
+from reports.narrative import Operation, ShownAnomaly, fault_name
 from reports.pack import shorten
-from reports.recorded import (
+from reports.run_facts import (
     CANT_TELL,
     CLOCKS_S,
     NEAR_S,
@@ -24,7 +25,6 @@ from reports.recorded import (
     stretches_at,
     what_happened,
 )
-from reports.story import Operation, ShownAnomaly, fault_name
 from stormproof.contracts.fault import ENDS_PROCESS, STOPS_TIME
 from stormproof.contracts.system import ACKNOWLEDGED, CLOSED, REPLACED
 from stormproof.vocabulary import OBJECT

@@ -14,8 +14,8 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
+from reports.narrative import plain
 from reports.pack import inert_json
-from reports.story import plain
 from stormproof.errors import HistoryError
 
 HERE = Path(__file__).parent

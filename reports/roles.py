@@ -15,8 +15,8 @@ from typing import Any
 from reports.folder import mapping, number, sequence
 from stormproof.contracts.fault import ENDS_PROCESS
 from stormproof.errors import HistoryError
-from stormproof.history.bounds import read_small_text
 from stormproof.history.ledger import FaultWindow
+from stormproof.history.read_limits import read_small_text
 from stormproof.run_folder import LOG_EVENTS
 
 DOWN = "down"

@@ -15,17 +15,18 @@ from reports.faults import FaultRow, fault_rows
 from reports.folder import RunFolder, mapping, named_options, number, read_folder, sequence
 from reports.idents import content_names
 from reports.leaders import leader_lanes
-from reports.lives import Lives
 from reports.message_trace import read_trace
+from reports.narrative import MAX_ANOMALIES, Narrator, ShownAnomaly, flat, plain
 from reports.node_logs import NodeLog, read_log
 from reports.pack import choose_spans, pack_spans, shorten
 from reports.page import render, write_page
+from reports.page_lives import Lives
 from reports.plots import run_plots
-from reports.recorded import Facts
 from reports.roles import Lane, read_grants, read_transfers, role_lanes
+from reports.root_cause import Group, declared, groups
+from reports.run_facts import Facts
 from reports.series import run_series
 from reports.spans import Spans, client_functions, pair_spans
-from reports.story import MAX_ANOMALIES, Narrator, ShownAnomaly, flat, plain
 from reports.timeline import (
     Phase,
     StripLane,
@@ -37,7 +38,6 @@ from reports.timeline import (
     nodes_of,
     phase_lanes,
 )
-from reports.why import Group, declared, groups
 from stormproof.contracts.check import VALID, VERDICTS
 from stormproof.history.columns import Int64s
 from stormproof.history.ledger import Standstill

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from reports.message_trace import Mark, Stay
-from reports.recorded import CANT_TELL, CLOCKS_S, Cause, Facts, end_of, role_at
-from reports.story import Operation, ShownAnomaly
+from reports.narrative import Operation, ShownAnomaly
+from reports.run_facts import CANT_TELL, CLOCKS_S, Cause, Facts, end_of, role_at
 from stormproof.contracts.system import READ, TOLD
 
 WRITES = ("write", "cas")

@@ -7,7 +7,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from harness.cli.listing import fault_matrix, listing
-from harness.reference.surface import surface_page
+from harness.reference.feature_coverage import surface_page
 from harness.reproductions.page import SEEN_FILE, read_seen, reproductions_page
 from harness.reproductions.recipes import recipes
 from harness.tools.fault_table import PAGE as BACKENDS_PAGE

@@ -22,13 +22,13 @@ from stormproof.contracts.backend import Backend
 from stormproof.contracts.check import Anomaly, Check, CheckOutcome, RecordedRun
 from stormproof.contracts.client import Client, Delivery, NotDone, NotFound, QueueConnection, RegisterConnection
 from stormproof.contracts.cluster import Cluster, Deployment, NodeStatus
-from stormproof.contracts.demands import Demands
 from stormproof.contracts.fault import ClusterFacts, Evidence, Fault, FaultPlan, Infeasible
 from stormproof.contracts.guarantee import Guarantee
 from stormproof.contracts.option import Option
 from stormproof.contracts.system import System
 from stormproof.contracts.topology import Helper, Topology
 from stormproof.contracts.workload import Workload
+from stormproof.contracts.workload_requirements import Demands
 from stormproof.errors import BackendError, HistoryError, StormproofError, UsageError
 from stormproof.operation import Op
 from stormproof.shell_system import Machine, ShellCluster, ShellSystem

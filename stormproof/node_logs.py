@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
-from stormproof.history.moments import read_moments
+from stormproof.history.log_timestamps import read_moments
 
 STAMPED = re.compile(
     r"(\d+(?:\.\d+)?)\s+(\d{4}-\d\d-\d\d[T ][\d:.,]+(?:Z|[+-]\d\d:?\d\d)?)(?:\s(.*))?", re.DOTALL

@@ -11,7 +11,7 @@ import zlib
 from pathlib import Path
 
 from stormproof.errors import HistoryError, StormproofError, UsageError
-from stormproof.history.bounds import max_history
+from stormproof.history.read_limits import max_history
 from stormproof.history.undo import pending_undos
 from stormproof.run_folder import (
     DEEPEST,

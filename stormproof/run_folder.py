@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from stormproof.errors import HistoryError, StormproofError
-from stormproof.history.bounds import read_small
+from stormproof.history.read_limits import read_small
 from stormproof.text import escaped
 
 RUN_FILE = "run.json"

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from stormproof.test import Test
-from workloads.surface import SURFACE
+from workloads.feature_coverage import SURFACE
 
 FIRST_PORT = 7400
 ORDERED, UNORDERED = "ordered", "unordered"

@@ -11,8 +11,8 @@ from typing import Any
 
 from stormproof.contracts.client import Client, EventConnection
 from stormproof.contracts.cluster import Cluster
-from stormproof.contracts.demands import Demands
 from stormproof.contracts.option import Option
+from stormproof.contracts.workload_requirements import Demands
 from stormproof.errors import UsageError
 from stormproof.generator import (
     Generator,
@@ -31,11 +31,11 @@ from stormproof.vocabulary import EVENTS
 from workloads.clients import CLIENTS
 from workloads.draws import EVENTS as DRAWS
 from workloads.event_names import COSTS, KINDS, ORDERED, UNORDERED, classes, follows, link_cost, links, topic_name
-from workloads.neutral_events import NeutralListener, NeutralPublisher
+from workloads.feature_coverage import SURFACE
+from workloads.feature_workload import SurfacedWorkload
+from workloads.generic_events import NeutralListener, NeutralPublisher
 from workloads.options import CLIENT_HEARTBEAT
 from workloads.subscribers import Publishes, Subscriber
-from workloads.surface import SURFACE
-from workloads.surfaced import SurfacedWorkload
 
 MIXED = "mixed"
 ENDLESS = 1_000

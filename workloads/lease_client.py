@@ -18,8 +18,8 @@ from stormproof.contracts.client import Beating, LockConnection, NotDone, Regist
 from stormproof.contracts.cluster import Cluster
 from stormproof.errors import UsageError
 from stormproof.operation import Op
+from workloads.generic_client import NeutralQueueClient
 from workloads.lock_client import FREE_FOR_NOBODY, NO_TOKENS, NOT_HELD, SLEPT, STOOD_STILL, Updates
-from workloads.neutral_client import NeutralQueueClient
 from workloads.register_client import NeutralRegisterClient, Seen, decode_value, encode_value, register_name
 
 KEY = 0

@@ -13,9 +13,9 @@ from typing import Any
 
 from stormproof.contracts.client import Client, LockConnection, RegisterConnection
 from stormproof.contracts.cluster import Cluster
-from stormproof.contracts.demands import Demands
 from stormproof.contracts.option import Option
 from stormproof.contracts.workload import Workload
+from stormproof.contracts.workload_requirements import Demands
 from stormproof.errors import UsageError
 from stormproof.generator import (
     PENDING,
@@ -40,9 +40,9 @@ from stormproof.test import Test
 from stormproof.vocabulary import LOCKS
 from workloads.clients import CLIENTS
 from workloads.draws import LEASE, LOCK
-from workloads.guarded import Guarded
 from workloads.lease_client import LockServiceClient, NeutralLeaseClient, demand_stalls
 from workloads.lock_client import NeutralLockClient, Updates
+from workloads.lock_resource import Guarded
 from workloads.messages import queue_name
 from workloads.options import CLIENT_HEARTBEAT, CONNECT, CONNECTING
 

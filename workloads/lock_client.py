@@ -12,8 +12,8 @@ from typing import Protocol
 from stormproof.contracts.client import Beating, Delivery, QueueConnection
 from stormproof.contracts.cluster import Cluster
 from stormproof.operation import Op
-from workloads.guarded import Fenced, Guarded
-from workloads.neutral_client import NeutralQueueClient
+from workloads.generic_client import NeutralQueueClient
+from workloads.lock_resource import Fenced, Guarded
 
 TOKEN = b"token"
 STALL_SHARE = 0.25

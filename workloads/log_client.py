@@ -10,7 +10,7 @@ from collections import deque
 from stormproof.contracts.client import CopyConnection, LogConnection, LogEntry
 from stormproof.contracts.cluster import Cluster
 from stormproof.operation import Op
-from workloads.neutral_client import NeutralQueueClient, close_quietly, reason_of
+from workloads.generic_client import NeutralQueueClient, close_quietly, reason_of
 from workloads.register_client import decode_value, encode_value
 
 EMPTY = "empty"

@@ -13,8 +13,8 @@ from typing import Any
 
 from stormproof.contracts.client import Client
 from stormproof.contracts.cluster import Cluster
-from stormproof.contracts.demands import Demands
 from stormproof.contracts.option import Option
+from stormproof.contracts.workload_requirements import Demands
 from stormproof.errors import UsageError
 from stormproof.generator import (
     PENDING,
@@ -35,11 +35,11 @@ from stormproof.operation import FAIL, INVOKE, Op
 from stormproof.test import Test
 from workloads.clients import CLIENTS
 from workloads.draws import QUEUE as DRAWS
+from workloads.feature_coverage import SURFACE
+from workloads.feature_workload import SurfacedWorkload
+from workloads.generic_client import NeutralQueueClient
 from workloads.messages import queue_name
-from workloads.neutral_client import NeutralQueueClient
 from workloads.options import CLIENT_HEARTBEAT, CONNECT, CONNECTING
-from workloads.surface import SURFACE
-from workloads.surfaced import SurfacedWorkload
 
 
 @dataclass(frozen=True, slots=True)

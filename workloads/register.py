@@ -36,10 +36,10 @@ from stormproof.test import Test
 from stormproof.vocabulary import REGISTERS
 from workloads.clients import CLIENTS
 from workloads.draws import REGISTER as DRAWS
+from workloads.feature_coverage import SURFACE
+from workloads.feature_workload import SurfacedWorkload
 from workloads.options import CLIENT_HEARTBEAT, CONNECT, CONNECTING
 from workloads.register_client import NeutralRegisterClient
-from workloads.surface import SURFACE
-from workloads.surfaced import SurfacedWorkload
 
 
 @dataclass(frozen=True, slots=True)

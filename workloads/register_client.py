@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from stormproof.contracts.client import NotDone, RegisterConnection
 from stormproof.contracts.cluster import Cluster
 from stormproof.operation import Op
-from workloads.neutral_client import NeutralQueueClient
+from workloads.generic_client import NeutralQueueClient
 
 NOTHING = 0
 """The value of a register that was never written; what is written is above it."""

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from stormproof.contracts.client import LogEntry, NotDone, Progress, WatchConnection
 from stormproof.contracts.cluster import Cluster
 from stormproof.operation import Op
+from workloads.generic_client import NeutralQueueClient, close_quietly, reason_of
 from workloads.log_client import EMPTY
-from workloads.neutral_client import NeutralQueueClient, close_quietly, reason_of
 from workloads.register_client import decode_value, encode_value
 
 PROGRESS = 0

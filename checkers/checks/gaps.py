@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from checkers.api import RunCheck
-from checkers.elements import elements_of
+from checkers.cluster_shards import elements_of
 from checkers.exemptions import near_fault
 from checkers.kernels import topics as kernels_topic
 from checkers.run import Run

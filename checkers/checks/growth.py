@@ -5,7 +5,7 @@ from __future__ import annotations
 from checkers.api import RunCheck
 from checkers.run import Run
 from stormproof.contracts.check import INVALID, MAX_EXAMPLES, UNKNOWN, VALID, Anomaly, CheckOutcome
-from stormproof.contracts.keeps import LEFT
+from stormproof.contracts.resting_state import LEFT
 from stormproof.text import amount
 from stormproof.vocabulary import ANY
 

@@ -157,7 +157,7 @@ def _anomaly(run: Run, key: int, result: ColumnsResult, operations: Columns, *, 
 
 def _page(run: Run, operations: Columns, result: ColumnsResult) -> str:
     # A page is wanted for few runs: the others need not load what draws it.
-    from checkers.pictures import picture
+    from checkers.counterexample_pages import picture
 
     return picture(run, MODEL, operations, result.rows)
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from checkers.api import RunCheck
 from checkers.bounds import bounds_claimed, late_by
-from checkers.calm import stretches
+from checkers.fault_free_intervals import stretches
 from checkers.run import SECOND, Run
 from stormproof.contracts.bounds import KEEPS_ROLES
 from stormproof.contracts.check import INVALID, MAX_EXAMPLES, UNKNOWN, VALID, Anomaly, CheckOutcome

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from checkers.api import RunCheck
-from checkers.elements import elements_of
+from checkers.cluster_shards import elements_of
 from checkers.exemptions import near_fault
 from checkers.kernels import queues as kernels
 from checkers.kernels import topics as kernels_topic

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from stormproof.errors import HistoryError, StormproofError, UsageError
-from stormproof.history.bounds import max_history
+from stormproof.history.read_limits import max_history
 from stormproof.run_folder import DEEPEST, HARNESS_LOG, JOURNAL, PLUGIN_COPIES, REPORT, RUN_FILE, RUN_ID
 from stormproof.text import size
 

@@ -21,7 +21,7 @@ from checkers.lake.files import LAKE, PART, AnyStore
 from checkers.lake.object_store import ObjectStore, runs_among
 from checkers.lake.table import MESSAGE_ROWS, MESSAGES_DIR, ROWS
 from stormproof.errors import HistoryError, UsageError
-from stormproof.history.bounds import demand_file, demand_small
+from stormproof.history.read_limits import demand_file, demand_small
 from stormproof.history.schema import HISTORY_SCHEMA, TYPE_NAMES
 from stormproof.run_folder import HISTORY
 

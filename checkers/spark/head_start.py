@@ -24,13 +24,13 @@ from typing import Any
 import pyarrow as pa
 
 from checkers import memory
-from checkers.judged import digest_of_checks
 from checkers.memory import budget_of
 from checkers.spark.forks import BEGUN, ask
 from checkers.spark.job import VERDICT_ROWS, check_and_store, demand_mounted
 from checkers.spark.large_runs import decomposes, history_size
 from checkers.spark.tasks import Progress
-from stormproof.history import bounds
+from checkers.verdict_cache import digest_of_checks
+from stormproof.history import read_limits as bounds
 
 MOST_BYTES = 2 << 20
 """Of a history that is judged so: a tenth of a second."""

@@ -20,7 +20,6 @@ from typing import Any
 import pyarrow as pa
 
 from checkers import memory
-from checkers.judged import digest_of_checks, note_for, other_version
 from checkers.lake import table as lake
 from checkers.lake.files import AnyStore
 from checkers.memory import Budget, TooLarge, budget_of, rows_of
@@ -29,8 +28,9 @@ from checkers.spark.large_runs import history_size, judge_units, needed_for, uni
 from checkers.spark.task_log import tell
 from checkers.spark.tasks import Progress, Work, carry_out, sql_session
 from checkers.verdict import Verdict, write_verdict
+from checkers.verdict_cache import digest_of_checks, note_for, other_version
 from stormproof.errors import SparkFailed, StormproofError
-from stormproof.history import bounds
+from stormproof.history import read_limits as bounds
 
 RUNS_A_JOB = 10_000
 """Runs in one Spark job; more are checked in several, which bounds what the driver holds."""
@@ -300,7 +300,7 @@ def judged(run_dir: Path, budget: Budget | None, found: Sequence[bytes] = ()
            ) -> tuple[dict[str, Any] | None, Verdict]:  # fmt: skip
     """The verdict on a run, and what it rests on; it is not judged if that takes too much memory."""
     # Here and not above: the driver, which starts while a person waits, needs neither kernels nor Numba.
-    from checkers.parts import finish, told_by_parts
+    from checkers.partitioned_check import finish, told_by_parts
     from checkers.run_check import check_in_memory, check_run, unjudged
 
     try:

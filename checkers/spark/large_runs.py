@@ -1,4 +1,4 @@
-"""Which runs are judged in parts, and the Spark job that judges the parts (``checkers.parts``).
+"""Which runs are judged in parts, and the Spark job that judges the parts (``checkers.partitioned_check``).
 
 A run is worth it when it would keep one core busy longer than the others are with all the rest, or would take more
 memory as a whole than it may.
@@ -111,9 +111,9 @@ def judge_units(carry_out: Callable[[Work, int, pa.Schema], pa.Table],
 
 def judged(unit: Unit, budget: Budget) -> Any:
     """What a unit finds: of the rest with the note that says what it rests on (made before it is judged)."""
-    from checkers.judged import note_for
-    from checkers.parts import Part, judge_part, judge_rest
+    from checkers.partitioned_check import Part, judge_part, judge_rest
     from checkers.run_check import unjudged
+    from checkers.verdict_cache import note_for
 
     run_dir = Path(unit.run_dir)
     try:

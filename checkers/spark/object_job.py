@@ -19,7 +19,6 @@ from typing import Any
 import pyarrow as pa
 
 from checkers import memory
-from checkers.judged import digest_of_checks, judged_already, other_version
 from checkers.lake import table as lake
 from checkers.lake.object_store import Item, ObjectStore
 from checkers.memory import Budget, budget_of
@@ -35,8 +34,9 @@ from checkers.spark.job import (
 from checkers.spark.task_log import tell
 from checkers.spark.tasks import Progress, Work, carry_out
 from checkers.verdict import Verdict, write_verdict
+from checkers.verdict_cache import digest_of_checks, judged_already, other_version
 from stormproof.errors import HistoryError, SparkFailed, StormproofError
-from stormproof.history import bounds
+from stormproof.history import read_limits as bounds
 from stormproof.run_folder import HISTORY, NIGHT_FILE, RUN_FILE, VERDICT_FILE, pictures
 
 _TAKEN = pa.field("taken", pa.string())

@@ -31,7 +31,7 @@ from checkers.spark.fork_server import FORK_SERVER, ForkServer
 from checkers.spark.java import Java, find_java
 from stormproof.errors import SparkFailed, StormproofError, UsageError
 from stormproof.limits import demand_files
-from stormproof.made import PREFIX, OwnFolder
+from stormproof.resource_log import PREFIX, OwnFolder
 
 if TYPE_CHECKING:
     from pyarrow import Table

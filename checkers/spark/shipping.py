@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator
 from importlib import metadata
 from pathlib import Path
 
-from checkers.judged import NO_CODE_OF_OURS
+from checkers.verdict_cache import NO_CODE_OF_OURS
 from stormproof.errors import UsageError
 from stormproof.own_packages import PACKAGES
 

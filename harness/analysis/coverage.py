@@ -14,8 +14,8 @@ from typing import Any
 from nodes.systems.catalog import SYSTEMS
 from stormproof.contracts.system import DiskWrites, System
 from stormproof.errors import HistoryError, StormproofError, UsageError
-from stormproof.history.bounds import read_small_text
-from stormproof.history.moments import SUFFIX, write_moments
+from stormproof.history.log_timestamps import SUFFIX, write_moments
+from stormproof.history.read_limits import read_small_text
 from stormproof.node_logs import read_log
 from stormproof.run_folder import LOG_EVENTS, MESSAGE_TRACE, is_alive, node_logs, read_run, write_text
 from stormproof.text import escaped, reason

@@ -20,7 +20,7 @@ from reports.folder import read_folder
 from reports.run_page import explain
 from stormproof.contracts.check import VALID
 from stormproof.errors import HistoryError, UsageError
-from stormproof.history.bounds import read_small_text
+from stormproof.history.read_limits import read_small_text
 from stormproof.history.schema import TYPE_NAMES, decode_pair
 from stormproof.history.seal import read_history
 from stormproof.run_folder import LOG_EVENTS, REPORT, TWIN, VERDICT_FILE, read_run, read_verdict

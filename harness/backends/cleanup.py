@@ -1,7 +1,7 @@
 """Removes what a run left on this machine when its harness was killed: containers, networks, data folders.
 
-Only what belongs to an owner who is proven to be dead is removed (``stormproof.owner``); what nobody can judge is left,
-and told.
+Only what belongs to an owner who is proven to be dead is removed (``stormproof.process_owner``); what nobody can judge
+is left, and told.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from pathlib import Path
 
 from harness.backends.catalog import BACKENDS
 from stormproof.errors import StormproofError
-from stormproof.made import folders
-from stormproof.owner import ALIVE, Fate, Leftover
+from stormproof.process_owner import ALIVE, Fate, Leftover
+from stormproof.resource_log import folders
 from stormproof.run_folder import is_alive
 
 

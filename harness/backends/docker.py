@@ -35,14 +35,14 @@ from stormproof.contracts.backend import Capability
 from stormproof.contracts.topology import Topology
 from stormproof.contracts.topology import endpoint as topology_endpoint
 from stormproof.errors import BackendError
-from stormproof.made import OwnFolder, note_made, owner_of
-from stormproof.owner import Leftover, Owner
+from stormproof.process_owner import Leftover, Owner
+from stormproof.resource_log import OwnFolder, note_made, owner_of
 from stormproof.run_folder import LOCK_FILE
 from stormproof.test import Test
 
 LABEL_RUN = "stormproof.run"
 LABEL_DIR = "stormproof.dir"
-LABEL_OWNER = "stormproof.owner."
+LABEL_OWNER = "stormproof.process_owner."
 
 NOT_ALLOWED = "this user may not use it"
 

@@ -32,7 +32,7 @@ from nodes.timeouts import within
 from stormproof.contracts.backend import SHARED_ROOT, Capability
 from stormproof.contracts.topology import Topology
 from stormproof.errors import BackendError
-from stormproof.made import OwnFolder
+from stormproof.resource_log import OwnFolder
 from stormproof.test import Test
 
 BRIDGE = "stormproof{}"

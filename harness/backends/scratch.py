@@ -6,7 +6,7 @@ import tempfile
 from pathlib import Path
 
 from stormproof.errors import BackendError
-from stormproof.made import FOLDER, PREFIX, OwnFolder, note_made
+from stormproof.resource_log import FOLDER, PREFIX, OwnFolder, note_made
 
 
 def scratch_path(run_dir: Path) -> Path:

@@ -11,7 +11,7 @@ import typer
 
 from checkers.lake.object_store import is_address, object_store
 from stormproof.errors import StormproofError, UsageError
-from stormproof.history.bounds import VARIABLE
+from stormproof.history.read_limits import VARIABLE
 from stormproof.registry import Registry
 from stormproof.text import escaped
 

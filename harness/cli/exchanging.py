@@ -12,7 +12,7 @@ import typer
 from harness.cli.common import DEFAULT_STORE, JsonOption, MaxHistoryOption, StoreOption
 from harness.cli.output import print_json
 from stormproof.errors import EXIT_OF, StormproofError, UsageError
-from stormproof.history.bounds import set_max_history
+from stormproof.history.read_limits import set_max_history
 from stormproof.text import escaped
 
 

@@ -27,7 +27,7 @@ from harness.cli.common import (
 from harness.cli.output import print_json
 from harness.run.progress import console
 from stormproof.errors import EXIT_ERROR, UsageError
-from stormproof.history.bounds import set_max_history
+from stormproof.history.read_limits import set_max_history
 from stormproof.text import escaped
 
 LIST_HELP = "systems, workloads, nemeses, checks, backends, bugs, states, points or all; or the name of one of these"

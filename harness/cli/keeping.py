@@ -29,8 +29,8 @@ def gc(
 ) -> None:
     """Remove old runs from the store; never one that is pinned, under way, or not healed."""
     from harness.store.housekeeping import collect
-    from stormproof.history.bounds import read_size
-    from stormproof.keeping import Rules, read_age
+    from stormproof.history.read_limits import read_size
+    from stormproof.retention import Rules, read_age
 
     if keep is None and keep_failures is None and max_size is None:
         raise UsageError("gc what? say --keep 30d, --keep-failures 180d, --max-size 20G, or several of them")
@@ -65,8 +65,8 @@ def pin(
     store: StoreOption = DEFAULT_STORE,
 ) -> None:
     """Keep runs, whatever `stormproof gc` is told; or tell which are kept."""
-    from stormproof.keeping import pin as pin_run
-    from stormproof.keeping import pinned
+    from stormproof.retention import pin as pin_run
+    from stormproof.retention import pinned
     from stormproof.store import Store
 
     runs_of = Store(store)
@@ -81,7 +81,7 @@ def pin(
 
 def unpin(runs: NamesArgument, store: StoreOption = DEFAULT_STORE) -> None:
     """Let `stormproof gc` remove runs that were pinned."""
-    from stormproof.keeping import unpin as unpin_run
+    from stormproof.retention import unpin as unpin_run
     from stormproof.store import Store
 
     for run_dir in [Store(store).resolve(name) for name in runs]:
@@ -153,7 +153,7 @@ def unpack(
 ) -> None:
     """Put packed runs into the store."""
     from reports.index_page import write_index
-    from stormproof.history.bounds import read_size
+    from stormproof.history.read_limits import read_size
     from stormproof.packing import unpack as unpack_run
     from stormproof.store import Store, make_store
 

@@ -21,7 +21,7 @@ from harness.cli.common import (
 from harness.cli.output import print_json
 from harness.run.progress import console
 from stormproof.errors import EXIT_ERROR, BackendError, UsageError
-from stormproof.history.bounds import set_max_history
+from stormproof.history.read_limits import set_max_history
 from stormproof.store import Store, damaged_runs
 from stormproof.text import escaped
 

@@ -51,7 +51,7 @@ def nightly(
     from harness.cli.outcomes import Outcomes
     from harness.nightly.command import run_nightly
     from harness.nightly.notify import Notify
-    from stormproof.keeping import read_age
+    from stormproof.retention import read_age
 
     if master is not None and jobs is not None:
         raise UsageError("--jobs does not go with --master; say --master 'local[N]'")

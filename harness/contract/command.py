@@ -17,7 +17,7 @@ from harness.run.describe import create_run
 from harness.run.lifecycle import RunnerProcess
 from nodes.systems.catalog import SYSTEMS
 from stormproof.errors import StormproofError, UsageError
-from stormproof.made import OwnFolder, note_owner
+from stormproof.resource_log import OwnFolder, note_owner
 from stormproof.run_folder import Lock
 from stormproof.text import amount
 from workloads.catalog import WORKLOADS

@@ -23,7 +23,7 @@ from harness.nightly.run import Budget, Run
 from harness.nightly.trend import lines_of as trend_lines
 from harness.nightly.trend import to_json as trend_to_json
 from harness.nightly.triage import kinds_over
-from harness.reference.surface import SurfaceTable
+from harness.reference.feature_coverage import SurfaceTable
 from harness.run.progress import duration
 from reports.matrix_page import MATRIX
 from reports.run_page import write_report

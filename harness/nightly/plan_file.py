@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from harness.cli.config_file import INTEGER, NUMBER, STRING, TABLE, Key, check_keys, near, read_toml
+from harness.reference.feature_coverage import with_surface
 from harness.reference.mutants import case_of, exercised
-from harness.reference.surface import with_surface
 from harness.reproductions.recipes import find_recipe, recipes
 from harness.run.settings import make_test, with_new_names
 from stormproof.contracts.check import INVALID, VALID

@@ -14,7 +14,7 @@ from typing import Any
 
 from harness.nightly.plan_file import Plan
 from stormproof.errors import HistoryError, StormproofError, UsageError
-from stormproof.history.bounds import read_small_text
+from stormproof.history.read_limits import read_small_text
 from stormproof.run_folder import read_object, write_json
 
 NIGHTS = "nights"

@@ -19,7 +19,7 @@ from harness.nightly.figures import figures_of
 from harness.nightly.fingerprint import Fingerprint, broken_fingerprint, fingerprint_of
 from harness.nightly.plan_file import Cell, Plan
 from harness.nightly.record import COMPLETE, SPENT, Night, Result
-from harness.reference.surface import used_and_judged
+from harness.reference.feature_coverage import used_and_judged
 from harness.run.lifecycle import RunResult, run_test
 from harness.run.repeat import failure_of
 from harness.sim.campaign import FAILED, Case, SeedResult, keep_run, run_seed

@@ -6,8 +6,8 @@ from nodes.systems.catalog import SYSTEMS
 from stormproof.apart import Apart
 from stormproof.contracts.backend import Backend
 from stormproof.contracts.cluster import Cluster, Deployment
-from stormproof.contracts.demands import Demands
 from stormproof.contracts.topology import Topology
+from stormproof.contracts.workload_requirements import Demands
 from stormproof.shell_system import ShellCluster
 from stormproof.test import Test
 from workloads.catalog import WORKLOADS

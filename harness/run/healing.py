@@ -12,7 +12,7 @@ from harness.run.recovery import recover, why_unsealed
 from harness.sim.pool import remove_left
 from stormproof.errors import HistoryError, StormproofError, UsageError
 from stormproof.history.undo import UndoJournal, pending_undos
-from stormproof.made import made_folders, unfinished
+from stormproof.resource_log import made_folders, unfinished
 from stormproof.run_folder import REMOTE_FILE, RUNNING, is_alive, read_run, remove_partials, remove_unborn
 from stormproof.store import Store, damaged_runs
 

@@ -35,7 +35,7 @@ from reports.index_page import write_index
 from reports.run_page import write_report
 from stormproof.contracts.check import INVALID
 from stormproof.errors import EXIT_ERROR, EXIT_OF, StormproofError
-from stormproof.made import FOLDER, note_made, note_owner
+from stormproof.resource_log import FOLDER, note_made, note_owner
 from stormproof.run_folder import HARNESS_LOG, HISTORY, Lock, read_run, read_verdict, update_run
 from stormproof.store import Store
 from stormproof.test import Test

@@ -49,7 +49,7 @@ from stormproof.contracts.invariant import INVARIANTS, Watched
 from stormproof.contracts.option import Option
 from stormproof.contracts.topology import Topology, endpoint, machine_of
 from stormproof.errors import BackendError
-from stormproof.history import moments
+from stormproof.history import log_timestamps as moments
 from stormproof.node_logs import parse_stamped
 from stormproof.test import Test
 

@@ -169,10 +169,10 @@ def run_seed(case: Seeded, seed: int, store: Path, scratch: Path, keep: str = FA
 def run_and_judge(drawn: Seeded, seed: int, store: Path, scratch: Path, keep: str,
                   explores: bool = False) -> tuple[SeedResult, Verdict | None]:
     """As ``run_seed``, with the whole verdict; a run that broke has none."""
-    from checkers.judged import note_for
     from checkers.run_check import check_run
     from checkers.verdict import write_verdict
-    from harness.reference.surface import used_and_judged
+    from checkers.verdict_cache import note_for
+    from harness.reference.feature_coverage import used_and_judged
     from harness.run import plugins
     from harness.run.describe import create_run
     from harness.sim.explorer import Explorer

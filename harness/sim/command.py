@@ -16,7 +16,7 @@ from rich.console import Console
 from harness.backends.catalog import BACKENDS
 from harness.cli.outcomes import Outcomes, outcome_of
 from harness.cli.output import print_json
-from harness.reference.surface import with_surface
+from harness.reference.feature_coverage import with_surface
 from harness.run.deployment import topology_of
 from harness.run.progress import console
 from harness.run.settings import SEEDS, parse_nemesis, with_aims, with_new_names

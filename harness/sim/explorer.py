@@ -11,7 +11,7 @@ from operator import attrgetter
 from typing import Any
 
 from harness.sim.network import Network
-from stormproof.contracts.exploration import Abstraction
+from stormproof.contracts.state_abstraction import Abstraction
 from stormproof.contracts.topology import machine_of
 
 _NOBODY = 0

@@ -17,7 +17,6 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from checkers.judged import digest_of_all, other_version
 from checkers.lake.table import append
 from checkers.spark.job import (
     TASKS_A_CORE,
@@ -28,6 +27,7 @@ from checkers.spark.job import (
 )
 from checkers.spark.session import SparkWarmup
 from checkers.spark.tasks import Progress, Work, carry_out
+from checkers.verdict_cache import digest_of_all, other_version
 from harness.run import plugins
 from harness.sim.campaign import ALL, Seeded, SeedResult, run_and_judge
 from stormproof.errors import StormproofError

@@ -9,7 +9,7 @@ from typing import Any
 
 from rich.table import Table
 
-from harness.reference.surface import SurfaceTable
+from harness.reference.feature_coverage import SurfaceTable
 from harness.run.progress import duration
 from harness.sim.campaign import SeedResult
 from nodes.systems.catalog import SYSTEMS

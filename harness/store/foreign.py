@@ -32,9 +32,9 @@ from porcupine.values import number_of
 from harness.store.claims import Action, claimed_faults
 from harness.store.translations import TRANSLATIONS, Event, Meaning, Rows, Unfit, plain, plain_name, translated
 from stormproof.errors import HistoryError, UsageError
-from stormproof.history.bounds import max_history, read_small
 from stormproof.history.jsonl import import_jsonl
 from stormproof.history.ledger import INJECT, LedgerLine
+from stormproof.history.read_limits import max_history, read_small
 from stormproof.history.schema import (
     HISTORY_SCHEMA,
     NO_VALUE,

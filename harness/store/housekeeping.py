@@ -9,8 +9,8 @@ from pathlib import Path
 from harness.run.progress import console
 from reports.index_page import write_index
 from stormproof.errors import StormproofError, UsageError
-from stormproof.keeping import Kept, Rules, plan, remove_rests, remove_run, survey
 from stormproof.packing import remove_unfinished
+from stormproof.retention import Kept, Rules, plan, remove_rests, remove_run, survey
 from stormproof.store import Store
 
 

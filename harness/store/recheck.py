@@ -13,12 +13,12 @@ from rich.markup import escape
 from rich.status import Status
 from rich.table import Table
 
-from checkers.judged import judged_already
 from checkers.lake.table import refresh
 from checkers.spark.head_start import FewRuns
 from checkers.spark.job import SummaryRow, VerdictRow, check_runs, row_of_verdict, summarize
 from checkers.spark.object_job import ObjectVerdict
 from checkers.spark.session import LOCAL_MASTER, SparkWarmup
+from checkers.verdict_cache import judged_already
 from harness.analysis.coverage import note_log_events
 from harness.cli.outcomes import BROKEN, Outcomes, outcome_of_run
 from harness.cli.output import print_json

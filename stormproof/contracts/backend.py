@@ -19,7 +19,7 @@ from typing import Any, ClassVar, Protocol, runtime_checkable
 from stormproof.contracts.option import Option
 from stormproof.contracts.topology import Topology
 from stormproof.errors import BackendError
-from stormproof.owner import Leftover
+from stormproof.process_owner import Leftover
 from stormproof.test import Test
 
 Link = tuple[str, str]

@@ -12,10 +12,10 @@ from typing import Any
 
 from stormproof.contracts.backend import DEAD, RUNNING, Attached, Backend, Credentials
 from stormproof.contracts.client import QueueConnection
-from stormproof.contracts.demands import Demands
 from stormproof.contracts.topology import Topology
+from stormproof.contracts.workload_requirements import Demands
 from stormproof.errors import BackendError
-from stormproof.history.moments import SUFFIX
+from stormproof.history.log_timestamps import SUFFIX
 from stormproof.test import Test
 
 MAIN = "broker"

@@ -10,14 +10,14 @@ from typing import Any
 from stormproof.contracts.bounds import Bound, WorkBound
 from stormproof.contracts.cluster import Cluster, Deployment
 from stormproof.contracts.deadline import Deadline
-from stormproof.contracts.demands import Demands
 from stormproof.contracts.draw import Drawing
-from stormproof.contracts.exploration import Abstraction
 from stormproof.contracts.guarantee import Guarantee, Trial
 from stormproof.contracts.invariant import Invariant
-from stormproof.contracts.keeps import Keep
 from stormproof.contracts.option import Option
+from stormproof.contracts.resting_state import Keep
+from stormproof.contracts.state_abstraction import Abstraction
 from stormproof.contracts.topology import Topology
+from stormproof.contracts.workload_requirements import Demands
 from stormproof.errors import UsageError
 from stormproof.node_logs import LogLine, parse_stamped
 from stormproof.test import DEFAULT_NODES, Test

@@ -9,9 +9,9 @@ from typing import Any
 
 from stormproof.contracts.client import Client
 from stormproof.contracts.cluster import Cluster
-from stormproof.contracts.demands import Demands
 from stormproof.contracts.draw import Draw
 from stormproof.contracts.option import Option
+from stormproof.contracts.workload_requirements import Demands
 from stormproof.generator import Generator, lift
 from stormproof.test import Test
 
@@ -23,7 +23,7 @@ class Workload(ABC):
     what it ``needs`` of a system; it makes clients and generators. ``subject`` is what its histories are about,
     where their functions alone don't tell (``stormproof.vocabulary``). ``draws`` is what the default campaign draws
     of its settings. ``run_dir`` is where its run is recorded, once it has one: whatever it makes elsewhere on this
-    machine is noted there (``stormproof.made``).
+    machine is noted there (``stormproof.resource_log``).
     """
 
     name: str = ""

@@ -16,8 +16,8 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from stormproof.errors import HistoryError
-from stormproof.history.bounds import FOOTER_LIMITS, ROW_BYTES, demand_bytes, demand_file, demand_small
 from stormproof.history.digest import RowsDigest, text_sizes
+from stormproof.history.read_limits import FOOTER_LIMITS, ROW_BYTES, demand_bytes, demand_file, demand_small
 from stormproof.history.schema import HISTORY_SCHEMA, SCHEMA_VERSION
 from stormproof.run_folder import HISTORY
 from stormproof.vocabulary import FUNCTIONS, INVOKE, OTHER
@@ -111,7 +111,7 @@ def read_columns(
 
     Raises:
         HistoryError: there is no sealed history, it is another one (by a digest), it can't be read, or would take
-            more memory than it may (``stormproof.history.bounds``).
+            more memory than it may (``stormproof.history.read_limits``).
     """
     demand_file(path)
     if not path.exists():

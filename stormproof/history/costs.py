@@ -18,7 +18,7 @@ from typing import Any
 
 from stormproof.contracts.backend import Usage
 from stormproof.errors import HistoryError
-from stormproof.history.bounds import read_small_text
+from stormproof.history.read_limits import read_small_text
 
 COUNTERS = ("cpu", "read", "written", "received", "sent", "sampling")
 """Fields of ``Usage`` that are counted on; the others are as they are at that time."""

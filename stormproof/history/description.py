@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from stormproof.errors import HistoryError
-from stormproof.history.bounds import FOOTER_LIMITS
+from stormproof.history.read_limits import FOOTER_LIMITS
 from stormproof.run_folder import HISTORY, RUN_FILE, RUNNING, SEALED_SINCE, demand_seal
 
 DESCRIBED_BY = "stormproof.run-schema"

@@ -4,9 +4,9 @@ The file is a row of frames: magic (4 bytes), length of the payload, CRC-32 of t
 endian), payload. The first frame's payload is a JSON object with the schema's version and the run's id; each
 of the others is an Arrow IPC stream with some rows. A frame that was cut off by a crash is dropped when read.
 
-A journal may come from strangers: it is read only where it fits the bound of ``stormproof.history.bounds``, its batches
-must be of the one schema and not compressed (a small frame could hold any amount of rows), and are validated in full,
-since what reads Arrow's arrays trusts their offsets.
+A journal may come from strangers: it is read only where it fits the bound of ``stormproof.history.read_limits``, its
+batches must be of the one schema and not compressed (a small frame could hold any amount of rows), and are validated in
+full, since what reads Arrow's arrays trusts their offsets.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ import numpy as np
 import pyarrow as pa
 
 from stormproof.errors import HistoryError, StormproofError
-from stormproof.history.bounds import ROW_BYTES, demand_bytes, read_small
+from stormproof.history.read_limits import ROW_BYTES, demand_bytes, read_small
 from stormproof.history.schema import SCHEMA_VERSION, TYPE_CODES, encode_value
 from stormproof.operation import Op
 

@@ -16,7 +16,7 @@ from typing import Any, TextIO
 import pyarrow as pa
 
 from stormproof.errors import HistoryError
-from stormproof.history.bounds import read_small
+from stormproof.history.read_limits import read_small
 from stormproof.history.schema import (
     HISTORY_SCHEMA,
     NO_VALUE,

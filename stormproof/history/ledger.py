@@ -17,7 +17,7 @@ from typing import Any
 
 from stormproof.contracts.fault import FROM_HEAL, STRIKES_LATER
 from stormproof.errors import HistoryError
-from stormproof.history.bounds import read_small
+from stormproof.history.read_limits import read_small
 
 INJECT, HEAL, REPAIR, STANDSTILL = "inject", "heal", "repair", "standstill"
 

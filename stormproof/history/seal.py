@@ -15,10 +15,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from stormproof.errors import HistoryError, StormproofError
-from stormproof.history.bounds import FOOTER_LIMITS, OBJECT_BYTES, demand_bytes, demand_file, demand_small
 from stormproof.history.description import DESCRIBED_BY
 from stormproof.history.digest import RowsDigest, text_sizes
 from stormproof.history.journal import JOURNAL_SCHEMA, read_journal
+from stormproof.history.read_limits import FOOTER_LIMITS, OBJECT_BYTES, demand_bytes, demand_file, demand_small
 from stormproof.history.schema import HISTORY_SCHEMA, SCHEMA_VERSION, TYPE_NAMES
 from stormproof.run_folder import HISTORY, JOURNAL, RUN_SCHEMA
 

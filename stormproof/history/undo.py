@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from stormproof.errors import HistoryError, StormproofError
-from stormproof.history.bounds import read_small_text
+from stormproof.history.read_limits import read_small_text
 from stormproof.run_folder import UNDO_FILE
 
 NETWORK = "network"

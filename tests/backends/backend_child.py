@@ -27,8 +27,8 @@ from harness.backends.catalog import BACKENDS
 from nodes.systems.catalog import SYSTEMS
 from stormproof.contracts.backend import Backend
 from stormproof.contracts.cluster import MAIN, Deployment
-from stormproof.contracts.demands import Demands
 from stormproof.contracts.topology import Topology
+from stormproof.contracts.workload_requirements import Demands
 from stormproof.errors import BackendError
 from stormproof.test import Test
 

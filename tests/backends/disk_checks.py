@@ -15,8 +15,8 @@ from nodes.systems.reference.admin_connection import AdminConnection
 from stormproof.contracts.backend import DEAD, Backend, DiskFault, Disks, DiskUse, PowerControl, Shells
 from stormproof.contracts.client import QueueConnection
 from stormproof.contracts.cluster import MAIN, Cluster, Deployment
-from stormproof.contracts.demands import Demands
 from stormproof.contracts.topology import Topology
+from stormproof.contracts.workload_requirements import Demands
 from stormproof.errors import BackendError
 from stormproof.shell_system import Machine, ShellCluster, ShellSystem
 from stormproof.test import Test

@@ -20,7 +20,8 @@ from harness.backends import docker_networks, foreign, image, launch, network, p
 from harness.backends.cleanup import cleanup
 from harness.backends.process import parse_state
 from harness.run.healing import heal_store
-from stormproof import made, owner
+from stormproof import process_owner as owner
+from stormproof import resource_log as made
 from stormproof.contracts.backend import ProcessState
 from stormproof.contracts.topology import Topology
 from stormproof.errors import BackendError, UsageError
@@ -342,7 +343,7 @@ def test_a_run_in_namespaces_of_its_own_is_alive_or_unknown(store: Path) -> None
     """Its process ids mean nothing here, and its run folder is not to be seen."""
     code = """
 import json
-from stormproof.owner import this_process
+from stormproof.process_owner import this_process
 print(json.dumps(this_process().to_json()), flush=True)
 """ + SCRATCH
     hidden = store.parent / "hidden"

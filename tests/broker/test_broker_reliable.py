@@ -14,9 +14,9 @@ from broker_process import BrokerProcess, RawClient, status
 from nodes.reference.api import Config, Opened
 from nodes.reference.server.broker import ReferenceBroker
 from nodes.reference.server.frames import Greeting
+from nodes.reference.server.inflight import Work
 from nodes.reference.server.runtime import RealRuntime
 from nodes.reference.server.sessions import Session
-from nodes.reference.server.under_way import Work
 
 Start = Callable[..., BrokerProcess]
 pytestmark = pytest.mark.requirement("J15")

@@ -8,9 +8,9 @@ from dataclasses import replace
 import pytest
 from engine_bench import Bench
 
+from nodes.reference.engine.counter_audit import miscounted
 from nodes.reference.engine.limits import Limits
 from nodes.reference.engine.state import State
-from nodes.reference.engine.sums import miscounted
 
 pytestmark = pytest.mark.requirement("H17", part=True)
 

@@ -14,7 +14,7 @@ from nodes.reference.api import Command, Done
 from nodes.reference.engine.engine import StoreEngine
 from nodes.reference.engine.last_values import LastValues
 from nodes.reference.engine.limits import Limits
-from nodes.reference.engine.shapes import ShapeError, check_command
+from nodes.reference.engine.row_schema import ShapeError, check_command
 from nodes.reference.server.frames import MAX_VALUE, FrameError, command_of
 from nodes.stomp import Frame, Parser, encode
 

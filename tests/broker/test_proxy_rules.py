@@ -12,7 +12,7 @@ from nodes.reference.api import Command, Config, Deliver, Refused
 from nodes.reference.bugs import REMOTE_ACK_ON_ARRIVAL, REMOTE_END_UNTOLD
 from nodes.reference.engine.engine import StoreEngine
 from nodes.reference.engine.limits import Limits
-from nodes.reference.engine.shapes import ShapeError, check_command, check_row, check_state
+from nodes.reference.engine.row_schema import ShapeError, check_command, check_row, check_state
 
 THERE, OWN = 0, 1
 QUEUE, TOPIC = "/server/0/queue/q", "/server/0/topic/t"

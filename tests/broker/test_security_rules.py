@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from nodes.reference.api import Command, Config, ConfigError, Deliver, Done, Opened, Refused
 from nodes.reference.engine.engine import StoreEngine
+from nodes.reference.engine.row_schema import ShapeError, check_command, check_row
 from nodes.reference.engine.security import ANY_QUEUE, DENIED, MAX_ROWS, Security, covers
-from nodes.reference.engine.shapes import ShapeError, check_command, check_row
 from nodes.reference.server.guard import MOST_CHECKS, Guard, TooManyPasscodes, hashed
 
 pytestmark = pytest.mark.requirement("F8", part=True)

@@ -22,8 +22,8 @@ from nodes.systems.catalog import SYSTEMS
 from nodes.systems.reference.cluster import ReferenceCluster
 from stormproof.contracts.backend import Shells
 from stormproof.contracts.cluster import Deployment
-from stormproof.contracts.demands import Demands
 from stormproof.contracts.topology import Topology
+from stormproof.contracts.workload_requirements import Demands
 from stormproof.test import Test
 
 HERE = ("127.0.0.1", 1)

@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from checkers.bounds import silences
-from checkers.calm import stretches
 from checkers.checks import availability, stability
+from checkers.fault_free_intervals import stretches
 from stormproof.contracts.bounds import Bound, bounds_of
 from stormproof.contracts.check import INVALID, UNKNOWN, VALID
 from stormproof.history.ledger import FaultWindow, Repair, Standstill

@@ -18,7 +18,7 @@ from harness.sim.draw import DrawnCase, Given
 from harness.sim.memory_census import holdings
 from nodes.reference.engine.model import Queue
 from nodes.systems.catalog import SYSTEMS
-from stormproof.contracts.keeps import LEFT, Keep
+from stormproof.contracts.resting_state import LEFT, Keep
 from stormproof.run_folder import read_run
 
 DESIGNS = ("joram", "icestorm", "qpid", "fiorano")

@@ -17,7 +17,7 @@ from checkers.run_check import judge
 from stormproof.contracts.check import INVALID, UNKNOWN, VALID, CheckOutcome
 from stormproof.contracts.fault import CUTS_LINKS, DELAYS_MESSAGES, ENDS_PROCESS, STOPS_TIME
 from stormproof.history.ledger import FaultWindow, Standstill
-from workloads.neutral_client import NeutralQueueClient
+from workloads.generic_client import NeutralQueueClient
 
 pytestmark = pytest.mark.requirement("H12", part=True)
 

@@ -16,7 +16,7 @@ from icestorm_oracle import CREATES, DELETES, EventAccount, is_linearizable
 from checkers.run_check import judge
 from stormproof.contracts.check import INVALID, UNKNOWN, VALID, CheckOutcome
 from stormproof.history.ledger import FaultWindow
-from stormproof.history.moments import write_moments
+from stormproof.history.log_timestamps import write_moments
 
 pytestmark = pytest.mark.requirement("H8", part=True)
 

@@ -10,12 +10,13 @@ from typing import Any
 import pytest
 from checker_histories import depth, drained, sent, store_run, taken
 
-from checkers import judged, verdict_key
-from checkers.judged import digest_of_checks, judged_already
+from checkers import verdict_cache as judged
+from checkers import verdict_key
 from checkers.lake.table import read_lake
 from checkers.run_check import check_run
 from checkers.spark.java import JavaMissing
 from checkers.spark.job import check_and_store
+from checkers.verdict_cache import digest_of_checks, judged_already
 from harness.store import recheck
 from stormproof.run_folder import LEDGER, VERDICT_FILE
 

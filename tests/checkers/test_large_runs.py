@@ -15,7 +15,6 @@ import numpy as np
 import pytest
 
 from checkers import memory, run_check
-from checkers.judged import judged_already
 from checkers.memory import Budget, TooLarge, budget_of, rows_of
 from checkers.run_check import check_run
 from checkers.spark import large_runs
@@ -23,6 +22,7 @@ from checkers.spark.failures import TaskDied
 from checkers.spark.job import check_and_store, check_runs
 from checkers.spark.large_runs import REST, units_of
 from checkers.synthetic import Defects, write_run
+from checkers.verdict_cache import judged_already
 from stormproof.errors import UsageError
 from stormproof.history import columns
 from stormproof.run_folder import read_verdict, with_seal, write_json

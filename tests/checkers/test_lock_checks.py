@@ -15,7 +15,8 @@ from checkers.checks import fencing, lock_lost, lost_update
 from checkers.run_check import judge
 from reports import lock_cause
 from stormproof.contracts.check import INVALID, UNKNOWN, VALID, CheckOutcome
-from workloads import guarded, lease_client, lock, lock_client
+from workloads import lease_client, lock, lock_client
+from workloads import lock_resource as guarded
 
 pytestmark = pytest.mark.requirement("H27", part=True)
 

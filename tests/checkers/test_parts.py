@@ -15,9 +15,9 @@ from checker_histories import Row, depth, drained, fault, op, sent, sign, store_
 from hypothesis import HealthCheck, given, settings
 from test_checks_against_oracle import histories, unnamed
 
-from checkers import parts as in_parts
+from checkers import partitioned_check as in_parts
 from checkers.catalog import CHECKS
-from checkers.parts import by_parts, finish, judge_part, judge_rest, read_part
+from checkers.partitioned_check import by_parts, finish, judge_part, judge_rest, read_part
 from checkers.run_check import check_run
 from checkers.synthetic import Defects, write_run
 from checkers.verdict import Verdict

@@ -15,7 +15,7 @@ from checkers.spark.java import find_java
 from checkers.spark.session import _reason, _settings, demand_master
 from checkers.synthetic import write_store
 from stormproof.errors import SparkFailed, UsageError
-from stormproof.made import folders
+from stormproof.resource_log import folders
 
 _DEAD_JVM = """
 import os, signal

@@ -27,9 +27,9 @@ from checkers.run_check import check_run
 from checkers.verdict import Verdict
 from harness.store.dataframes import load
 from stormproof.errors import HistoryError, UsageError
-from stormproof.history import bounds
-from stormproof.history.bounds import VARIABLE, read_size
+from stormproof.history import read_limits as bounds
 from stormproof.history.columns import read_columns
+from stormproof.history.read_limits import VARIABLE, read_size
 from stormproof.history.seal import read_history
 
 pytestmark = pytest.mark.requirement("H16", part=True)

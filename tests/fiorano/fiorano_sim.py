@@ -20,8 +20,8 @@ from nodes.systems.reference.fiorano.cluster import CHANNEL, FioranoCluster
 from nodes.systems.reference.fiorano.system import FIORANO
 from stormproof.contracts.backend import DEAD, DiskFault, Link, LinkConditions
 from stormproof.contracts.cluster import MAIN, Deployment
-from stormproof.contracts.demands import Demands
 from stormproof.contracts.topology import endpoint
+from stormproof.contracts.workload_requirements import Demands
 from workloads.reference.connection import Settings, StompConnection
 
 LIMIT = 15.0

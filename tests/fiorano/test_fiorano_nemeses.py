@@ -18,8 +18,8 @@ from harness.backends.probe import choose_backend
 from harness.run.settings import make_test
 from harness.sim.campaign import ALL, Case, run_seed
 from nodes.systems.reference.fiorano.system import FIORANO
-from stormproof.contracts.demands import Demands
 from stormproof.contracts.system import GATEWAY, SHARED_DATABASE
+from stormproof.contracts.workload_requirements import Demands
 from stormproof.errors import StormproofError
 from stormproof.history.ledger import FaultWindow, read_ledger, read_repairs
 from stormproof.history.undo import pending_undos

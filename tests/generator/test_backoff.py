@@ -18,7 +18,7 @@ from stormproof.backoff import LONGEST, SHORTEST, Backoff
 from stormproof.contracts.client import NotDone
 from stormproof.operation import FAIL, INVOKE, OK, Op
 from stormproof.test import Test
-from workloads.neutral_client import NeutralQueueClient
+from workloads.generic_client import NeutralQueueClient
 from workloads.queue import Drain, QueueWorkload
 from workloads.watch import UntilTold
 from workloads.watch_client import NeutralWatchClient

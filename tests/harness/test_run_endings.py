@@ -15,8 +15,8 @@ from harness.run.test_runner import TestRunner
 from nodes.systems.reference.joram.system import JORAM
 from stormproof.contracts.backend import ProcessState
 from stormproof.contracts.cluster import MAIN, Deployment, NodeStatus
-from stormproof.contracts.demands import Demands
 from stormproof.contracts.topology import Topology
+from stormproof.contracts.workload_requirements import Demands
 from stormproof.errors import BackendError, StormproofError
 from stormproof.run_folder import read_run, update_run
 from stormproof.store import Store

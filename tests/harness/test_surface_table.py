@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from checkers.catalog import CHECKS
-from harness.reference.surface import ITEMS, items_of, used_and_judged
+from harness.reference.feature_coverage import ITEMS, items_of, used_and_judged
 from harness.sim.campaign import Case, SeedResult
 from harness.sim.tally import Tally
 from nodes.systems.catalog import SYSTEMS

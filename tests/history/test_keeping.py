@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from harness.store.housekeeping import collect
 from stormproof.errors import StormproofError, UsageError
 from stormproof.history.undo import NETWORK, UndoJournal
-from stormproof.keeping import Kept, Rules, pin, pinned, plan, read_age, remove_rests, remove_run, survey, unpin
+from stormproof.retention import Kept, Rules, pin, pinned, plan, read_age, remove_rests, remove_run, survey, unpin
 from stormproof.run_folder import RUN_SCHEMA, Lock
 from stormproof.store import Store
 

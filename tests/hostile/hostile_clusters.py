@@ -475,7 +475,7 @@ def qpid_managers() -> Target:
     from manager_world import SECRET as WORLD_SECRET
     from manager_world import run as run_world
 
-    from nodes.reference.designs.qpid.manager.lessor import PROTOCOL, manager_name
+    from nodes.reference.designs.qpid.manager.lease_server import PROTOCOL, manager_name
     from nodes.reference.designs.qpid.manager.messages import Ask, Beat, Echo, Vote
 
     assert WORLD_SECRET == SECRET
@@ -581,7 +581,7 @@ def qpid_manager_answers() -> Target:
 
 def qpid_permission() -> Target:
     """A manager that answers its broker whatever it likes, and goes away: then the broker ends itself."""
-    from nodes.reference.designs.qpid.permission import PROTOCOL
+    from nodes.reference.designs.qpid.lease_client import PROTOCOL
     from nodes.reference.replication.links import FrameParser, Handshake, encode_frame
     from nodes.reference.server.process import NodeProcess
 

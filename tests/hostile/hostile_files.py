@@ -280,7 +280,7 @@ def notes() -> Target:
     from harness.run.recovery import recover
     from stormproof.errors import StormproofError
     from stormproof.history.undo import UndoJournal, pending_undos
-    from stormproof.made import made_folders, owner_of, unfinished
+    from stormproof.resource_log import made_folders, owner_of, unfinished
     from stormproof.run_folder import JOURNAL
 
     run_dir = run_folder(status="running")

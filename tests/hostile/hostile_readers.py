@@ -137,7 +137,7 @@ def healed(run_dir: Path) -> Outcome:
     """What ``stormproof heal`` reads of a run's folder."""
     from harness.backends.ssh.remote import Remote
     from stormproof.history.undo import pending_undos
-    from stormproof.made import made_folders, unfinished
+    from stormproof.resource_log import made_folders, unfinished
 
     def read() -> None:
         for each in (pending_undos, made_folders, unfinished, Remote.read):

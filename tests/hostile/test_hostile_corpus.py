@@ -15,7 +15,7 @@ from hostile_readers import LENIENT, READERS, REFUSED, STREAMS, Outcome, outcome
 
 from nodes.systems.reference.log_events import event_of
 from stormproof.errors import EXIT_UNKNOWN
-from stormproof.history.bounds import VARIABLE
+from stormproof.history.read_limits import VARIABLE
 
 SOME = ("random bytes", "lists without end", "a folder")
 """Where a page takes half a second, the others are left to `make soak`."""

@@ -10,7 +10,7 @@ from joram_group import Group, simulate
 
 from nodes.reference.api import ConfigError
 from nodes.reference.designs.joram.log import Member, check_members, encode_group, encoded_members, members_of
-from nodes.reference.engine.shapes import ShapeError
+from nodes.reference.engine.row_schema import ShapeError
 
 pytestmark = [pytest.mark.requirement("J18"), pytest.mark.requirement("H5")]
 

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 
 from stormproof.contracts.backend import KILL, LINKS, PAUSE, Link, ProcessState
 from stormproof.contracts.cluster import MAIN, Cluster, Deployment, NodeStatus
-from stormproof.contracts.demands import Demands
 from stormproof.contracts.topology import Topology
+from stormproof.contracts.workload_requirements import Demands
 from stormproof.errors import BackendError
 from stormproof.test import Test
 

@@ -15,8 +15,8 @@ from nemesis import rolling
 from nemesis.families import option_value
 from nemesis.rolling import Rolling
 from nodes.systems.reference.cluster import ReferenceCluster
-from stormproof.contracts.demands import Demands
 from stormproof.contracts.fault import ClusterFacts, Evidence, FaultPlan, Infeasible
+from stormproof.contracts.workload_requirements import Demands
 from stormproof.errors import StormproofError, UsageError
 from stormproof.test import Test
 from tests.nemesis.nemesis_fakes import FakeCluster

@@ -15,7 +15,7 @@ from harness.reference.sim_runtime import SimRuntime
 from harness.sim.backend import SimBackend
 from harness.sim.loop import Process, SimLoop, simulation
 from nodes.reference.designs.qpid.manager.config import ManagerConfig
-from nodes.reference.designs.qpid.manager.lessor import PROTOCOL, manager_name
+from nodes.reference.designs.qpid.manager.lease_server import PROTOCOL, manager_name
 from nodes.reference.designs.qpid.manager.manager import Manager
 from nodes.reference.designs.qpid.manager.options import ManagerOptions
 from nodes.reference.designs.qpid.manager.programs import BROKER

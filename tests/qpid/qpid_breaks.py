@@ -14,6 +14,7 @@ from harness.sim.campaign import Case
 from nodes.reference.designs.qpid import browsing
 from nodes.reference.designs.qpid.administration import Administration
 from nodes.reference.designs.qpid.browsing import Browser, Browsing
+from nodes.reference.designs.qpid.lease_client import ManagerPermission
 from nodes.reference.designs.qpid.manager import coordinator as coordinating
 from nodes.reference.designs.qpid.manager import virtual_address
 from nodes.reference.designs.qpid.manager.coordinator import COORDINATING, Coordinator
@@ -23,7 +24,6 @@ from nodes.reference.designs.qpid.manager.note import Note
 from nodes.reference.designs.qpid.manager.record import Record, Store
 from nodes.reference.designs.qpid.manager.services import Services
 from nodes.reference.designs.qpid.manager.virtual_address import VirtualAddress
-from nodes.reference.designs.qpid.permission import ManagerPermission
 from nodes.reference.designs.qpid.primary import Primary
 from nodes.reference.designs.qpid.roles import Roles
 from nodes.reference.designs.qpid.states import READY

@@ -23,7 +23,7 @@ from nodes.systems.reference.qpid.programs import MANAGER
 from nodes.systems.reference.qpid.system import QPID
 from stormproof.contracts.backend import DEAD
 from stormproof.contracts.cluster import MAIN, Deployment
-from stormproof.contracts.demands import Demands
+from stormproof.contracts.workload_requirements import Demands
 from stormproof.errors import UsageError
 
 COLD: dict[str, Any] = {"standby": "cold", "seconds": 10.0}

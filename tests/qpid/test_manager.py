@@ -20,7 +20,7 @@ from nodes.reference.api import ConfigError
 from nodes.reference.designs.qpid.manager import coordinator
 from nodes.reference.designs.qpid.manager.config import parse_manager_config
 from nodes.reference.designs.qpid.manager.coordinator import COORDINATING, Coordinator
-from nodes.reference.designs.qpid.manager.lessor import PROTOCOL, manager_name
+from nodes.reference.designs.qpid.manager.lease_server import PROTOCOL, manager_name
 from nodes.reference.designs.qpid.manager.membership import Answers, leases_are_over
 from nodes.reference.designs.qpid.manager.note import Note
 from nodes.reference.designs.qpid.manager.options import ManagerOptions

@@ -26,7 +26,7 @@ from nodes.systems.reference.qpid.managers import OUTSIDE
 from nodes.systems.reference.qpid.system import QPID
 from stormproof.contracts.backend import DEAD, OWN_ROOT, CommandResult, ProcessState
 from stormproof.contracts.cluster import Deployment
-from stormproof.contracts.demands import Demands
+from stormproof.contracts.workload_requirements import Demands
 from stormproof.errors import StormproofError, UsageError
 from stormproof.test import Test
 

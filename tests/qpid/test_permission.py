@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from nodes.reference.designs.qpid.permission import ManagerPermission
+from nodes.reference.designs.qpid.lease_client import ManagerPermission
 
 
 class StubRuntime:

@@ -24,7 +24,7 @@ from harness.run.settings import make_test
 from nodes.reference.designs.qpid.configuration import BINDING, EXCHANGE, QUEUE, Configuration, Mistaken, binding_name
 from nodes.reference.designs.qpid.management import BIND, CREATE_QUEUE, MAX_OBJECTS, changes_of
 from nodes.reference.designs.qpid.manager.config import ManagerConfig
-from nodes.reference.designs.qpid.manager.lessor import MAX_CONNECTIONS, PROTOCOL, manager_name
+from nodes.reference.designs.qpid.manager.lease_server import MAX_CONNECTIONS, PROTOCOL, manager_name
 from nodes.reference.designs.qpid.messages import SNAPSHOT, Events, pack
 from nodes.reference.engine.limits import Limits
 from nodes.reference.manager import ManagerProcess

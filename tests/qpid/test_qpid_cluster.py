@@ -16,7 +16,7 @@ from nodes.systems.reference.qpid.cluster import QpidCluster
 from nodes.systems.reference.qpid.system import QPID
 from stormproof.contracts.backend import DEAD
 from stormproof.contracts.cluster import Deployment
-from stormproof.contracts.demands import Demands
+from stormproof.contracts.workload_requirements import Demands
 
 
 @pytest.mark.requirement("Q4", part=True)

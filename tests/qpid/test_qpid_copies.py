@@ -22,7 +22,7 @@ from nodes.systems.reference.qpid.cluster import QpidCluster
 from nodes.systems.reference.qpid.copying import copy_store, source_of_copy
 from nodes.systems.reference.qpid.system import QPID
 from stormproof.contracts.cluster import Deployment
-from stormproof.contracts.demands import Demands
+from stormproof.contracts.workload_requirements import Demands
 from stormproof.errors import UsageError
 from workloads.reference.connection import Settings, StompConnection
 

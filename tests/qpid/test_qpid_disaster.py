@@ -17,7 +17,7 @@ from nodes.systems.reference.cluster import CLIENT_PORT
 from nodes.systems.reference.qpid.cluster import QpidCluster
 from nodes.systems.reference.qpid.system import QPID
 from stormproof.contracts.cluster import Deployment
-from stormproof.contracts.demands import Demands
+from stormproof.contracts.workload_requirements import Demands
 from stormproof.errors import UsageError
 from workloads.reference.connection import ConnectionBroken, NotSent, Settings, StompConnection
 

@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from reports.message_trace import read_trace
-from reports.recorded import Facts
+from reports.narrative import Operation, ShownAnomaly
 from reports.roles import Lane, Stretch, Transfer
-from reports.story import Operation, ShownAnomaly
+from reports.run_facts import Facts
 from stormproof.contracts.fault import ENDS_PROCESS
 from stormproof.history.ledger import FaultWindow
 from stormproof.run_folder import MESSAGE_TRACE

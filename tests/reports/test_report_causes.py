@@ -10,10 +10,10 @@ import pytest
 from recorded_facts import KILL, OTHERS, anomaly, facts, mark, operation, started
 
 from reports.cause import cause_of, left_over
-from reports.life import death_of, life_of
+from reports.message_life import death_of, life_of
 from reports.message_trace import read_trace
-from reports.recorded import CANT_TELL, NO_TRACE, Facts
 from reports.roles import Transfer
+from reports.run_facts import CANT_TELL, NO_TRACE, Facts
 from stormproof.run_folder import MESSAGE_TRACE
 
 pytestmark = pytest.mark.requirement("H25")

@@ -10,7 +10,7 @@ import pytest
 from recorded_facts import anomaly, facts, mark, operation, started
 
 from reports.cause import cause_of
-from reports.life import life_of
+from reports.message_life import life_of
 from reports.message_trace import Trace
 from reports.replica_logs import Extent, LogPart, contradiction, logs_of
 from reports.roles import Granted, Transfer

@@ -13,14 +13,14 @@ import pytest
 from report_run_factory import STARTED, write_history
 
 from reports.folder import named_options, read_folder
+from reports.narrative import Narrator, flat
 from reports.node_logs import select_lines
 from reports.pack import COLUMNS, choose_spans, inert_json, pack_spans, shorten
 from reports.series import bucket_quantiles, bucket_width, run_series
 from reports.spans import OPEN_CODE, pair_spans, parse_value, spans_of_message, spans_of_rows, value_text
-from reports.story import Narrator, flat
 from stormproof.history.columns import HistoryColumns
 from stormproof.history.ledger import FaultWindow
-from stormproof.history.moments import write_moments
+from stormproof.history.log_timestamps import write_moments
 from stormproof.history.schema import encode_value
 from stormproof.node_logs import PlacedLine, place_lines, read_log
 from stormproof.operation import FAIL, INFO, INVOKE, NEMESIS, OK, Op

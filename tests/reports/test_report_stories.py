@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from reports.story import Operation, narrate
+from reports.narrative import Operation, narrate
 
 pytestmark = pytest.mark.requirement("H10", part=True)
 

@@ -12,9 +12,9 @@ from recorded_facts import KILL, anomaly, facts, mark, operation
 
 from reports.cause import cause_of
 from reports.lock_cause import LOST_UPDATE, TWO_HOLDERS, of_lock
-from reports.recorded import CANT_TELL, NO_TRACE, Facts
+from reports.narrative import Operation
 from reports.roles import Lane, Stretch, Transfer
-from reports.story import Operation
+from reports.run_facts import CANT_TELL, NO_TRACE, Facts
 from reports.value_cause import of_register
 from stormproof.contracts.fault import ENDS_PROCESS, STOPS_TIME
 from stormproof.history.ledger import FaultWindow, Repair

@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 from report_run_factory import HOSTILE, make_run
 
-from reports.recorded import Facts
+from reports.narrative import Operation, ShownAnomaly
 from reports.roles import Lane, Stretch, Transfer, read_transfers
+from reports.root_cause import BINS, Group, declared, groups
+from reports.run_facts import Facts
 from reports.run_page import CheckGroup, write_report
-from reports.story import Operation, ShownAnomaly
-from reports.why import BINS, Group, declared, groups
 from stormproof.run_folder import LOG_EVENTS
 
 pytestmark = pytest.mark.requirement("H25", part=True)

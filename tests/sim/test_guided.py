@@ -24,7 +24,7 @@ from harness.sim.guided import FIRST, Guide
 from harness.sim.run import simulate
 from harness.sim.shrink import faults_of
 from nodes.systems.catalog import SYSTEMS
-from stormproof.contracts.exploration import Abstraction
+from stormproof.contracts.state_abstraction import Abstraction
 from stormproof.errors import UsageError
 from stormproof.run_folder import read_run
 from stormproof.test import Test

@@ -41,12 +41,12 @@ from nodes.reference.designs.icestorm.election import Election
 from nodes.reference.designs.icestorm.replication import Replication
 from nodes.reference.designs.joram.leader import Leader
 from nodes.reference.designs.joram.log import Log, Member
-from nodes.reference.designs.joram.looks import Observed
+from nodes.reference.designs.joram.probes import Observed
 from nodes.reference.designs.joram.replica import Replica
 from nodes.reference.designs.qpid.browsing import Browsing
+from nodes.reference.designs.qpid.lease_client import ManagerPermission
 from nodes.reference.designs.qpid.manager.coordinator import COORDINATING, Coordinator
 from nodes.reference.designs.qpid.manager.record import Record, Store
-from nodes.reference.designs.qpid.permission import ManagerPermission
 from nodes.reference.designs.qpid.roles import Roles
 from nodes.reference.designs.qpid.states import PRIMARY, READY
 from nodes.reference.designs.qpid.store_status import CLEAN, PRIMARY_STORE, StoreStatus

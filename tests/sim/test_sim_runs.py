@@ -21,7 +21,7 @@ from nemesis.catalog import FAULTS
 from nodes.reference.engine.engine import StoreEngine
 from reports.run_page import write_report
 from stormproof.history.ledger import read_ledger
-from stormproof.history.moments import read_moments
+from stormproof.history.log_timestamps import read_moments
 from stormproof.run_folder import HARNESS_LOG, read_run
 from workloads.reference.stomp_client import StompClient
 

@@ -19,10 +19,10 @@ from stormproof.errors import UsageError
 from stormproof.generator.simulate import Outcome, invocations, simulate
 from stormproof.operation import FAIL, INFO, INVOKE, OK, Op
 from stormproof.test import Test
-from workloads.guarded import FENCED, Fenced, Guarded
 from workloads.lease_client import LockServiceClient, NeutralLeaseClient, patience
 from workloads.lock import LeaseWorkload, LockWorkload
 from workloads.lock_client import CLOSED_ITSELF, NO_TOKENS, NOT_HELD, SLEPT, STOOD_STILL, NeutralLockClient, Updates
+from workloads.lock_resource import FENCED, Fenced, Guarded
 
 pytestmark = pytest.mark.requirement("H27", part=True)
 

@@ -14,7 +14,7 @@ from stormproof.operation import FAIL, INFO, INVOKE, OK, Op
 from stormproof.test import Test
 from workloads.event_names import NON_REPLICATED, REPLICATED, SINGLE
 from workloads.events import EventsWorkload
-from workloads.neutral_events import NeutralListener, NeutralPublisher
+from workloads.generic_events import NeutralListener, NeutralPublisher
 
 pytestmark = pytest.mark.requirement("H12", part=True)
 

@@ -16,8 +16,8 @@ from stormproof.generator import clients, sequence
 from stormproof.operation import INFO, INVOKE, Op
 from stormproof.run_folder import read_run
 from stormproof.test import Test
+from workloads.feature_coverage import FEATURES, Surface, difference, named
 from workloads.messages import decode_body
-from workloads.surface import FEATURES, Surface, difference, named
 
 pytestmark = pytest.mark.requirement("H6", part=True)
 
@@ -62,7 +62,7 @@ def test_every_content_names_its_message_and_comes_through_the_protocol() -> Non
     ],
 )
 def test_what_is_not_as_it_was_sent(headers: dict[str, str], body: bytes, found: str | None) -> None:
-    from workloads.surface import Content
+    from workloads.feature_coverage import Content
 
     assert difference(Content({"x-a": "1"}, b"0/0\n\0b", ()), "/queue/q0", sent_and_read(headers, body)) == found
 
@@ -151,7 +151,7 @@ async def test_who_can_not_give_a_message_back_gives_its_connection_up() -> None
     from types import SimpleNamespace
 
     from workloads.reference.connection import NotSent
-    from workloads.reference.taking import Taker
+    from workloads.reference.consumer import Taker
 
     class Client:
         node = None
@@ -185,7 +185,7 @@ async def test_what_came_before_the_receipt_of_its_subscription_counts_as_acknow
     from collections import deque
     from types import SimpleNamespace
 
-    from workloads.reference.taking import Taker
+    from workloads.reference.consumer import Taker
 
     class Client:
         node = None
@@ -220,9 +220,9 @@ async def test_what_an_operation_took_is_told_before_what_had_come_on_a_connecti
     from collections import deque
     from types import SimpleNamespace
 
+    from workloads.feature_coverage import AUTO, CLIENT, Manner
+    from workloads.reference.consumer import Taker
     from workloads.reference.stomp_client import StompClient
-    from workloads.reference.taking import Taker
-    from workloads.surface import AUTO, CLIENT, Manner
 
     class Ways(Manner):
         def subscribe(self, reliable: bool) -> str:

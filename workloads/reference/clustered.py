@@ -17,8 +17,8 @@ from typing import Any
 from nodes.stomp import Frame
 from stormproof.contracts.client import Client
 from stormproof.contracts.cluster import Cluster
-from stormproof.contracts.demands import Demands
 from stormproof.contracts.option import Option
+from stormproof.contracts.workload_requirements import Demands
 from stormproof.errors import UsageError
 from workloads.queue import QueueWorkload
 from workloads.reference.queue_client import QueueClient

@@ -12,17 +12,17 @@ from typing import Any
 
 from stormproof.contracts.client import Client
 from stormproof.contracts.cluster import Cluster
-from stormproof.contracts.demands import Demands
 from stormproof.contracts.option import Option
 from stormproof.contracts.workload import Workload
+from stormproof.contracts.workload_requirements import Demands
 from stormproof.errors import UsageError
 from stormproof.generator import Generator, clients, on_threads, once, per_thread, phases, rate, repeat, time_limit
 from stormproof.operation import INVOKE, Op
 from stormproof.test import Test
 from workloads.draws import DIALOGUE as DRAWS
+from workloads.feature_coverage import Surface
 from workloads.options import CLIENT_HEARTBEAT, CONNECTING
 from workloads.reference.dialogue_client import SETTLE, DialogueClient
-from workloads.surface import Surface
 
 TALK = "talk"
 SHARE = 1 / 2

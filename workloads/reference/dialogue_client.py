@@ -20,7 +20,9 @@ from dataclasses import dataclass
 from nodes.stomp import Frame
 from nodes.timeouts import within
 from stormproof.operation import INFO, INVOKE, Op
-from workloads.reference.automatic import Automatic
+from workloads.feature_coverage import Surface, difference_of
+from workloads.reference.auto_ack import Automatic
+from workloads.reference.broker_limits import Full, Room, takes_room
 from workloads.reference.broker_model import (
     ABORTED,
     CLIENT,
@@ -35,15 +37,13 @@ from workloads.reference.broker_model import (
     Transaction,
     selects,
 )
-from workloads.reference.companion import Companion
 from workloads.reference.connection import REPEATED, ConnectionBroken, NotSent, Rejected
 from workloads.reference.dialogue_exchanges import Exchanges
+from workloads.reference.invalid_commands import LONGEST, LONGEST_XID, About, may_end, senseless
 from workloads.reference.mismatch import Mismatch
-from workloads.reference.room import Full, Room, takes_room
-from workloads.reference.senseless import LONGEST, LONGEST_XID, About, may_end, senseless
+from workloads.reference.second_connection import Companion
+from workloads.reference.second_principal import NOBODY, Visitor
 from workloads.reference.stomp_client import StompClient, StompCluster
-from workloads.reference.visitor import NOBODY, Visitor
-from workloads.surface import Surface, difference_of
 
 OBSERVE, SETTLE = "observe", "settle"
 NOT_AS_MODELLED = "not as modelled"

@@ -9,10 +9,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 from nodes.reference.engine.topics import EXCHANGE_PREFIX, MANAGEMENT
+from workloads.feature_coverage import Surface
 from workloads.reference.broker_model import BrokerModel
 from workloads.reference.connection import ConnectionBroken, Rejected
 from workloads.reference.mismatch import Mismatch
-from workloads.surface import Surface
 
 _KINDS = ("direct", "fanout", "topic")
 _KEYS = ("x", "x.y", "x.y.z")

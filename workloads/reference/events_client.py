@@ -26,12 +26,12 @@ from workloads.event_names import (
     links,
     topic_name,
 )
+from workloads.feature_coverage import Surface, difference
 from workloads.messages import encode_body
 from workloads.reference.connection import Address, ConnectionBroken, NotSent, Rejected, Settings, StompConnection
+from workloads.reference.consumer import NOT_AS_SENT, OBSERVE, value_of
 from workloads.reference.pushed_events import PushedEvents
 from workloads.reference.stomp_client import StompCluster
-from workloads.reference.taking import NOT_AS_SENT, OBSERVE, value_of
-from workloads.surface import Surface, difference
 
 DONE_ALREADY = {"create": "topic-exists", "subscribe": "already-subscribed", "link": "link-exists"}
 _ONE = "one"

@@ -14,8 +14,8 @@ from nodes.stomp import Frame
 from nodes.timeouts import within
 from stormproof.contracts.cluster import Cluster
 from stormproof.operation import Op
+from workloads.generic_client import NeutralQueueClient
 from workloads.messages import decode_body, encode_body, queue_name
-from workloads.neutral_client import NeutralQueueClient
 from workloads.reference.connection import Rejected, StompConnection
 from workloads.reference.durable.connection import BEGUN, DurableConnection, Patience
 from workloads.reference.durable.links import SENT_AGAIN, Link, NeutralLink, StompLink

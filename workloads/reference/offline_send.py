@@ -32,8 +32,8 @@ from stormproof.generator import (
     time_limit,
     until_ok,
 )
-from stormproof.made import OwnFolder
 from stormproof.operation import INVOKE, Op
+from stormproof.resource_log import OwnFolder
 from stormproof.test import Test
 from workloads.draws import OFFLINE_SEND as DRAWS
 from workloads.options import CLIENT_ORDER, PRIMARY_FIRST, ROUND_PAUSE, SAME_REPLICA

@@ -15,15 +15,15 @@ from nodes.reference.server.reaction import AT_MOST_ONCE, EXACTLY_ONCE, OUTPUT, 
 from nodes.stomp import Frame
 from stormproof.contracts.client import Client
 from stormproof.contracts.cluster import Cluster
-from stormproof.contracts.demands import Demands, Reaction
 from stormproof.contracts.option import Option
+from stormproof.contracts.workload_requirements import Demands, Reaction
 from stormproof.operation import Op
 from workloads.draws import PROCESSING as DRAWS
+from workloads.feature_coverage import SURFACE
 from workloads.messages import decode_body
 from workloads.queue import QueueWorkload
 from workloads.reference.queue_client import QueueClient
 from workloads.reference.stomp_client import StompCluster, SubCluster, acknowledge
-from workloads.surface import SURFACE
 
 SAME_COPY = "same copy"
 """What the error of a completion says when the very copy that it took had been delivered before."""

@@ -6,12 +6,12 @@ import json
 
 from nodes.stomp import Frame
 from stormproof.operation import Op
+from workloads.feature_coverage import ABORTS, EXCHANGES, REFUSALS, SEND_TX, Surface
 from workloads.messages import destination, encode_body, queue_name
 from workloads.reference.connection import ConnectionBroken, Rejected
+from workloads.reference.consumer import Taker, expect_refusal, value_of
 from workloads.reference.routes import DECLARE, Routes
 from workloads.reference.stomp_client import StompClient, StompCluster, acknowledge
-from workloads.reference.taking import Taker, expect_refusal, value_of
-from workloads.surface import ABORTS, EXCHANGES, REFUSALS, SEND_TX, Surface
 
 _SENSELESS: tuple[tuple[str, dict[str, str], str], ...] = (
     ("ACK", {"id": "999999999-1"}, "an id that awaits none"),

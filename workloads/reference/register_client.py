@@ -7,10 +7,10 @@ from collections.abc import Mapping
 
 from nodes.reference.engine.value_names import EXPECTED, KEY, LAST_VALUE_PREFIX, REFUSED, VALUE, VERSION
 from stormproof.operation import Op
+from workloads.feature_coverage import Surface
 from workloads.reference.connection import ConnectionBroken
 from workloads.reference.stomp_client import StompClient, StompCluster
 from workloads.register_client import FOREIGN, NO_MATCH, NOTHING, UNTOLD, Seen, decode_value, encode_value
-from workloads.surface import Surface
 
 DESTINATION = f"{LAST_VALUE_PREFIX}registers"
 

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from nodes.reference.engine.topics import EXCHANGE_PREFIX, MANAGEMENT
+from workloads.feature_coverage import EXCHANGES, Manner, Surface
 from workloads.reference.connection import ConnectionBroken
 from workloads.reference.stomp_client import StompClient
-from workloads.surface import EXCHANGES, Manner, Surface
 
 DECLARE = "x-declare"
 _KINDS = ("direct", "fanout", "topic")

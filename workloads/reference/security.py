@@ -17,8 +17,8 @@ from typing import Any
 from nodes.reference.engine.topics import SECURITY
 from stormproof.contracts.client import Client
 from stormproof.contracts.cluster import Cluster
-from stormproof.contracts.demands import Demands
 from stormproof.contracts.option import Option
+from stormproof.contracts.workload_requirements import Demands
 from stormproof.operation import OK, Op
 from workloads.draws import SECURITY as DRAWS
 from workloads.options import CLIENT_HEARTBEAT, CLIENT_ORDER, in_order

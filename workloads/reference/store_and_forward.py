@@ -13,8 +13,8 @@ from typing import Any
 
 from stormproof.contracts.client import Client
 from stormproof.contracts.cluster import Cluster
-from stormproof.contracts.demands import Demands
 from stormproof.contracts.option import Option
+from stormproof.contracts.workload_requirements import Demands
 from stormproof.errors import UsageError
 from workloads.draws import STORE_AND_FORWARD as DRAWS
 from workloads.messages import destination

@@ -13,8 +13,8 @@ from typing import Any
 
 from stormproof.contracts.client import Client
 from stormproof.contracts.cluster import Cluster
-from stormproof.contracts.demands import Demands
 from stormproof.contracts.option import Option
+from stormproof.contracts.workload_requirements import Demands
 from stormproof.errors import UsageError
 from stormproof.generator import (
     Generator,
@@ -31,11 +31,11 @@ from stormproof.generator import (
 from stormproof.operation import INVOKE, Op
 from stormproof.test import Test
 from workloads.draws import TOPIC as DRAWS
+from workloads.feature_coverage import SURFACE, UNSUBSCRIBE
+from workloads.feature_workload import SurfacedWorkload
 from workloads.options import CLIENT_HEARTBEAT, CONNECTING
 from workloads.reference.topic_client import TopicClient, selects, topic_name
 from workloads.subscribers import Publishes, Subscriber, subscriptions
-from workloads.surface import SURFACE, UNSUBSCRIBE
-from workloads.surfaced import SurfacedWorkload
 
 SEND_SHARE = 1 / 3
 """The share of the test's rate that is sent; what is sent is taken as it comes, by several."""

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from nodes.stomp import Frame
 from stormproof.operation import INVOKE, Op
+from workloads.feature_coverage import SEND_TX, Surface
 from workloads.messages import encode_body
 from workloads.reference.connection import ConnectionBroken, Rejected
+from workloads.reference.consumer import Taker
 from workloads.reference.stomp_client import StompClient, StompCluster, acknowledge
-from workloads.reference.taking import Taker
 from workloads.subscribers import subscriptions
-from workloads.surface import SEND_TX, Surface
 
 TOPIC_PREFIX = "/topic/"
 

@@ -14,8 +14,8 @@ from typing import Any
 
 from stormproof.contracts.client import Client
 from stormproof.contracts.cluster import Cluster
-from stormproof.contracts.demands import Demands
 from stormproof.contracts.option import Option
+from stormproof.contracts.workload_requirements import Demands
 from stormproof.errors import UsageError
 from stormproof.generator import (
     PENDING,
@@ -40,13 +40,13 @@ from stormproof.generator import (
 from stormproof.operation import FAIL, INVOKE, Op
 from stormproof.test import Test
 from workloads.draws import TRANSACTION as DRAWS
+from workloads.feature_coverage import SURFACE
+from workloads.feature_workload import SurfacedWorkload
 from workloads.messages import queue_name
 from workloads.options import CLIENT_HEARTBEAT, CONNECTING
 from workloads.queue import Drain
 from workloads.reference.decisions import REMEMBERED, Decisions
 from workloads.reference.transaction_client import NONE_PREPARED, TransactionClient
-from workloads.surface import SURFACE
-from workloads.surfaced import SurfacedWorkload
 
 SEND_SHARE = 1 / 3
 """The share of the test's rate that is sent; what is sent is taken as it comes."""

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 from nodes.stomp import Frame
 from stormproof.operation import INVOKE, Op
+from workloads.feature_coverage import ABORTS, NACK_TX, SEND_TX, Surface
 from workloads.reference.connection import ConnectionBroken, NotSent, Rejected
+from workloads.reference.consumer import OBSERVE, value_of
 from workloads.reference.decisions import Decisions, xid_of
 from workloads.reference.queue_client import QueueClient
 from workloads.reference.stomp_client import StompCluster
-from workloads.reference.taking import OBSERVE, value_of
 from workloads.subscribers import GIVEN_BACK
-from workloads.surface import ABORTS, NACK_TX, SEND_TX, Surface
 
 NONE_PREPARED = "none prepared"
 REFUSED_WHEN_PREPARED = "refused when prepared"

@@ -22,9 +22,9 @@ from stormproof.contracts.fault import (
     MOVES_CLOCK,
     STOPS_TIME,
 )
-from stormproof.history.bounds import read_small_text
 from stormproof.history.ledger import FaultWindow
-from stormproof.history.moments import read_moments
+from stormproof.history.log_timestamps import read_moments
+from stormproof.history.read_limits import read_small_text
 from stormproof.text import amount
 from stormproof.vocabulary import EVENTS, METADATA
 

@@ -23,7 +23,7 @@ from harness.backends.ssh.hosts import Host
 from harness.backends.ssh.power import POWER_LIMIT, parse_power, takes_connections
 from stormproof.contracts.cluster import MAIN
 from stormproof.errors import BackendError, HistoryError
-from stormproof.history.bounds import read_small_text
+from stormproof.history.read_limits import read_small_text
 from stormproof.history.undo import POWER, pending_undos
 from stormproof.run_folder import REMOTE_FILE, write_json
 from stormproof.timeout_scale import SLOW

@@ -24,20 +24,20 @@ from nodes.reference.bugs import (
 )
 from nodes.reference.engine.audit import held, unlike_store
 from nodes.reference.engine.clustered import Clustered
+from nodes.reference.engine.counter_audit import miscounted
 from nodes.reference.engine.destinations import CommandError, Destinations, Exchanges
 from nodes.reference.engine.last_values import LastValues, queue_of
 from nodes.reference.engine.limits import Limits
 from nodes.reference.engine.model import AUTO, PLAIN, PROXY, QUEUE_PREFIX, Context, Message, Queue
 from nodes.reference.engine.notifications import LocalQueue
 from nodes.reference.engine.proxies import Proxies, ProxyRequests, is_agent
-from nodes.reference.engine.rebuilt import unlike_rebuilt
+from nodes.reference.engine.queue_observer import Enqueued, QueueTap
 from nodes.reference.engine.replica import QueueReplicas
+from nodes.reference.engine.restart_audit import unlike_rebuilt
 from nodes.reference.engine.security import CONSUME, DENIED, PRODUCE, Security
 from nodes.reference.engine.server_queues import PROXY_PREFIX, ServerQueues
 from nodes.reference.engine.state import State
 from nodes.reference.engine.store import Changes, Records, no_progress
-from nodes.reference.engine.sums import miscounted
-from nodes.reference.engine.tap import Enqueued, QueueTap
 from nodes.reference.engine.threads import PREFIX, is_collocated, thread_of
 from nodes.reference.engine.topics import TOPIC_PREFIX
 from nodes.reference.engine.trace import MessageTrace

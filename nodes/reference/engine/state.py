@@ -23,6 +23,7 @@ from nodes.reference.engine.model import (
     content_bytes,
     restore_ready,
 )
+from nodes.reference.engine.queue_observer import QueueTap
 from nodes.reference.engine.store import (
     Changes,
     Row,
@@ -34,7 +35,6 @@ from nodes.reference.engine.store import (
     replace_all,
     with_progress,
 )
-from nodes.reference.engine.tap import QueueTap
 from nodes.reference.engine.topics import Routes
 from nodes.reference.engine.trace import PREPARED, START, STATE, MessageTrace, name_of, place_of
 

@@ -14,7 +14,7 @@ from collections.abc import Callable, Generator, Iterable, Iterator
 from typing import Any, Protocol
 
 from nodes.reference import wire
-from nodes.reference.engine.shapes import check_row
+from nodes.reference.engine.row_schema import check_row
 from nodes.reference.engine.store import TABLES, highest_key, read_slice
 from nodes.reference.replication.positions import LogId
 

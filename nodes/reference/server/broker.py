@@ -40,9 +40,9 @@ from nodes.reference.option_values import seconds
 from nodes.reference.points import RELEASING, WRITTEN
 from nodes.reference.server.budget import Budget, Turns
 from nodes.reference.server.collocated import Channel, Thread
-from nodes.reference.server.doors import Doors
 from nodes.reference.server.frames import Greeting
 from nodes.reference.server.guard import Guard
+from nodes.reference.server.listeners import Doors
 from nodes.reference.server.networks import Networks
 from nodes.reference.server.services import SERVICES, DeploymentFailed, ServiceFactory, Services
 from nodes.reference.server.sessions import Session, master_header

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, Protocol, TextIO
 
 from nodes.reference.api import ConfigError, Entrance, Handler, Listener
-from nodes.reference.server.lobby import Lobby, Streams
+from nodes.reference.server.login_queue import Lobby, Streams
 
 DATABASE_SETTINGS = (
     # One process owns the file, which also keeps a second broker from using the same data folder.

@@ -31,8 +31,8 @@ from nodes.reference.server import frames
 from nodes.reference.server.budget import Budget, Turns, Worker
 from nodes.reference.server.frames import FrameError, Greeting
 from nodes.reference.server.guard import Guard, TooManyPasscodes
+from nodes.reference.server.inflight import UnderWay, Work
 from nodes.reference.server.output_buffer import OutputBuffer
-from nodes.reference.server.under_way import UnderWay, Work
 from nodes.stomp import Frame, FrameLimits, ProtocolError
 
 HEART_BEAT_MS = 100

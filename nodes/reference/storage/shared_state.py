@@ -13,7 +13,7 @@ from contextlib import AbstractContextManager
 from typing import Any
 
 from nodes.reference.engine.engine import StoreEngine
-from nodes.reference.engine.shapes import ShapeError, check_row, check_state
+from nodes.reference.engine.row_schema import ShapeError, check_row, check_state
 from nodes.reference.engine.store import TABLES, Changes
 from nodes.reference.storage.client import StorageClient
 from nodes.reference.storage.protocol import Change, FencedError, StorageError, StoreDamagedError

@@ -14,11 +14,11 @@ from nodes.timeouts import within
 from stormproof.contracts.backend import RUNNING, Attached
 from stormproof.contracts.client import QueueConnection
 from stormproof.contracts.cluster import MAIN, SHARED_LOCK, Deployment, NodeStatus
-from stormproof.contracts.demands import Demands
 from stormproof.contracts.guarantee import NOT_PROMISED, Guarantee
 from stormproof.contracts.option import Option
 from stormproof.contracts.system import RoleChange
 from stormproof.contracts.topology import Topology
+from stormproof.contracts.workload_requirements import Demands
 from stormproof.errors import UsageError
 from stormproof.node_logs import LogLine
 from stormproof.shell_system import ANSWER_SECONDS, Machine, ShellCluster, ShellSystem

@@ -9,9 +9,9 @@ from typing import Any
 from nodes.systems.clients import demand_client
 from nodes.systems.etcd.client import CLIENT_PORT, PEER_PORT, EtcdConnection, ask, http_client, log_in
 from stormproof.contracts.cluster import NodeStatus
-from stormproof.contracts.demands import Demands
 from stormproof.contracts.option import Option
 from stormproof.contracts.system import RoleChange
+from stormproof.contracts.workload_requirements import Demands
 from stormproof.node_logs import LogLine, parse_time
 from stormproof.shell_system import Machine, ShellCluster, ShellSystem
 from stormproof.test import Test

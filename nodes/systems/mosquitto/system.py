@@ -10,9 +10,9 @@ from nodes.systems.clients import demand_client
 from nodes.systems.mosquitto.client import BROKER_PORT, MAX_INFLIGHT, MqttConnection
 from nodes.systems.mosquitto.guarantees import GUARANTEES
 from stormproof.contracts.client import QueueConnection
-from stormproof.contracts.demands import Demands
 from stormproof.contracts.option import Option
 from stormproof.contracts.system import RoleChange
+from stormproof.contracts.workload_requirements import Demands
 from stormproof.node_logs import LogLine
 from stormproof.shell_system import Machine, ShellCluster, ShellSystem
 from stormproof.test import Test

@@ -24,9 +24,9 @@ from nodes.systems.nats.client import (
 from nodes.systems.nats.guarantees import GUARANTEES
 from stormproof.contracts.client import QueueConnection
 from stormproof.contracts.cluster import NodeStatus
-from stormproof.contracts.demands import Demands
 from stormproof.contracts.option import Option
 from stormproof.contracts.system import RoleChange
+from stormproof.contracts.workload_requirements import Demands
 from stormproof.errors import UsageError
 from stormproof.node_logs import LogLine
 from stormproof.shell_system import QUEUES, Machine, ShellCluster, ShellSystem

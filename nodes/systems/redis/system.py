@@ -13,10 +13,10 @@ from nodes.systems.redis.client import SENTINEL_PORT, SERVER_PORT, RedisConnecti
 from nodes.systems.redis.guarantees import GUARANTEES
 from stormproof.contracts.client import QueueConnection
 from stormproof.contracts.cluster import MAIN, NodeStatus
-from stormproof.contracts.demands import Demands
 from stormproof.contracts.option import Option
 from stormproof.contracts.system import RoleChange, StateTransfer
 from stormproof.contracts.topology import Topology
+from stormproof.contracts.workload_requirements import Demands
 from stormproof.errors import UsageError
 from stormproof.node_logs import LogLine
 from stormproof.shell_system import QUEUES, Machine, ShellCluster, ShellSystem

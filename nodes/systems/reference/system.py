@@ -15,18 +15,17 @@ from nodes.systems.reference.layout import SPARES, Group, broker_options
 from nodes.systems.reference.log_events import BROKER_STATES, Line, State, event_of, reached
 from nodes.systems.reference.message_trace import TRACE, log_mark, message_mark, state_mark
 from nodes.systems.reference.rules.deadlines import DEADLINES
-from nodes.systems.reference.rules.keeps import ENGINE
-from nodes.systems.reference.rules.keeps import REMEMBERED as REMEMBERED_KEEPS
+from nodes.systems.reference.rules.resting_state import ENGINE
+from nodes.systems.reference.rules.resting_state import REMEMBERED as REMEMBERED_KEEPS
 from stormproof.contracts.bounds import Bound, WorkBound
 from stormproof.contracts.cluster import Cluster, Deployment
 from stormproof.contracts.deadline import Deadline
-from stormproof.contracts.demands import Demands
 from stormproof.contracts.draw import Drawing
-from stormproof.contracts.exploration import Abstraction
 from stormproof.contracts.guarantee import Guarantee, Trial
 from stormproof.contracts.invariant import Invariant
-from stormproof.contracts.keeps import Keep
 from stormproof.contracts.option import Option
+from stormproof.contracts.resting_state import Keep
+from stormproof.contracts.state_abstraction import Abstraction
 from stormproof.contracts.system import (
     AdminCommand,
     DiskWrites,
@@ -40,6 +39,7 @@ from stormproof.contracts.system import (
     StateTransfer,
     System,
 )
+from stormproof.contracts.workload_requirements import Demands
 from stormproof.errors import UsageError
 from stormproof.test import DEFAULT_NODES, Test
 

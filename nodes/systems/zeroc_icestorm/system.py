@@ -12,9 +12,9 @@ from nodes.systems.clients import demand_client, extras_of
 from nodes.systems.zeroc_icestorm.client import INSTANCE, MANAGER_PORT, NODE_PORT, PUBLISH_PORT, IceStormConnection
 from nodes.systems.zeroc_icestorm.guarantees import GUARANTEES
 from stormproof.contracts.cluster import NodeStatus
-from stormproof.contracts.demands import Demands
 from stormproof.contracts.option import Option
 from stormproof.contracts.system import RoleChange, StateTransfer
+from stormproof.contracts.workload_requirements import Demands
 from stormproof.errors import BackendError, UsageError
 from stormproof.node_logs import LogLine
 from stormproof.shell_system import Machine, ShellCluster, ShellSystem

@@ -10,7 +10,7 @@ import sqlite3
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from nodes.reference.engine.shapes import ShapeError, check_row
+from nodes.reference.engine.row_schema import ShapeError, check_row
 from nodes.reference.engine.store import COLUMNS, highest_key, read_slice
 from nodes.reference.replication.links import LinkError
 from nodes.reference.replication.transfer import CHUNK_BYTES, cut

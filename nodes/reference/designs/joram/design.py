@@ -11,7 +11,6 @@ from nodes.reference.designs.joram.decisions import LeaderClaim, LocalState, jud
 from nodes.reference.designs.joram.election import Election
 from nodes.reference.designs.joram.leader import Leader
 from nodes.reference.designs.joram.log import Member
-from nodes.reference.designs.joram.looks import Looked
 from nodes.reference.designs.joram.messages import (
     Fetch,
     Heartbeat,
@@ -26,6 +25,7 @@ from nodes.reference.designs.joram.messages import (
     unpack,
 )
 from nodes.reference.designs.joram.options import Options
+from nodes.reference.designs.joram.probes import Looked
 from nodes.reference.designs.joram.replica import Replica
 from nodes.reference.points import ELECTED
 from nodes.reference.replication.follower_log import FollowerLog

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 from nodes.reference import wire
 from nodes.reference.api import Command
 from nodes.reference.designs.joram.decisions import MAX_MEMBERS
-from nodes.reference.engine.shapes import ShapeError, check_command
+from nodes.reference.engine.row_schema import ShapeError, check_command
 from nodes.reference.replication.positions import LogId, Position
 
 _COMMAND = b"C"

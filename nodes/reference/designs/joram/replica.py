@@ -23,7 +23,7 @@ from nodes.reference.designs.joram.log import (
 from nodes.reference.designs.joram.log_trace import LogTrace
 from nodes.reference.designs.joram.messages import Membership, Message, pack
 from nodes.reference.designs.joram.options import Options
-from nodes.reference.engine.shapes import ShapeError
+from nodes.reference.engine.row_schema import ShapeError
 from nodes.reference.points import PROMISED
 from nodes.reference.replication.links import LinkError, LinkEvents, Links
 from nodes.reference.replication.positions import LogId

@@ -10,11 +10,11 @@ from typing import Any
 
 from nodes.reference.api import Broker, ConfigError
 from nodes.reference.designs.qpid.copies import StoreCopies
+from nodes.reference.designs.qpid.lease_client import ManagerPermission
 from nodes.reference.designs.qpid.management import listing
 from nodes.reference.designs.qpid.manager.note import is_list_of_names
 from nodes.reference.designs.qpid.messages import Shutdown
 from nodes.reference.designs.qpid.options import LC2B, Options
-from nodes.reference.designs.qpid.permission import ManagerPermission
 from nodes.reference.designs.qpid.pushed_urls import PushedUrls
 from nodes.reference.designs.qpid.roles import Roles
 from nodes.reference.designs.qpid.states import CATCHUP, CONNECTING, READY, STOPPED

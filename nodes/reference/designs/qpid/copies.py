@@ -21,7 +21,7 @@ from nodes.reference.designs.qpid.positions import Generation
 from nodes.reference.designs.qpid.roles import Roles
 from nodes.reference.designs.qpid.states import CONNECTING
 from nodes.reference.designs.qpid.store_status import CLEAN, MAX_UUID
-from nodes.reference.engine.shapes import ShapeError, check_row
+from nodes.reference.engine.row_schema import ShapeError, check_row
 from nodes.reference.engine.store import COLUMNS, TABLES, read_slice
 from nodes.reference.replication.messages import MAX_NUMBER
 

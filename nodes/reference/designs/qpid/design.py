@@ -10,6 +10,7 @@ from nodes.reference.api import Admission, Broker, Command, ConfigError, Image, 
 from nodes.reference.bugs import INQUORATE_BROKER_LIVES, switched_on
 from nodes.reference.designs.qpid.administration import Administration
 from nodes.reference.designs.qpid.configuration import Configuration
+from nodes.reference.designs.qpid.lease_client import ManagerPermission
 from nodes.reference.designs.qpid.messages import (
     Attach,
     Completed,
@@ -21,7 +22,6 @@ from nodes.reference.designs.qpid.messages import (
     unpack,
 )
 from nodes.reference.designs.qpid.options import BUILTIN, COLD, Options
-from nodes.reference.designs.qpid.permission import ManagerPermission
 from nodes.reference.designs.qpid.primary import Primary
 from nodes.reference.designs.qpid.pushed_urls import PushedUrls
 from nodes.reference.designs.qpid.roles import NOT_PRIMARY, Roles

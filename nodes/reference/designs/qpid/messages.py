@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple, cast
 
 from nodes.reference.designs.qpid.configuration import is_object
-from nodes.reference.engine.shapes import are_headers
+from nodes.reference.engine.row_schema import are_headers
 from nodes.reference.replication.links import LinkError
 from nodes.reference.replication.messages import MAX_NUMBER, MessageCodec
 

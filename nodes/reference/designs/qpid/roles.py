@@ -12,10 +12,10 @@ from nodes.reference.bugs import DIRTY_STORE_STARTS, INQUORATE_BROKER_LIVES, PRO
 from nodes.reference.designs.qpid.backup import Backup
 from nodes.reference.designs.qpid.configuration import CREATED, QUEUE, Configuration
 from nodes.reference.designs.qpid.eviction import Eviction
+from nodes.reference.designs.qpid.lease_client import ManagerPermission
 from nodes.reference.designs.qpid.levels import Levels
 from nodes.reference.designs.qpid.messages import Attach, Completed, Events, Hello, Message, Refuse, check_attach
 from nodes.reference.designs.qpid.options import ASYNC, COLD, FENCING, LM6B, MESSAGES, NO_STORE, NONE, Options
-from nodes.reference.designs.qpid.permission import ManagerPermission
 from nodes.reference.designs.qpid.positions import Generations
 from nodes.reference.designs.qpid.primary import Primary
 from nodes.reference.designs.qpid.states import CATCHUP, CONNECTING, PRIMARY, READY, STOPPED

@@ -13,6 +13,7 @@ from nodes.reference.designs.fiorano.states import PASSIVE, SERVING
 from nodes.reference.replication.transfer import CHUNK_BYTES
 from nodes.reference.storage.config import POSTGRES, SQLITE, STORES, StorageConfig
 from nodes.reference.storage.postmaster import CAPABILITIES
+from nodes.systems.reference.feature_coverage import of_surface
 from nodes.systems.reference.fiorano.admin import COMMANDS
 from nodes.systems.reference.fiorano.cluster import CHANNEL, DATABASE, FioranoCluster
 from nodes.systems.reference.fiorano.guarantees import GUARANTEES
@@ -21,11 +22,10 @@ from nodes.systems.reference.fiorano.modes import TRIAL
 from nodes.systems.reference.fiorano.rules.bounds import BOUNDS, WORK
 from nodes.systems.reference.fiorano.rules.deadlines import FIORANO_DEADLINES
 from nodes.systems.reference.fiorano.rules.draws import CLIENT_ORDER, DRAWING, PRIMARY_FIRST
-from nodes.systems.reference.fiorano.rules.exploration import ABSTRACTION
 from nodes.systems.reference.fiorano.rules.invariants import INVARIANTS
-from nodes.systems.reference.fiorano.rules.keeps import KEEPS
+from nodes.systems.reference.fiorano.rules.resting_state import KEEPS
+from nodes.systems.reference.fiorano.rules.state_abstraction import ABSTRACTION
 from nodes.systems.reference.fiorano.rules.states import STATES, disk_writes, grant, role_change, state_transfer
-from nodes.systems.reference.surface import of_surface
 from nodes.systems.reference.system import (
     ANSWER_PAGE,
     BUG,
@@ -37,10 +37,10 @@ from nodes.systems.reference.system import (
     ReferenceSystem,
 )
 from stormproof.contracts.cluster import Cluster, Deployment
-from stormproof.contracts.demands import Demands
 from stormproof.contracts.option import Option
 from stormproof.contracts.system import GATEWAY
 from stormproof.contracts.topology import Helper, Topology
+from stormproof.contracts.workload_requirements import Demands
 from stormproof.test import Test
 
 _LAYER = {"Primary": True, "Lockfile": "lockfile", "BackupHAIPAddress": "peer", "BackupHAPort": 1,

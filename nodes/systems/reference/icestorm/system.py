@@ -8,9 +8,9 @@ from nodes.systems.reference.icestorm.guarantees import GUARANTEES, MODES, TRIAL
 from nodes.systems.reference.icestorm.rules.bounds import BOUNDS, WORK
 from nodes.systems.reference.icestorm.rules.deadlines import ICESTORM_DEADLINES
 from nodes.systems.reference.icestorm.rules.draws import DRAWING
-from nodes.systems.reference.icestorm.rules.exploration import ABSTRACTION
 from nodes.systems.reference.icestorm.rules.invariants import INVARIANTS
-from nodes.systems.reference.icestorm.rules.keeps import KEEPS
+from nodes.systems.reference.icestorm.rules.resting_state import KEEPS
+from nodes.systems.reference.icestorm.rules.state_abstraction import ABSTRACTION
 from nodes.systems.reference.icestorm.rules.states import STATES
 from nodes.systems.reference.log_events import Line
 from nodes.systems.reference.system import ANSWER_PAGE, BUG, FLOW, Events, ReferenceSystem

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from nodes.reference.designs.joram.options import SEND_WINDOW, Options
 from nodes.reference.replication.transfer import CHUNK_BYTES
+from nodes.systems.reference.feature_coverage import of_surface
 from nodes.systems.reference.joram.admin import COMMANDS
 from nodes.systems.reference.joram.guarantees import GUARANTEES, MODES, TRIAL
 from nodes.systems.reference.joram.rules.bounds import BOUNDS, WORK
 from nodes.systems.reference.joram.rules.deadlines import JORAM_DEADLINES
 from nodes.systems.reference.joram.rules.draws import DRAWING
-from nodes.systems.reference.joram.rules.exploration import ABSTRACTION
 from nodes.systems.reference.joram.rules.invariants import INVARIANTS
-from nodes.systems.reference.joram.rules.keeps import KEEPS
+from nodes.systems.reference.joram.rules.resting_state import KEEPS
+from nodes.systems.reference.joram.rules.state_abstraction import ABSTRACTION
 from nodes.systems.reference.joram.rules.states import STATES
 from nodes.systems.reference.log_events import Line
 from nodes.systems.reference.standalone.system import STANDALONE
-from nodes.systems.reference.surface import of_surface
 from nodes.systems.reference.system import (
     ANSWER_PAGE,
     BUG,

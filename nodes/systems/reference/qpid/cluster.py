@@ -25,7 +25,7 @@ from nodes.systems.reference.layout import Group
 from nodes.systems.reference.qpid.addresses import BOTH, BROKERS, VIRTUAL, LaunchedAddresses, address_of
 from nodes.systems.reference.qpid.copying import COPIES, copy_store, source_of_copy
 from nodes.systems.reference.qpid.programs import MANAGER, STORE, LaunchedPrograms, disaster_nodes, program_roles
-from nodes.systems.reference.qpid.pushed import Pushed
+from nodes.systems.reference.qpid.runtime_config import Pushed
 from nodes.systems.reference.qpid.stores import Found, best_store
 from stormproof.contracts.backend import Launcher, Shells
 from stormproof.contracts.cluster import MAIN, POLL, Deployment, NodeStatus

@@ -9,7 +9,7 @@ import shlex
 from collections.abc import Mapping, Sequence
 
 from nodes.reference.designs.qpid.options import KEEPALIVED
-from nodes.systems.reference.qpid.outside import OutsideCluster
+from nodes.systems.reference.qpid.external_manager import OutsideCluster
 
 _TOP_PRIORITY = 200
 _NO_ADDRESS = "169.254.61.1 dev lo"

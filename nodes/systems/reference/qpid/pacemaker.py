@@ -16,7 +16,7 @@ from xml.sax.saxutils import quoteattr
 
 from nodes.reference.designs.qpid.options import PACEMAKER
 from nodes.systems.reference.layout import Group
-from nodes.systems.reference.qpid.outside import OutsideCluster
+from nodes.systems.reference.qpid.external_manager import OutsideCluster
 from nodes.timeouts import within
 from stormproof.contracts.backend import DEAD, SHARED_ROOT
 from stormproof.contracts.cluster import Deployment

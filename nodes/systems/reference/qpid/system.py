@@ -22,6 +22,7 @@ from nodes.reference.designs.qpid.options import (
     Options,
 )
 from nodes.reference.designs.qpid.states import PRIMARY, READY
+from nodes.systems.reference.feature_coverage import of_surface
 from nodes.systems.reference.qpid.addresses import AUTO, BROKERS, LIST, NAME, NETWORKS, OWN, WAYS
 from nodes.systems.reference.qpid.admin import COMMANDS
 from nodes.systems.reference.qpid.copying import PERSONS
@@ -32,16 +33,15 @@ from nodes.systems.reference.qpid.programs import STORE, disaster_nodes, program
 from nodes.systems.reference.qpid.rules.bounds import BOUNDS, WORK
 from nodes.systems.reference.qpid.rules.deadlines import QPID_DEADLINES
 from nodes.systems.reference.qpid.rules.draws import DRAWING
-from nodes.systems.reference.qpid.rules.exploration import ABSTRACTION
 from nodes.systems.reference.qpid.rules.invariants import INVARIANTS
-from nodes.systems.reference.qpid.rules.keeps import KEEPS
+from nodes.systems.reference.qpid.rules.resting_state import KEEPS
+from nodes.systems.reference.qpid.rules.state_abstraction import ABSTRACTION
 from nodes.systems.reference.qpid.rules.states import STATES, role_change, state_transfer
-from nodes.systems.reference.surface import of_surface
 from nodes.systems.reference.system import ANSWER_PAGE, BUG, FLOW, MEMORY, Events, ReferenceSystem
 from stormproof.contracts.cluster import Cluster, Deployment
-from stormproof.contracts.demands import Demands
 from stormproof.contracts.option import Option
 from stormproof.contracts.topology import Topology
+from stormproof.contracts.workload_requirements import Demands
 from stormproof.errors import UsageError
 from stormproof.test import Test
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from nodes.systems.reference.feature_coverage import of_surface
 from nodes.systems.reference.log_events import Line
 from nodes.systems.reference.rules.audits import COUNTS_ADD_UP, STORE_HOLDS
 from nodes.systems.reference.rules.deadlines import CALLED, CALLS, CONNECTIONS, DEADLINES, NETWORKS, REACTIONS
 from nodes.systems.reference.standalone.guarantees import GUARANTEES
 from nodes.systems.reference.standalone.rules.draws import DRAWING
-from nodes.systems.reference.surface import of_surface
 from nodes.systems.reference.system import (
     ANSWER_PAGE,
     BUG,

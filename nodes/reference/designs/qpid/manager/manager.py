@@ -12,7 +12,7 @@ from nodes.reference.designs.qpid.control import Control
 from nodes.reference.designs.qpid.manager.addresses import Addresses
 from nodes.reference.designs.qpid.manager.config import ManagerConfig
 from nodes.reference.designs.qpid.manager.coordinator import Coordinator
-from nodes.reference.designs.qpid.manager.lessor import Lessor
+from nodes.reference.designs.qpid.manager.lease_server import Lessor
 from nodes.reference.designs.qpid.manager.membership import Answers, Membership
 from nodes.reference.designs.qpid.manager.messages import Ask, Beat, Echo, Message, Vote, pack, unpack
 from nodes.reference.designs.qpid.manager.note import Note, decoded_note, is_list_of_names

@@ -6,7 +6,7 @@ from __future__ import annotations
 from nodes.reference.designs.joram.decisions import round_of
 from nodes.reference.designs.joram.design import Joram
 from nodes.reference.designs.joram.election import ADOPTING, IDLE
-from nodes.reference.designs.joram.looks import Observed
+from nodes.reference.designs.joram.probes import Observed
 from nodes.reference.replication.quorum import majority
 from stormproof.contracts.invariant import Invariant, Watcher
 

@@ -12,7 +12,7 @@ from typing import Any
 from nodes.reference.designs.joram.decisions import round_of
 from nodes.reference.designs.joram.design import Joram
 from nodes.reference.designs.joram.leader import BATCH_COMMANDS
-from nodes.reference.designs.joram.looks import Observed
+from nodes.reference.designs.joram.probes import Observed
 from nodes.reference.replication.quorum import majority
 from nodes.systems.reference.joram.rules.candidacies import CANDIDACIES
 from nodes.systems.reference.joram.rules.views import VIEWS

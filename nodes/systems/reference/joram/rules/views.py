@@ -8,7 +8,7 @@ from bisect import bisect_right, insort
 from nodes.reference.designs.joram.decisions import round_of
 from nodes.reference.designs.joram.design import Joram
 from nodes.reference.designs.joram.leader import JOIN_LAG
-from nodes.reference.designs.joram.looks import Observed
+from nodes.reference.designs.joram.probes import Observed
 from nodes.reference.replication.positions import plan_feed
 from nodes.reference.replication.quorum import majority
 from stormproof.contracts.invariant import Invariant, Watcher

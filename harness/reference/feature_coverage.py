@@ -13,7 +13,7 @@ from typing import Any
 
 from stormproof.contracts.check import UNKNOWN
 from workloads.catalog import WORKLOADS
-from workloads.surface import SURFACE
+from workloads.feature_coverage import SURFACE
 
 BROKERS = ("standalone", "joram", "qpid", "fiorano")
 """Designs that leave messages to the reference engine."""
@@ -293,7 +293,7 @@ class SurfaceTable:
 
 def surface_page() -> str:
     """docs/surface.md."""
-    lines = ["# The surface", "", "Made by `make docs` from `harness/reference/surface.py`.", ""]
+    lines = ["# The surface", "", "Made by `make docs` from `harness/reference/feature_coverage.py`.", ""]
     lines += _INTRODUCTION.strip().splitlines()
     lines += ["", "| item | what clients do | systems | workloads | checks |", "| --- | --- | --- | --- | --- |"]
     for item in ITEMS:
@@ -318,6 +318,6 @@ and so has a night's folder (`surface.md`). An item counts as judged in a run wh
 it that the run is judged by came to a verdict. *None*: no workload uses it yet.
 
 A new item is a line in `ITEMS` there, a name under which clients count it (`Surface.use`), and something that draws it
-(`workloads/surface.py`, `workloads/reference/taking.py`); then a bug in `nodes/reference/bugs.py` that only its check
-can catch.
+(`workloads/feature_coverage.py`, `workloads/reference/consumer.py`); then a bug in `nodes/reference/bugs.py` that only
+its check can catch.
 """

@@ -13,10 +13,10 @@ from typing import Any, Protocol
 from reports.cause import cause_of, left_over
 from reports.folder import mapping, number
 from reports.lock_cause import LOCK_KINDS, of_lock
+from reports.narrative import Operation, ShownAnomaly, plain
 from reports.pack import shorten
-from reports.recorded import Cause, Facts
 from reports.roles import Lane, Transfer
-from reports.story import Operation, ShownAnomaly, plain
+from reports.run_facts import Cause, Facts
 from reports.value_cause import of_register
 from stormproof.contracts.guarantee import KNOWN_VIOLATION, NOT_PROMISED, PROMISED
 

@@ -6,9 +6,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from reports.message_trace import Stay
+from reports.narrative import Operation, fault_name
 from reports.pack import shorten
-from reports.recorded import CLOCKS_S, NEAR_S, Facts, role_text, source_of, what_happened
-from reports.story import Operation, fault_name
+from reports.run_facts import CLOCKS_S, NEAR_S, Facts, role_text, source_of, what_happened
 from stormproof.contracts.system import (
     ACKNOWLEDGED,
     CLOSED,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from stormproof.contracts.keeps import LEFT, Keep
+from stormproof.contracts.resting_state import LEFT, Keep
 
 _LEFT = "messages that nobody has taken; whether any may be left is the check of depths"
 _MADE = "queues and durable subscriptions stay until somebody deletes them: as many as clients have made"

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from nodes.systems.reference.rules.keeps import ENGINE, REMEMBERED
-from stormproof.contracts.keeps import LEFT, Keep
+from nodes.systems.reference.rules.resting_state import ENGINE, REMEMBERED
+from stormproof.contracts.resting_state import LEFT, Keep
 
 _BEFORE = "who serves no longer has in memory what it had then, until it serves again and loads its repository"
 

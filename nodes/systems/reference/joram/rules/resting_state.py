@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from nodes.systems.reference.rules.keeps import ENGINE, REMEMBERED
-from stormproof.contracts.keeps import Keep
+from nodes.systems.reference.rules.resting_state import ENGINE, REMEMBERED
+from stormproof.contracts.resting_state import Keep
 
 KEEPS = (
     *(Keep(name, "the newest entries of the log, which drops some at twice as many", "log_keep", 100, times=2)

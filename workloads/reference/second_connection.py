@@ -12,12 +12,12 @@ from typing import Protocol
 
 from nodes.stomp import Frame
 from nodes.timeouts import within
+from workloads.feature_coverage import difference_of
+from workloads.reference.broker_limits import Full, Room
 from workloads.reference.broker_model import ABORTED, COMMITTED, Box, BrokerModel, Limits
 from workloads.reference.connection import ConnectionBroken, NotSent, Rejected, Settings, StompConnection
 from workloads.reference.mismatch import Mismatch
-from workloads.reference.room import Full, Room
-from workloads.reference.visitor import NOBODY
-from workloads.surface import difference_of
+from workloads.reference.second_principal import NOBODY
 
 _LOGIN_SECONDS = 1.4
 _TEXT = {"content-type": "text/plain"}

@@ -18,9 +18,9 @@ from functools import partial
 from pathlib import Path
 
 from stormproof.errors import HistoryError, StormproofError
-from stormproof.history.bounds import read_small_text
+from stormproof.history.read_limits import read_small_text
 from stormproof.mounts import unmount_below
-from stormproof.owner import Leftover, Owner, is_held, lock_identity, this_namespace, this_process
+from stormproof.process_owner import Leftover, Owner, is_held, lock_identity, this_namespace, this_process
 from stormproof.run_folder import LOCK_FILE, MADE_FILE
 
 FOLDER = "folder"

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from stormproof.errors import HistoryError
-from stormproof.history.bounds import read_small_text
+from stormproof.history.read_limits import read_small_text
 
 SUFFIX = ".moments"
 

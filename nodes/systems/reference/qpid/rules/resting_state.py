@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from nodes.systems.reference.rules.keeps import ENGINE
-from stormproof.contracts.keeps import Keep
+from nodes.systems.reference.rules.resting_state import ENGINE
+from stormproof.contracts.resting_state import Keep
 
 _CONFIGURATION = "queues, exchanges and bindings with their arguments: as many as clients have made"
 _BEGINNINGS = "of each queue, where each generation of it began that backups may have to agree on"

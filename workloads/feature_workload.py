@@ -7,7 +7,7 @@ from typing import Any
 
 from stormproof.contracts.workload import Workload
 from stormproof.test import Test
-from workloads.surface import LOOKED_AT, SURFACE, Surface
+from workloads.feature_coverage import LOOKED_AT, SURFACE, Surface
 
 
 class SurfacedWorkload(Workload):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from stormproof.contracts.exploration import Abstraction
+from stormproof.contracts.state_abstraction import Abstraction
 
 ABSTRACTION = Abstraction(
     changes=("leads", "serving", "promised", "durable_promise", "last_epoch", "group_index"),

@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from reports.message_trace import Stay, Trace
+from reports.narrative import Operation, fault_name
 from reports.pack import shorten
 from reports.roles import Granted, Lane, Stretch, Transfer
-from reports.story import Operation, fault_name
 from stormproof.contracts.fault import ENDS_PROCESS
 from stormproof.contracts.system import (
     ACKNOWLEDGED,

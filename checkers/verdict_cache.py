@@ -18,7 +18,7 @@ from typing import Any
 
 from checkers.verdict import JUDGED, Verdict, is_signed
 from stormproof.errors import HistoryError, SparkFailed
-from stormproof.history.bounds import read_small
+from stormproof.history.read_limits import read_small
 from stormproof.own_packages import PACKAGES
 from stormproof.run_folder import HISTORY, LEDGER, LOGS, RUN_FILE, VERDICT_FILE, pictures
 

@@ -11,10 +11,10 @@ from typing import Any
 
 import numpy as np
 
-from reports.life import LifeEvent, death_of, life_of
-from reports.recorded import Facts
+from reports.message_life import LifeEvent, death_of, life_of
+from reports.narrative import Narrator, Operation, ShownAnomaly
+from reports.run_facts import Facts
 from reports.spans import parse_value
-from reports.story import Narrator, Operation, ShownAnomaly
 from stormproof.contracts.system import GONE, PUT
 
 MAX_MARKS = 300_000

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from stormproof.contracts.exploration import Abstraction
+from stormproof.contracts.state_abstraction import Abstraction
 
 ABSTRACTION = Abstraction(
     changes=("state", "coordinator", "epoch", "members", "max_seen", "promised"),

@@ -14,9 +14,9 @@ from dataclasses import replace
 
 from nodes.reference.engine.topics import SECURITY
 from nodes.stomp import Frame
+from workloads.feature_coverage import difference_of
 from workloads.reference.broker_model import BrokerModel
 from workloads.reference.connection import ConnectionBroken, NotSent, Rejected, Settings, StompConnection
-from workloads.surface import difference_of
 
 PRODUCE, CONSUME = "produce", "consume"
 NOBODY = "nobody there"

@@ -16,8 +16,8 @@ from stormproof.contracts.client import Event, EventConnection, NotDone, Subscri
 from stormproof.contracts.cluster import Cluster
 from stormproof.operation import Op
 from workloads.event_names import FIRST_PORT, ORDERED, REPLICATED, SINGLE, links, topic_name
+from workloads.generic_client import close_quietly, reason_of
 from workloads.messages import decode_body, encode_body
-from workloads.neutral_client import close_quietly, reason_of
 
 T = TypeVar("T")
 

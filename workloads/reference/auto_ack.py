@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from typing import Protocol
 
 from nodes.stomp import Frame
+from workloads.feature_coverage import difference_of
 from workloads.reference.dialogue_exchanges import Speaker
 from workloads.reference.mismatch import Mismatch
-from workloads.surface import difference_of
 
 
 class Listener(Speaker, Protocol):

@@ -18,11 +18,7 @@ from typing import Any
 
 from nodes.stomp import Frame
 from stormproof.operation import INFO, INVOKE, Op
-from workloads.messages import decode_body
-from workloads.reference.connection import ConnectionBroken, NotSent, Rejected
-from workloads.reference.stomp_client import StompClient
-from workloads.subscribers import GIVEN_BACK
-from workloads.surface import (
+from workloads.feature_coverage import (
     ABORTS,
     ACK_TX,
     AUTO,
@@ -37,6 +33,10 @@ from workloads.surface import (
     difference,
     named,
 )
+from workloads.messages import decode_body
+from workloads.reference.connection import ConnectionBroken, NotSent, Rejected
+from workloads.reference.stomp_client import StompClient
+from workloads.subscribers import GIVEN_BACK
 
 OBSERVE = "observe"
 NOT_AS_SENT, NOT_AS_SUBSCRIBED, NOT_REFUSED = "not as sent", "not as subscribed", "not refused"

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from nodes.systems.reference.rules.keeps import ENGINE
-from stormproof.contracts.keeps import Keep
+from nodes.systems.reference.rules.resting_state import ENGINE
+from stormproof.contracts.resting_state import Keep
 
 _MADE = "topics, subscribers and links: as many as clients have made"
 

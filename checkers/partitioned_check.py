@@ -29,7 +29,6 @@ from checkers.sentence import Circumstances, circumstances
 from checkers.verdict import CheckVerdict, Verdict
 from stormproof.contracts.check import UNKNOWN, Check, CheckOutcome
 from stormproof.errors import HistoryError
-from stormproof.history.bounds import FOOTER_LIMITS, demand_small
 from stormproof.history.columns import (
     BATCH_ROWS,
     NAMES,
@@ -42,6 +41,7 @@ from stormproof.history.columns import (
     make_columns,
 )
 from stormproof.history.ledger import read_ledger, read_standstills
+from stormproof.history.read_limits import FOOTER_LIMITS, demand_small
 from stormproof.history.schema import PAIR_SHIFT
 from stormproof.run_folder import HISTORY, LEDGER, read_run
 from stormproof.vocabulary import FUNCTIONS, MESSAGES, OTHER
