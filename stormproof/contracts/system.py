@@ -202,16 +202,16 @@ class System(ABC):
 
     ``provides`` names features that workloads may need. ``packages`` are the Debian packages that the system's machines
     need. ``simulated``: its programs can run in this process, under simulated time. ``guarantees`` and ``modes``
-    declare its guarantees in each mode; ``trial`` declares the settings of the trials of the modes. ``states`` (name ->
-    summary) are the states whose coverage runs report.
+    declare its guarantees in each mode; ``trial`` declares the settings with which the modes are tried. ``states``
+    (name -> summary) are the states whose coverage runs report.
 
     ``invariants`` must hold for simulated nodes at every instant, and ``keeps`` limit what idle nodes may hold.
     ``deadlines`` limit how long work may be pending in nodes. ``bounds`` limit the times until the system serves again
-    and until its roles are stable. ``work`` limits the traffic between machines. Two attributes serve tools that steer runs:
-    ``fault_points`` (name -> the event at that point), and ``abstraction``, by which a guided search distinguishes
-    situations (None: it can't). ``drawing`` declares which of its settings the default campaign draws. ``defaults`` are
-    this system's defaults for options that workloads declare (name -> value); other options keep their workload's
-    default.
+    and until its roles are stable. ``work`` limits the traffic between machines. Two attributes serve tools that steer
+    runs: ``fault_points`` (name -> the event at that point), and ``abstraction``, by which a guided search
+    distinguishes situations (None: it can't). ``drawing`` declares which of its settings the default campaign draws.
+    ``defaults`` are this system's defaults for options that workloads declare (name -> value); other options keep their
+    workload's default.
 
     ``leading_roles`` are the words of ``NodeStatus.role`` for the leading node, ``joined_roles`` those for a follower
     that has all the leader's data: faults aim by the former, and expect the latter. Empty: no status indicates it.
