@@ -42,8 +42,8 @@ def costs_summary(run_dir: Path, run: Mapping[str, Any]) -> dict[str, Any] | Non
 
 
 class CostWatch:
-    """Samples each machine in a task of its own, so that one machine in trouble does not delay the others. A failure
-    here only adds a line to the file: measurements do not affect the run."""
+    """Samples each machine in a separate task, so that one machine in trouble does not delay the others. A failure here
+    only adds a line to the file: measurements do not affect the run."""
 
     def __init__(self, backend: Metered, clock: Callable[[], int], path: Path, interval: float) -> None:
         self._backend, self._clock = backend, clock

@@ -2,7 +2,7 @@
 
 ``python -m harness.fault_table [BACKEND|FAMILY...]`` makes one run for each family of faults on each backend, with all
 kinds one after the other, and records their evidence in ``docs/faults.json``. ``make docs`` generates the table in
-``docs/backends.md`` from this file.
+``docs/backends.md`` from these records.
 """
 
 from __future__ import annotations

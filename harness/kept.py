@@ -64,7 +64,7 @@ def check_keeping(policy: str, backend: str, *, several: bool) -> None:
 
 
 class KeptNodes:
-    """The service of the run's child process for its kept nodes, until it is asked to remove them."""
+    """The service of the run's child process for its kept nodes, until an order to remove them."""
 
     def __init__(self, cluster: Cluster, run_dir: Path) -> None:
         self._cluster = cluster

@@ -24,7 +24,7 @@ MAX_CHANGES = 10_000
 
 async def watch_leaders(cluster: Cluster, clock: Callable[[], int], path: Path) -> None:
     """Ask each of the cluster's witnesses for its leaders, until cancelled, and write a line for each changed answer.
-    Each witness has a task of its own, so that one in trouble does not delay the others.
+    Each witness has a separate task, so that one in trouble does not delay the others.
 
     A line has ``time`` (nanoseconds of the run, from ``clock``), ``witness`` and ``leaders`` (object -> node).
     ``leaders`` is empty if the witness did not answer. A system without witnesses gets no file. A line that can't be

@@ -65,11 +65,11 @@ def outcome_of_run(run_dir: Path, verdict: str, sentence: str) -> Outcome:
 class Outcomes:
     """Collects outcomes, and writes them at the end of the ``with`` block, even after an error.
 
-    Raises UsageError when a file can't be written to its place: before the first run, not after the last.
+    Raises UsageError when a file has no valid place. This happens before the first run, not after the last.
     """
 
     def __init__(self, junit: Path | None = None, markdown: Path | None = None, notify: Notify | None = None) -> None:
-        """Create the collection. ``notify`` is told about each invalid run."""
+        """Create the collection. ``notify`` receives each invalid run."""
         self._junit, self._markdown, self._notify = junit, markdown, notify
         self._found: list[Outcome] = []
         self.lines: Sequence[str] = ()

@@ -41,7 +41,7 @@ def used_views(sql: str) -> tuple[str, ...]:
 
 def query(store: AnyStore, sql: str, *, engine: str = DUCKDB, master: str = LOCAL_MASTER,
           to: Console | None = None, left_out: list[str] | None = None) -> pa.Table:
-    """Return the result of a query over the views of a store (``docs/lake.md``). The lake is brought up to date first.
+    """Return the result of a query over the views of a store (``docs/lake.md``). It updates the lake first.
 
     Runs whose history can't be read are reported on standard error and skipped. The reasons are added to ``left_out``.
 
@@ -97,7 +97,7 @@ def _demand(store: AnyStore) -> None:
 
 
 def _add_messages(store: AnyStore, progress: Any) -> list[str]:
-    """Bring the accounts of messages up to date. Return the reasons for which some runs have none."""
+    """Update the accounts of messages. Return the reasons for which some runs have none."""
     from checkers.messages import add_messages
 
     try:

@@ -186,7 +186,7 @@ def _of_our_plugins(runs: Sequence[Path], *, strict: bool) -> tuple[list[Path], 
     """Return the runs that can be checked with the plug-ins in use here, and the reasons why the others can't be
     checked.
 
-    A run with an unreadable description is among the first: the check reports the damage.
+    A run with an unreadable description counts as checkable: the check itself reports the damage.
 
     Raises:
         HistoryError: a run can't be checked, and ``strict`` requires all to be checked.

@@ -66,8 +66,8 @@ def has_journal(run_dir: Path) -> bool:
 def recover(run_dir: Path) -> Recovery:
     """Seal the remains of a run whose harness died; idempotent.
 
-    The run's status becomes ``recorded``, or ``broken`` when it left no history at all. Its failure field tells what
-    happened and what was lost.
+    The run's status becomes ``recorded``, or ``broken`` when it left no history at all. Its failure field describes the
+    event and the losses.
 
     Raises:
         UsageError: the run is still alive. HistoryError: the journal is damaged.

@@ -88,8 +88,8 @@ def _workload_options(system: str, workload: str) -> list[Option]:
 def with_new_names(system: str, workload: str, nemesis: str, backend: str, given: Mapping[str, Any]) -> dict[str, Any]:
     """Return a person's settings under the new names of renamed options (``Option.was``).
 
-    If an option of the old name still exists, for one release the old name sets the renamed option, too, and a line on
-    standard error reports it. A new name that is given takes precedence.
+    For one release, an old name also sets the renamed option, and a line on standard error reports it. If both names
+    are given, they must agree. But if another option has taken the old name, each name sets its own option.
 
     Raises:
         UsageError: two options of one name are declared, or the old and the new name of one option differ.

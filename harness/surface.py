@@ -242,7 +242,7 @@ def with_surface(workload: str, settings: Mapping[str, Any]) -> dict[str, Any]:
 
 @dataclass
 class Used:
-    """The number of runs that used an item, the number of runs in which it was judged, and its total uses."""
+    """Counts of an item: runs that used it, runs that judged it, and its uses in all."""
 
     runs: int = 0
     judged: int = 0

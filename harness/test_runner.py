@@ -198,7 +198,7 @@ class TestRunner:
         self.recovery: dict[str, Any] | None = None
         self.repair_errors: list[str] = []
         self._attached = False
-        """Whether clients were let into a system that ran before, so that it may hold objects of this run."""
+        """Whether clients of this run have used a system that ran before. It may then hold objects of this run."""
         self._over = False
         """Whether ``end_as_it_is`` has ended the run."""
 
