@@ -2,8 +2,8 @@
 
 System code that blocks stops the event loop, and with it the run. A watchdog thread tests whether the loop still turns.
 If it does not, the thread raises ``Blocked`` in the blocking code, and the run ends. If that does not help, the thread
-ends the process. The thread also sends the parent a sign of life. It does so because an extension that holds Python's
-lock stops this thread, too.
+ends the process. The thread also sends the parent a sign of life. The parent needs this sign because an extension that
+holds Python's lock stops this thread, too.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Blocked(StormproofError):
 class Watch(threading.Thread):
     """Watches whether the event loop of the main thread turns, and interrupts plug-in code that blocks it.
 
-    After an interruption, the loop calls ``blocked``.
+    After each interruption, the loop calls ``blocked`` with the error.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop, log: Path, give_up: Callable[[str], None]) -> None:

@@ -29,7 +29,7 @@ def read_coverage(system: System, run_dir: Path) -> dict[str, int]:
     """Return state -> times reached, from the node logs of a run."""
     try:
         return system.states_reached({path.stem: read_small_text(path) for path in node_logs(run_dir)})
-    except Exception as error:  # of a plug-in, for example: that must not lose the run's history
+    except Exception as error:  # a plug-in's error, for example, must not cost the run its history
         _complain(system, error)
         return {}
 
@@ -47,7 +47,7 @@ def read_role_changes(system: System, run_dir: Path, zero: str | None) -> list[d
                 role = system.role_change(line.text)
                 if role is not None and line.time is not None:
                     found.append({"node": path.stem, "time": line.time, **asdict(role)})
-    except Exception as error:  # of a plug-in, for example: that must not lose the run's history
+    except Exception as error:  # a plug-in's error, for example, must not cost the run its history
         _complain(system, error)
         return []
     return sorted(found, key=lambda each: float(each["time"]))
@@ -78,7 +78,7 @@ def note_log_events(run_dir: Path, *, over: bool = False) -> None:
             rows += _events(system, path, zero, marks)
     except StormproofError:
         raise
-    except Exception as error:  # of a plug-in, for example: the report shows only the events found before the error
+    except Exception as error:  # a plug-in's error, for example: the report then shows the events found so far
         _complain(system, error)
     if marks:
         write_text(run_dir / MESSAGE_TRACE, "".join(json.dumps(row) + "\n" for row in marks))

@@ -1,7 +1,7 @@
 """The sources of plug-ins and their helper modules, frozen at the start of a run.
 
-A run takes long enough for a person to edit an adapter meanwhile. So every process of a run imports the sources that
-were read at its start. The file names of the modules stay the same.
+A run takes long enough for a person to edit an adapter in the meantime. So every process of a run imports the sources
+that were read at its start. The file names of the modules stay the same.
 """
 
 from __future__ import annotations

@@ -30,9 +30,9 @@ _SHOWN = 100
 
 @dataclass(frozen=True)
 class Outcome:
-    """The outcome of one run. ``group`` names the tested system and workload, ``name`` the circumstances. ``seconds``
-    is the duration, if known. ``told`` locates things: the run's folder, its report, the command that repeats it.
-    ``excuse`` is the reason why its failure is tolerated, if it is."""
+    """The outcome of one run. ``group`` names the tested system and workload, ``name`` the conditions (faults, backend,
+    seed). ``seconds`` is the duration, if known. ``told`` locates things: the run's folder, its report, the command
+    that repeats it. ``excuse`` is the reason why its failure is tolerated, if it is."""
 
     group: str
     name: str

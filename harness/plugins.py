@@ -269,7 +269,7 @@ def forget() -> None:
 
 
 def _is_installed(kind: str, name: str, target: str, sha256: object) -> bool:
-    """Return whether the same plug-in is installed here as an entry point. To find out, its module is not loaded."""
+    """Return whether the same plug-in is installed here as an entry point. This does not load its module."""
     if kind not in _GROUPS:
         return False
     for point in importlib.metadata.entry_points(group=f"stormproof.{_GROUPS[kind]}", name=name):

@@ -135,7 +135,7 @@ def _run(
         show({"event": "phase", "name": "report"})
         note_log_events(run_dir, over=True)
         if read_verdict(run_dir)["verdict"] == INVALID:
-            with contextlib.suppress(StormproofError):  # for example of an earlier run that is damaged
+            with contextlib.suppress(StormproofError):  # a damaged earlier run, say, is no failure of this one
                 write_twin(store.path, run_dir)
         report = write_report(run_dir)
         write_index(store.path)
@@ -194,7 +194,7 @@ def _pick_up(run_dir: Path, error: BaseException) -> None:
             print(line, file=sys.stderr)
     try:
         recovery = recover(run_dir)
-    except StormproofError as trouble:  # `error` is the reason to report, and most often the cause of this one
+    except StormproofError as trouble:  # `error` is the reason to report, and usually the cause of this one
         print(f"{run_dir.name}: not sealed ({trouble}); later: stormproof recover {run_dir}", file=sys.stderr)
         return
     if recovery.changed:

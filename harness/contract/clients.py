@@ -131,7 +131,7 @@ async def _depth_unacknowledged(bench: Bench) -> str:
 
 async def _take_empty(bench: Bench) -> str:
     kind, client = QueueKind(bench), await bench.client()
-    await client.call(client.connection.take(kind.queue, TAKE_SECONDS))  # for any set-up by the first take
+    await client.call(client.connection.take(kind.queue, TAKE_SECONDS))  # so that the set-up of a first take is done
     began = time.monotonic()
     found = await client.call(client.connection.take(kind.queue, TAKE_SECONDS))
     seconds = time.monotonic() - began

@@ -101,7 +101,8 @@ class Bench:
     backend: Backend
     folder: Path
     make_connection: Callable[[], Any]
-    """Returns a client's connection, not yet open; None if clients have no primitives that the suite knows."""
+    """A function that returns a client's connection, not yet open; None if clients have no primitives that the suite
+    knows."""
     began: float = 0.0
     """The start time of the system, in seconds since 1970."""
     facts: dict[str, Any] = field(default_factory=dict)

@@ -1,4 +1,4 @@
-"""``stormproof nightly`` and ``stormproof triage``: the reports on a night for people."""
+"""``stormproof nightly``, ``triage`` and ``trend``: the reports on nights for people."""
 
 from __future__ import annotations
 

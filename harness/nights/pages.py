@@ -18,7 +18,8 @@ from reports.triage_page import write_triage
 
 
 def known_failures(path: Path | None, beside: Path | None) -> dict[str, Known]:
-    """Return the known failures from the named file, or else from the one next to the night's file or in this folder.
+    """Return the known failures from the named file, or else from the one next to the night's file or in the current
+    folder.
 
     Raises:
         UsageError: the file has invalid content, or was named and is missing.
