@@ -409,9 +409,9 @@ class GroupsOverlap(Watcher):
         group = frozenset(program.group)
         former = self._groups.get(node)
         self._groups[node] = group
-        if former == group:  # a log that is cut off behind what is not committed begins with the group of before
+        if former == group:  # a truncated log falls back to its previous group
             return ""
-        if before is None or not now.leads or before.leads != now.leads:  # it may have taken another's log
+        if before is None or not now.leads or before.leads != now.leads:  # it may have adopted another replica's log
             return ""
         if former is not None and len(former ^ group) > 1:
             return f"the group changed by {len(former ^ group)} replicas at once"

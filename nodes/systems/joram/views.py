@@ -164,7 +164,7 @@ class StatesAreNeeded(Watcher):
 
     def look(self, node: str, program: Joram, now: Observed, before: Observed | None) -> str:
         """Check that a replica gets the whole state only if its master's log has neither its last entry nor its last
-        applied one.
+        committed one.
         """
         self._programs[node] = program
         if before is None or now.states == before.states:
