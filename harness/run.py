@@ -135,7 +135,7 @@ def _run(
         show({"event": "phase", "name": "report"})
         note_log_events(run_dir, over=True)
         if read_verdict(run_dir)["verdict"] == INVALID:
-            with contextlib.suppress(StormproofError):  # a damaged earlier run, say, is no failure of this one
+            with contextlib.suppress(StormproofError):  # a damaged earlier run, for example, is not this run's failure
                 write_twin(store.path, run_dir)
         report = write_report(run_dir)
         write_index(store.path)

@@ -1,4 +1,4 @@
-"""``stormproof nightly``, ``triage`` and ``trend``: the reports on nights for people."""
+"""``stormproof nightly``, ``stormproof triage`` and ``stormproof trend``: the reports on nights for people."""
 
 from __future__ import annotations
 
