@@ -201,7 +201,7 @@ def written_by(run_dir: Path) -> object:
 
 
 def upgraded(data: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a run description with today's names, whichever version of Stormproof wrote it."""
+    """Return a run description with today's names, for any version of Stormproof that wrote it."""
     if data.get("schema") != 1:
         return dict(data)
     found = {_FIELDS.get(name, name): value for name, value in data.items()}

@@ -290,9 +290,7 @@ class LogConnection(Protocol):
 
 @runtime_checkable
 class CopyConnection(Protocol):
-    """A connection to logs that can also read one node's local copy, whichever node leads; for the workload
-    `divergence`.
-    """
+    """A connection to logs that can also read one node's local copy, leader or not; for the workload `divergence`."""
 
     async def connect_copy(self, host: str, port: int, local: str) -> None:
         """Connect to this node's local copy; the harness then calls only ``read``."""

@@ -63,7 +63,7 @@ class Workload(ABC):
 
     @classmethod
     def gates(cls, options: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the coverage gates: what a run must have done for its verdict to be *valid* (docs/checks.md)."""
+        """Return the coverage gates: the conditions on a run for its verdict to be *valid* (docs/checks.md)."""
         return {"faults_confirmed": True}
 
     @classmethod

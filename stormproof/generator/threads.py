@@ -219,7 +219,7 @@ class AnyOf(Generator):
 
 
 def any_of(*sources: Source) -> Generator:
-    """Return operations of any generator that has one now, in turn. All generators are told of all events."""
+    """Return operations of any generator that has one now, in turn. Every generator receives every event."""
     return AnyOf(tuple(lift(source) for source in sources))
 
 
