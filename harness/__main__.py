@@ -1,4 +1,4 @@
-"""``python -m harness`` is ``stormproof``."""
+"""Entry point of ``python -m harness``, an alias of ``stormproof``."""
 
 from stormproof.__main__ import main
 

@@ -1,4 +1,4 @@
-"""Running and checking from a person's own Python: what ``stormproof.run`` and ``stormproof.check`` do."""
+"""Library functions to run and check tests from a user's own Python: ``stormproof.run`` and ``stormproof.check``."""
 
 from __future__ import annotations
 
@@ -36,14 +36,14 @@ def plan(
     seed: int | None,
     settings: Mapping[str, Any],
 ) -> tuple[Test, str]:
-    """The test that these settings describe, on a backend that works here, and why this one.
+    """Return the test that these settings describe, on a backend that works here, and the reason for that backend.
 
-    ``system``, ``workload`` and ``nemesis`` (joined by commas) are names, or ``FILE:CLASS``; without a seed the test
-    gets a fresh one.
+    ``system``, ``workload`` and ``nemesis`` (joined by commas) are names, or ``FILE:CLASS``. Without a seed, the test
+    gets a random one.
 
     Raises:
-        UsageError: a name, a number or a combination makes no sense.
-        BackendError: no backend works here, or not the one that was asked for.
+        UsageError: a name, a number or a combination is invalid.
+        BackendError: no backend works here, or the requested backend does not.
     """
     given = BACKENDS.load(backend).prepare_settings(settings) if backend else dict(settings)
     names = (
@@ -60,7 +60,7 @@ def plan(
         "seed": random.SystemRandom().randrange(1, SEEDS) if seed is None else seed,
         "settings": given,
     }
-    make_test(backend=backend or "local", **draft)  # complain about a typing error before probing the machine
+    make_test(backend=backend or "local", **draft)  # report a typing error before probing the machine
     chosen, why = choose_backend(backend)
     return make_test(backend=chosen, **draft), why
 
@@ -84,23 +84,23 @@ def run(
     """Run one test to its verdict and report, as ``stormproof test`` does.
 
     Args:
-        system: the system under test: a name, ``FILE:CLASS``, or a class of yours.
-        workload: what clients do, likewise.
+        system: the system under test: a name, ``FILE:CLASS``, or a class of the caller's.
+        workload: the operations of the clients, given in the same way.
         nemesis: the faults, one or several; ``none`` for none.
-        backend: where nodes run; by default the strongest that works here.
-        nodes: number of nodes; by default the system's usual.
+        backend: where nodes run; by default the most capable backend that works here.
+        nodes: number of nodes; by default the system's usual number.
         time_limit: seconds of load and faults.
-        rate: operations a second, of all clients together.
-        seed: repeats values, faults and times; a fresh one by default.
+        rate: operations per second, of all clients together.
+        seed: reproduces values, faults and times; by default a random one.
         settings: options by name, as ``--set`` gives them.
-        checks: further checks to judge by.
-        store: the folder in which the run's own folder is made.
-        quiet: progress goes to standard error.
-        spark: a Spark context that is (being) started, which stays; by default one is started for this run.
+        checks: further checks to judge the run by.
+        store: the folder in which the run's own folder is created.
+        quiet: print progress to standard error.
+        spark: a Spark context that has started or is starting, and stays open; by default one is started for this run.
 
     Raises:
-        UsageError: a name, a number or a combination makes no sense.
-        StormproofError: the run broke; what it recorded is kept.
+        UsageError: a name, a number or a combination is invalid.
+        StormproofError: the run broke; its recorded data is kept.
     """
     families = [nemesis] if isinstance(nemesis, str | type) else nemesis
     for each in checks:
@@ -113,7 +113,7 @@ def run(
 
 
 def warm_up() -> SparkWarmup:
-    """A context of Spark that several calls of ``run`` may share; it starts meanwhile."""
+    """Return a Spark context that several calls of ``run`` can share. It starts in the background."""
     return SparkWarmup()
 
 
@@ -126,13 +126,13 @@ def check(
     checks: Sequence[str | type] = (),
     store: str | Path = "runs",
 ) -> Mapping[str, Any]:
-    """Check a recorded run again; its verdict, as it is stored.
+    """Check a recorded run again and return its verdict as stored.
 
-    ``system``, ``workload``, ``nemesis`` and ``checks`` are the plug-ins that the run was made with, as for ``run``.
+    ``system``, ``workload``, ``nemesis`` and ``checks`` name the plug-ins that the run was made with, as for ``run``.
 
     Raises:
-        UsageError: there is no such run.
-        HistoryError: it can't be checked, or was made with other plug-ins.
+        UsageError: the run does not exist.
+        HistoryError: the run can't be checked, or was made with other plug-ins.
     """
     from harness.store.recheck import check_again
 
@@ -144,7 +144,7 @@ def check(
 
 
 def _typed(named: str | type) -> str:
-    """What a person types for a class of theirs."""
+    """Return the text that a person would type to name their class."""
     if isinstance(named, str):
         return named
     try:

@@ -1,1 +1,1 @@
-"""Faults, one module a family, each with inject, heal and evidence."""
+"""Faults, one module for each family, with injection, heal and evidence."""

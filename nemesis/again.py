@@ -35,20 +35,21 @@ class Attempt(NamedTuple):
 
 
 class Goal(NamedTuple):
-    """What lacks proof: a family, or one kind of it that the test names."""
+    """A goal of the retries: a family without proof, or one kind of it that the test names."""
 
     family: str
     kind: str = ""
 
     def fits(self, family: str, kind: str) -> bool:
-        """Whether a fault of that kind could prove it."""
+        """Return whether a fault of that kind could prove it."""
         return self.family == family and self.kind in ("", kind)
 
 
 class Proofs(NamedTuple):
-    """What a run lacks proof of, and the number of retries of each. ``planned`` is the number of planned faults, which
-    have the lowest ids. ``named`` are the kinds that the test names and that were not proven. One of these lacks proof
-    from the first fault on that came without the state that it expects, as the gate ``faults_confirmed`` has it."""
+    """The goals of a run that lack proof, and the number of retries of each. ``planned`` is the number of planned
+    faults, which have the lowest ids. ``named`` are the kinds that the test names and that were not proven. Such a kind
+    lacks proof from the first fault that did not find the state that it expects, in agreement with the gate
+    ``faults_confirmed``."""
 
     missing: tuple[Goal, ...]
     tried: tuple[int, ...]

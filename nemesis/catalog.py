@@ -1,4 +1,4 @@
-"""All fault families by name. A new one is one module beside the others and one line here."""
+"""All fault families by name. A new family is one module next to the others and one line here."""
 
 from __future__ import annotations
 

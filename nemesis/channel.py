@@ -1,5 +1,5 @@
-"""Cuts of the private networks on which nodes speak with each other alone: clients reach all nodes, and these reach
-everybody else.
+"""Cuts of the private networks, which carry only traffic between nodes: clients still reach all nodes, and nodes reach
+all other machines.
 
 Evidence is that of a partition: a connection attempt, and the packets that each cut link dropped.
 """
@@ -24,7 +24,7 @@ KINDS = ("cut", "one-way")
 
 
 class Channel(Fault):
-    """Cuts all nodes from each other on their private networks, or lets one of them speak without being heard."""
+    """Cuts all nodes from each other on their private networks, or makes one of them unheard by the others."""
 
     name = "channel"
     conflict_group = "channel"
@@ -38,17 +38,17 @@ class Channel(Fault):
         self._cut = Partition(self.name)
 
     def check(self, test: Test, system: System) -> None:
-        """There must be such a network."""
+        """Raise UsageError unless the system has such a network."""
         if not system.private_networks(test):
             raise UsageError(f"--nemesis {self.name}: {system.name}, set like this, has no private network between its "
                              f"nodes; leave {self.name} out")
 
     def expects_replica(self, kind: str) -> bool:
-        """Nodes that follow each other are cut off from each other."""
+        """Return True: nodes that follow each other are cut off from each other."""
         return True
 
     def plan(self, kind: str, facts: ClusterFacts, rng: random.Random) -> FaultPlan:
-        """All links between nodes there, or those from one node to the others."""
+        """Plan to cut all links between nodes on these networks, or those from one node to the others."""
         networks = facts.private_networks
         if not networks or len(facts.nodes) < 2:
             raise Infeasible("nodes have no private network in common")
@@ -60,11 +60,11 @@ class Channel(Fault):
         return FaultPlan(kind, targets, cut, note)
 
     async def inject(self, cluster: Cluster, plan: FaultPlan) -> Evidence:
-        """Cut them."""
+        """Cut the links."""
         evidence = await self._cut.inject(cluster, plan)
-        # Each is a side of its own: clients reach them all.
+        # Each node is a separate side: clients reach them all.
         return replace(evidence, found={**evidence.found, "sides": [[node] for node in cluster.node_names]})
 
     async def heal(self, cluster: Cluster, plan: FaultPlan, injected: Evidence) -> Evidence:
-        """Let them pass."""
+        """Heal the links."""
         return await self._cut.heal(cluster, plan, injected)

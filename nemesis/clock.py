@@ -1,7 +1,8 @@
 """Clock faults: the time of day jumps (bump), jumps to and fro (strobe), or runs too fast or too slow (skew).
 
-Evidence: what the nodes' clocks say before, during and after, against the time that passed here. A program that tells
-the time is asked, since it is the program's clock that matters; else the machine is, as its programs would.
+Evidence: the readings of the nodes' clocks before, during and after the fault, against the time that passed here. If a
+program reports its time, the program is queried, since the program's clock is the one that matters; otherwise the
+machine is queried in the way that its programs would.
 """
 
 from __future__ import annotations
@@ -23,14 +24,14 @@ from stormproof.test import Test
 
 KINDS = ("bump", "strobe", "skew")
 FAKED = ("local", "docker")
-"""Backends whose machines have no clock of their own."""
+"""Backends whose machines have no separate clocks."""
 
 SKEW = Option(
     "clock_skew", 0.09, "greatest share by which a skewed clock runs too fast or too slow; two may differ by twice that"
 )
 
 STROBE_SECONDS = 0.2
-"""Between the jumps of a strobe."""
+"""The seconds between the jumps of a strobe."""
 
 
 class Clock(Fault):
@@ -50,14 +51,14 @@ class Clock(Fault):
         self._set_at = 0.0
 
     def check(self, test: Test, system: System) -> None:
-        """Where clocks are set by libfaketime, the system's programs must heed it."""
+        """Raise UsageError if libfaketime sets the clocks here and the system's programs ignore it."""
         why = system.keeps_time if isinstance(system, ShellSystem) else ""
         if why and test.backend in FAKED:
             raise UsageError(f"--nemesis {self.name}: {system.name}'s clock can't be set on {test.backend}: {why}; "
                              f"leave {self.name} out, or use --backend ssh with hosts that have clocks of their own")
 
     def plan(self, kind: str, facts: ClusterFacts, rng: random.Random) -> FaultPlan:
-        """Choose some nodes, and for each how wrong its clock gets: up to some minutes, or ``clock_skew``."""
+        """Choose some nodes, and the error of each node's clock: up to some minutes, or ``clock_skew``."""
         chosen = rng.sample(facts.nodes, rng.randint(1, len(facts.nodes)))
         targets = tuple(node for node in facts.nodes if node in chosen)
         if kind == "skew":
@@ -101,13 +102,13 @@ class Clock(Fault):
             for then, now, rate in zip(start, before, plan.rates, strict=True)
         )
         if strobing is not None and not strobing.cancelled():
-            strobing.result()  # it ended early: say why
+            strobing.result()  # it ended early: raise the reason
         confirmed = injected.confirmed or (plan.kind == "skew" and drifted)
         return Evidence({"before": before, "after": after, "asked": asked}, confirmed)
 
 
 def clocks_of(cluster: Cluster) -> Clocks:
-    """The cluster's machines, whose clocks can be set."""
+    """Return the cluster's machines, whose clocks can be set."""
     assert isinstance(cluster.backend, Clocks), "a backend without the ability is refused before"
     return cluster.backend
 
@@ -126,13 +127,13 @@ async def _set(cluster: Cluster, plan: FaultPlan, share: float) -> None:
 
 
 async def _errors(cluster: Cluster, nodes: Sequence[str]) -> tuple[list[float], list[str]]:
-    """Seconds by which each clock is ahead of this process's monotonic one, of which only changes mean anything; and
-    who said so, program or machine."""
+    """Return the seconds by which each clock is ahead of this process's monotonic clock (only changes are meaningful),
+    and the source of each reading, program or machine."""
     loop = asyncio.get_running_loop()
 
     async def ahead(node: str) -> tuple[float, str]:
         start = loop.time()
-        # In a simulation the machine's clock is the program's, and a question would be one more event.
+        # In a simulation the machine's clock is the program's, and a query would be an additional event.
         seconds = None if cluster.backend.in_process else await cluster.time_of(node)
         who = "program" if seconds is not None else "machine"
         if seconds is None:

@@ -1,4 +1,4 @@
-"""The nemesis of a run: carries out the schedule of several fault families, keeps the ledger and the undo journal."""
+"""The nemesis of a run: executes the schedule of several fault families, keeps the ledger and the undo journal."""
 
 from __future__ import annotations
 
@@ -27,10 +27,11 @@ from stormproof.timeout_scale import SLOW, timeout_scale
 T = TypeVar("T")
 
 STEP_SECONDS = 300.0 * SLOW
-"""How long a step of a fault may take; an operator's recovery may be part of it."""
+"""The time limit of a step of a fault; an operator's recovery may be part of it."""
 AWAITED, POLL = 3.0, 0.2
-"""How long a fault waits for the state that it expects, and how often it looks, in seconds; longer where machines are
-slow. An election ends by then, and faults that are in effect meanwhile last no longer than this beyond their time."""
+"""The time for which a fault waits for the state that it expects, and the interval of its checks, in seconds; longer on
+slow machines. An election ends within that time, and faults in effect during the wait last at most that much longer
+than planned."""
 
 
 @dataclass(frozen=True)
@@ -47,8 +48,8 @@ class Active:
 class NemesisClient:
     """The client of process -1: ``<fault>.inject`` and ``<fault>.heal`` with value {"id", "kind", "seed"}.
 
-    Every fault's undo is on disk before the fault is applied. A fault that can't be injected as things stand
-    is recorded with the reason. ``clock`` gives nanoseconds of the run.
+    Every fault's undo is on disk before the fault is applied. A fault that can't be injected in the present state is
+    recorded with the reason. ``clock`` returns nanoseconds of the run.
     """
 
     def __init__(
@@ -60,7 +61,7 @@ class NemesisClient:
         families: Sequence[Fault] | None = None,
         on_line: Callable[[LedgerLine], None] | None = None,
     ) -> None:
-        """``families`` are those that the test names unless others are given; ``on_line`` is told what was done."""
+        """Take the ``families``, by default those that the test names; ``on_line`` is called with each ledger line."""
         self._cluster = cluster
         self._families = {family.name: family for family in (families_of(test) if families is None else families)}
         self._clock = clock
@@ -70,9 +71,9 @@ class NemesisClient:
         self._ledger: TextIO | None = None
         self._active: dict[int, Active] = {}
         self._begun: set[int] = set()
-        """Ids of the faults that it was asked to inject."""
+        """Ids of the faults whose injection was requested."""
         self.steps = 0
-        """How many steps of faults, repairs and the like there have been."""
+        """The number of steps of faults, repairs and other ledger entries so far."""
         self._busy = asyncio.Lock()
 
     @property
@@ -81,15 +82,15 @@ class NemesisClient:
         return tuple(self._active)
 
     def begun_before(self, ident: int) -> int:
-        """How many faults with an id below this one it was asked to inject."""
+        """Return the number of requested faults with an id below this one."""
         return sum(each < ident for each in self._begun)
 
     def disturbed(self) -> tuple[bool, int]:
-        """Whether a fault is in effect, or a step of one under way; and how many steps there have been."""
+        """Return whether a fault is in effect or a step of one is under way, and the number of steps so far."""
         return bool(self._active) or self._busy.locked(), self.steps
 
     async def open(self) -> None:
-        """Open ledger and undo journal."""
+        """Open the ledger and the undo journal."""
         try:
             self._ledger = self._ledger or (self._run_dir / LEDGER).open("a", encoding="utf-8")
         except OSError as error:
@@ -97,7 +98,7 @@ class NemesisClient:
         self._undo = self._undo or UndoJournal(self._run_dir)
 
     async def invoke(self, op: Op) -> Op:
-        """Inject or heal one fault; the completion's value says what it was and whom it hit."""
+        """Inject or heal one fault; the completion's value describes the fault and its targets."""
         name, _, phase = op.f.partition(".")
         if name not in self._families or phase not in (INJECT, HEAL):
             raise UsageError(f"the nemesis knows no operation {op.f!r} (families: {', '.join(self._families)})")
@@ -107,7 +108,7 @@ class NemesisClient:
             return await self._heal_op(op)
 
     async def heal_all(self) -> None:
-        """Heal whatever is in effect, the latest first.
+        """Heal all faults in effect, the latest first.
 
         Raises:
             StormproofError: some could not be healed; the message names them. The others are healed.
@@ -137,7 +138,7 @@ class NemesisClient:
             lost = await self._bounded(family.inspect(self._cluster))
             plan, impossible = await self._planned(family, kind, seed, lost), None
             until = time.monotonic() + AWAITED * timeout_scale(self._cluster.backend)
-            # In simulation a wait would change what every seed does; retries follow there (``fault_retries``).
+            # In simulation a wait would change the course of every seed; retries follow there (``fault_retries``).
             while plan.unmet and not self._cluster.backend.in_process and time.monotonic() < until:
                 await asyncio.sleep(POLL)
                 try:
@@ -154,12 +155,12 @@ class NemesisClient:
             return _completion(op, skipped)
         assert self._undo is not None
         undo = self._undo.begin(family.kind_undo.get(plan.kind, family.undo), plan.targets)
-        # From here on the fault counts as in effect, so that a failure half way is healed as well.
+        # From here on the fault counts as in effect, so a fault that failed half way is healed as well.
         self._active[ident] = Active(ident, family, plan, undo, Evidence())
         now = self._clock()
         try:
             evidence = await self._bounded(family.inject(self._cluster, plan))
-        except Exception as error:  # whatever it is, the fault may be in effect and is recorded with the reason
+        except Exception as error:  # the fault may be in effect after any error: it is recorded with the reason
             line = _line(self._active[ident], INJECT, now, self._clock(), Evidence(), _reason(error))
         else:
             self._active[ident] = Active(ident, family, plan, undo, evidence)
@@ -168,9 +169,9 @@ class NemesisClient:
         return _completion(op, line, plan.unmet)
 
     async def _planned(self, family: Fault, kind: str, seed: Any, lost: tuple[str, ...]) -> FaultPlan:
-        """Plan a fault on the present state of the system; ``lost`` is what the family's ``inspect`` found."""
+        """Plan a fault on the present state of the system; ``lost`` is the result of the family's ``inspect``."""
         expects = family.expects_replica(kind)
-        # In simulation nobody is asked for that alone: each question would change what every seed does.
+        # In simulation the nodes are not queried for that alone: each query would change the course of every seed.
         asks = expects and bool(self._cluster.joined_roles) and not self._cluster.backend.in_process
         facts = await gather_facts(self._cluster, kind, lost, family.aim(self._cluster.test.options), asks)
         plan = family.plan(kind, facts, random.Random(seed))
@@ -186,7 +187,7 @@ class NemesisClient:
         now = self._clock()
         try:
             evidence = await self._bounded(active.family.heal(self._cluster, active.plan, active.injected))
-        except Exception as error:  # whatever it is, the other faults must still be healed
+        except Exception as error:  # after any error, the other faults must still be healed
             line = _line(active, HEAL, now, self._clock(), Evidence(), _reason(error))
         else:
             assert self._undo is not None
@@ -199,15 +200,15 @@ class NemesisClient:
         return line
 
     async def _bounded(self, step: Awaitable[T]) -> T:
-        """What a step of a fault returns; a step that takes too long is left behind. Raises TimeoutError then."""
+        """Return the result of a step of a fault; leave behind a step that takes too long, and raise TimeoutError."""
         return await (step if self._cluster.backend.in_process else left_after(STEP_SECONDS, step))
 
     def repaired(self, repair: Repair) -> None:
-        """Note what was done to the system as an operator would."""
+        """Record an action on the system in an operator's place."""
         self._append(repair.to_json())
 
     def stood_still(self, standstill: Standstill) -> None:
-        """Note that the harness itself did nothing for a while."""
+        """Record that the harness itself stalled for a while."""
         self._append(standstill.to_json())
 
     def _write(self, line: LedgerLine) -> None:

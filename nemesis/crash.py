@@ -1,10 +1,10 @@
-"""Crashes that only a person mends: of all nodes at once, or of the one that serves. Healing starts what has ended, and
-is then what an operator does by the system's own manual (``Cluster.recover``). Beside them, where a system can, the end
-of all in order: whatever of it could not come to rest is killed then.
+"""Crashes that require a person's help: of all nodes at once, or of the serving node. The heal starts the ended
+programs and then does what an operator does by the system's manual (``Cluster.recover``). In addition, if the system
+supports it, a clean shutdown of all nodes: programs that could not complete it are killed.
 
-Evidence: every program of the targets has ended; the system had files on a disk, where power was lost; nodes had come
-to rest where that was asked for. After the heal the machine is in another boot, or other processes run, somebody
-serves, and the ledger tells what was done by hand.
+Evidence: every program of the targets has ended; for a power loss, the system had files on a disk; for a shutdown,
+nodes had shut down cleanly. After the heal the machine is in another boot, or other processes run, a node serves, and
+the ledger records the manual actions.
 """
 
 from __future__ import annotations
@@ -32,17 +32,17 @@ from stormproof.timeout_scale import timeout_scale
 KINDS = ("power", "kill", PRIMARY)
 SHUTDOWN = "shutdown"
 _RECOVERY_SECONDS = 15.0
-"""For an operator to have the system serve again: other faults, which may keep it from that, wait for their heal."""
+"""The time in seconds for an operator to restore service: other faults, which may prevent it, wait for their heal."""
 
 _STARTED_SECONDS = 5.0
-"""For what ended while the system was recovered to run again."""
+"""The time in seconds for programs that ended during the recovery to run again."""
 
 States = dict[str, dict[str, ProcessState]]
-"""Machine -> program -> how it is."""
+"""Machine -> program -> its state."""
 
 
 class Crash(Fault):
-    """Takes down all nodes, or the one that serves, with all their programs; an operator recovers the system."""
+    """Takes down all nodes, or the serving one, with all their programs; an operator recovers the system."""
 
     name = "crash"
     conflict_group = "process"
@@ -55,17 +55,17 @@ class Crash(Fault):
     options = (kind_option("crash", (*KINDS, *aimed_kinds)),)
 
     def check(self, test: Test, system: System) -> None:
-        """Not all systems can come to rest in order."""
+        """Raise UsageError if a clean shutdown is requested of a system that does not support it."""
         if SHUTDOWN in wanted_kinds(test, self) and not system.shuts_down(test):
             raise UsageError(f"--nemesis {self.name}: {system.name} has no orderly end; leave {self.name}:{SHUTDOWN} "
                              "out")
 
     def expects_replica(self, kind: str) -> bool:
-        """A replica takes over from the one that led."""
+        """Return whether a replica must take over, from the former leader."""
         return kind == PRIMARY
 
     def plan(self, kind: str, facts: ClusterFacts, rng: random.Random) -> FaultPlan:
-        """All nodes, whatever ``max_down`` says, or the master, if one more may go down."""
+        """Plan to hit all nodes, regardless of ``max_down``, or the master, if one more node may go down."""
         if kind == PRIMARY:
             return plan_nodes(kind, facts, rng)
         if not facts.eligible():
@@ -73,7 +73,7 @@ class Crash(Fault):
         return FaultPlan(kind, facts.nodes)
 
     async def inject(self, cluster: Cluster, plan: FaultPlan) -> Evidence:
-        """Take them down."""
+        """Take the targets down."""
         before = await _states(cluster, plan)
         if plan.kind == "power":
             evidence = await Power().inject(cluster, plan)
@@ -86,12 +86,12 @@ class Crash(Fault):
         confirmed = bool(ran) and all(state.state == DEAD for found in after.values() for state in found.values())
         if plan.kind == "power":
             confirmed = confirmed and in_use(evidence.found)
-        if plan.kind == SHUTDOWN:  # without it, that was a kill
+        if plan.kind == SHUTDOWN:  # without a clean shutdown, it was a kill
             confirmed = confirmed and bool(evidence.found[SHUTDOWN].get("clean"))
         return Evidence({**evidence.found, "before": _told(before), "after": _told(after)}, confirmed)
 
     async def heal(self, cluster: Cluster, plan: FaultPlan, injected: Evidence) -> Evidence:
-        """Start what has ended, and recover the system."""
+        """Start the ended programs, and recover the system."""
         if plan.kind == "power":
             found = dict((await Power().heal(cluster, plan, injected)).found)
         else:
@@ -112,12 +112,12 @@ class Crash(Fault):
 
 
 def recovery_seconds(cluster: Cluster) -> float:
-    """For how long an operator may try to have the system serve again, in seconds."""
+    """Return the seconds for which an operator may try to restore service."""
     return _RECOVERY_SECONDS * timeout_scale(cluster.backend)
 
 
 async def _end(cluster: Cluster, node: str) -> None:
-    """End all programs of a node, those first that would start others again."""
+    """End all programs of a node, beginning with those that would restart others."""
     for program in reversed(cluster.programs(node)):
         await cluster.backend.kill(node, program)
         await await_state(cluster.backend, node, program, DEAD)
@@ -133,7 +133,7 @@ async def _states(cluster: Cluster, plan: FaultPlan) -> States:
 
 
 async def _running(cluster: Cluster, plan: FaultPlan) -> States:
-    """How they are once all run: some may have been started anew to recover the system."""
+    """Return the states once all programs run: some may have been restarted to recover the system."""
     loop = asyncio.get_running_loop()
     deadline = loop.time() + _STARTED_SECONDS * timeout_scale(cluster.backend)
     while True:

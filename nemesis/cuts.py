@@ -1,5 +1,5 @@
-"""Links that several families cut at the same time: a backend's network is set as a whole, to all that any of them
-wants cut."""
+"""Links that several families cut at the same time: a backend's network is set as a whole, to the union of their
+cuts."""
 
 from __future__ import annotations
 
@@ -13,23 +13,23 @@ _WANTED: WeakKeyDictionary[Backend, dict[str, frozenset[Link]]] = WeakKeyDiction
 
 
 async def set_cut(backend: Backend, family: str, links: frozenset[Link]) -> None:
-    """Cut exactly these links for a family, and what others have cut; none: let its links pass."""
+    """Set the links that a family cuts, in addition to the cuts of other families; empty: heal the family's links."""
     wanted = _WANTED.setdefault(backend, {})
     wanted[family] = links
     await backend.set_network(frozenset().union(*wanted.values()))
 
 
 def on_networks(topology: Topology, networks: Sequence[str], source: str, target: str) -> frozenset[Link]:
-    """The links from one machine to another on those of these further networks that both are on."""
+    """Return the links from one machine to another on those of these additional networks that include both."""
     both = [name for name in networks if {source, target} <= set(topology.on(name))]
     return frozenset((endpoint(source, name), endpoint(target, name)) for name in both)
 
 
 def everywhere(topology: Topology, source: str, target: str) -> frozenset[Link]:
-    """The links from one machine to another, or to itself, on all networks."""
+    """Return the links from one machine to another, or to itself, on all networks."""
     return frozenset({(source, target)}) | on_networks(topology, topology.networks, source, target)
 
 
 def both_ways(topology: Topology, a: str, b: str) -> frozenset[Link]:
-    """The links between two machines on all networks."""
+    """Return the links between two machines on all networks."""
     return everywhere(topology, a, b) | everywhere(topology, b, a)

@@ -1,11 +1,13 @@
-"""Disk faults: full, failing, slow, losing or tearing what was not synced, damaged, replaced by an empty one.
+"""Disk faults: a full, failing or slow disk, one that loses or tears unsynced data, that is damaged, or replaced by an
+empty one.
 
-A broker whose disk fails ends rather than confirm what it can't keep; healing sets the disk right and starts it again.
-A broker that finds its data damaged refuses to start; healing gives it an empty disk, as a person would.
+A broker on a failing disk ends rather than confirm data that it can't keep; healing repairs the disk and starts the
+broker again. A broker that finds its data damaged refuses to start; healing gives it an empty disk, as a person would.
 
-Evidence: the disk's own count of the system's calls that failed or were slow, of dropped caches, of damaged pieces of
-the system's files. A file that the harness writes and syncs beside the data shows that the disk fails, but not that the
-system uses it: that suffices only for a system that declares that it stores nothing, and of which no file is there.
+Evidence: the disk's counts of the system's calls that failed or were slow, of dropped caches, and of damaged pieces of
+the system's files. A file that the harness writes and syncs next to the data shows that the disk fails, but not that
+the system uses it: that suffices only for a system that declares that it stores nothing, and that has no file on the
+disk.
 """
 
 from __future__ import annotations
@@ -38,21 +40,21 @@ from stormproof.history.undo import DISK
 KINDS = DISK_FAULTS
 
 WHEN_IT_DIES = ("lose-unsynced", "torn")
-"""Faults that show when the broker is killed."""
+"""Faults that take effect when the broker is killed."""
 WHEN_DEAD = ("corrupt", "empty")
-"""Faults of what is stored, while nobody uses it."""
+"""Faults of stored data, set while no program uses it."""
 _WHEN_STILL = (*WHEN_IT_DIES, *WHEN_DEAD)
-"""Faults that meet no call of a program."""
+"""Faults that affect no call of a program."""
 INSPECTION_SECONDS = 0.3
-"""How long to ask whether all is well: the first question after a node's restart may meet its old connection."""
+"""The time limit of the health check in seconds: the first query after a node's restart may meet its old connection."""
 REFUSAL_SECONDS = 2.0
-"""How long a broker has to find out that its data is damaged."""
+"""The time in seconds for a broker to find out that its data is damaged."""
 ENDING_SECONDS = 0.5
-"""How long other programs of the node may take to end of what they have met, once its disk is right again."""
+"""The time in seconds for the node's other programs to end from errors that they met, once its disk is repaired."""
 
 
 class Disk(Fault):
-    """Lets one node's disk fail."""
+    """Makes one node's disk fail."""
 
     name = "disk"
     conflict_group = "process"
@@ -65,28 +67,28 @@ class Disk(Fault):
 
     def __init__(self) -> None:
         self._lost: dict[str, None] = {}
-        """Nodes that lost what they had stored, and may not have been given it back by the others yet."""
+        """Nodes that have lost their stored data, and may not have received it back from the others yet."""
 
     def aim(self, options: Mapping[str, Any]) -> str:
-        """Whose disk it is to be."""
+        """Return the rule for the node whose disk fails."""
         return asked_target(self.name, options)
 
     def expects_replica(self, kind: str) -> bool:
-        """Replicas have what one of them loses."""
+        """Return True: replicas have the data that one of them loses."""
         return True
 
     async def inspect(self, cluster: Cluster) -> tuple[str, ...]:
-        """Those that have lost their data, unless they have it again: all nodes are up and agree."""
+        """Return the nodes that have lost their data, unless it is restored: all nodes are up and agree."""
         if self._lost and await cluster.await_healthy(INSPECTION_SECONDS):
             self._lost.clear()
         return tuple(self._lost)
 
     def plan(self, kind: str, facts: ClusterFacts, rng: random.Random) -> FaultPlan:
-        """Choose a running node, if one more may go down: that is what a failing disk does to a broker.
+        """Choose a running node, if one more may go down, since a failing disk takes a broker down.
 
         Raises:
-            Infeasible: none may, none is what ``disk_target`` asks for, or its group would lose the data of more than a
-                minority (or ``max_down``) of its nodes before the others have given it back.
+            Infeasible: no node may go down, no node matches ``disk_target``, or its group would lose the data of more
+                than a minority (or ``max_down``) of its nodes before the others have restored it.
         """
         found = plan_nodes(self.aim(facts.options), facts, rng)
         node = found.targets
@@ -100,7 +102,7 @@ class Disk(Fault):
         return FaultPlan(kind, node, note=found.note, disk=DiskFault(kind, seconds), unmet=found.unmet)
 
     async def inject(self, cluster: Cluster, plan: FaultPlan) -> Evidence:
-        """Let the disk fail, with the broker's end where it takes that."""
+        """Make the disk fail, and end the broker if the kind of fault requires it."""
         backend, disks, (node,), kind = cluster.backend, disks_of(cluster), plan.targets, plan.kind
         main = cluster.programs(node)[0]
         use = await use_of(cluster, plan.targets)
@@ -120,7 +122,9 @@ class Disk(Fault):
         return Evidence(found, shown > 0 or exempt)
 
     async def heal(self, cluster: Cluster, plan: FaultPlan, injected: Evidence) -> Evidence:
-        """Read what the disk did, set it right, and start what has ended of it: the broker, or what looks after it."""
+        """Read the disk's fault count, repair the disk, and start the programs that have ended: the broker, or its
+        manager.
+        """
         backend, disks, (node,) = cluster.backend, disks_of(cluster), plan.targets
         main = cluster.programs(node)[0]
         await disks.set_disk(node, None)
@@ -130,7 +134,7 @@ class Disk(Fault):
         use: dict[str, Any] = {}
         if not shown and not injected.confirmed:
             now = await use_of(cluster, plan.targets, met=False)
-            if now[DISK_USE][node].get(WRITES_TO):  # else it was told before, when the node still ran
+            if now[DISK_USE][node].get(WRITES_TO):  # otherwise the injection recorded it, when the node still ran
                 use = now
         state = await (await_state(backend, node, main, DEAD) if ends else backend.process(node, main))
         others = [name for name in cluster.programs(node)[1:] if not cluster.restarted(node, name)]
@@ -147,13 +151,13 @@ class Disk(Fault):
 
 
 def disks_of(cluster: Cluster) -> Disks:
-    """The cluster's machines, whose disks can fail."""
+    """Return the cluster's machines, whose disks can fail."""
     assert isinstance(cluster.backend, Disks), "a backend without the ability is refused before"
     return cluster.backend
 
 
 async def _kill(cluster: Cluster, node: str) -> None:
-    """End all that runs on a node."""
+    """End all programs of a node."""
     for program in cluster.programs(node):
         await cluster.backend.kill(node, program)
         await await_state(cluster.backend, node, program, DEAD)

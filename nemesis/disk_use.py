@@ -1,4 +1,4 @@
-"""Evidence that the system uses the disks that faults of disks and power hit, or where it writes instead."""
+"""Evidence that the system uses the disks that faults of disks and power hit, or of the places that it uses instead."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from stormproof.history.disk_use import DISKS, FILES, STORES_ELSEWHERE, STORES_N
 
 async def use_of(cluster: Cluster, nodes: Sequence[str], met: bool = True) -> dict[str, Any]:
     """Return evidence of the system's files on the disks of these nodes. If there are none, or the fault has not
-    ``met`` the system, the evidence names the folders to which the nodes write.
+    affected (``met``) the system, the evidence names the folders to which the nodes write.
 
-    What the system declares counts only for a disk without files of the system. Questions without an answer are
-    evidence, too, and no errors: the fault is injected, or healed, all the same."""
+    The system's declaration counts only for a disk without files of the system. An unanswered query becomes part of the
+    evidence instead of an error: the fault is injected, or healed, nevertheless."""
     uses = await asyncio.gather(*(_use(cluster, node, met) for node in nodes))
     return {DISKS: dict(zip(nodes, uses, strict=True))}
 

@@ -1,7 +1,8 @@
-"""Schedules written down: which fault from when to when, instead of one drawn from the seed.
+"""Explicit schedules: lists of faults with their times, instead of faults drawn from the seed.
 
 ``partition:master:5.2-8.1:77 kill:one:9-10.5:12`` is family, kind, seconds of injection and heal, and the seed that
-decides random targets. It is how a schedule that was found in simulation is told, shortened, and tried elsewhere.
+decides random targets. This is the form in which a schedule found in simulation is reported, shortened, and tried
+elsewhere.
 """
 
 from __future__ import annotations
@@ -34,15 +35,15 @@ class ExplicitFault:
 
 
 def write_schedule(faults: Iterable[ExplicitFault]) -> str:
-    """The text of a schedule."""
+    """Return the text of a schedule."""
     return " ".join(map(str, faults))
 
 
 def read_schedule(text: str, families: Sequence[Fault], time_limit: float) -> list[ExplicitFault]:
-    """The faults that a text names, in order of injection.
+    """Return the faults that a text names, in order of injection.
 
     Raises:
-        UsageError: one can't be read, does not fit the test, or overlaps with another that it must not meet.
+        UsageError: a fault can't be read, does not fit the test, or overlaps with another of its conflict group.
     """
     known = {family.name: family for family in families}
     faults = sorted((_read(word, known, time_limit) for word in text.split()), key=lambda fault: fault.start)
@@ -56,7 +57,7 @@ def read_schedule(text: str, families: Sequence[Fault], time_limit: float) -> li
 
 
 def with_canonical_kinds(test: Test, families: Iterable[Fault]) -> dict[str, Any]:
-    """The options of a test, in which each kind of a fault has the one word by which evidence calls it."""
+    """Return the options of a test with the canonical name of each kind of a fault, as in evidence."""
     found, known = dict(test.options), {family.name: family for family in families}
     for family in known.values():
         if (name := setting(family.name, "kind")) in found:

@@ -1,4 +1,4 @@
-"""The present state of a system, as faults are planned on it, and the choice of targets."""
+"""The present state of a system as the basis for planning faults, and the choice of targets."""
 
 from __future__ import annotations
 
@@ -30,25 +30,26 @@ T = TypeVar("T")
 
 ONE = "one"
 _ABOUT_PRIMARY = (PRIMARY, PRIMARY_FROM_MAJORITY, LINK, "remove", "partial")
-"""Kinds for which it must be known who leads."""
+"""Kinds that depend on the identity of the leader."""
 HOLDER = "holder"
 """The node that holds the lock."""
 ANSWER_SECONDS = 3.0
-"""How long an answer about the state of the system may take, on which a fault waits; longer where machines are slow."""
+"""The time limit in seconds for an answer about the system's state, for which a fault waits; longer on slow machines.
+"""
 _AIMS_WITHOUT_ROLE = ("", ONE, PRIMARY, BACKUP, HOLDER)
 
 
 def max_down_of(options: Mapping[str, Any], nodes: int) -> int:
-    """The most of so many nodes that may be down at once under a test's options.
+    """Return the maximum number of nodes, of ``nodes`` in total, that may be down at once under a test's options.
 
-    Unless these say how many: the most that leave a majority (one, if there are too few for that).
+    By default: the most that leave a majority (one, if there are too few nodes for that).
     """
     return int(option_value(options, MAX_DOWN)) or max(1, (nodes - 1) // 2)
 
 
 class Pick(NamedTuple):
-    """A node. When the rule that it was to be picked by could not be kept: why (``unmet``), with a note that says what
-    was done instead."""
+    """A chosen node. If the rule of the choice could not be kept: the reason (``unmet``), and a note about the choice
+    made instead."""
 
     node: str
     note: str | None = None
@@ -59,7 +60,7 @@ def pick_node(kind: str, facts: ClusterFacts, nodes: Sequence[str], rng: random.
     """Pick one of ``nodes`` by the rule ``master`` or ``leader-of-NAME``, or else at random.
 
     Raises:
-        Infeasible: the rule is ``backup``, ``holder``, or a role that nodes tell, and none of them is that.
+        Infeasible: the rule is ``backup``, ``holder``, or a role that nodes report, and no node matches it.
     """
     if kind.startswith(LEADER_OF):
         led = kind.removeprefix(LEADER_OF)
@@ -94,7 +95,7 @@ def pick_node(kind: str, facts: ClusterFacts, nodes: Sequence[str], rng: random.
 
 
 def _no_leader(facts: ClusterFacts) -> str:
-    """Why no node leads alone."""
+    """Return why no node leads alone."""
     if len(facts.rivals) < 2:
         return "nobody leads"
     return f"{' and '.join(facts.rivals)} {'both' if len(facts.rivals) == 2 else 'all'} say that they lead"
@@ -107,8 +108,8 @@ def _demand(role: str, nodes: Sequence[str]) -> Sequence[str]:
 
 
 def with_replica(plan: FaultPlan, facts: ClusterFacts, told: bool) -> FaultPlan:
-    """The plan of a fault that expects a replica: whether one has joined in the group that it hits, if the group has
-    several nodes. ``told``: the system tells it."""
+    """Return the plan of a fault that expects a replica, completed by whether one has joined in the group that it hits,
+    if the group has several nodes. ``told``: the system reports joined replicas."""
     hit = next((node for node in plan.targets if node in facts.nodes), None)
     group = () if hit is None else [node for node in group_of(hit, facts) if node not in facts.spares]
     if len(group) < 2:
@@ -121,27 +122,27 @@ def with_replica(plan: FaultPlan, facts: ClusterFacts, told: bool) -> FaultPlan:
 
 
 def group_of(node: str, facts: ClusterFacts) -> tuple[str, ...]:
-    """The nodes that hold the same data as this one, itself among them."""
+    """Return the nodes that hold the same data as this one, including itself."""
     return next((group for group in facts.groups if node in group), facts.nodes)
 
 
 def aim_option(family: str, meaning: str, default: str = ONE) -> Option:
-    """The option ``<family>_target``: which node a family hits whose kinds tell what happens to it."""
+    """Return the option ``<family>_target``: the node to hit, for a family whose kinds specify the effect."""
     rules = f"{meaning}: one node's, the leading one's, that of one beside it, or of a role that nodes tell"
     return Option(setting(family, "target"), default, rules, (ONE, PRIMARY, BACKUP), extensible=True)
 
 
 def asked_target(family: str, options: Mapping[str, Any], default: str = ONE) -> str:
-    """What the option ``<family>_target`` says."""
+    """Return the value of the option ``<family>_target``."""
     return canonical(str(options.get(setting(family, "target"), default)))
 
 
 async def gather_facts(cluster: Cluster, kind: str, data_loss: tuple[str, ...] = (), aim: str = "",
                        replicas: bool = False) -> ClusterFacts:  # fmt: skip
-    """The present state of the system.
+    """Return the present state of the system.
 
-    ``data_loss`` is what the family's ``inspect`` found, ``aim`` its ``Fault.aim``. With ``replicas`` nodes are asked
-    whether they have joined; they tell it too where they are asked who leads.
+    ``data_loss`` is the result of the family's ``inspect``, ``aim`` is its ``Fault.aim``. With ``replicas``, nodes are
+    queried for whether they have joined; a query for the leader reports that, too.
     """
     test, backend = cluster.test, cluster.backend
     nodes, machines = test.node_names, cluster.topology.machines
@@ -177,7 +178,7 @@ async def gather_facts(cluster: Cluster, kind: str, data_loss: tuple[str, ...] =
 
 
 async def _statuses(cluster: Cluster) -> list[NodeStatus]:
-    """What the nodes say; one that does not answer in time is unreachable."""
+    """Return the nodes' statuses; a node that does not answer in time is unreachable."""
     if cluster.backend.in_process:
         return await cluster.statuses()
     told = await asyncio.gather(*(_answer(cluster, cluster.status(node)) for node in cluster.node_names))
@@ -185,7 +186,7 @@ async def _statuses(cluster: Cluster) -> list[NodeStatus]:
 
 
 async def _answer(cluster: Cluster, question: Awaitable[T]) -> T | None:
-    """The answer to a question about the system; None: there was none in time."""
+    """Return the answer to a query about the system; None if there was none in time."""
     if cluster.backend.in_process:
         return await question
     try:
@@ -195,7 +196,8 @@ async def _answer(cluster: Cluster, question: Awaitable[T]) -> T | None:
 
 
 def lasting(cluster: Cluster, machine: str) -> str:
-    """The program that tells whether a machine is down: one that nobody but the harness starts, if there is one."""
+    """Return the program that indicates whether a machine is down: one that only the harness starts, if there is one.
+    """
     programs = cluster.programs(machine)
     if len(programs) == 1:
         return programs[0]
@@ -210,7 +212,7 @@ async def _running(backend: Backend, machine: str, programs: Sequence[str]) -> t
 async def await_state(
     backend: Backend, machine: str, program: str, state: str, timeout: float = 5.0
 ) -> ProcessState:
-    """The state of a program once it is ``state``, or what it is after ``timeout`` seconds."""
+    """Return the state of a program once it is ``state``, or its state after ``timeout`` seconds."""
     loop = asyncio.get_running_loop()
     deadline = loop.time() + timeout
     while True:

@@ -1,4 +1,5 @@
-"""The fault families of a test: which it names, what of them its backend can inject, what their options say."""
+"""The fault families of a test: the named ones, the kinds that its backend can inject, and the values of their
+options."""
 
 from __future__ import annotations
 
@@ -16,17 +17,17 @@ from stormproof.test import ANY_KIND as ANY_KIND
 from stormproof.test import Test
 
 LEADER_OF = "leader-of-"
-"""With the name of a queue behind it: the kind that hits the node that leads it."""
+"""The prefix, followed by the name of a queue, of the kind that hits the queue's leader."""
 PRIMARY = "master"
-"""The kind that hits the node that leads."""
+"""The kind that hits the leading node."""
 PRIMARY_FROM_MAJORITY = "master-from-majority"
-"""The kind that cuts the node that leads, and others with it up to a minority, off from the majority."""
+"""The kind that cuts the leading node, and others with it up to a minority, off from the majority."""
 LINK = "link"
-"""The kind that hits what joins the node that leads and one other."""
+"""The kind that hits the links between the leading node and one other node."""
 BACKUP = "backup"
 """A node that does not lead."""
 BY_LEADER = (PRIMARY, PRIMARY_FROM_MAJORITY, LINK, BACKUP)
-"""Kinds and targets that need to know which node leads."""
+"""Kinds and targets that depend on the identity of the leading node."""
 
 MAX_DOWN = Option(
     "max_down",
@@ -36,30 +37,30 @@ MAX_DOWN = Option(
 
 
 def families_of(test: Test) -> list[Fault]:
-    """The fault families that a test names. Raises UsageError for an unknown one, or one named twice."""
+    """Return the fault families that a test names. Raise UsageError for an unknown one, or one named twice."""
     if len(set(test.nemesis)) != len(test.nemesis):
         raise UsageError(f"a nemesis is named twice in {','.join(test.nemesis)}")
     return [FAULTS.load(name)() for name in test.nemesis]
 
 
 def honoured_kinds(abilities: Mapping[str, str], family: Fault | type[Fault]) -> tuple[str, ...]:
-    """The kinds of a family that a backend with these abilities can inject: those for which it has all that they need,
-    whole or for that kind."""
+    """Return the kinds of a family that a backend with these abilities can inject: those whose needs it satisfies, in
+    full or for that kind."""
     return tuple(kind for kind in family.kinds if is_honoured(abilities, family, kind))
 
 
 def is_honoured(abilities: Mapping[str, str], family: Fault | type[Fault], kind: str) -> bool:
-    """Whether a backend with these abilities can inject a kind."""
+    """Return whether a backend with these abilities can inject a kind."""
     return all(need in abilities or f"{need}:{kind}" in abilities for need in needs_of(family, kind))
 
 
 def needs_of(family: Fault | type[Fault], kind: str) -> tuple[str, ...]:
-    """The abilities that a backend must have for a kind."""
+    """Return the abilities that a backend must have for a kind."""
     return (*family.needs, *family.kind_needs.get(kind, ()))
 
 
 def abilities_needed(test: Test, abilities: Mapping[str, str]) -> set[str]:
-    """The abilities that the faults of a test need of a backend that has these."""
+    """Return the abilities that the faults of a test need from a backend that has ``abilities``."""
     found: set[str] = set()
     for family in families_of(test):
         wanted = wanted_kinds(test, family)
@@ -70,11 +71,12 @@ def abilities_needed(test: Test, abilities: Mapping[str, str]) -> set[str]:
 
 def supported_families(backend: Backend | type[Backend], test: Test, topology: Topology, system: System
                        ) -> list[Fault]:  # fmt: skip
-    """The families that a test names, each with the kinds that the backend can inject: these are what ``any`` means.
+    """Return the families that a test names, each with the kinds that the backend can inject: these are the meaning of
+    ``any``.
 
     Raises:
         UsageError: the backend can't inject a family, or the one kind asked for, or a fault aims at the leader of a
-            system that does not tell who leads; nothing is skipped in silence.
+            system that does not report its leader; nothing is skipped silently.
     """
     families = families_of(test)
     lacking = backend.lacks() if families else {}
@@ -111,7 +113,7 @@ def supported_families(backend: Backend | type[Backend], test: Test, topology: T
 
 
 def leader_unknown(test: Test, system: System) -> str:
-    """Why faults can't aim at the node that leads, and what to say instead; empty: they can."""
+    """Return why faults can't aim at the leading node, and the alternative; empty if they can."""
     if system.leading_roles or test.nodes == 1:
         return ""
     if system.leads_objects():
@@ -122,7 +124,7 @@ def leader_unknown(test: Test, system: System) -> str:
 
 
 def _why(lacking: Mapping[str, str], family: Fault, kinds: Iterable[str]) -> str:
-    """What this machine lacks for that, if it is a matter of the machine."""
+    """Return what this machine lacks for that, if the machine is the reason."""
     needs = {need: None for kind in kinds for need in needs_of(family, kind)}
     return "".join(f": {lacking[need]}" for need in needs if need in lacking)
 
@@ -132,7 +134,7 @@ def _only_when_asked_for(kind: str, family: Fault) -> bool:
 
 
 def wanted_kinds(test: Test, family: Fault) -> tuple[str, ...]:
-    """The kinds of a family that a test asks for; ``any`` stands for all but the aimed ones."""
+    """Return the kinds of a family that a test asks for; ``any`` stands for all but the aimed ones."""
     for option in family.options:
         if option.name == setting(family.name, "kind"):
             given = str(option_value(test.options, option)).split(",")
@@ -141,19 +143,19 @@ def wanted_kinds(test: Test, family: Fault) -> tuple[str, ...]:
 
 
 def kind_of(family: Fault, word: str) -> str:
-    """The kind that a word means: what has the name itself, a role of helper machines say, comes first."""
+    """Return the kind that a word means: an exact name (such as a role of helper machines) takes precedence."""
     return word if word in (*family.kinds, *family.aimed_kinds) else canonical(word)
 
 
 def setting(family: str, what: str) -> str:
-    """The name of an option of a family: of ``shared-db`` and ``kind``, ``shared_db_kind``."""
+    """Return the name of an option of a family: ``shared_db_kind`` for ``shared-db`` and ``kind``."""
     return f"{family.replace('-', '_')}_{what}"
 
 
 def kind_option(name: str, kinds: tuple[str, ...], default: str = ANY_KIND, *, roles: bool = False,
                 several: bool = False) -> Option:  # fmt: skip
-    """The option ``<family>_kind`` that limits a family to one kind, or to ``several``; ``roles``: several, and it aims
-    at what systems have, too."""
+    """Return the option ``<family>_kind`` that limits a family to one kind, or to ``several``; ``roles``: several
+    kinds, and the family also aims at roles and leaders that systems have."""
     meaning = f"kind of {name}: one of these, or any in turn"
     if several:
         meaning = f"kinds of {name}, joined by commas: of these, or any in turn"
@@ -164,17 +166,17 @@ def kind_option(name: str, kinds: tuple[str, ...], default: str = ANY_KIND, *, r
 
 
 LEADERS = ("leader", "coordinator", "primary")
-"""Other words for the node that leads."""
+"""Synonyms for the leading node."""
 
 
 def split_aims(text: str) -> tuple[str, dict[str, str]]:
-    """The families in what a person types for faults, and the settings that their aims are.
+    """Return the families in a person's list of faults, and the settings for their kinds.
 
     ``pause:leader,kill:random`` is ``pause,kill`` with ``pause_kind=master`` and ``kill_kind=random``; a family that is
-    named with several kinds has all of them. ``leader``, ``coordinator`` and ``primary`` are the node that leads.
+    named with several kinds has all of them. ``leader``, ``coordinator`` and ``primary`` are the leading node.
 
     Raises:
-        UsageError: a family stands there with a kind and without, or has no kinds.
+        UsageError: a family is listed both with a kind and without, or has no kinds.
     """
     kinds: dict[str, list[str]] = {}
     for part in text.split(","):
@@ -192,7 +194,7 @@ def split_aims(text: str) -> tuple[str, dict[str, str]]:
 
 
 def canonical(kind: str) -> str:
-    """A kind with ``master`` for other words for that."""
+    """Return a kind with ``master`` in place of its synonyms."""
     for word in LEADERS:
         if kind == word or kind.startswith(f"{word}-from-"):
             return f"{PRIMARY}{kind.removeprefix(word)}"
@@ -200,7 +202,7 @@ def canonical(kind: str) -> str:
 
 
 def option_value(options: Mapping[str, Any], option: Option) -> Any:
-    """The value that was set for an option, or its default.
+    """Return the value that was set for an option, or its default.
 
     Raises:
         UsageError: it is not one of the choices.

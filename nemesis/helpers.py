@@ -1,8 +1,8 @@
-"""Faults of a helper machine that all nodes need in order to serve: the one that grants their lock, or the one that
-has their only database.
+"""Faults of a helper machine that all nodes need in order to serve: the one that grants their lock, or the one with
+their only database.
 
-Both are killed, or cut off from all nodes or from one, which go on hearing each other. The database also gets slow or
-damaged. Evidence is that of the fault that the machine suffers.
+Both can be killed, or cut off from one node or all nodes, while the nodes still hear each other. The database can also
+be slow or damaged. Evidence is that of the fault applied to the machine.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ KINDS = ("kill", "cut", "cut-one")
 
 
 class _HelperFault(Fault):
-    """What both families share; ``role`` is the machine's."""
+    """The common part of both families; ``role`` is the machine's."""
 
     role: ClassVar[str]
     kind_undo: ClassVar[Mapping[str, str]] = {"kill": START, "cut": NETWORK, "cut-one": NETWORK}
@@ -57,18 +57,18 @@ class _HelperFault(Fault):
         self._kill, self._cut = Kill(), Partition(self.name)
 
     def check(self, test: Test, system: System) -> None:
-        """There must be such a machine."""
+        """Raise UsageError unless the system has such a machine."""
         if self.role not in system.helper_roles(test):
             raise UsageError(f"--nemesis {self.name}: {system.name}, set like this, needs no machine with the role "
                              f"{self.role!r}; leave {self.name} out")
 
     def aim(self, options: Mapping[str, Any]) -> str:
-        """Which node it is to be cut off from, where that is one."""
+        """Return the rule for the node to cut off from the machine, if it is a single one."""
         wanted = asked_target(self.name, options, ANY_KIND)
-        return PRIMARY if wanted == ANY_KIND else wanted  # which of the two is for `plan` to draw
+        return PRIMARY if wanted == ANY_KIND else wanted  # `plan` draws one of the two
 
     def plan(self, kind: str, facts: ClusterFacts, rng: random.Random) -> FaultPlan:
-        """Hit the machine if it runs; raises Infeasible if not, or where the node that is asked for is not there."""
+        """Plan to hit the machine. Raise Infeasible if it does not run, or if the requested node does not exist."""
         found = plan_nodes(self.role, facts, rng)
         (machine,) = found.targets
         if kind == "kill":
@@ -86,11 +86,11 @@ class _HelperFault(Fault):
         return FaultPlan(kind, found.targets, both_ways(facts.topology, machine, node), note, unmet=unmet)
 
     async def inject(self, cluster: Cluster, plan: FaultPlan) -> Evidence:
-        """Hit it as the kind says."""
+        """Apply the fault of the plan's kind."""
         return await (self._kill if plan.kind == "kill" else self._cut).inject(cluster, plan)
 
     async def heal(self, cluster: Cluster, plan: FaultPlan, injected: Evidence) -> Evidence:
-        """Undo that."""
+        """Undo the fault."""
         return await (self._kill if plan.kind == "kill" else self._cut).heal(cluster, plan, injected)
 
 
@@ -104,15 +104,15 @@ class Gateway(_HelperFault):
     name = "gateway"
     role = GATEWAY
     drawn = 2
-    conflict_group = "lock"  # without a gateway there is no lock to be taken from anybody
+    conflict_group = "lock"  # without a gateway there is no lock to take away
     options = (kind_option("gateway", KINDS), _target("gateway"), Option("gateway_program", ANY_KIND, PROGRAM))
 
 
 class SharedDatabase(_HelperFault):
-    """Hits the machine that has the only database.
+    """Hits the machine with the only database.
 
-    ``slow``: each sync of its disk takes longer. ``damage``: a piece of what was stored has turned into noise, and
-    healing puts an empty database in its place, as a person has to who has no other: whatever it held is lost.
+    ``slow``: each sync of its disk takes longer. ``damage``: noise has replaced a piece of the stored data, and healing
+    puts an empty database in its place, as a person without a copy would have to: all its content is lost.
     """
 
     name = "shared-db"
@@ -134,7 +134,7 @@ class SharedDatabase(_HelperFault):
     )  # fmt: skip
 
     def plan(self, kind: str, facts: ClusterFacts, rng: random.Random) -> FaultPlan:
-        """Hit the machine if it runs; raises Infeasible if not."""
+        """Plan to hit the machine. Raise Infeasible if it does not run."""
         if kind not in ("slow", "damage"):
             return super().plan(kind, facts, rng)
         targets = plan_nodes(self.role, facts, rng).targets
@@ -143,7 +143,7 @@ class SharedDatabase(_HelperFault):
         return FaultPlan(kind, targets, disk=DiskFault("corrupt"))
 
     async def inject(self, cluster: Cluster, plan: FaultPlan) -> Evidence:
-        """Hit it as the kind says."""
+        """Apply the fault of the plan's kind."""
         if plan.disk is None:
             return await super().inject(cluster, plan)
         disks, (machine,) = disks_of(cluster), plan.targets
@@ -157,7 +157,7 @@ class SharedDatabase(_HelperFault):
         return Evidence({"shown": shown, "seconds": plan.disk.seconds, **use}, shown > 0)
 
     async def heal(self, cluster: Cluster, plan: FaultPlan, injected: Evidence) -> Evidence:
-        """Undo that."""
+        """Undo the fault."""
         if plan.disk is None:
             return await super().heal(cluster, plan, injected)
         disks, (machine,) = disks_of(cluster), plan.targets
@@ -183,7 +183,7 @@ async def _states(cluster: Cluster, machine: str) -> dict[str, str]:
 
 
 async def _end(cluster: Cluster, machine: str) -> None:
-    """End all programs of a machine, those first that use others."""
+    """End all programs of a machine, beginning with those that use others."""
     for program in reversed(cluster.programs(machine)):
         await cluster.backend.kill(machine, program)
         await await_state(cluster.backend, machine, program, DEAD)

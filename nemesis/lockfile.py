@@ -1,8 +1,8 @@
-"""Faults of a lock on a file, which a node needs in order to serve: the file is deleted, the lease of whoever holds the
-lock ends, its holder is paused.
+"""Faults of a lock on a file, which a node needs in order to serve: the file is deleted, the lease of the lock's holder
+ends, or the holder is paused.
 
-Evidence: the file was there, is gone, and the same lock is never in it again; the holder hears nothing of the gateway,
-*and* says that it holds the lock no longer; the holder's process stands still.
+Evidence: the file existed, is gone, and never contains the same lock again; the holder hears nothing from the gateway,
+*and* reports that it no longer holds the lock; the holder's process is stopped.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ from stormproof.timeout_scale import timeout_scale
 
 KINDS = ("delete", "lease", "pause")
 PATIENCE = 5.0
-"""Seconds for which a holder stays cut off beyond the fault's time, until its lease has ended."""
+"""The time in seconds for which a holder stays cut off beyond the fault's planned end, until its lease has ended."""
 _POLL = 0.05
 
 
 class LockFile(Fault):
-    """Takes the lock from whoever holds it."""
+    """Takes the lock from its holder."""
 
     name = "lockfile"
     conflict_group = "lock"
@@ -50,25 +50,25 @@ class LockFile(Fault):
         self._pause, self._cut = Pause(), Partition(self.name)
 
     def check(self, test: Test, system: System) -> None:
-        """There must be a lock."""
+        """Raise UsageError unless the system has a lock on a file."""
         if not system.helper_roles(test) & {GATEWAY, SHARED_LOCK}:
             raise UsageError(f"--nemesis {self.name}: {system.name}, set like this, has no lock on a file; leave "
                              f"{self.name} out")
 
     def aim(self, options: Mapping[str, Any]) -> str:
-        """Whoever holds the lock."""
+        """Return the rule for the lock's holder."""
         return HOLDER
 
     def expects_replica(self, kind: str) -> bool:
-        """A replica takes over from the holder."""
+        """Return whether a replica must take over from the holder."""
         return kind != "delete"
 
     def plan(self, kind: str, facts: ClusterFacts, rng: random.Random) -> FaultPlan:
-        """Hit the file, or the holder.
+        """Plan to hit the file, or the holder.
 
         Raises:
-            Infeasible: there is no lock file, its gateway does not run, nobody holds the lock, the holder is down, or
-            there is no link to cut that would end a lease.
+            Infeasible: there is no lock file, its gateway does not run, the lock is free, the holder is down, or there
+                is no link to cut that would end a lease.
         """
         lock = facts.lock
         if lock is None or not lock.present:
@@ -93,17 +93,18 @@ class LockFile(Fault):
             evidence = await self._pause.inject(cluster, plan)
             return replace(evidence, found={**evidence.found, "lock": _told(before)})
         evidence = await self._cut.inject(cluster, plan)
-        # Where another fault had cut the links before, it is enough that they are cut.
+        # If another fault had cut the links before, it is enough that they are cut.
         away = evidence.confirmed or all(after == CUT for _, after in evidence.found["probe"].values())
         return Evidence({**evidence.found, "lock": _told(before), "away": away})
 
     async def heal(self, cluster: Cluster, plan: FaultPlan, injected: Evidence) -> Evidence:
-        """Let the holder go on, or hear the gateway again once its lease has ended; a file is written by the gateway.
+        """Resume the holder, or reconnect it to the gateway once its lease has ended; the gateway rewrites a deleted
+        file.
         """
         if plan.kind == "delete":
             after = await _lock(cluster)
             before, left = injected.found.get("lock", {}), injected.found.get("left", {"epoch": -1})
-            # Whoever waits for a lock may have made a new file before we looked; that one is of a later epoch.
+            # A waiting node may have created a new file before this check; that file has a later epoch.
             lost = "epoch" in before and left.get("epoch", before["epoch"] + 1) > before["epoch"]
             again = after.present and after.epoch <= before["epoch"] if lost else False
             return Evidence({"lock": _told(after)}, lost and not again)
@@ -129,7 +130,9 @@ async def _lock(cluster: Cluster) -> Lock:
 
 
 async def _await_loss(cluster: Cluster, holder: str) -> bool:
-    """Wait until the holder says that it holds the lock no longer, or patience has ended; whether it has said so."""
+    """Wait until the holder reports that it no longer holds the lock, or until patience runs out; return whether it
+    did.
+    """
     loop = asyncio.get_running_loop()
     deadline = loop.time() + PATIENCE * timeout_scale(cluster.backend)
     while True:
@@ -141,5 +144,5 @@ async def _await_loss(cluster: Cluster, holder: str) -> bool:
 
 
 def _told(lock: Lock) -> dict[str, Any]:
-    """A lock as evidence; nothing where the file is gone."""
+    """Return a lock as evidence; empty if the file is gone."""
     return {"holder": lock.holder, "epoch": lock.epoch} if lock.present else {}

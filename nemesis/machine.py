@@ -1,7 +1,7 @@
-"""Faults of a whole machine: power loss (nothing ends in order, un-synced writes are gone) and an orderly reboot.
+"""Faults of a whole machine: power loss (no clean shutdown, unsynced writes are lost) and a clean reboot.
 
-Evidence: the broker is gone, and after the heal the machine is in another boot; for a power loss, too, the system had
-files on the disk of a machine that lost its power.
+Evidence: the broker is gone, and after the heal the machine is in another boot; for a power loss also that the system
+had files on the disk of a machine that lost its power.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ REBOOT_KINDS = ("one", "master")
 
 
 class Power(Fault):
-    """Cuts the power of machines; healing gives it back and starts the brokers."""
+    """Cuts the power of machines; healing restores it and starts the brokers."""
 
     name = "power"
     conflict_group = "process"
@@ -48,11 +48,12 @@ class Power(Fault):
     options = (kind_option("power", POWER_KINDS, roles=True), MAX_DOWN)
 
     def expects_replica(self, kind: str) -> bool:
-        """Replicas go on without whoever is hit, unless all are."""
+        """Return True unless all nodes are hit: replicas continue without the targets."""
         return kind != "all"
 
     def plan(self, kind: str, facts: ClusterFacts, rng: random.Random) -> FaultPlan:
-        """Choose running nodes, no more than may go down; ``all`` takes every node, whatever ``max_down`` says."""
+        """Choose running nodes, at most as many as may go down; ``all`` takes every node, regardless of ``max_down``.
+        """
         if kind == "all":
             if not facts.eligible():
                 raise Infeasible("no node is running")
@@ -73,14 +74,14 @@ class Power(Fault):
         return Evidence({**state_evidence(before, after, plan), "boots": boots, **use}, confirmed)
 
     async def heal(self, cluster: Cluster, plan: FaultPlan, injected: Evidence) -> Evidence:
-        """Give the power back, and start the brokers; each machine must have booted."""
+        """Restore the power, and start the brokers; each machine must have booted."""
         await _power_of(cluster).power_on(plan.targets)
         healed = await _start(cluster, plan, injected)
         return replace(healed, confirmed=healed.confirmed and in_use(injected.found))
 
 
 class Reboot(Fault):
-    """Restarts a machine in order; healing starts its broker."""
+    """Restarts a machine cleanly; healing starts its broker."""
 
     name = "reboot"
     conflict_group = "process"
@@ -92,7 +93,7 @@ class Reboot(Fault):
     options = (kind_option("reboot", REBOOT_KINDS, roles=True), MAX_DOWN)
 
     def expects_replica(self, kind: str) -> bool:
-        """Replicas go on without whoever is hit."""
+        """Return True: replicas continue without the targets."""
         return True
 
     def plan(self, kind: str, facts: ClusterFacts, rng: random.Random) -> FaultPlan:
@@ -139,7 +140,7 @@ async def _start(cluster: Cluster, plan: FaultPlan, injected: Evidence) -> Evide
 
 
 async def _states(cluster: Cluster, plan: FaultPlan, awaited: str = "") -> dict[str, ProcessState]:
-    """Those of the programs that tell whether a machine is down."""
+    """Return the states of the programs that indicate whether a machine is down."""
     return await states_of(cluster, plan, awaited, program=lambda machine: lasting(cluster, machine))
 
 

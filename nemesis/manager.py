@@ -1,8 +1,8 @@
-"""Faults of managers: the programs beside the nodes' own that start and end these, and say who serves.
+"""Faults of managers: programs next to the nodes' main programs that start and end them, and decide which node serves.
 
-``manager`` hits one of them, apart from what it looks after; ``quorum`` most of them, so that every node's own program
-has to end. Both are for systems of which a program has the role ``MANAGER``. Evidence is that of the fault that the
-managers suffer; for ``quorum`` also that what they look after has ended.
+``manager`` hits one manager but not the program that it manages; ``quorum`` hits a majority, so that every node's main
+program has to end. Both are for systems with a program of the role ``MANAGER``. Evidence is that of the fault applied
+to the managers; for ``quorum`` also that the managed programs have ended.
 """
 
 from __future__ import annotations
@@ -30,12 +30,13 @@ from stormproof.timeout_scale import timeout_scale
 
 KINDS = ("kill", "pause", "cut")
 PATIENCE = 6.0
-"""Seconds for which managers stay away beyond the fault's time, until what they look after has ended."""
+"""The time in seconds for which managers stay unavailable beyond the fault's planned end, until the managed programs
+have ended."""
 _POLL = 0.05
 
 
 class _ManagerFault(Fault):
-    """What both families share: a manager is killed, paused, or cut off, as the kind says."""
+    """The common part of both families: a manager is killed, paused, or cut off, depending on the kind."""
 
     conflict_group = "process"
     kind_undo: ClassVar[Mapping[str, str]] = {"kill": START, "pause": RESUME, "cut": NETWORK}
@@ -47,37 +48,37 @@ class _ManagerFault(Fault):
         self._by_kind: Mapping[str, Fault] = {"kill": Kill(), "pause": Pause(), "cut": Partition(self.name)}
 
     def expects_replica(self, kind: str) -> bool:
-        """Managers promote a replica."""
+        """Return True: managers promote a replica."""
         return True
 
     def check(self, test: Test, system: System) -> None:
-        """There must be managers."""
+        """Raise UsageError unless the system has managers."""
         if MANAGER not in system.program_roles(test):
             raise UsageError(f"--nemesis {self.name}: {system.name}, set like this, runs no program with the role "
                              f"{MANAGER!r} on its nodes; leave {self.name} out")
 
     async def inject(self, cluster: Cluster, plan: FaultPlan) -> Evidence:
-        """Hit the managers as the kind says."""
+        """Apply the fault of the plan's kind to the managers."""
         return await self._by_kind[plan.kind].inject(cluster, plan)
 
     async def heal(self, cluster: Cluster, plan: FaultPlan, injected: Evidence) -> Evidence:
-        """Undo that."""
+        """Undo the fault."""
         return await self._by_kind[plan.kind].heal(cluster, plan, injected)
 
 
 class Manager(_ManagerFault):
-    """Hits one manager, apart from the program that it looks after; ``cut``: they can't hear each other."""
+    """Hits one manager but not the program that it manages; ``cut``: the two can't hear each other."""
 
     name = "manager"
     options = (kind_option("manager", KINDS), aim_option("manager", "whose manager is hit", ANY_KIND), MAX_DOWN)
 
     def aim(self, options: Mapping[str, Any]) -> str:
-        """Whose manager it is to be."""
+        """Return the rule for the node whose manager is hit."""
         wanted = asked_target(self.name, options, ANY_KIND)
-        return PRIMARY if wanted == ANY_KIND else wanted  # which of the two is for `plan` to draw
+        return PRIMARY if wanted == ANY_KIND else wanted  # `plan` draws one of the two
 
     def plan(self, kind: str, facts: ClusterFacts, rng: random.Random) -> FaultPlan:
-        """Choose a node whose manager runs, if one more may go down; raises Infeasible where none is chosen."""
+        """Choose a node whose manager runs, if one more may go down; raise Infeasible if there is none."""
         wanted = asked_target(self.name, facts.options, ANY_KIND)
         aim = rng.choice((ONE, PRIMARY)) if wanted == ANY_KIND else wanted
         found = plan_nodes(aim, replace(facts, nodes=_managed(facts)), rng)
@@ -89,16 +90,17 @@ class Manager(_ManagerFault):
 
 
 class Quorum(_ManagerFault):
-    """Takes most managers away; ``cut``: from each other and from the rest. An operator goes on from there."""
+    """Takes a majority of managers away; ``cut``: from each other and from the rest. An operator recovers the system.
+    """
 
     name = "quorum"
     options = (kind_option("quorum", KINDS),)
 
     def plan(self, kind: str, facts: ClusterFacts, rng: random.Random) -> FaultPlan:
-        """Choose a majority, whatever ``max_down`` says.
+        """Choose a majority, regardless of ``max_down``.
 
         Raises:
-            Infeasible: fewer managers run, or nothing that they look after.
+            Infeasible: fewer managers run, or no managed program does.
         """
         program = facts.program_roles[MANAGER]
         managed = _managed(facts)
@@ -115,16 +117,17 @@ class Quorum(_ManagerFault):
         return FaultPlan(kind, targets, cut if kind == "cut" else frozenset(), program=program)
 
     async def inject(self, cluster: Cluster, plan: FaultPlan) -> Evidence:
-        """Take the managers away; whether that was enough shows when it is healed."""
+        """Take the managers away; the heal finds out whether that was enough."""
         before = await _looked_after(cluster)
         evidence = await super().inject(cluster, plan)
-        # Where another fault had cut some of the links before, it is enough that they are cut.
+        # If another fault had cut some of the links before, it is enough that they are cut.
         away = evidence.confirmed or (plan.kind == "cut" and all(
             after == CUT for _, after in evidence.found["probe"].values()))  # fmt: skip
         return Evidence({**evidence.found, "away": away, "looked after": _as_evidence(before)})
 
     async def heal(self, cluster: Cluster, plan: FaultPlan, injected: Evidence) -> Evidence:
-        """Once what ran has ended, let the managers come back, and have an operator recover the system."""
+        """Wait for the end of the managed programs, bring the managers back, and have an operator recover the system.
+        """
         before = {node: ProcessState(**state) for node, state in injected.found.get("looked after", {}).items()
                   if state["state"] == RUNNING}  # fmt: skip
         after = await _await_end(cluster, before)
@@ -136,12 +139,12 @@ class Quorum(_ManagerFault):
 
 
 def _managed(facts: ClusterFacts) -> tuple[str, ...]:
-    """The nodes that have a manager."""
+    """Return the nodes that have a manager."""
     return tuple(node for node in facts.nodes if facts.program_roles[MANAGER] in facts.programs.get(node, ()))
 
 
 async def _looked_after(cluster: Cluster) -> dict[str, ProcessState]:
-    """The first program of each node that has a manager."""
+    """Return the state of the first program of each node that has a manager."""
     manager = cluster.program_roles()[MANAGER]
     nodes = [node for node in cluster.node_names if manager in cluster.programs(node)]
     states = await asyncio.gather(*(cluster.backend.process(node, cluster.programs(node)[0]) for node in nodes))
@@ -149,7 +152,7 @@ async def _looked_after(cluster: Cluster) -> dict[str, ProcessState]:
 
 
 async def _await_end(cluster: Cluster, before: Mapping[str, ProcessState]) -> dict[str, ProcessState]:
-    """Wait until all these processes have ended, or patience has; how the programs are then."""
+    """Wait until all these processes have ended, or until patience runs out; return the programs' states then."""
     loop = asyncio.get_running_loop()
     deadline = loop.time() + PATIENCE * timeout_scale(cluster.backend)
     while True:

@@ -1,8 +1,8 @@
-"""Changes of the group: a node that nobody knew becomes a replica while everything goes on, or one is removed from it
-and taken in again.
+"""Changes of the group: an unknown node becomes a replica while the system runs, or a replica is removed and added
+again.
 
-The spare nodes (``--set spares=1``) run from the beginning and belong to nobody. Evidence is the group, as its master
-tells it before and after.
+The spare nodes (``--set spares=1``) run from the beginning and belong to no group. Evidence is the group, as its master
+reports it before and after.
 """
 
 from __future__ import annotations
@@ -22,15 +22,17 @@ from stormproof.test import Test
 KINDS = ("add", "add-all")
 REMOVE = "remove"
 PATIENCE = 3.0
-"""Seconds in which somebody must take the request to add a node, and, when the fault ends, for it to have joined."""
+"""The time limit in seconds for a master to accept the request to add a node, and, when the fault ends, for the node to
+have joined."""
 _POLL = 0.1
 _LEAST_REPLICAS = 3
-"""Replicas of a group that gives one up: two are the least that a group is."""
+"""The minimum number of replicas of a group that gives one up: a group has at least two."""
 REMOVED = "after the removal"
 
 
 class Membership(Fault):
-    """Adds a spare node to the group; ``remove``, where a system can, takes a replica out of it until the heal."""
+    """Adds a spare node to the group; ``remove``, if a system supports it, removes a replica from the group until the
+    heal."""
 
     name = "membership"
     conflict_group = "membership"
@@ -43,10 +45,11 @@ class Membership(Fault):
 
     def __init__(self) -> None:
         self._without: dict[str, tuple[str, ...]] = {}
-        """Spare node -> the group as it was first seen in this run, without it."""
+        """Spare node -> the group as it was first seen in this run, without that node."""
 
     def check(self, test: Test, system: System) -> None:
-        """There must be spare nodes, and a group that takes them, unless a replica is to be removed."""
+        """Raise UsageError unless there are spare nodes and a group that accepts them, or a replica that can be
+        removed."""
         kinds = wanted_kinds(test, self)
         if REMOVE in kinds and not system.gives_up_replicas(test):
             raise UsageError(f"--nemesis {self.name}: the group of {system.name} gives no replica up; leave "
@@ -68,18 +71,19 @@ class Membership(Fault):
             raise UsageError(f"--nemesis {self.name} adds spare nodes: keep some with --set spares=1 and more --nodes")
 
     def plan(self, kind: str, facts: ClusterFacts, rng: random.Random) -> FaultPlan:
-        """Choose a spare node, or all of them, or a replica that runs and does not serve.
+        """Choose a spare node, or all of them, or a running replica that does not serve.
 
         Raises:
             Infeasible: the test has none.
         """
         if kind == REMOVE:
-            # Other servers' replicas are none of this group: asked to take them in again, its master would do it.
+            # Replicas of other servers don't belong to this group: its master would add them if asked to after the
+            # removal.
             first = facts.groups[0] if facts.groups else facts.nodes
             group = next((each for each in facts.groups if facts.primary in each), first)
             replicas = [node for node in facts.eligible()
                         if node in group and node not in (facts.primary, *facts.spares)]
-            if len(replicas) < _LEAST_REPLICAS - 1:  # the one that serves is not among them
+            if len(replicas) < _LEAST_REPLICAS - 1:  # the serving one is not among them
                 raise Infeasible("there are too few replicas to give one up")
             return FaultPlan(kind, (rng.choice(replicas),))
         if not facts.spares:
@@ -87,9 +91,9 @@ class Membership(Fault):
         return FaultPlan(kind, facts.spares if kind == "add-all" else (rng.choice(facts.spares),))
 
     async def inject(self, cluster: Cluster, plan: FaultPlan) -> Evidence:
-        """Have the master take the nodes in, all at the same time; it is confirmed when the group has them.
+        """Ask the master to add the nodes, all at the same time; this is confirmed once the group contains them.
 
-        Or have it go on without one, which is confirmed when the group has it no more.
+        For ``remove``, ask it to remove one node; this is confirmed once the group does not contain it any longer.
         """
         if plan.kind == REMOVE:
             return await self._remove(cluster, plan.targets[0])
@@ -100,11 +104,11 @@ class Membership(Fault):
         return self._proof("before", before, plan)
 
     async def heal(self, cluster: Cluster, plan: FaultPlan, injected: Evidence) -> Evidence:
-        """See what became of it; a master whose predecessor had been asked is asked again.
+        """Observe the outcome; repeat the request to a new master whose predecessor had been asked.
 
-        A replica that was removed is taken in again.
+        A removed replica is added again.
         """
-        if plan.kind == REMOVE:  # whoever was asked may still do it, where nobody saw that
+        if plan.kind == REMOVE:  # the asked master may still remove it, if the removal was not observed
             await asyncio.gather(*(cluster.add_member(node) for node in plan.targets))
             if REMOVED not in injected.found:
                 return Evidence()
@@ -121,7 +125,7 @@ class Membership(Fault):
     async def _remove(self, cluster: Cluster, node: str) -> Evidence:
         loop = asyncio.get_running_loop()
         deadline = loop.time() + PATIENCE
-        # Who serves tells who belongs to the group: without that nothing could be proven.
+        # The serving node reports the group's members: without it nothing could be proven.
         before = await cluster.members()
         while loop.time() < deadline and not before:
             await asyncio.sleep(_POLL)
@@ -141,7 +145,7 @@ class Membership(Fault):
         return Evidence({"before": list(before), REMOVED: list(after)}, gone and node in before)
 
     async def _group(self, cluster: Cluster, plan: FaultPlan) -> tuple[str, ...]:
-        """Who belongs to the group now; empty when nobody serves."""
+        """Return the group's members now; empty if no node serves."""
         group = await cluster.members()
         for node in plan.targets:
             if group and node not in group:
@@ -149,7 +153,7 @@ class Membership(Fault):
         return group
 
     async def _await_group(self, cluster: Cluster, plan: FaultPlan) -> tuple[str, ...]:
-        """Who belongs to the group; empty when nobody serves for ``PATIENCE`` seconds."""
+        """Return the group's members; empty if no node serves for ``PATIENCE`` seconds."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + PATIENCE
         while True:
@@ -159,7 +163,7 @@ class Membership(Fault):
             await asyncio.sleep(_POLL)
 
     async def _ask(self, cluster: Cluster, node: str) -> str:
-        """Have somebody take a node in; why nobody does, else empty."""
+        """Ask the serving node to add a node; return the reason for a lasting refusal, else empty."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + PATIENCE
         while refusal := await cluster.add_member(node):
@@ -169,9 +173,10 @@ class Membership(Fault):
         return ""
 
     def _proof(self, when: str, group: tuple[str, ...], plan: FaultPlan) -> Evidence:
-        """Evidence that the targets belong to the group, of which one at least had been seen outside of it before.
+        """Return evidence that the targets belong to the group, and that the group had been seen before without at
+        least one of them.
 
-        An earlier request may be the one that was heard: then the group was seen without the node before that.
+        An earlier request may be the one that succeeded: the group was then seen without the node before that request.
         """
         if not set(plan.targets) <= set(group):
             return Evidence({when: list(group)})

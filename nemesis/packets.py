@@ -1,8 +1,9 @@
-"""Packet faults: links that lose, delay, double, reorder or damage packets, carry little, or reset connections.
+"""Packet faults: links that lose, delay, duplicate, reorder or corrupt packets, have little bandwidth, or reset
+connections.
 
-They hit every link between nodes, or every link of one node, or where asked for those between two nodes, or one
-direction of one; client hosts stand beside their node as in a partition.
-Evidence: the packets that were affected, counted on each link.
+They hit every link between nodes, or every link of one node, or, on request, the links between two nodes, or one
+direction of one link; client hosts are on the side of their node, as in a partition. Evidence: the number of affected
+packets on each link.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ WHERE = Option(
 
 
 class Packets(Fault):
-    """Lets links suffer, short of cutting them."""
+    """Degrades links, short of cutting them."""
 
     name = "packets"
     conflict_group = "packets"
@@ -45,7 +46,7 @@ class Packets(Fault):
     options = (kind_option("packets", KINDS, several=True), WHERE, CLIENTS, NETWORK)
 
     def plan(self, kind: str, facts: ClusterFacts, rng: random.Random) -> FaultPlan:
-        """Choose all nodes or one, and how bad it is; ``targets`` are the nodes whose links suffer."""
+        """Choose all nodes or one, and the severity; ``targets`` are the nodes whose links are degraded."""
         machines = facts.topology.machines or facts.nodes
         where = str(option_value(facts.options, WHERE))
         if where == TO_CLIENTS or (where == ANY_KIND and len(machines) < 2):
@@ -71,14 +72,14 @@ class Packets(Fault):
         return FaultPlan(kind, targets, conditions=links)
 
     async def inject(self, cluster: Cluster, plan: FaultPlan) -> Evidence:
-        """Set the conditions; what they did is known at the end."""
+        """Set the conditions; the heal determines their effect."""
         await _packets(cluster).set_conditions(plan.conditions)
         conditions = next(iter(plan.conditions.values()))
         shown = {k: v for k, v in asdict(conditions).items() if v}
         return Evidence({"links": len(plan.conditions), "conditions": shown})
 
     async def heal(self, cluster: Cluster, plan: FaultPlan, injected: Evidence) -> Evidence:
-        """Read how many packets suffered, and let no more do so."""
+        """Read the numbers of affected packets, and restore the links."""
         affected = await _packets(cluster).affected_packets()
         await _packets(cluster).set_conditions({})
         counters = {arrow(link): affected.get(link, 0) for link in sorted(plan.conditions)}
@@ -86,7 +87,7 @@ class Packets(Fault):
 
 
 def _plan_clients(kind: str, facts: ClusterFacts, rng: random.Random) -> FaultPlan:
-    """All links between nodes, or one of them, and clients, wherever these stand."""
+    """Plan for all links between nodes, or one node, and clients, regardless of the clients' place."""
     hosts = sorted(set(facts.hosts.values()))
     if not hosts:
         raise Infeasible("no client has a place of its own on the network")
@@ -97,7 +98,7 @@ def _plan_clients(kind: str, facts: ClusterFacts, rng: random.Random) -> FaultPl
 
 
 def _plan_pair(kind: str, where: str, facts: ClusterFacts, rng: random.Random) -> FaultPlan:
-    """Links between two nodes, and none of a client's: in both directions, or from the first to the second."""
+    """Plan for links between two nodes, without any client's: in both directions, or from the first to the second."""
     if len(facts.nodes) < 2:
         raise Infeasible("links between two nodes need two of them")
     one, other = rng.sample(facts.nodes, 2)
@@ -115,7 +116,7 @@ def _packets(cluster: Cluster) -> PacketFaults:
 
 
 def conditions_of(kind: str, rng: random.Random) -> LinkConditions:
-    """How bad a fault of a kind is."""
+    """Draw the severity of a fault of a kind."""
     if kind == "loss":
         return LinkConditions(loss=_share(rng, 0.05, 0.4))
     if kind == "delay":

@@ -1,8 +1,8 @@
 """Network partitions: halves, one node, the master, one way, one link; the master with a minority; overlapping sides.
 
-Client hosts stand beside their node (``cI`` on ``nI``'s side), or outside, where they reach every node.
-Evidence: a connection attempt over a cut link is answered before and not during the fault, and the packets that
-each cut link dropped are counted.
+Client hosts are on the side of their node (``cI`` with ``nI``), or outside, where they reach every node. Evidence: a
+connection attempt over a cut link is answered before and not during the fault, and the packets that each cut link
+dropped are counted.
 """
 
 from __future__ import annotations
@@ -74,23 +74,23 @@ class Partition(Fault):
     options = (kind_option("partition", (*KINDS, *aimed_kinds), roles=True), CLIENTS, NETWORK)
 
     def __init__(self, owner: str = "") -> None:
-        """``owner`` is the family for which links are cut, if it is another."""
+        """Cut links on behalf of ``owner``, the name of another family, or of this family by default."""
         self._owner = owner or self.name
 
     def check(self, test: Test, system: System) -> None:
-        """There must be enough nodes for one kind at least of those that are asked for."""
+        """Raise UsageError unless there are enough nodes for at least one of the requested kinds."""
         whys = [_too_few(kind, test.node_names) for kind in wanted_kinds(test, self)]
         if all(whys):
             raise UsageError(f"--nemesis {self.name}: {whys[0]}; use more --nodes or another kind")
 
     def expects_replica(self, kind: str) -> bool:
-        """Replicas are cut off from each other."""
+        """Return True: replicas are cut off from each other."""
         return True
 
     def plan(self, kind: str, facts: ClusterFacts, rng: random.Random) -> FaultPlan:
         """Choose the sides; ``targets`` are the machines of the smaller side (one way: the node that is not heard).
 
-        A helper machine stands on either side by chance; a kind that is its role cuts it off from everybody.
+        A helper machine is on a random side; a kind that is its role cuts it off from all other machines.
         """
         if kind == LINK:
             return _plan_link(facts, rng)
@@ -133,7 +133,7 @@ class Partition(Fault):
         return FaultPlan(kind, tuple(targets), cut, _noted(note, facts, networks), unmet=unmet)
 
     async def inject(self, cluster: Cluster, plan: FaultPlan) -> Evidence:
-        """Cut the links, and try some of them before and after."""
+        """Cut the links, and probe some of them before and after."""
         backend = cluster.backend
         links = probe_links(plan.cut, cluster.topology.machines)
         before = await probe(backend, links)
@@ -143,7 +143,7 @@ class Partition(Fault):
         return Evidence({"links": len(plan.cut), "probe": {arrow(k): [before[k], after[k]] for k in links}}, confirmed)
 
     async def heal(self, cluster: Cluster, plan: FaultPlan, injected: Evidence) -> Evidence:
-        """Read what the cut links dropped, let all links pass, and try them again."""
+        """Read the numbers of dropped packets, restore all links, and probe them again."""
         backend = cluster.backend
         dropped = await backend.dropped()
         await set_cut(backend, self._owner, frozenset())
@@ -156,7 +156,7 @@ class Partition(Fault):
 
 
 def _too_few(kind: str, nodes: Sequence[str]) -> str:
-    """Why a shape can't be drawn among these nodes; empty: it can, or the kind is no shape."""
+    """Return why a shape can't be drawn among these nodes; empty if it can, or if the kind is not a shape."""
     if kind not in SHAPES:
         return ""
     if len(nodes) < 2:
@@ -169,7 +169,7 @@ def _too_few(kind: str, nodes: Sequence[str]) -> str:
 
 
 def _plan_link(facts: ClusterFacts, rng: random.Random) -> FaultPlan:
-    """The node that serves and one other don't hear each other; everybody else hears both."""
+    """Plan a cut between the serving node and one other node; all other machines still hear both."""
     if len(facts.nodes) < 2:
         raise Infeasible("a cut link needs at least two nodes")
     node, note, unmet = pick_node(PRIMARY, facts, facts.nodes, rng)
@@ -180,7 +180,7 @@ def _plan_link(facts: ClusterFacts, rng: random.Random) -> FaultPlan:
 
 
 def _plan_shape(kind: str, facts: ClusterFacts, rng: random.Random) -> FaultPlan:
-    """Nodes that hear some others only; helper machines hear everybody."""
+    """Plan a partition in which nodes hear only some others; helper machines hear all nodes."""
     if len(facts.nodes) < 2:
         raise Infeasible("a partition needs at least two nodes")
     pairs, words = DRAWN[kind](facts.nodes, rng)
@@ -201,7 +201,7 @@ def _noted(note: str | None, facts: ClusterFacts, networks: Sequence[str]) -> st
 
 
 def networks_hit(facts: ClusterFacts, rng: random.Random) -> tuple[str, ...]:
-    """The networks that a fault hits: all, or one of them, as the option says or in turn."""
+    """Return the networks that a fault hits: all, or one of them, by the option or in turn."""
     names = (MAIN_NETWORK, *facts.topology.networks)
     if len(names) == 1:
         return names
@@ -219,7 +219,7 @@ def across(
     facts: ClusterFacts, networks: Sequence[str], sources: Sequence[str], targets: Sequence[str],
     hosts: Collection[str],
 ) -> frozenset[Link]:
-    """All links from one side to the other on these networks; clients are on the main one."""
+    """Return all links from one side to the other on these networks; clients are on the main one."""
     found: set[Link] = set()
     for network in networks:
         if network == MAIN_NETWORK:
@@ -232,22 +232,22 @@ def across(
 
 
 def links_between(sources: Sequence[str], targets: Sequence[str], hosts: Collection[str]) -> frozenset[Link]:
-    """All links from one side to the other, but those between two client hosts."""
+    """Return all links from one side to the other, except those between two client hosts."""
     return frozenset((a, b) for a in sources for b in targets if not (a in hosts and b in hosts))
 
 
 def probe_links(cut: frozenset[Link], nodes: Sequence[str]) -> list[Link]:
-    """At most two of the cut links between nodes, to try: the first and the last."""
+    """Return at most two of the cut links between nodes for probes: the first and the last."""
     between = sorted(link for link in cut if all(machine_of(end) in nodes for end in link))
     return between if len(between) < 2 else [between[0], between[-1]]
 
 
 async def probe(backend: Backend, links: Sequence[Link]) -> dict[Link, str]:
-    """For each link whether a packet passes and is answered (``open``), is not (``cut``), or can't be told."""
+    """Return for each link whether a packet passes and is answered (``open``), is not (``cut``), or is undetermined."""
     probes = (backend.probe(link, PROBE_SECONDS) for link in links)
     return dict(zip(links, await asyncio.gather(*probes), strict=True))
 
 
 def arrow(link: Link) -> str:
-    """The link as evidence writes it."""
+    """Return the link in the notation of evidence."""
     return f"{link[0]}>{link[1]}"

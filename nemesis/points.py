@@ -1,9 +1,10 @@
-"""Strikes at named points of the brokers' code: what is not yet synced, told or answered there is lost, late or old.
+"""Strikes at named points of the brokers' code, where data that is not yet synced, sent or answered is lost, late or
+stale.
 
-A strike is armed when the fault is injected, and waits for a program that comes to its point. If nobody has come when
-the fault is to be healed, it strikes at the next point that is rarely come by, or else at any. Failpoints (etcd,
-FreeBSD) and FoundationDB's "buggification" are of this kind. Evidence: who was struck where, and what became of its
-process, or of the packets on its links.
+A strike is armed when the fault is injected, and waits for a program that reaches the strike's point. If no program has
+reached it when the fault is to be healed, the fault strikes at the next rarely reached point, or else at any point.
+Failpoints (etcd, FreeBSD) and FoundationDB's "buggification" are of this kind. The evidence is the struck program, the
+point, and the later state of its process, or the packets on its links.
 """
 
 from __future__ import annotations
@@ -57,27 +58,30 @@ KILLS, LOSES_POWER, STANDS_STILL, IS_CUT_OFF, IS_DELAYED, IS_HEARD_BY_SOME = POI
 ENDS, LINKS = (KILLS, LOSES_POWER), (IS_CUT_OFF, IS_DELAYED)
 AT = Option("points_at", ANY_KIND, "named points (`stormproof list points`) joined by commas, or any in turn")
 HITS = (1, 1, 1, 1, 2, 3, 5, 10, 30)
-"""For the how many-th time a program must come there."""
+"""The choices of which pass of the point triggers the strike."""
 SECONDS = (0.1, 0.3, 0.6, 1.0, 1.5, 2.5)
-"""How long one stands still, where the lengths of faults are not given."""
+"""The choices of a pause's length, if the lengths of faults are not given."""
 LAST_SECONDS = (0.02, 0.1, 0.3, 1.0)
-"""For how long one is heard by some only, before it loses its power: what it says last has to arrive."""
+"""The lengths in seconds of the period in which only some peers hear a program before it loses power: its last messages
+need that time to arrive."""
 HUSH_SHARE = 0.5
-"""Share of those heard by one only who is cut off from all others then: so that they go on without anybody who knows
-what was said last."""
+"""The share of these strikes that leave one hearer, which is then also cut off from all other nodes: the others
+continue without any node that knows the program's last messages."""
 HUSH_SECONDS = (2.0, 4.0, 6.0)
-"""How long that lasts at least: the others have to find out, and to agree on who serves them."""
+"""The minimum length in seconds of that cut: the other nodes need time to detect the failure and to agree on a new
+leader."""
 AFTER_SHARE = 0.4
-"""Share of those that are to end which do and say first what they were about to: what was promised is told."""
+"""The share of the ending strikes that let the program complete and send what it was about to: its promises then reach
+their receivers."""
 SEEN_SHARE = 0.5
-"""Share of strikes that are armed at a point which the programs have come by before in this run."""
+"""The share of strikes that are armed at a point that the programs have reached before in this run."""
 PATIENCE = 2.0
-"""Seconds, at the heal, in which a program must come to any point at all."""
+"""The time in seconds, at the heal, in which a program must reach any point at all."""
 _STEP = 0.02
 
 
 class Points(Fault):
-    """Kills, pauses, cuts off or delays a program exactly where that hurts."""
+    """Kills, pauses, cuts off or delays a program at exactly the points where that does most harm."""
 
     name = "points"
     conflict_group = "process"
@@ -103,7 +107,7 @@ class Points(Fault):
         self._counts: Mapping[str, int] = {}
 
     def check(self, test: Test, system: System) -> None:
-        """There must be points, and those that are asked for must be among them."""
+        """Raise UsageError if the system has no points, or lacks a requested one."""
         if not system.fault_points:
             raise UsageError(f"--nemesis {self.name}: {system.name} declares no fault points")
         for name in _asked(test.options):
@@ -112,17 +116,17 @@ class Points(Fault):
                                  f"{', '.join(system.fault_points)})")
 
     async def inspect(self, cluster: Cluster) -> tuple[str, ...]:
-        """See which points the programs have come by."""
+        """Read which points the programs have reached."""
         self._counts = dict(_points(cluster).counts)
         return ()
 
     def plan(self, kind: str, facts: ClusterFacts, rng: random.Random) -> FaultPlan:
-        """Choose a point, and arm it for whoever comes there.
+        """Choose a point, and plan a strike for the program that reaches it.
 
-        Where there is but one machine, and kinds come in turn, it is killed instead of being cut off.
+        If the kinds come in turn and there is only one machine, the program is killed instead of cut off.
 
         Raises:
-            Infeasible: no node runs, or as many are down as may be; or there is no link to be cut.
+            Infeasible: no node runs, or the maximum number of nodes is down; or there is no link to cut.
         """
         running, note = facts.eligible(), ""
         if not running:
@@ -147,7 +151,7 @@ class Points(Fault):
             if not running:
                 raise Infeasible("there is no link to another machine")
         if hushed and facts.primary in running:
-            running = [facts.primary]  # whose words are those that matter
+            running = [facts.primary]  # the leader's messages are the ones that matter
         conditions = LinkConditions(delay=round(rng.choice((0.02, 0.1, 0.3, 1.0)), 3)) if kind == IS_DELAYED else None
         lengths = LAST_SECONDS if kind == IS_HEARD_BY_SOME else _lengths(facts.options)
         seconds = rng.choice(lengths[len(lengths) // 2 :] if hushed else lengths)
@@ -163,13 +167,13 @@ class Points(Fault):
         return rng.choice(seen if seen and rng.random() < SEEN_SHARE else names)
 
     async def inject(self, cluster: Cluster, plan: FaultPlan) -> Evidence:
-        """Arm it; whether it struck is known at the end."""
+        """Arm the strike; the heal finds out whether it struck."""
         strike = _strike(plan)
         _points(cluster).arm(strike)
         return Evidence({"point": strike.point, "hit": strike.hit} | ({"after": True} if strike.after else {}))
 
     async def heal(self, cluster: Cluster, plan: FaultPlan, injected: Evidence) -> Evidence:
-        """If nobody came there, strike at the next point; then set right what was struck."""
+        """Strike at the next point if no program has been struck, then repair the struck program."""
         points, strike, began = _points(cluster), _strike(plan), asyncio.get_running_loop().time()
         if points.struck is None:
             for names in (_rare(points.counts), tuple(points.counts)):
@@ -197,13 +201,13 @@ async def _strike_at(points: FaultPoints, names: Collection[str]) -> None:
 
 
 def _rare(counts: Mapping[str, int]) -> tuple[str, ...]:
-    """The half of the points that the programs have come by least often."""
+    """Return the half of the reached points that the programs have reached least often."""
     seen = sorted((name for name in counts if counts[name]), key=lambda name: counts[name])
     return tuple(seen[: len(seen) // 2])
 
 
 async def _set_right(cluster: Cluster, strike: PointStrike, struck: StruckPoint) -> tuple[dict[str, Any], bool]:
-    """What is seen of a strike, and whether that proves it; afterwards it is over."""
+    """Repair the effects of a strike; return the evidence of the strike, and whether it proves the strike."""
     backend, place = cluster.backend, (struck.machine, struck.program)
     if strike.act in LINKS:
         packets = _points(cluster).lift()
@@ -222,7 +226,7 @@ async def _set_right(cluster: Cluster, strike: PointStrike, struck: StruckPoint)
             await asyncio.sleep(left + _STEP)
         lost = _points(cluster).lift()
         shown["packets"] = {arrow(link): count for link, count in lost.items()}
-        if not _points(cluster).ended:  # too many others were down by then
+        if not _points(cluster).ended:  # too many other nodes were down by then
             return shown, False
     before = await backend.process(*place)
     used = True
@@ -235,14 +239,14 @@ async def _set_right(cluster: Cluster, strike: PointStrike, struck: StruckPoint)
     elif before.state == DEAD and not cluster.restarted(*place):
         await cluster.start_program(*place)
     after = await await_state(backend, *place, RUNNING)
-    ended = before.state == DEAD or before.pid != struck.pid  # it may have been started again meanwhile
+    ended = before.state == DEAD or before.pid != struck.pid  # it may have been restarted since then
     heard = strike.act != IS_HEARD_BY_SOME or any(lost.get(link) for link in strike.links[struck.machine])
     proven = used and ended and heard
     return {**shown, "pid": struck.pid, "before": told(before), "later": told(after)}, proven
 
 
 def _in_turn(options: Mapping[str, Any], other: str = "") -> bool:
-    """Whether kinds come in turn, or ``other`` is among those that do."""
+    """Return whether kinds come in turn, or ``other`` is among the wanted kinds."""
     wanted = str(options.get("points_kind", ANY_KIND)).split(",")
     return wanted == [ANY_KIND] or other in wanted
 
@@ -253,13 +257,14 @@ def _asked(options: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def _lengths(options: Mapping[str, Any]) -> tuple[float, ...]:
-    """How long one may stand still: as long as faults last, if that is given."""
+    """Return the choices of a pause's length: the lengths of faults, if they are given."""
     lengths = tuple(float(part) for part in str(options.get("fault_lengths", "")).split(",") if part)
     return lengths or ((float(options["fault_duration"]),) if options.get("fault_duration") else SECONDS)
 
 
 def _links(facts: ClusterFacts, rng: random.Random) -> dict[str, frozenset[Link]]:
-    """By node, the links that suffer when it is struck: with all others or one, both ways, or what it sends or gets."""
+    """Return, by node, the links that are degraded when it is struck: with all other machines or one, in both
+    directions, or only what the node sends or receives."""
     machines = list(facts.topology.machines or facts.nodes)
     networks, hosts = networks_hit(facts, rng), set(facts.hosts.values())
     beside, alone = facts.options.get("clients") == "beside", rng.random() < 0.4
@@ -279,13 +284,13 @@ def _links(facts: ClusterFacts, rng: random.Random) -> dict[str, frozenset[Link]
 
 def _heard_by_some(facts: ClusterFacts, rng: random.Random
                    ) -> tuple[dict[str, frozenset[Link]], dict[str, frozenset[Link]]]:  # fmt: skip
-    """By node, the links from it to some of the others, but not to all; and those between who hears it and who does
-    not, for some strikes."""
+    """Return two mappings by node: the links from the node to some of the others, but not to all; and, for some
+    strikes, the links between the peers that hear it and those that do not."""
     machines = list(facts.topology.machines or facts.nodes)
     networks, hush = networks_hit(facts, rng), rng.random() < HUSH_SHARE
     further = tuple(name for name in facts.topology.networks if len(facts.topology.on(name)) > 2)
     if hush and further and option_value(facts.options, NETWORK) == ANY_KIND:
-        networks = further  # whoever has lost the main one may be ended by those who manage it
+        networks = further  # a manager may end the program of a node that has lost the main network
     if MAIN_NETWORK not in networks:
         machines = [name for name in machines if any(name in facts.topology.on(network) for network in networks)]
     lost: dict[str, frozenset[Link]] = {}

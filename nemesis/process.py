@@ -1,7 +1,7 @@
 """Faults of a machine's programs: pause (they stop for a while) and kill (they end and are started again).
 
-The evidence is what the operating system says of the process before and after. Where a machine runs several programs,
-each fault hits one of them; a role of helper machines is a kind, too.
+The evidence is the operating system's state of the process before and after. If a machine runs several programs, each
+fault hits one of them; a role of helper machines is also a kind.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ PROGRAM = ("which program of a machine that runs several: its name, or any in tu
 
 
 def process_options(family: str) -> tuple[Option, ...]:
-    """What can be set of a family that hits programs."""
+    """Return the options of a family that hits programs."""
     return kind_option(family, KINDS, roles=True), Option(f"{family}_program", ANY_KIND, PROGRAM), MAX_DOWN
 
 
@@ -64,10 +64,10 @@ def plan_nodes(kind: str, facts: ClusterFacts, rng: random.Random) -> FaultPlan:
 
 
 def plan_programs(plan: FaultPlan, wanted: str, facts: ClusterFacts, rng: random.Random) -> FaultPlan:
-    """The plan with the program that it hits, where the targets have several: one that runs now on all of them.
+    """Return the plan with the program to hit, if the targets have several: one that runs now on all of them.
 
     Raises:
-        Infeasible: a target has no such program as is wanted, or that does not run.
+        Infeasible: a target has no program of the wanted name, or it does not run.
     """
     common = [name for name in facts.programs.get(plan.targets[0], ())
               if all(name in facts.programs[target] for target in plan.targets)]  # fmt: skip
@@ -77,7 +77,7 @@ def plan_programs(plan: FaultPlan, wanted: str, facts: ClusterFacts, rng: random
         return plan if wanted == ANY_KIND else replace(plan, program=wanted)
     running = [name for name in common if _runs(name, plan, facts)]
     if wanted == ANY_KIND and (plan.kind == PRIMARY or plan.kind.startswith(LEADER_OF)):
-        wanted = common[0]  # what leads is the node's own program, not what runs beside it
+        wanted = common[0]  # the leader is the node's main program, not the one next to it
     chosen = rng.choice(running or common) if wanted == ANY_KIND else wanted
     if not _runs(chosen, plan, facts):
         raise Infeasible(f"{', '.join(plan.targets)}: {chosen} is not running")
@@ -89,7 +89,7 @@ def _runs(program: str, plan: FaultPlan, facts: ClusterFacts) -> bool:
 
 
 class Pause(Fault):
-    """Stops the processes of a program with SIGSTOP and lets them go on with SIGCONT."""
+    """Stops the processes of a program with SIGSTOP and resumes them with SIGCONT."""
 
     name = "pause"
     conflict_group = "process"
@@ -102,11 +102,11 @@ class Pause(Fault):
     options = process_options("pause")
 
     def expects_replica(self, kind: str) -> bool:
-        """Replicas go on without whoever is hit."""
+        """Return True: replicas continue without the targets."""
         return True
 
     def plan(self, kind: str, facts: ClusterFacts, rng: random.Random) -> FaultPlan:
-        """Choose running nodes, no more than may go down."""
+        """Choose running nodes, at most as many as may go down."""
         return plan_programs(plan_nodes(kind, facts, rng), _wanted("pause", facts), facts, rng)
 
     async def inject(self, cluster: Cluster, plan: FaultPlan) -> Evidence:
@@ -122,7 +122,7 @@ class Pause(Fault):
         return Evidence(state_evidence(before, after, plan), confirmed)
 
     async def heal(self, cluster: Cluster, plan: FaultPlan, injected: Evidence) -> Evidence:
-        """Let the targets go on; they must have been stopped until now."""
+        """Resume the targets; they must have been stopped until now."""
         backend = cluster.backend
         before = await states_of(cluster, plan)
         await asyncio.gather(*(
@@ -148,11 +148,11 @@ class Kill(Fault):
     options = process_options("kill")
 
     def expects_replica(self, kind: str) -> bool:
-        """Replicas go on without whoever is hit."""
+        """Return True: replicas continue without the targets."""
         return True
 
     def plan(self, kind: str, facts: ClusterFacts, rng: random.Random) -> FaultPlan:
-        """Choose running nodes, no more than may go down."""
+        """Choose running nodes, at most as many as may go down."""
         return plan_programs(plan_nodes(kind, facts, rng), _wanted(self.name, facts), facts, rng)
 
     async def end(self, cluster: Cluster, node: str, program: str) -> None:
@@ -160,10 +160,10 @@ class Kill(Fault):
         await cluster.backend.kill(node, program)
 
     async def inject(self, cluster: Cluster, plan: FaultPlan) -> Evidence:
-        """End the targets: each process must be gone, whoever may have started another one meanwhile."""
+        """End the targets: each process must be gone, even if another one has been started since."""
         before = await states_of(cluster, plan)
         await asyncio.gather(*(self.end(cluster, node, program_on(cluster, node, plan)) for node in plan.targets))
-        # Where the system starts it again, nobody may ever see it dead.
+        # If the system restarts the program, its dead state may never be observed.
         after = await states_of(cluster, plan, DEAD, [n for n in plan.targets if not restarts(cluster, n, plan)])
         confirmed = all(before[n].state == RUNNING and ended(before[n], after[n]) for n in plan.targets)
         return Evidence(state_evidence(before, after, plan), confirmed)
@@ -189,17 +189,17 @@ def _wanted(family: str, facts: ClusterFacts) -> str:
 
 
 def program_on(cluster: Cluster, machine: str, plan: FaultPlan) -> str:
-    """The program that a fault hits on one of its targets."""
+    """Return the program that a fault hits on one of its targets."""
     return plan.program or cluster.programs(machine)[0]
 
 
 def restarts(cluster: Cluster, machine: str, plan: FaultPlan) -> bool:
-    """Whether the system itself starts again what a fault hits on one of its targets."""
+    """Return whether the system itself restarts the program that a fault hits on one of its targets."""
     return cluster.restarted(machine, program_on(cluster, machine, plan))
 
 
 def ended(before: ProcessState, after: ProcessState) -> bool:
-    """Whether a process is gone: dead, or another one is there in its place."""
+    """Return whether a process is gone: it is dead, or another one has replaced it."""
     return after.state == DEAD or (after.pid, after.born) != (before.pid, before.born)
 
 
@@ -207,8 +207,9 @@ async def states_of(
     cluster: Cluster, plan: FaultPlan, awaited: str = "", waiting: Sequence[str] | None = None,
     program: Callable[[str], str] | None = None,
 ) -> dict[str, ProcessState]:
-    """The states of the targets' programs, each once it is as ``awaited`` or a while has passed; ``waiting`` are the
-    targets that are waited for, if not all, ``program`` says which program of a target, if not the one that is hit."""
+    """Return the states of the targets' programs, each once it matches ``awaited`` or a time limit has passed.
+    ``waiting`` are the targets to wait for, by default all; ``program`` selects a target's program, by default the one
+    that is hit."""
     backend = cluster.backend
     where = [(node, program(node) if program else program_on(cluster, node, plan)) for node in plan.targets]
     reads = (
@@ -221,14 +222,14 @@ async def states_of(
 
 
 def told(state: ProcessState) -> dict[str, Any]:
-    """A state as evidence."""
+    """Return a state as evidence."""
     return {"state": state.state, "pid": state.pid} | ({"born": state.born} if state.born else {})
 
 
 def state_evidence(
     before: Mapping[str, ProcessState], after: Mapping[str, ProcessState], plan: FaultPlan
 ) -> dict[str, Any]:
-    """Both as evidence, and the program that was hit where its machine has several."""
+    """Return both as evidence, and the program that was hit if its machine has several."""
     found: dict[str, Any] = {"program": plan.program} if plan.program else {}
     for name, states in (("before", before), ("after", after)):
         found[name] = {node: told(state) for node, state in states.items()}

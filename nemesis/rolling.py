@@ -1,7 +1,7 @@
-"""Rolling changes: node by node is stopped and started again, and the next one's turn comes when the system is healthy.
+"""Rolling changes: nodes are stopped and started one by one; the next node's turn begins once the system is healthy.
 
-They go on beside load and other faults; healing waits for their end. Evidence: a new process on each node that had its
-turn.
+They continue in parallel with load and other faults; healing waits for their end. Evidence: a new process on each node
+that had its turn.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ PATIENCE = Option("rolling_patience", 20.0, "seconds in which the system must be
 
 
 class Rolling(Fault):
-    """Restarts all nodes, one after the other, each when the system is healthy again."""
+    """Restarts all nodes, one after the other, each once the system is healthy again."""
 
     name = "rolling"
     conflict_group = "process"
@@ -49,7 +49,7 @@ class Rolling(Fault):
         self._rolls: dict[tuple[str, ...], _Roll] = {}
 
     def check(self, test: Test, system: System) -> None:
-        """A change must say what changes."""
+        """Raise UsageError unless a change specifies its settings or version."""
         kinds = wanted_kinds(test, self)
         changes = _changes(test.options)
         known = {option.name for option in system.options}
@@ -61,28 +61,28 @@ class Rolling(Fault):
             raise UsageError("--nemesis rolling:version needs --set rolling_version=FOLDER, a checkout of that version")
 
     def expects_replica(self, kind: str) -> bool:
-        """Replicas go on without whoever has its turn."""
+        """Return True: replicas continue without the node whose turn it is."""
         return True
 
     def plan(self, kind: str, facts: ClusterFacts, rng: random.Random) -> FaultPlan:
-        """All nodes, in the order in which their turns come.
+        """Plan the turns of all nodes, in random order.
 
         Raises:
-            Infeasible: one does not run.
+            Infeasible: a node does not run.
         """
         if down := [node for node in facts.nodes if facts.states[node] != RUNNING]:
             raise Infeasible(f"{', '.join(down)} is not running")
         return FaultPlan(kind, tuple(rng.sample(facts.nodes, len(facts.nodes))))
 
     async def inject(self, cluster: Cluster, plan: FaultPlan) -> Evidence:
-        """Begin; the first node's turn is over when this is."""
+        """Begin; the first node's turn is complete when this returns."""
         roll = self._rolls[plan.targets] = _Roll(cluster, plan)
         await roll.turn(plan.targets[0])
         roll.go_on()
         return Evidence({"order": list(plan.targets), "turns": roll.found}, roll.confirmed)
 
     async def heal(self, cluster: Cluster, plan: FaultPlan, injected: Evidence) -> Evidence:
-        """Wait for its end, and start what does not run."""
+        """Wait for the end of the change, and start the programs that do not run."""
         roll = self._rolls.get(plan.targets)
         if roll is None:
             return Evidence()
@@ -94,7 +94,9 @@ class Rolling(Fault):
 
 
 class _Roll:
-    """One rolling change; ``found`` is what became of each node that had its turn, ``left`` who had none."""
+    """One rolling change; ``found`` is the outcome of each node that had its turn, ``left`` are the nodes that had
+    none.
+    """
 
     def __init__(self, cluster: Cluster, plan: FaultPlan) -> None:
         self.found: dict[str, Any] = {}
@@ -109,11 +111,11 @@ class _Roll:
         self._task: asyncio.Task[None] | None = None
 
     def go_on(self) -> None:
-        """Have the other nodes' turns come, beside whatever else happens."""
+        """Run the other nodes' turns in the background."""
         self._task = asyncio.create_task(self._others(), name="rolling")
 
     async def end(self) -> None:
-        """Wait until all have had their turns, or nobody may have one."""
+        """Wait until all nodes have had their turns, or until no further turn is allowed."""
         if self._task is not None:
             await self._task
 
@@ -130,10 +132,10 @@ class _Roll:
                 return
 
     async def turn(self, node: str) -> None:
-        """Stop a node's programs, those first that use others, and start them.
+        """Stop a node's programs, beginning with those that use others, and start them.
 
         Raises:
-            StormproofError: it can't be given what it is to have.
+            StormproofError: the node can't be given the settings or the version.
         """
         cluster, backend = self._cluster, self._cluster.backend
         main = lasting(cluster, node)
@@ -162,7 +164,7 @@ def _is_new(before: ProcessState, after: ProcessState) -> bool:
 
 
 def _changes(options: Mapping[str, Any]) -> dict[str, str]:
-    """The settings that are to change, as they were given. Raises UsageError when they can't be read."""
+    """Return the settings to change, as they were given. Raise UsageError if they can't be read."""
     found = {}
     for word in str(options.get(NEW_SETTINGS.name, "")).split():
         name, equals, value = word.partition("=")
@@ -173,10 +175,10 @@ def _changes(options: Mapping[str, Any]) -> dict[str, str]:
 
 
 def typed(changes: Mapping[str, str], options: Mapping[str, Any]) -> dict[str, Any]:
-    """Settings in the types that they have in a test.
+    """Convert settings to the types that they have in a test.
 
     Raises:
-        UsageError: one is of another type.
+        UsageError: a value has another type.
     """
     found: dict[str, Any] = {}
     for name, value in changes.items():

@@ -1,7 +1,7 @@
-"""When which fault happens: a pure function of the test.
+"""The schedule of faults: a pure function of the test.
 
-Kinds, times and the seeds of target rules come from the run's seed; which node is the master, or which nodes
-run, is found when a fault is injected, and recorded.
+Kinds, times and the seeds of target rules are drawn from the run's seed; the master and the running nodes are
+determined when a fault is injected, and recorded.
 """
 
 from __future__ import annotations
@@ -33,15 +33,15 @@ SCHEDULE_OPTIONS = (DURATION, LENGTHS, GAP, QUIET_BEFORE, QUIET_AFTER, EXPLICIT,
 
 LONGEST_FITTING = 6.0
 _LONGEST = 2
-"""Time limits after which no fault is tried again."""
+"""The number of time limits after which no fault is retried."""
 STRETCH = 0.5
 ON_TIME = 50_000_000
-"""Nanoseconds by which a fault may be late and still count as on time."""
+"""The maximum lateness in nanoseconds of a fault that still counts as on time."""
 
 
 @dataclass(frozen=True)
 class Step:
-    """One step: at ``at`` seconds the fault ``id`` is injected or healed. ``seed`` decides its random targets."""
+    """One step: the fault ``id`` is injected or healed at ``at`` seconds. ``seed`` decides its random targets."""
 
     at: float
     fault: str
@@ -53,7 +53,7 @@ class Step:
 
 @dataclass(frozen=True)
 class Window:
-    """The time in which faults may be, and how long they and the gaps between them are at least (seconds)."""
+    """The period in which faults may occur, and the minimum length of faults and of the gaps between them (seconds)."""
 
     start: float
     end: float
@@ -68,17 +68,17 @@ class Window:
 
 
 def options_of(families: Sequence[Fault]) -> tuple[Option, ...]:
-    """All options that these families and their schedule take, each once."""
+    """Return all options that these families and their schedule accept, each once."""
     found = {option.name: option for family in families for option in family.options}
     found |= {option.name: option for option in SCHEDULE_OPTIONS if families}
     return tuple(found.values())
 
 
 def schedule(test: Test, families: Sequence[Fault]) -> tuple[Step, ...]:
-    """The steps of all faults in order of time.
+    """Return the steps of all faults in order of time.
 
-    Families of one conflict group take turns, in rounds of random order; each comes at least once. Groups are
-    independent of each other. All faults lie between the quiet times.
+    Families of one conflict group take turns, in rounds of random order; each occurs at least once. Groups are
+    independent of each other. All faults lie between the quiet periods.
 
     Raises:
         UsageError: the options leave no room for one fault of each family, or the explicit schedule can't be read.
@@ -91,7 +91,7 @@ def schedule(test: Test, families: Sequence[Fault]) -> tuple[Step, ...]:
 
 
 def _faults(test: Test, families: Sequence[Fault]) -> list[tuple[float, float, str, str, int]]:
-    """(start, end, family, kind, seed) of all faults, in order of their starts."""
+    """Return (start, end, family, kind, seed) of all faults, in order of their starts."""
     given = str(option_value(test.options, EXPLICIT))
     if given:
         return [(f.start, f.end, f.family, f.kind, f.seed) for f in read_schedule(given, families, test.time_limit)]
@@ -100,7 +100,7 @@ def _faults(test: Test, families: Sequence[Fault]) -> list[tuple[float, float, s
 
 
 def count_faults(test: Test, families: Sequence[Fault]) -> int:
-    """How many faults the schedule has."""
+    """Return the number of faults in the schedule."""
     return len(_faults(test, families))
 
 
@@ -112,13 +112,13 @@ def _by_group(families: Sequence[Fault]) -> dict[str, list[Fault]]:
 
 
 def fault_generator(test: Test, families: Sequence[Fault]) -> Generator:
-    """The schedule as operations for the nemesis, at times from the moment that it is first asked.
+    """Return the schedule as operations for the nemesis, at times from the moment when it is first asked.
 
-    The nemesis does one thing at a time, and some take long (a machine boots). A fault that is late is healed late, so
-    that it is in effect for ``fault_duration`` at least, and the next one in its group begins ``fault_gap`` after that
-    at the earliest. Where these are not set, it keeps what even the longest of drawn faults must have: two thirds of
-    its length, and half of that before it. What is late and would not be over when the load is, is left out, but for
-    the first fault of each family as long as it begins before.
+    The nemesis does one thing at a time, and some steps take long (a machine boots). A late fault is healed late, so it
+    is in effect for at least ``fault_duration``, and the next one in its group begins at least ``fault_gap`` after
+    that. If these options are not set, a fault keeps the minimum that even the longest drawn fault must have: two
+    thirds of its length, and half of that before it. A late fault that would outlast the load is left out, except for
+    the first fault of each family, provided that it begins before the load ends.
     """
     shortest, gap = (float(option_value(test.options, option)) for option in (DURATION, GAP))
     lengths = lengths_of(test)
@@ -145,13 +145,13 @@ def fault_generator(test: Test, families: Sequence[Fault]) -> Generator:
 
 
 def lasting(test: Test, families: Sequence[Fault], load: Generator) -> Generator:
-    """The load of a test, which goes on while a family of which no fault was proven may be tried again."""
+    """Return the load of a test, which continues while a family without a proven fault may be retried."""
     proofs = _proofs(test, families)
     return load if proofs is None else Lasting(load, proofs, _LONGEST * round(test.time_limit * SECOND))
 
 
 def _proofs(test: Test, families: Sequence[Fault]) -> Proofs | None:
-    """Who lacks proof at the beginning: all. None: nothing is tried again, as is so where the faults are given."""
+    """Return the initial state of the proofs: no family has any. None: nothing is retried, as for explicit faults."""
     retries = int(option_value(test.options, RETRIES))
     if retries < 0:
         raise UsageError(f"{RETRIES.name}={retries}: 0 or more")
@@ -162,8 +162,8 @@ def _proofs(test: Test, families: Sequence[Fault]) -> Proofs | None:
 
 
 class _Planned(NamedTuple):
-    """A fault, times in nanoseconds: when it is to begin and to end, how long it must last, how long after the one
-    before it in its group it must begin, and whether it is its family's first. ``op`` lacks the phase."""
+    """A fault, with times in nanoseconds: its planned begin and end, its minimum length, its minimum gap after the
+    previous fault of its group, and whether it is its family's first. ``op`` lacks the phase."""
 
     op: Op
     start: int
@@ -173,13 +173,13 @@ class _Planned(NamedTuple):
     first: bool
 
     def earliest(self, free: int | None) -> int:
-        """When it may begin if the one before it was healed at ``free``."""
+        """Return the earliest begin if the previous fault was healed at ``free``."""
         return self.start if free is None else max(self.start, free + self.gap)
 
 
 class _Group(NamedTuple):
-    """Faults that are left; ``due`` is when the first of them begins, or ends if it is in effect; ``free`` when the
-    one before it was healed."""
+    """The remaining faults of a conflict group; ``due`` is when the first of them begins, or ends if it is in effect;
+    ``free`` is when the previous one was healed."""
 
     faults: tuple[_Planned, ...]
     due: int
@@ -187,15 +187,15 @@ class _Group(NamedTuple):
     free: int | None = None
 
     def without_first(self) -> _Group | None:
-        """The group when its first fault is left out."""
+        """Return the group without its first fault."""
         rest = self.faults[1:]
         return _Group(rest, rest[0].earliest(self.free), free=self.free) if rest else None
 
 
 @dataclass(frozen=True, slots=True)
 class _Faults(Generator):
-    """Conflict groups of faults. ``running`` is the one whose step the nemesis is carrying out, if it comes back to
-    it."""
+    """Conflict groups of faults. ``running`` is the group whose step the nemesis is executing, if it has further
+    steps."""
 
     groups: tuple[_Group, ...]
     limit: int
@@ -248,7 +248,7 @@ class _Faults(Generator):
 
 
 def window_of(test: Test, count: int) -> Window:
-    """The window of a group of ``count`` families, with lengths that fit."""
+    """Return the window of a group of ``count`` families, with lengths that fit."""
     start = test.time_limit * _share(test, QUIET_BEFORE)
     end = test.time_limit * (1 - _share(test, QUIET_AFTER))
     length = end - start
@@ -270,10 +270,10 @@ def window_of(test: Test, count: int) -> Window:
 
 
 def lengths_of(test: Test) -> tuple[float, ...]:
-    """The lengths that faults are drawn from, in seconds; empty where there is but the shortest one.
+    """Return the lengths from which faults are drawn, in seconds; empty if there is only the minimum length.
 
     Raises:
-        UsageError: they are no numbers above 0, or the shortest one is given as well.
+        UsageError: they are not numbers above 0, or the minimum length is given as well.
     """
     text = str(option_value(test.options, LENGTHS))
     if not text:
@@ -297,7 +297,7 @@ def _share(test: Test, option: Option) -> float:
 
 
 def _draw(test: Test, name: str, families: Sequence[Fault]) -> Iterator[tuple[float, float, str, str, int]]:
-    """(start, end, family, kind, seed) of the faults of one group."""
+    """Yield (start, end, family, kind, seed) of the faults of one group."""
     rng = test.rng(f"nemesis/{name}")
     window = window_of(test, len(families))
     kinds = {family.name: _rounds(_kinds(test, family), rng) for family in families}
@@ -322,6 +322,6 @@ def _kinds(test: Test, family: Fault) -> list[str]:
 
 
 def _rounds(names: Sequence[str], rng: random.Random) -> Iterator[str]:
-    """All names in random order, then all in another random order, and so on for ever."""
+    """Yield all names in random order, then all in another random order, and so on forever."""
     while True:
         yield from rng.sample(names, len(names))

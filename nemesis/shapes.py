@@ -1,7 +1,7 @@
-"""Shapes of partitions that leave more than two sides, or overlapping ones: who does not hear whom.
+"""Shapes of partitions with more than two sides, or overlapping ones: the pairs of machines that can't hear each other.
 
-Each is pure: machines and a random source in, the pairs (source, target) out of which the target does not hear the
-source. They are those of Jepsen's nemesis (``majorities-ring``, ``bridge``, and groups by chance).
+Each is a pure function from machines and a random source to pairs (source, target) in which the target does not hear
+the source. They are those of Jepsen's nemesis (``majorities-ring``, ``bridge``, and random groups).
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ Pairs = frozenset[tuple[str, str]]
 
 
 def majority_ring(machines: Sequence[str], rng: random.Random) -> tuple[Pairs, str]:
-    """Each hears a majority, itself included, and no two hear the same one: its neighbours on a ring.
+    """Let each machine hear a majority that includes itself, no two the same one: its neighbours on a ring.
 
-    Where a majority is even, as with three, each hears one more on one side of it, so that links are cut one way.
+    If a majority is even, as with three, each hears one more on one side of it, so some links are cut one way.
 
     Raises:
         Infeasible: there are fewer than three.
@@ -37,7 +37,7 @@ def majority_ring(machines: Sequence[str], rng: random.Random) -> tuple[Pairs, s
 
 
 def bridge(machines: Sequence[str], rng: random.Random) -> tuple[Pairs, str]:
-    """Two halves that do not hear each other, and one that hears both and is heard by both.
+    """Form two halves that do not hear each other, and one machine that hears both and is heard by both.
 
     Raises:
         Infeasible: there are fewer than three.
@@ -50,7 +50,7 @@ def bridge(machines: Sequence[str], rng: random.Random) -> tuple[Pairs, str]:
 
 
 def groups(machines: Sequence[str], rng: random.Random) -> tuple[Pairs, str]:
-    """Two or more groups by chance, none of which hears another."""
+    """Form two or more random groups that do not hear each other."""
     while True:
         drawn: dict[int, list[str]] = {}
         for machine in machines:
@@ -62,7 +62,7 @@ def groups(machines: Sequence[str], rng: random.Random) -> tuple[Pairs, str]:
 DRAWN: Mapping[str, Callable[[Sequence[str], random.Random], tuple[Pairs, str]]] = {
     MAJORITY_RING: majority_ring, BRIDGE: bridge, RANDOM: groups,
 }  # fmt: skip
-"""Each with the pairs that it cuts, and what it is in words."""
+"""Each shape -> the function that returns its cut pairs and a description."""
 
 
 def _apart(sides: Sequence[Sequence[str]]) -> Pairs:

@@ -1,4 +1,4 @@
-"""An orderly stop: programs are asked to end (SIGTERM) and started again, as in a rolling restart."""
+"""A clean stop: programs are asked to end (SIGTERM) and started again, as in a rolling restart."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from stormproof.contracts.cluster import Cluster
 
 
 class Stop(Kill):
-    """Ends a program with SIGTERM, and with SIGKILL if it is still there after five seconds; healing starts it."""
+    """Ends a program with SIGTERM, and with SIGKILL if it still runs after five seconds; healing starts it."""
 
     name = "stop"
     options = process_options("stop")

@@ -1,6 +1,6 @@
-"""Write what of docs/ is made from the code: all names with their settings, the transitions of design fiorano,
-the invariants, bounds and fault points of all systems, what was reproduced of real ones, and which faults were seen on
-which backend."""
+"""Write the parts of docs/ that are generated from the code: all names with their settings, the transitions of design
+fiorano, the invariants, bounds and fault points of all systems, the reproductions on real systems, and the table of the
+faults observed on each backend."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ FIORANO = DOCS / "designs" / "fiorano.md"
 
 
 def names_page() -> str:
-    """The page's text."""
+    """Return the page's text."""
     lines = ["# Names and settings", "", "Made by `make docs` from the registries; `stormproof list` prints the same."]
     for kind, entries in listing("all").items():
         lines += ["", f"## {kind.capitalize()}"]
@@ -49,7 +49,7 @@ def names_page() -> str:
 
 
 def invariants_page() -> str:
-    """What must hold of simulated nodes at every instant, by system."""
+    """Return the page of the rules that simulated nodes satisfy at every instant, by system."""
     lines = ["# Invariants", "", "Made by `make docs` from what the systems declare. How they are looked at:",
              "[simulation.md](simulation.md#invariants)."]  # fmt: skip
     for system in (SYSTEMS.load(name) for name in SYSTEMS.names()):
@@ -110,7 +110,7 @@ Their numbers are what 50 seeds of the default campaign of each design needed at
 
 
 def bounds_page() -> str:
-    """Within which times systems serve again and are at rest."""
+    """Return the page of the times within which systems serve again and have stable roles."""
     lines = [_OF_BOUNDS.rstrip()]
     for system in (SYSTEMS.load(name) for name in SYSTEMS.names()):
         if not system.bounds:
@@ -124,7 +124,7 @@ def bounds_page() -> str:
 
 
 def _claimed(bound: Bound | WorkBound) -> str:
-    """Of which tests a bound is claimed."""
+    """Return the tests for which a bound is claimed."""
     where = [f"with {name}={' or '.join(map(str, values))}" for name, values in bound.where.items()]
     where += [f"not under {' or '.join(bound.unless)}"] if bound.unless else []
     return ", ".join(where) or "always"
@@ -141,7 +141,7 @@ simulation the nemesis `points` strikes a program exactly there ([nemeses.md](ne
 
 
 def points_page() -> str:
-    """Where the nemesis `points` strikes, by design; what several have is told once."""
+    """Return the page of the points that the nemesis `points` strikes, by design; a shared point is described once."""
     lines = [_OF_POINTS.rstrip()]
     told: dict[str, str] = {}
     for system in (SYSTEMS.load(name) for name in SYSTEMS.names()):

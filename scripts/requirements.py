@@ -1,7 +1,7 @@
 """Print every row of docs/REQUIREMENTS.md with its tests, their last outcomes, and its open clauses.
 
 A row is proven by a test that carries it as a whole, or by tests for each of its clauses: `docs/requirements.toml`
-names those. Outcomes are those of this machine, and those that `make soak` and `make reproduce` left in `docs/`.
+lists those. Outcomes are those of this machine, and those that `make soak` and `make reproduce` left in `docs/`.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ from harness.reproductions.recipes import FAILS, TWIN  # noqa: E402
 ROW = re.compile(r"^\| ([A-Z]\d+) \| (.*) \|$")
 SOURCE = re.compile(r" \[[^\[\]]*\]$")
 CONNECTIVES = {"and", "or", "so", "as", "with", "where"}
-"""Words that may stand between the clauses of a row."""
+"""Words that may separate the clauses of a row."""
 CACHE = ROOT / ".pytest_cache" / "v" / "stormproof" / "last_outcomes"
 
 Clauses = Mapping[str, Any]
-"""Clause -> tests that prove it together; or the reason why it is open; or ``{reproductions = N}``."""
+"""Clause -> the tests that prove it together; or the reason why it is open; or ``{reproductions = N}``."""
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,9 @@ class Proof:
 
 @dataclass(frozen=True)
 class State:
-    """``proven``, ``partly``, ``open`` or ``FAILED``; the runs beside `make test` that prove it; its open clauses."""
+    """``proven``, ``partly``, ``open`` or ``FAILED``; the runs besides `make test` that prove the row; its open
+    clauses.
+    """
 
     word: str
     by: tuple[str, ...] = ()
@@ -56,36 +58,39 @@ class State:
 
 @dataclass(frozen=True)
 class Known:
-    """What ran: the outcomes of tests, those of them that `make soak` recorded, and what reproductions have shown."""
+    """The recorded results: the outcomes of tests, the tests recorded by `make soak`, and the results of reproductions.
+    """
 
     outcomes: Mapping[str, Outcome]
     soak: set[str] = field(default_factory=set)
     seen: Mapping[str, Any] = field(default_factory=dict)
 
     def of(self, test: str) -> str:
-        """The last outcome of a test."""
+        """Return the last outcome of a test."""
         return self.outcomes[test]["outcome"] if test in self.outcomes else "not run yet"
 
     def sources(self, tests: Sequence[str]) -> tuple[str, ...]:
-        """The runs of `make soak` that these tests are known from, if any are."""
+        """Return the runs of `make soak` that recorded these tests, if any."""
         found = {f"make soak on {self.outcomes[test]['at'][:10]} at {self.outcomes[test]['commit']}"
                  for test in tests if test in self.soak}  # fmt: skip
         return tuple(sorted(found))
 
 
 def rows() -> dict[str, str]:
-    """Id -> text of each requirement, in the order of the file."""
+    """Return id -> text of each requirement, in the order of the file."""
     lines = (ROOT / "docs" / "REQUIREMENTS.md").read_text(encoding="utf-8").splitlines()
     return {match[1]: match[2] for line in lines if (match := ROW.match(line))}
 
 
 def clauses_by_row() -> dict[str, Clauses]:
-    """Row -> its clauses, of docs/requirements.toml."""
+    """Return the clauses of each row in docs/requirements.toml."""
     return tomllib.loads((ROOT / "docs" / "requirements.toml").read_text(encoding="utf-8"))
 
 
 def left_out(text: str, clauses: Sequence[str]) -> str | None:
-    """What the clauses leave out of a row's text, or the clause that is not there in its turn; None if nothing."""
+    """Return the part of a row's text that the clauses omit, or a clause that is missing at its position; None if
+    neither.
+    """
     at, gaps = 0, []
     for clause in clauses:
         start = text.find(clause, at)
@@ -98,7 +103,7 @@ def left_out(text: str, clauses: Sequence[str]) -> str | None:
 
 
 def tests_by_row() -> dict[str, list[Proof]]:
-    """Requirement id -> the tests that carry it, those of `make soak` as well."""
+    """Return the tests that carry each requirement, including those of `make soak`, by the requirement's id."""
     with tempfile.NamedTemporaryFile("r", suffix=".tsv") as file:
         env = os.environ | {"STORMPROOF_COLLECTED": file.name}
         command = [sys.executable, "-m", "pytest", "--collect-only", "-q", "-m", "soak or not soak"]
@@ -111,7 +116,7 @@ def tests_by_row() -> dict[str, list[Proof]]:
 
 
 def known_outcomes() -> Known:
-    """All that is recorded, here and in docs/."""
+    """Return all records, from this machine and from docs/."""
     here = dict(json.loads(CACHE.read_text(encoding="utf-8"))) if CACHE.exists() else {}
     recorded = read_record(RECORD)
     merged = newer(here, recorded)
@@ -120,7 +125,7 @@ def known_outcomes() -> Known:
 
 
 def state_of(proofs: Sequence[Proof], clauses: Clauses | None, known: Known) -> State:
-    """The state of a row: by its clauses where it has some, else by the tests that carry it as a whole."""
+    """Return the state of a row: by its clauses if it has some, else by the tests that carry it as a whole."""
     failed = [proof.test for proof in proofs if known.of(proof.test) == "failed"]
     if failed:
         return State("FAILED", missing=tuple(f"{test} failed" for test in failed))
@@ -144,7 +149,7 @@ def state_of(proofs: Sequence[Proof], clauses: Clauses | None, known: Known) -> 
 
 
 def _clause(proof: Any, carrying: Sequence[str], known: Known) -> tuple[str, Sequence[str]]:
-    """Why a clause is open ("" if it is proven), and the runs beside `make test` that it is known from."""
+    """Return why a clause is open ("" if it is proven), and the runs besides `make test` that prove it."""
     if isinstance(proof, str):
         return proof, ()
     if isinstance(proof, Mapping):
@@ -160,7 +165,9 @@ def _clause(proof: Any, carrying: Sequence[str], known: Known) -> tuple[str, Seq
 
 
 def _reproduced(wanted: int, seen: Mapping[str, Any]) -> tuple[str, Sequence[str]]:
-    """As many misbehaviours that were shown on some backend, with a twin that passed each time there."""
+    """Judge a clause that needs ``wanted`` misbehaviours shown on some backend, with a twin that passed each time
+    there.
+    """
     stand = [[each for each in places.values() if _stands(each)] for places in seen.values()]
     shown = [max(places, key=lambda arms: str(arms[FAILS]["date"])) for places in stand if places]
     runs = sorted({f"make reproduce on {arms[FAILS]['date']} at {arms[FAILS]['commit']}" for arms in shown})
@@ -175,12 +182,12 @@ def _stands(arms: Mapping[str, Any]) -> bool:
 
 
 def named(name: str, tests: Sequence[str]) -> list[str]:
-    """The tests that a name in docs/requirements.toml means: one, or all cases of a parametrised one."""
+    """Return the tests that a name in docs/requirements.toml means: one, or all cases of a parametrised one."""
     return [test for test in tests if test == name or test.startswith(f"{name}[")]
 
 
 def mistakes(texts: Mapping[str, str], table: Mapping[str, Clauses], tests: Mapping[str, Sequence[Proof]]) -> list[str]:
-    """What does not fit between the rows, their clauses and the marks of tests."""
+    """Return the inconsistencies between the rows, their clauses and the marks of tests."""
     nowhere = sorted({*tests, *table} - {*texts})
     found = [f"tests or docs/requirements.toml name row {row}, which docs/REQUIREMENTS.md does not have"
              for row in nowhere]  # fmt: skip

@@ -1,6 +1,6 @@
 """Stormproof: chaos testing for highly available message brokers.
 
-What a file of your own needs::
+The minimum for a test file::
 
     import stormproof
 
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 
 def load(store: str | Path) -> StoreFrames | ObjectFrames:
-    """Open a store of runs: ``load("runs").runs()``, ``load("runs").run("latest").history()``; or one in an object
+    """Open a store of runs: ``load("runs").runs()``, ``load("runs").run("latest").history()``; or a store in an object
     store: ``load("s3://bucket/runs").runs()``."""
     from stormproof.own_packages import demand_own_packages
 
@@ -51,7 +51,7 @@ def load(store: str | Path) -> StoreFrames | ObjectFrames:
 
 
 def __getattr__(name: str) -> Any:
-    # What runs tests stands above this package, and takes a second to import.
+    # The package that runs tests is above this one, and takes a second to import.
     if name in ("run", "check"):
         from stormproof.own_packages import demand_own_packages
 

@@ -13,8 +13,8 @@ from stormproof.own_packages import demand_own_packages
 
 
 def main() -> NoReturn:
-    """See that all packages are ours, then do what the command line says."""
-    # Processes that are started from here don't look for modules in the folder that they are started in.
+    """Verify that all packages are Stormproof's, then execute the command line."""
+    # Child processes don't search for modules in their working directory.
     os.environ.setdefault("PYTHONSAFEPATH", "1")
     try:
         demand_own_packages()

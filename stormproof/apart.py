@@ -1,7 +1,7 @@
-"""Connections of a system's clients that can be left behind: each runs on its own event loop, in a thread.
+"""Connections of a system's clients that can be left behind: each runs on a separate event loop, in a thread.
 
-A coroutine that blocks stops its loop, and one that swallows its cancellation never ends. Here neither costs the run
-anything: the call is left behind with its thread (``Abandoned``), and everything else goes on.
+A coroutine that blocks stops its loop, and a coroutine that swallows its cancellation never ends. Neither harms the run
+here: the call is left behind with its thread (``Abandoned``), and all other work continues.
 """
 
 from __future__ import annotations
@@ -24,20 +24,20 @@ from stormproof.timeout_scale import SLOW
 T = TypeVar("T")
 
 LEAVE_SECONDS = 2.0 * SLOW
-"""How long a call may take to end after it was cancelled."""
+"""The time limit in seconds for a call to end after its cancellation."""
 MAKE_SECONDS = 10.0 * SLOW
-"""How long it may take to make a connection, which is not open yet."""
+"""The time limit in seconds for creating a connection, which is not open yet."""
 
 _here = threading.local()
 logger = logging.getLogger("stormproof.apart")
 
 
 async def left_after(seconds: float | None, work: Awaitable[T]) -> T:
-    """What ``work``, a system's, returns; it is left behind if it does not even end when it is cancelled.
+    """Return the result of ``work``, a system's coroutine; leave it behind if it does not end even when cancelled.
 
     Raises:
-        TimeoutError: it took longer than ``seconds`` (None: no limit). Any other: an ``Exception`` that it raised, or
-        one that tells what it raised.
+        TimeoutError: it took longer than ``seconds`` (None: no limit). Any other: the ``Exception`` that it raised, or
+            an exception that describes what it raised.
     """
     async def guarded() -> T:
         try:
@@ -64,7 +64,7 @@ async def left_after(seconds: float | None, work: Awaitable[T]) -> T:
 
 
 async def at_home(call: Callable[[], Awaitable[T]]) -> T:
-    """Await a call that belongs to the harness's loop, from whichever loop this is."""
+    """Await a call that belongs to the harness's loop, from any loop."""
     home: asyncio.AbstractEventLoop | None = getattr(_here, "home", None)
     if home is None or home is asyncio.get_running_loop():
         return await call()
@@ -76,7 +76,7 @@ async def at_home(call: Callable[[], Awaitable[T]]) -> T:
 
 
 class OwnLoop:
-    """An event loop in a thread; ``home`` is the loop of the harness, which asks it to do things."""
+    """An event loop in a thread; ``home`` is the harness's loop, which submits the calls."""
 
     def __init__(self) -> None:
         self.home = asyncio.get_running_loop()
@@ -95,13 +95,14 @@ class OwnLoop:
         self._loop.close()
 
     def end(self) -> None:
-        """Let the thread end, once nothing keeps it."""
+        """Let the thread end, once no call keeps it."""
         self._over = True
         with contextlib.suppress(RuntimeError):
             self._loop.call_soon_threadsafe(self._loop.stop)
 
     def make(self, factory: Callable[[], T]) -> T:
-        """What ``factory`` returns there. Raises TimeoutError when that takes too long, beside what it raises."""
+        """Return the result of ``factory``, called in the thread. Raises its exceptions, and TimeoutError if it takes
+        too long."""
         outcome: list[Any] = []
         made = threading.Event()
 
@@ -121,10 +122,11 @@ class OwnLoop:
         return value  # type: ignore[no-any-return]
 
     async def call(self, name: str, function: Callable[[], Any]) -> Any:
-        """What ``function`` returns there, awaited where it can be.
+        """Call ``function`` in the thread and return its result; an awaitable result is awaited there.
 
         Raises:
-            Abandoned: this call was cancelled, and the other one did not end within ``LEAVE_SECONDS`` after that.
+            Abandoned: this call was cancelled, and the call in the thread did not end within ``LEAVE_SECONDS`` after
+                that.
         """
         done: asyncio.Future[Any] = self.home.create_future()
         late: list[asyncio.Future[None]] = []
@@ -150,7 +152,7 @@ class OwnLoop:
                 raise
             self._loop.call_soon_threadsafe(lambda: tasks[0].cancel())
             late.append(self.home.create_future())
-            with contextlib.suppress(asyncio.CancelledError):  # cancelled again: there is no time left
+            with contextlib.suppress(asyncio.CancelledError):  # cancelled a second time: no time is left
                 await asyncio.wait(late, timeout=LEAVE_SECONDS)
             if over:
                 raise
@@ -158,7 +160,9 @@ class OwnLoop:
 
     def begin(self, function: Callable[[], Any], finish: Callable[[Any, BaseException | None], None]
               ) -> list[asyncio.Task[None]]:  # fmt: skip
-        """Call ``function`` there, and ``finish`` here with what it returned or raised. The list gets the task."""
+        """Call ``function`` in the thread, and then ``finish`` in the harness's loop with its result or error. Return a
+        list that receives the task.
+        """
         tasks: list[asyncio.Task[None]] = []
 
         async def carry_out() -> None:
@@ -177,7 +181,9 @@ class OwnLoop:
 
 
 def _as_exception(error: BaseException) -> Exception:
-    """The error of a system's code, if the harness can go on after it; else one that tells it."""
+    """Return the error of a system's code if the harness can continue after it; otherwise an exception that describes
+    it.
+    """
     if isinstance(error, Exception) and not isinstance(error, StopIteration):
         return error
     if isinstance(error, asyncio.CancelledError):
@@ -186,10 +192,10 @@ def _as_exception(error: BaseException) -> Exception:
 
 
 class Apart:
-    """Makes connections that can be left behind.
+    """A factory of connections that can be left behind.
 
-    Each has its own loop while it is in use; with ``together`` all share one, until that is left behind: for systems
-    whose connections share what belongs to a loop.
+    Each connection has a separate loop while it is in use. With ``together``, all share one loop until it is left
+    behind: for systems whose connections share objects that are bound to a loop.
     """
 
     def __init__(self, *, together: bool = False) -> None:
@@ -197,10 +203,10 @@ class Apart:
         self._free: list[OwnLoop] = []
         self._shared: OwnLoop | None = None
         self.left = 0
-        """Connections that were left behind."""
+        """The number of connections that were left behind."""
 
     def connection(self, make: Callable[[], Any]) -> Any:
-        """What ``make`` returns, to be used from this loop; None where it returns that.
+        """Return the result of ``make``, wrapped for use from this loop; None if ``make`` returns None.
 
         Raises:
             StormproofError: ``make`` never returns.
@@ -222,7 +228,7 @@ class Apart:
         return _class_of(kind, frozenset(getattr(made, "__dict__", ())))(self, place, made)
 
     def close(self) -> None:
-        """Let the threads end that nobody uses."""
+        """Let the unused threads end."""
         for place in (*self._free, *([self._shared] if self._shared else [])):
             place.end()
         self._free.clear()
@@ -239,14 +245,14 @@ class Apart:
             self._free.append(place)
 
     def _forget(self, place: OwnLoop) -> None:
-        """Nobody uses this loop any more; its thread ends if it ever gets so far."""
+        """Stop using this loop; its thread ends if it ever gets that far."""
         self.left += 1
         if self._shared is place:
             self._shared = None
 
 
 class _Connection:
-    """A connection that lives on another loop; its class has a method for each of the real one's."""
+    """A connection that lives on another loop; its class has a method for each method of the real connection."""
 
     def __init__(self, apart: Apart, place: OwnLoop, real: Any) -> None:
         self._apart, self._place, self._real = apart, place, real
@@ -288,7 +294,7 @@ class _Connection:
         return replace(found, ack=ack, give_back=None if found.give_back is None else give_back)
 
     def _leave(self, name: str, why: str) -> None:
-        """Use it no more; if its loop still turns, it is asked to disconnect."""
+        """Stop using the connection; if its loop still runs, ask the connection there to disconnect."""
         self._left = why
         if self._ended:
             return
@@ -305,7 +311,9 @@ class _Connection:
 
 @functools.cache
 def _class_of(kind: type, own: frozenset[str]) -> type[_Connection]:
-    """A class with the methods and attributes of ``kind`` and the further attributes ``own``: protocols look there."""
+    """Return a class with the methods and attributes of ``kind`` and the additional attributes ``own``: runtime
+    protocol checks look for them on the class.
+    """
 
     def method(name: str) -> Callable[..., Awaitable[Any]]:
         async def forward(self: _Connection, *arguments: Any, **named: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Errors that a person caused or can mend, and the exit status each ends with."""
+"""Errors that a person caused or can repair, and the exit status of each."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ EXIT_OF = {"valid": EXIT_VALID, "unknown": EXIT_UNKNOWN, "invalid": EXIT_INVALID
 
 
 class StormproofError(Exception):
-    """A failure told to the user in one line: what is wrong, where, and what to do.
+    """A failure reported to the user in one line: the problem, its place, and the remedy.
 
     The command line prints ``str(error)`` without a traceback and exits with status 3.
     """
 
 
 class UsageError(StormproofError):
-    """The user asked for something that does not exist or does not fit together."""
+    """The user asked for something that does not exist, or combined things that do not fit together."""
 
 
 class BackendError(StormproofError):
-    """The machine or a node did not do what the backend asked of it."""
+    """The machine or a node did not carry out a request of the backend."""
 
 
 class SparkFailed(StormproofError):
@@ -36,6 +36,8 @@ class HistoryError(StormproofError):
 
 
 def errors_of_others() -> tuple[type[BaseException], ...]:
-    """What code of others may raise without ending the harness; Ctrl-C is none of it where it may be a person's."""
+    """Return the exceptions of foreign code that must not end the harness. KeyboardInterrupt is not among them if a
+    person's Ctrl-C can raise it.
+    """
     by_hand = signal.getsignal(signal.SIGINT) is signal.default_int_handler
     return (Exception, SystemExit) if by_hand else (Exception, SystemExit, KeyboardInterrupt)

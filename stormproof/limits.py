@@ -1,4 +1,4 @@
-"""Limits of this process that are too small to begin with, told before something far below fails for want of more."""
+"""Checks for too low limits of this process, reported before some library far below fails because of them."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from collections.abc import Sequence
 from stormproof.errors import EXIT_ERROR, EXIT_INVALID, StormproofError
 
 _ATTEST = "STORMPROOF_ATTEST_FD"
-"""Names the pipe to whoever supervises this process."""
+"""The environment variable with the pipe to the process that supervises this one."""
 MEMORY = 1 << 30
 MEMORY_A_CORE = 1 << 26
 ONE_THREAD = {"OPENBLAS_NUM_THREADS": "1"}
-"""OpenBLAS reserves memory for each thread, and sends SIGINT to its own process if it can't start one."""
+"""OpenBLAS reserves memory for each thread, and sends SIGINT to its process if it can't start one."""
 FILES = 512
-"""What Spark has open at once, generously."""
+"""A generous estimate of the files that Spark has open at once."""
 
 
 def demand_memory() -> None:
-    """Raises StormproofError when this process may not use as much address space as its libraries reserve.
+    """Raise StormproofError if this process may not use as much address space as its libraries reserve.
 
-    One of them ends the process with status 1 then, which would read as *invalid*.
+    One of the libraries would otherwise end the process with status 1, which would read as *invalid*.
     """
     limit, _ = resource.getrlimit(resource.RLIMIT_AS)
     wanted = MEMORY + MEMORY_A_CORE * (os.cpu_count() or 1)
@@ -35,10 +35,10 @@ def demand_memory() -> None:
 
 
 def supervise(words: Sequence[str]) -> None:
-    """Where this process's memory is limited, do the command in a child, and end with its status.
+    """Run the command in a child if this process's memory is limited, and exit with the child's status.
 
     A library that gets no memory ends its process with status 1, which would read as *invalid*. The child therefore
-    says by ``attest`` that its status is a verdict; a 1 that nobody attested is a failure.
+    confirms by ``attest`` that its status is a verdict; a status 1 without that confirmation is a failure.
     """
     limited = any(resource.getrlimit(each)[0] != resource.RLIM_INFINITY
                   for each in (resource.RLIMIT_AS, resource.RLIMIT_DATA))  # fmt: skip
@@ -62,13 +62,13 @@ def supervise(words: Sequence[str]) -> None:
 
 
 def attest(status: int) -> None:
-    """Tell the status with which this process is about to end, if somebody supervises it."""
+    """Report the status with which this process is about to end, if a process supervises it."""
     with contextlib.suppress(OSError, ValueError):
         os.write(int(os.environ.pop(_ATTEST, "")), bytes([status & 0xFF]))
 
 
 def demand_files(what: str) -> None:
-    """Raises StormproofError when this process may not have as many files open as Spark needs."""
+    """Raise StormproofError if this process may not have as many files open as Spark needs."""
     _, limit = resource.getrlimit(resource.RLIMIT_NOFILE)  # programs raise the soft limit themselves
     if limit != resource.RLIM_INFINITY and limit < FILES:
         raise StormproofError(f"this process may open only {limit} files, but {what} needs {FILES}: ulimit -n {FILES}, "
@@ -76,5 +76,5 @@ def demand_files(what: str) -> None:
 
 
 def memory_is_limited() -> bool:
-    """Whether the address space of this process has a limit, which Java takes ill."""
+    """Return whether the address space of this process is limited, which Java does not tolerate."""
     return resource.getrlimit(resource.RLIMIT_AS)[0] != resource.RLIM_INFINITY

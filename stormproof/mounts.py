@@ -13,18 +13,18 @@ _ESCAPED = {r"\040": " ", r"\011": "\t", r"\012": "\n", r"\134": "\\"}
 
 
 def unmount_below(folder: Path) -> None:
-    """Unmount what is mounted in a folder by FUSE, whoever still uses it; what can't be unmounted stays."""
+    """Unmount the FUSE file systems in a folder, even if they are in use; those that can't be unmounted stay."""
     for point in _mounted_below(folder):
         command = ["umount", "-l"] if os.geteuid() == 0 else ["fusermount3", "-u", "-z"]
         try:
             subprocess.run([*command, "--", str(point)], stdin=subprocess.DEVNULL, capture_output=True, check=False,
                            timeout=_LIMIT_S)  # fmt: skip
         except (OSError, subprocess.TimeoutExpired):
-            pass  # whoever removes the folder will say what is in the way
+            pass  # the removal of the folder will report the obstacle
 
 
 def _mounted_below(folder: Path) -> Iterator[Path]:
-    """Mount points of FUSE, the innermost first (proc_pid_mountinfo(5))."""
+    """Yield mount points of FUSE, the innermost first (proc_pid_mountinfo(5))."""
     try:
         lines = _MOUNTS.read_text(encoding="utf-8", errors="surrogateescape").splitlines()
     except OSError:

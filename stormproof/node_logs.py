@@ -1,7 +1,7 @@
 """Lines of nodes' logs, on the clock of the run.
 
-A line may begin with the seconds since its process started and the wall time, as ours do:
-``12.345 2026-05-01T10:00:12.345678+00:00 message``. A system whose logs look otherwise says how they are read
+A line may begin with the seconds since its process started and the wall time, as in our own format: ``12.345
+2026-05-01T10:00:12.345678+00:00 message``. A system with another format parses its lines itself
 (``System.parse_line``).
 """
 
@@ -23,16 +23,16 @@ STAMPED = re.compile(
 
 MAX_READ_BYTES = 8 << 20
 _YOUNG, _SAME_CLOCK = 1.0, 0.05
-"""Seconds within which a process that has just started writes its first line, and by which a node's clocks may seem to
-differ."""
+"""The maximum age of a new process at its first line, and the maximum apparent difference between a node's clocks, in
+seconds."""
 
 
 @dataclass(frozen=True)
 class LogLine:
-    """What a line of a log says, and when it was written.
+    """The text of a log line, and the time at which it was written.
 
-    ``time`` is in seconds since 1970 by the node's clock, None where the line does not say; ``uptime`` are the seconds
-    since its process started, if it tells them: they don't jump with the time of day.
+    ``time`` is in seconds since 1970 by the node's clock, None if the line has no time; ``uptime`` is the number of
+    seconds since its process started, if the line has it: it does not jump with the time of day.
     """
 
     time: float | None
@@ -42,7 +42,7 @@ class LogLine:
 
 @dataclass(frozen=True)
 class PlacedLine:
-    """One line: its number in the file (from 1) and its time in seconds of the run, None when unknown."""
+    """A log line with its number in the file (from 1) and its time in seconds of the run, None if unknown."""
 
     number: int
     time: float | None
@@ -53,7 +53,7 @@ Parser = Callable[[str], LogLine]
 
 
 def parse_stamped(line: str) -> LogLine:
-    """A line of our own format; any other has no time."""
+    """Parse a line of our own format; a line of any other format has no time."""
     match = STAMPED.fullmatch(line)
     wall = parse_time(match[2].replace(",", ".")) if match else None
     if match is None or wall is None:
@@ -62,7 +62,7 @@ def parse_stamped(line: str) -> LogLine:
 
 
 def parse_time(text: object) -> datetime | None:
-    """The moment that an ISO 8601 text names (UTC where it names no zone), None when it names none."""
+    """Return the moment of an ISO 8601 text (UTC if it names no zone), None if the text is not a time."""
     try:
         moment = datetime.fromisoformat(str(text))
     except ValueError:
@@ -71,9 +71,9 @@ def parse_time(text: object) -> datetime | None:
 
 
 def read_log(path: Path, zero: float | None, parse: Parser = parse_stamped) -> tuple[list[PlacedLine], bool]:
-    """The lines of a log, on the clock of a run that began ``zero`` seconds after 1970 (None: nobody knows).
+    """Return the lines of a log, on the clock of a run that began ``zero`` seconds after 1970 (None: unknown).
 
-    Of a file above ``MAX_READ_BYTES`` those at its end, which the second result tells.
+    For a file above ``MAX_READ_BYTES``, these are the lines at its end; the second result tells whether this is so.
     """
     with path.open("rb") as file:
         size = file.seek(0, 2)
@@ -89,12 +89,12 @@ def read_log(path: Path, zero: float | None, parse: Parser = parse_stamped) -> t
 
 
 def place_lines(raw: Iterable[str], zero: float | None, parse: Parser = parse_stamped) -> list[PlacedLine]:
-    """Log lines with their times on the run's clock; a line without a time takes that of the one before.
+    """Return log lines with their times on the run's clock; a line without a time takes the time of the line before.
 
-    A node's monotonic clock is used where the lines tell it, shifted by the median distance to its wall clock while one
-    process lived: a bumped wall clock then does not move lines.
+    If lines have times of a node's monotonic clock, these are used, shifted by their median distance from the node's
+    wall clock during one process life: a bumped wall clock then does not move lines.
     """
-    if zero is None:  # then a line's own stamp is all that tells when it was written
+    if zero is None:  # without it, a line's position on the run's clock is unknown
         return [PlacedLine(number, None, line) for number, line in enumerate(raw, 1)]
     lines = [parse(line) for line in raw]
     times = _aligned([(line.uptime, None if line.time is None else line.time - zero) for line in lines])
@@ -103,10 +103,11 @@ def place_lines(raw: Iterable[str], zero: float | None, parse: Parser = parse_st
 
 
 def _is_another_life(mono: float, wall: float, mono_then: float, wall_then: float) -> bool:
-    """Whether a line was written by another process than the line before it, by the seconds of both clocks.
+    """Return whether a different process wrote this line than the line before, judging by the seconds of both clocks.
 
-    Monotonic seconds never fall. Where they begin with the process, they need not fall from one to the next either, if
-    the former lived for a moment only: its successor is younger than the time between the lines, by the wall clock.
+    Monotonic seconds never decrease within one process. If they start at 0 with each process, they need not decrease
+    from one process to the next either, if the former lived for a moment only: its successor is then younger than the
+    time between the lines by the wall clock.
     """
     if mono_then < mono:
         return True
@@ -115,7 +116,7 @@ def _is_another_life(mono: float, wall: float, mono_then: float, wall_then: floa
 
 
 def _aligned(stamps: Sequence[tuple[float | None, float | None]]) -> list[float | None]:
-    """Times on the run's clock, one process life at a time."""
+    """Return times on the run's clock, aligned for one process life at a time."""
     lives: list[list[tuple[float, float]]] = []
     owner: list[int] = []
     for mono, wall in stamps:

@@ -1,4 +1,4 @@
-"""The packages that Stormproof is made of, which have plain names: are they ours?"""
+"""A check that Stormproof's packages, which have common names, are not shadowed by others."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ PACKAGES = ("checkers", "harness", "nemesis", "nodes", "reports", "workloads")
 
 
 def demand_own_packages() -> None:
-    """See that no other package of one of these names stands before ours.
+    """Check that no foreign package with one of these names precedes Stormproof's on the path.
 
     Raises:
-        UsageError: one does; the message says which file.
+        UsageError: one does; the message names the file.
     """
     root = Path(__file__).resolve().parent.parent
     for name in PACKAGES:

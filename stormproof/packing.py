@@ -1,4 +1,4 @@
-"""A run as one file, to send to somebody or to put away: a ZIP archive of its folder."""
+"""A run as a single file, to send or to archive: a ZIP archive of its folder."""
 
 from __future__ import annotations
 
@@ -34,20 +34,21 @@ from stormproof.text import size
 
 ENDING = ".zip"
 _OF_THIS_MACHINE = frozenset({LOCK_FILE, MADE_FILE, REMOTE_FILE, PIN_FILE})
-"""What says nothing elsewhere: who holds the run, what it made here, how hosts are reached, that it is kept."""
+"""Files without meaning elsewhere: the run's lock, the objects created on this machine, the access to hosts, the pin.
+"""
 _STORED = (HISTORY, JOURNAL)
-"""What is compressed already."""
+"""Files that are already compressed."""
 _MOST_FILES = 10_000
 _UNPACKING = ".unpacking-"
-"""What the name of a folder begins with that is filled from an archive."""
+"""The prefix of a folder that is being filled from an archive."""
 _PIECE = 1 << 20
 
 
 def demand_ended(run_dir: Path) -> None:
-    """See that a run's folder may go elsewhere: nothing of it is still to be done here.
+    """Check that a run's folder may be exported: no work on it is pending on this machine.
 
     Raises:
-        UsageError: something is. HistoryError: it is no run.
+        UsageError: some work is pending. HistoryError: it is not a run.
     """
     if is_alive(run_dir):
         raise UsageError(f"run {run_dir.name} is under way; pack it when it has ended")
@@ -59,11 +60,11 @@ def demand_ended(run_dir: Path) -> None:
 
 
 def pack(run_dir: Path, path: Path) -> None:
-    """Write a run's folder to a file, which is whole or not there.
+    """Write a run's folder to a file, atomically: the file is complete or does not exist.
 
     Raises:
-        UsageError: the run is under way, or the file is there already. HistoryError: it is no run.
-        StormproofError: the file can't be written.
+        UsageError: the run is under way, or the file exists already. HistoryError: it is not a run. StormproofError:
+            the file can't be written.
     """
     demand_ended(run_dir)
     if path.exists():
@@ -86,8 +87,8 @@ def pack(run_dir: Path, path: Path) -> None:
 
 
 def files_of(run_dir: Path) -> list[Path]:
-    """What belongs to a run: the files of its folder, its logs, the copies of its plug-ins, and nothing that these
-    point to."""
+    """Return the files of a run: those in its folder, its logs, and the copies of its plug-ins, without symbolic
+    links."""
     found = [path for folder, pattern in ((run_dir, "*"), (run_dir / LOGS, "*"), (run_dir / PLUGIN_COPIES, "**/*.py"))
              if folder == run_dir or not folder.is_symlink() for path in sorted(folder.glob(pattern))]  # fmt: skip
     return [path for path in found if path.is_file() and not path.is_symlink()
@@ -96,13 +97,13 @@ def files_of(run_dir: Path) -> list[Path]:
 
 
 def unpack(path: Path, store: Store, most: int | None = None) -> Path:
-    """Put a packed run, which may come from a stranger, into a store; its folder there.
+    """Unpack a packed run, which may come from a stranger, into a store; return its folder there.
 
-    ``most``: bytes that it may have, ``max_history`` unless it is given.
+    ``most``: the maximum number of unpacked bytes, by default ``max_history``.
 
     Raises:
-        HistoryError: the file holds no run, or a larger one. UsageError: the run is there already.
-        StormproofError: the store can't be written.
+        HistoryError: the file holds no run, or a larger one. UsageError: the run is in the store already.
+            StormproofError: the store can't be written.
     """
     try:
         with zipfile.ZipFile(path) as archive:
@@ -119,7 +120,7 @@ def unpack(path: Path, store: Store, most: int | None = None) -> Path:
 
 
 def _members(archive: zipfile.ZipFile, path: Path) -> tuple[str, dict[zipfile.ZipInfo, tuple[str, ...]]]:
-    """The run's id, and its files with their places below its folder."""
+    """Return the run's id, and its files with their places below its folder."""
     files = archive.infolist()
     if not files or len(files) > _MOST_FILES:
         raise HistoryError(f"{path} holds no packed run: it has {len(files)} files")
@@ -176,13 +177,13 @@ def _fill(archive: zipfile.ZipFile, path: Path, run_dir: Path, members: dict[zip
 
 
 def remove_unfinished(store: Store) -> list[Path]:
-    """Remove folders whose unpacking was cut short."""
+    """Remove folders whose unpacking was interrupted."""
     found = []
     for draft in sorted(store.path.glob(f"{_UNPACKING}*")):
         try:
             with Lock(draft):
                 shutil.rmtree(draft)
         except (StormproofError, OSError):
-            continue  # it is being filled, or not ours to remove
+            continue  # it is being filled, or this user may not remove it
         found.append(draft)
     return found

@@ -1,9 +1,9 @@
-"""Who made something that may outlive its run, and whether he is proven to be dead.
+"""Owners of objects that may outlive their run, and proofs of an owner's death.
 
-Two things prove it. A lock file that is still the same file (device and inode) and that nobody holds: the kernel holds
-a flock(2) exactly as long as a process lives that has it. Where that file is not to be seen: process ids with their
-start times, in the same boot of the same machine and in the same pid namespace. A file that is missing proves nothing:
-it may be there in another mount namespace, or have been moved.
+Two facts prove it. The first is a lock file that is still the same file (device and inode) and that no process holds:
+the kernel keeps a flock(2) exactly as long as a process lives that has it. If that file is not visible, process ids
+with their start times prove it, in the same boot of the same machine and in the same pid namespace. A missing file
+proves nothing: it may exist in another mount namespace, or have been moved.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _ENDED = frozenset("ZXx")
 
 @dataclass(frozen=True)
 class Fate:
-    """``dead`` if that is proven; otherwise ``why`` it is not, empty for an owner who is seen to live."""
+    """``dead`` if the death is proven; otherwise ``why`` it is not, empty for an owner observed alive."""
 
     dead: bool
     why: str = ""
@@ -34,11 +34,11 @@ ALIVE = Fate(False)
 
 @dataclass(frozen=True)
 class Owner:
-    """Who answers for a thing.
+    """The owner of an object.
 
-    ``machine`` is the host's name and its machine id; ``boot`` the kernel's boot id; ``namespace`` the pid namespace in
-    which the pids of ``processes`` count, each with its start time (field 22 of ``/proc/PID/stat``), of which one that
-    lives is enough; ``lock`` is device and inode of a file that is locked for as long as the owner lives.
+    ``machine`` is the host's name and its machine id; ``boot`` the kernel's boot id; ``namespace`` the pid namespace of
+    the pids in ``processes``, each with its start time (field 22 of ``/proc/PID/stat``): the owner lives if one of them
+    lives. ``lock`` is the device and inode of a file that is locked for as long as the owner lives.
     """
 
     uid: int
@@ -49,7 +49,7 @@ class Owner:
     lock: str = ""
 
     def to_json(self) -> dict[str, str]:
-        """Plain texts, which are labels as well."""
+        """Return plain texts, which also serve as labels."""
         return {
             "uid": str(self.uid), "machine": self.machine, "boot": self.boot, "namespace": self.namespace,
             "processes": " ".join(f"{pid}:{born}" for pid, born in self.processes), "lock": self.lock,
@@ -57,7 +57,7 @@ class Owner:
 
     @classmethod
     def from_json(cls, data: Mapping[str, object]) -> Owner | None:
-        """The owner that ``to_json`` wrote; None for anything else."""
+        """Return the owner that ``to_json`` wrote; None for anything else."""
         try:
             uid, machine, boot, namespace, processes, lock = (str(data[name]) for name in _NAMES)
             pairs = [entry.partition(":") for entry in processes.split()]
@@ -66,7 +66,9 @@ class Owner:
             return None
 
     def fate(self, lock: Path | None, besides: Collection[int] = ()) -> Fate:
-        """Whether the owner lives; ``lock`` is where its lock file should be, ``besides`` are pids that don't count."""
+        """Return whether the owner lives; ``lock`` is the expected path of its lock file, ``besides`` are pids to
+        ignore.
+        """
         held = is_held(lock, self.lock) if lock is not None else None
         comparable = self.boot == this_boot() and self.namespace == this_namespace()
         running = comparable and any(pid not in besides and born_of(pid) == born for pid, born in self.processes)
@@ -90,11 +92,11 @@ _NAMES = tuple(Owner(0, "", "", "").to_json())
 
 @dataclass(frozen=True)
 class Leftover:
-    """Something on this machine that a run made, or a process for several runs (then ``run`` is empty).
+    """An object on this machine that a run created, or a process for several runs (then ``run`` is empty).
 
-    ``what`` names it in full; ``run_dir`` is where the run's folder was; ``lock`` is where its owner's lock file should
-    be; ``remove`` removes it and tells whether it was still there; ``is_gone`` asks whether its owner has removed it
-    meanwhile, or is about to.
+    ``what`` is its full name; ``run_dir`` is the former place of the run's folder; ``lock`` is the expected path of its
+    owner's lock file; ``remove`` removes the object and returns whether it still existed; ``is_gone`` returns whether
+    its owner has removed it in the meantime, or is about to.
     """
 
     what: str
@@ -107,13 +109,13 @@ class Leftover:
 
 
 def this_process(lock: Path | None = None) -> Owner:
-    """This process as an owner, with the lock file that it holds."""
+    """Return this process as an owner, with the lock file that it holds."""
     return Owner(os.getuid(), this_machine(), this_boot(), this_namespace(), ((os.getpid(), born_of(os.getpid())),),
                  lock_identity(lock) if lock else "")
 
 
 def this_machine() -> str:
-    """The host's name and machine id; the latter is empty where there is none."""
+    """Return the host's name and machine id; the id is empty if there is none."""
     try:
         ident = _MACHINE.read_text(encoding="ascii").strip()
     except (OSError, ValueError):
@@ -122,17 +124,17 @@ def this_machine() -> str:
 
 
 def this_boot() -> str:
-    """The kernel's boot id."""
+    """Return the kernel's boot id."""
     return _BOOT.read_text(encoding="ascii").strip()
 
 
 def this_namespace() -> str:
-    """The pid namespace of this process."""
+    """Return the pid namespace of this process."""
     return str(Path("/proc/self/ns/pid").readlink())
 
 
 def born_of(pid: int) -> str:
-    """The start time of a process that has not ended; empty if there is none."""
+    """Return the start time of a running process; empty if there is none."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()
         return "" if fields[0].decode() in _ENDED else fields[19].decode()
@@ -141,7 +143,7 @@ def born_of(pid: int) -> str:
 
 
 def lock_identity(path: Path) -> str:
-    """Device and inode of a file; empty where there is none."""
+    """Return the device and inode of a file; empty if it does not exist."""
     try:
         found = path.stat()
     except OSError:
@@ -150,7 +152,8 @@ def lock_identity(path: Path) -> str:
 
 
 def is_held(path: Path, identity: str) -> bool | None:
-    """Whether somebody holds the lock file of that identity at ``path``; None when it can't be told there."""
+    """Return whether a process holds the lock file of that identity at ``path``; None if it can't be determined there.
+    """
     if not identity:
         return None
     try:

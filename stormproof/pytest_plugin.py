@@ -1,6 +1,6 @@
 """Chaos tests written as pytest tests: the mark and the fixture ``storm`` (docs/pytest.md).
 
-pytest loads this module in every environment that has Stormproof, so whatever takes time is imported when it is needed.
+pytest loads this module in every environment that has Stormproof, so expensive imports happen on demand.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ _SPARKS: pytest.StashKey[list[Any]] = pytest.StashKey()
 
 @dataclass
 class Storm:
-    """What the fixture ``storm`` is. Called, it runs a test, as ``stormproof.run`` does, and demands its verdict.
+    """The value of the fixture ``storm``. Calling it runs a test, as ``stormproof.run`` does, and asserts its verdict.
 
-    ``result`` is that of the last run: that of the mark, before the test's own body begins.
+    ``result`` is the result of the last run: the mark's run, before the test's body begins.
     """
 
     item: pytest.Item
@@ -39,21 +39,21 @@ class Storm:
 
     @property
     def result(self) -> RunResult:
-        """The run's folder, verdict and report; raises UsageError when there was none."""
+        """The run's folder, verdict and report; raises UsageError if there was no run."""
         if not self.results:
             raise UsageError("nothing was run: mark the test with @pytest.mark.storm(...), or call storm(...)")
         return self.results[-1]
 
     @property
     def verdict(self) -> Mapping[str, Any]:
-        """The verdict as it is stored."""
+        """The verdict as stored."""
         return self.result.verdict
 
     def __call__(self, system: Any = "joram", workload: Any = "queue", nemesis: Any = "partition", *,
                  expected: str | Sequence[str] = "valid", **options: Any) -> RunResult:
-        """Run a test; fails the pytest test unless the verdict is ``expected``, or one of several.
+        """Run a test; fail the pytest test unless the verdict is ``expected``, or one of several.
 
-        ``options`` are those of ``stormproof.run``.
+        ``options`` are the options of ``stormproof.run``.
         """
         from harness.api import run
 
@@ -70,7 +70,7 @@ class Storm:
             result = run(system, workload, nemesis, spark=self._spark(), **settings)
         except StormproofError as error:
             broken = str(error)
-        if result is None:  # told without the traceback of the error
+        if result is None:  # report the failure without the traceback of the error
             pytest.fail(broken, pytrace=False)
         self.results.append(result)
         told = {"run": str(result.run_dir), "report": str(result.report), "command": result.command}
@@ -81,7 +81,7 @@ class Storm:
         return result
 
     def _spark(self) -> Any:
-        """The one Spark of this process: a start takes seconds."""
+        """Return the one Spark of this process: a start takes seconds."""
         from harness.api import warm_up
 
         started = self.item.config.stash[_SPARKS]
@@ -91,30 +91,30 @@ class Storm:
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Where runs are kept."""
+    """Add the options for the store of runs."""
     group = parser.getgroup("stormproof")
     group.addoption("--storm-store", type=Path, default=None, help="folder that holds the runs of tests marked storm")
     parser.addini("storm_store", "folder that holds the runs of tests marked storm", default="runs")
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Make the mark known."""
+    """Register the mark."""
     config.addinivalue_line("markers", f"{MARK}(system, workload, nemesis, seeds='1-5', expected='valid', ...): a "
                             "chaos test, run before the body; options are those of stormproof.run")
     config.stash[_SPARKS] = []
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
-    """End Spark."""
+    """Stop Spark."""
     for spark in config.stash.get(_SPARKS, []):
         spark.abandon()
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """One test for each seed.
+    """Generate one test for each seed.
 
     Raises:
-        UsageError: the seeds, or the test's arguments, are not what they must be.
+        UsageError: the seeds, or the test's arguments, are invalid.
     """
     mark = metafunc.definition.get_closest_marker(MARK)
     if mark is None:
@@ -144,7 +144,7 @@ def storm(request: pytest.FixtureRequest, storm_seed: int | None) -> Storm:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> Generator[None, Any, Any]:
-    """Run what the mark describes before the test's body, as a part of it."""
+    """Execute the mark's run before the test's body, as a part of the test."""
     mark = pyfuncitem.get_closest_marker(MARK)
     if mark is not None:
         run = pyfuncitem.funcargs[MARK]

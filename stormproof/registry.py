@@ -1,7 +1,7 @@
 """Names that a user can type, each with a one-line summary and the object behind it.
 
-The entries name their objects as ``module:attribute`` and import them when they are used, so listing
-them costs nothing. ``stormproof list``, the command line's help and the documentation are made from them.
+The entries name their objects as ``module:attribute`` and import them on use, so listing them costs nothing.
+``stormproof list``, the command line's help and the documentation are generated from them.
 """
 
 from __future__ import annotations
@@ -42,14 +42,14 @@ class Registry(Generic[T]):
         return name in self._entries
 
     def names(self) -> list[str]:
-        """All names, in the order of registration."""
+        """Return all names, in the order of registration."""
         return list(self._entries)
 
     def add(self, entry: Entry, found: T) -> None:
-        """Register one more, whose object is there already: that of a plug-in.
+        """Register an additional entry whose object is already loaded: an entry of a plug-in.
 
         Raises:
-            UsageError: another one has the name.
+            UsageError: another entry has the name.
         """
         known = self._entries.get(entry.name)
         if known is not None and known != entry:
@@ -58,12 +58,12 @@ class Registry(Generic[T]):
         self._objects[entry.name] = found
 
     def remove(self, name: str) -> None:
-        """Forget a name, if it is there."""
+        """Remove a name, if it is registered."""
         self._entries.pop(name, None)
         self._objects.pop(name, None)
 
     def entry(self, name: str) -> Entry:
-        """The entry of that name.
+        """Return the entry of that name.
 
         Raises:
             UsageError: there is none; the message names the nearest and all others.
@@ -75,7 +75,7 @@ class Registry(Generic[T]):
         raise UsageError(f"no {self.kind} {name!r}{hint} (there are: {', '.join(self._entries)})")
 
     def load(self, name: str) -> T:
-        """The object behind the name; raises UsageError as ``entry`` does."""
+        """Return the object behind the name; raise UsageError as ``entry`` does."""
         entry = self.entry(name)
         if name not in self._objects:
             module, _, attribute = entry.target.partition(":")
@@ -83,10 +83,10 @@ class Registry(Generic[T]):
         return self._objects[name]
 
     def accept(self, found: object, target: str) -> T:
-        """The object, which ``target`` names, if it is of this registry's kind.
+        """Return the object, which ``target`` names, if it is of this registry's kind.
 
         Raises:
-            UsageError: it is not.
+            UsageError: it is of another kind.
         """
         if self._fits(found):
             return found

@@ -1,6 +1,7 @@
-"""What a run makes outside of its folder, noted there by its full name before it is made; and folders of that kind.
+"""Records of what a run creates outside of its folder, written there by full name before the creation; and folders of
+that kind.
 
-``made.jsonl`` begins with the run's owner; then comes a line for each folder, container, network.
+``made.jsonl`` begins with the run's owner; one line for each folder, container or network follows.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ _DRAFT = ".owner.json.new"
 
 
 def note_owner(run_dir: Path) -> None:
-    """Note this process, which holds the run's lock, as the one that answers for the run.
+    """Record this process, which holds the run's lock, as the run's owner.
 
     Raises:
         StormproofError: the run's folder can't be written.
@@ -42,21 +43,21 @@ def note_owner(run_dir: Path) -> None:
 
 
 def note_made(run_dir: Path, kind: str, name: str) -> None:
-    """Note something that is about to be made. Raises StormproofError when the run's folder can't be written."""
+    """Record an object before its creation. Raise StormproofError if the run's folder can't be written."""
     _append(run_dir, {kind: name})
 
 
 def made_folders(run_dir: Path) -> list[Path]:
-    """The folders that a run has made; none where that was not noted or can't be read."""
+    """Return the folders that a run has created; empty if there is no readable record."""
     names = [line.get(FOLDER) for line in _lines(run_dir)]
     return [Path(name) for name in names if isinstance(name, str) and "\0" not in name and name.startswith("/")]
 
 
 def owner_of(run_dir: Path) -> Owner:
-    """Who answers for what this process makes for a run: itself, and whoever noted that the run is his."""
+    """Return the owner of what this process creates for a run: this process, and the recorded owner of the run."""
     ours = this_process(run_dir / LOCK_FILE)
     noted = next((Owner.from_json(data) for line in _lines(run_dir) if isinstance(data := line.get(OWNER), dict)), None)
-    if noted is None or noted.lock != ours.lock:  # another's: of a folder that was copied
+    if noted is None or noted.lock != ours.lock:  # it belongs to another owner: the folder was copied
         return ours
     if noted.namespace != this_namespace():
         return noted
@@ -65,18 +66,18 @@ def owner_of(run_dir: Path) -> Owner:
 
 @dataclass
 class OwnFolder:
-    """A folder of this process's, locked for as long as it lives."""
+    """A folder of this process, locked for as long as the process lives."""
 
     path: Path
     _fd: int = -1
 
     @classmethod
     def make(cls, path: Path, run_dir: Path | None = None) -> OwnFolder:
-        """Make it, readable for this user only; ``run_dir`` is the run that it is for. Raises OSError."""
+        """Create the folder, readable for this user only; ``run_dir`` is the run that it serves. Raises OSError."""
         path.mkdir(mode=0o700)
         fd = os.open(path / _LOCK, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        # Its owner is whoever has the lock: the pid in here may be that of a namespace of its own.
+        # The holder of the lock is the owner: this process's pid may belong to a separate pid namespace.
         owner = replace(this_process(), processes=(), lock=lock_identity(path / _LOCK))
         note = {"dir": str(run_dir.resolve()) if run_dir else "", **owner.to_json()}
         (path / _DRAFT).write_text(json.dumps(note), encoding="utf-8")
@@ -85,10 +86,10 @@ class OwnFolder:
 
     @classmethod
     def temporary(cls, purpose: str, run_dir: Path | None = None) -> OwnFolder:
-        """One among the temporary files, noted in the run's folder before it is made.
+        """Create a folder among the temporary files, recorded in the run's folder before its creation.
 
         Raises:
-            StormproofError: it can't be made, or the run's folder can't be written.
+            StormproofError: it can't be created, or the run's folder can't be written.
         """
         path = Path(tempfile.gettempdir()).absolute() / f"{PREFIX}{purpose}-{secrets.token_hex(8)}"
         if run_dir is not None:
@@ -100,13 +101,13 @@ class OwnFolder:
                                   "be written") from error
 
     def remove(self) -> None:
-        """Remove it, if that has not been done, and let go of it."""
+        """Remove the folder, unless that has been done, and release its lock."""
         unmount_below(self.path)
         with contextlib.suppress(OSError):
             for each in self.path.iterdir():
                 if each.name not in (_LOCK, _NOTE):
                     _remove(each)
-            (self.path / _NOTE).unlink()  # before the lock: without that it would look like one that nobody can judge
+            (self.path / _NOTE).unlink()  # before the lock: without a lock, the owner's death could not be proven
         shutil.rmtree(self.path, ignore_errors=True)
         fd, self._fd = self._fd, -1
         if fd >= 0:
@@ -114,19 +115,19 @@ class OwnFolder:
 
 
 def folders(places: Iterable[Path] = ()) -> Iterator[Leftover]:
-    """This user's folders in these places and in that of temporary files."""
+    """Yield this user's folders in these places and in the folder for temporary files."""
     for place in dict.fromkeys([Path(tempfile.gettempdir()), *places]):
         for path in sorted(place.glob(f"{PREFIX}*")):
             try:
-                # Others may write here, too: only what this user made is his to remove.
+                # Other users may write here, too: this user may remove only what this user created.
                 if path.is_symlink() or path.stat().st_uid != os.getuid():
                     continue
                 note = json.loads(read_small_text(path / _NOTE))
                 owner = Owner.from_json(note)
                 run_dir = Path(note["dir"]) if note["dir"] else None
             except (OSError, ValueError, KeyError, TypeError, RecursionError, HistoryError):
-                continue  # gone meanwhile, or not one of ours
-            # In a user namespace everybody is root.
+                continue  # it has disappeared, or does not belong to Stormproof
+            # In a user namespace every owner appears as root.
             owner = replace(owner, uid=path.stat().st_uid) if owner else None
             run = run_dir.name if run_dir else ""
             yield Leftover(f"{FOLDER} {path}", run, run_dir, owner, path / _LOCK, partial(_removed, path),
@@ -134,7 +135,7 @@ def folders(places: Iterable[Path] = ()) -> Iterator[Leftover]:
 
 
 def unfinished(run_dir: Path) -> list[Path]:
-    """Folders that a run was about to make when it ended: there is nothing in them yet."""
+    """Return folders that a run was about to create when it ended: they are still empty."""
     found = []
     for path in made_folders(run_dir):
         if not path.name.startswith(PREFIX) or path.is_symlink() or (path / _NOTE).exists():
@@ -191,7 +192,7 @@ def _lines(run_dir: Path) -> list[dict[str, object]]:
         try:
             data = json.loads(line)
         except (ValueError, RecursionError):
-            continue  # cut off: what it names was never made
+            continue  # cut off: the object that it names was never created
         if isinstance(data, dict):
             found.append(data)
     return found

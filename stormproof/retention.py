@@ -1,4 +1,4 @@
-"""Which runs of a store are kept, and how others are removed."""
+"""The rules by which runs of a store are kept, and the removal of the others."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ from stormproof.store import Store
 
 VALID = "valid"
 _GONE = ".gone-"
-"""What the name of a run's folder begins with while it is removed."""
+"""The prefix of a run's folder while it is being removed."""
 _DAY = 86_400.0
 _UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": _DAY, "w": 7 * _DAY}
 
 
 def read_age(text: str, option: str) -> float:
-    """The seconds that a person means by ``30d``, ``12h``, ``8w``.
+    """Return the number of seconds in an age such as ``30d``, ``12h``, ``8w``.
 
     Raises:
-        UsageError: it is no age.
+        UsageError: the text is not an age.
     """
     found = re.fullmatch(r"(\d{1,6}(?:\.\d{1,3})?)([smhdw])", text.strip(), re.ASCII)
     if found is None:
@@ -41,7 +41,7 @@ def read_age(text: str, option: str) -> float:
 class Kept:
     """A run as ``plan`` sees it: its age in seconds, its size in bytes; ``passed``: its verdict is valid.
 
-    ``why`` tells why it has to stay, whatever the rules are; empty: it need not.
+    ``why`` is the reason why it must stay regardless of the rules; empty: it may go.
     """
 
     run_dir: Path
@@ -53,8 +53,8 @@ class Kept:
 
 @dataclass(frozen=True)
 class Rules:
-    """What is kept: runs that passed for ``keep`` seconds, others for ``keep_failures``, all of them together
-    ``max_size`` bytes at most; None: as long, or as much, as there is."""
+    """The retention rules: passed runs stay for ``keep`` seconds, others for ``keep_failures``, and all together take
+    at most ``max_size`` bytes; None: unlimited."""
 
     keep: float | None = None
     keep_failures: float | None = None
@@ -62,8 +62,8 @@ class Rules:
 
 
 def plan(runs: Sequence[Kept], rules: Rules) -> list[Kept]:
-    """The runs that go, those first that go first: the too old ones, then, until the rest is small enough, those that
-    passed, the oldest first, and then the others, the oldest first."""
+    """Return the runs to remove, in the order of removal: first the ones that are too old, then, until the rest is
+    small enough, the passed ones, the oldest first, and then the others, the oldest first."""
 
     def too_old(run: Kept) -> bool:
         limit = rules.keep if run.passed else rules.keep_failures
@@ -82,7 +82,7 @@ def plan(runs: Sequence[Kept], rules: Rules) -> list[Kept]:
 
 
 def survey(store: Store, now: datetime | None = None) -> Iterator[Kept]:
-    """Every run of a store."""
+    """Yield every run of a store."""
     moment = now or datetime.now(UTC)
     for run_dir in store.runs():
         age, why = 0.0, why_kept(run_dir)
@@ -95,7 +95,7 @@ def survey(store: Store, now: datetime | None = None) -> Iterator[Kept]:
 
 
 def why_kept(run_dir: Path) -> str:
-    """Why a run has to stay; empty when it may be removed."""
+    """Return why a run must stay; empty if it may be removed."""
     try:
         if is_alive(run_dir):
             return "it is under way"
@@ -117,7 +117,7 @@ def _passed(run_dir: Path) -> bool:
 
 
 def _size(folder: Path) -> int:
-    """Bytes of all files in a folder; those that go away meanwhile count nothing."""
+    """Return the total bytes of the files in a folder; files that disappear during the count add nothing."""
     total = 0
     for where, _, names in os.walk(folder):
         for name in names:
@@ -127,10 +127,10 @@ def _size(folder: Path) -> int:
 
 
 def remove_run(run_dir: Path) -> None:
-    """Remove a run's folder; it is there whole, or no run any more.
+    """Remove a run's folder, atomically: it is complete, or does not count as a run any longer.
 
     Raises:
-        StormproofError: it has to stay, or can't be removed.
+        StormproofError: the run must stay, or can't be removed.
     """
     with Lock(run_dir):
         if (run_dir / PIN_FILE).exists():
@@ -144,25 +144,26 @@ def remove_run(run_dir: Path) -> None:
 
 
 def remove_rests(store: Store) -> list[Path]:
-    """Remove what a process that was killed had begun to remove; the runs that were meant."""
+    """Finish the removals that killed processes had begun; return the runs concerned."""
     found = []
     for gone in sorted(store.path.glob(f"{_GONE}*")):
         try:
             with Lock(gone):
                 shutil.rmtree(gone)
         except (StormproofError, OSError):
-            continue  # it is being removed, or not ours to remove
+            continue  # it is being removed, or this user may not remove it
         found.append(store.path / gone.name.removeprefix(_GONE))
     return found
 
 
 def pin(run_dir: Path, reason: str = "") -> None:
-    """Have a run stay until it is unpinned. Raises StormproofError when its folder can't be written."""
+    """Keep a run until it is unpinned. Raise StormproofError if its folder can't be written."""
     write_json(run_dir / PIN_FILE, {"at": datetime.now(UTC).isoformat(timespec="seconds"), "reason": reason})
 
 
 def unpin(run_dir: Path) -> bool:
-    """Let a run be removed; whether it was pinned. Raises StormproofError when its folder can't be written."""
+    """Allow the removal of a run; return whether it was pinned. Raise StormproofError if its folder can't be written.
+    """
     try:
         (run_dir / PIN_FILE).unlink()
     except FileNotFoundError:
@@ -173,7 +174,7 @@ def unpin(run_dir: Path) -> bool:
 
 
 def pinned(runs: Iterable[Path]) -> Iterator[tuple[Path, str]]:
-    """The runs that are pinned, each with its reason, if one was given."""
+    """Yield the pinned runs, each with its reason, if one was given."""
     for run_dir in runs:
         if (run_dir / PIN_FILE).exists():
             yield run_dir, _reason(run_dir)

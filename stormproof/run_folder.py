@@ -1,6 +1,6 @@
-"""A run's folder: the names of what lies in it, and the readers and writers of its ``run.json`` and ``verdict.json``.
+"""A run's folder: the names of its files, and the readers and writers of its ``run.json`` and ``verdict.json``.
 
-Histories and ledgers have readers of their own (``stormproof.history``), which take their paths from here.
+Histories and ledgers have separate readers (``stormproof.history``), which take their paths from here.
 """
 
 from __future__ import annotations
@@ -27,79 +27,82 @@ HISTORY = "history.parquet"
 LEDGER = "ledger.jsonl"
 UNDO_FILE = "undo.jsonl"
 MADE_FILE = "made.jsonl"
-"""What the run makes outside of its folder."""
+"""The objects that the run creates outside of its folder."""
 VERDICT_FILE = "verdict.json"
 REPORT = "report.html"
 TWIN = "twin.html"
-"""An invalid run beside the last valid run of the same test, where there is one."""
+"""An invalid run next to the last valid run of the same test, if one exists."""
 LOGS = "logs"
 PLUGIN_COPIES = "plugins"
-"""The folder with copies of the plug-ins' files that the run was made with: for people, nothing imports them."""
+"""The folder with copies of the files of the run's plug-ins: for people, the program does not import them."""
 DEEPEST = 12
-"""Names in the path of a file below a run's folder, at most: helpers of a plug-in may lie in packages."""
+"""The maximum number of names in the path of a file below a run's folder: helpers of a plug-in may be in packages."""
 LOG_EVENTS = "log-events.jsonl"
-"""What the nodes' logs say of roles and transfers of state."""
+"""The changes of role and transfers of state in the nodes' logs."""
 MESSAGE_TRACE = "message-trace.jsonl"
-"""Where each message stood, as the nodes' logs say; only of systems that trace messages, and were asked to."""
+"""The places of each message according to the nodes' logs; only for systems that trace messages, on request."""
 LEADERS = "leaders.jsonl"
-"""Who led which queue, as nodes told while the run went on; only of systems whose nodes tell."""
+"""The leader of each queue during the run, as reported by nodes; only for systems whose nodes report it."""
 COSTS = "costs.jsonl"
-"""What each machine used while the run went on (``stormproof.history.costs``)."""
+"""The resource usage of each machine during the run (``stormproof.history.costs``)."""
 HARNESS_LOG = "harness.log"
-"""What the harness had to say while a run went on, if anything."""
+"""The harness's log messages during the run, if any."""
 REMOTE_FILE = "remote.json"
-"""In the run's folder for as long as something of the run may be left on hosts that are not ours."""
+"""In the run's folder for as long as the run may have left something on hosts of other owners."""
 SCENARIO = "scenario.toml"
-"""The smallest test that fails in the same way, where one was looked for."""
+"""The smallest test that fails in the same way, if a search for it was made."""
 PIN_FILE = "pinned.json"
-"""In the folder of a run that is kept, however old it gets."""
+"""In the folder of a run that is kept regardless of its age."""
 NIGHT_FILE = "night.json"
-"""Which night made the run; run.json is as it was when the run was judged."""
+"""The night that made the run; it is separate because run.json stays as it was when the run was judged."""
 
 IMPORTED = "imported"
-"""What stands for the backend of a run that was recorded elsewhere."""
+"""The backend name of a run that was recorded elsewhere."""
 
 RUN_SCHEMA = 4
-"""Since 3 the ledger has a digest in it, since 4 it has one of itself; ``upgraded`` tells what 1 was like."""
+"""Schema 3 added the ledger's digest, schema 4 the digest of the description itself; ``upgraded`` describes schema
+1."""
 SEALED_SINCE = 4
 SEAL = "description_sha256"
 """The field with the digest of all other fields. A description gets it when its history is sealed."""
 RUNNING, RECORDED, BROKEN = "running", "recorded", "broken"
-"""What a description's ``status`` may be."""
+"""The values of a description's ``status``."""
 VERDICT_SCHEMA = 1
 
 PARTIAL = ".partial"
-"""What names of files end with while they are written."""
+"""The suffix of files that are being written."""
 RUN_ID = re.compile(r"\d{8}T\d{6}-[A-Za-z0-9_.-]+-[0-9a-f]{4}")
 _PICTURE = re.compile(r"linearizability-(?:\d+|none)\.html", re.ASCII)
 
 
 def picture_name(key: int) -> str:
-    """The file that shows why the queue or object with this key (negative: none) is not linearizable."""
+    """Return the name of the file that shows why the queue or object with this key (negative: none) is not
+    linearizable.
+    """
     return f"linearizability-{key if key >= 0 else 'none'}.html"
 
 
 def is_picture(name: str) -> bool:
-    """Whether a file's name is one that ``picture_name`` gives."""
+    """Return whether a file's name has the form of ``picture_name``."""
     return _PICTURE.fullmatch(name) is not None
 
 
 def pictures(run_dir: Path) -> list[str]:
-    """The pictures in a run's folder, in the order of their keys."""
+    """Return the pictures in a run's folder, in the order of their keys."""
     found = [path.name for path in run_dir.glob("linearizability-*.html") if is_picture(path.name)]
     return sorted(found, key=lambda name: (len(name), name))
 
 
 def node_logs(run_dir: Path) -> list[Path]:
-    """The logs of a run's machines, in order of their names."""
+    """Return the logs of a run's machines, in order of their names."""
     return sorted(path for path in (run_dir / LOGS).glob("*.log") if path.is_file())
 
 
 class Lock:
-    """The mark that a run's harness is alive: it ends with the process, however that ends."""
+    """The lock that marks a run's harness as alive: it ends with the process, in whatever way the process ends."""
 
     def __init__(self, run_dir: Path) -> None:
-        """Take it. Raises StormproofError when another process has it, or the folder can't be written."""
+        """Take the lock. Raise StormproofError if another process holds it, or the folder can't be written."""
         path = run_dir / LOCK_FILE
         try:
             self._fd = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
@@ -112,11 +115,11 @@ class Lock:
             raise StormproofError(f"run {run_dir.name} is in use by another process; wait until it ends") from error
 
     def fileno(self) -> int:
-        """The descriptor that holds it; a child that inherits it holds it too."""
+        """Return the file descriptor that holds the lock; a child process that inherits it holds the lock, too."""
         return self._fd
 
     def release(self) -> None:
-        """Give it back."""
+        """Release the lock."""
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
@@ -129,7 +132,7 @@ class Lock:
 
 
 def is_alive(run_dir: Path) -> bool:
-    """Whether a process holds the run's lock."""
+    """Return whether a process holds the run's lock."""
     try:
         fd = os.open(run_dir / LOCK_FILE, os.O_RDONLY | os.O_NONBLOCK)
     except FileNotFoundError:
@@ -146,10 +149,10 @@ def is_alive(run_dir: Path) -> bool:
 
 
 def read_object(path: Path) -> dict[str, Any]:
-    """The JSON object in a file.
+    """Return the JSON object in a file.
 
     Raises:
-        HistoryError: it is missing, can't be read, or is something else.
+        HistoryError: the file is missing, can't be read, or holds anything else.
     """
     try:
         data = json.loads(read_small(path).decode(), object_pairs_hook=_names_once)
@@ -163,7 +166,7 @@ def read_object(path: Path) -> dict[str, Any]:
 
 
 def _names_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """A JSON object whose names all differ: of two values of one name, readers take different ones."""
+    """Return a JSON object, and refuse duplicate names: readers differ in which of the two values they take."""
     found = dict(pairs)
     if len(found) < len(pairs):
         names = [name for name, _ in pairs]
@@ -173,7 +176,7 @@ def _names_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def read_run(run_dir: Path) -> dict[str, Any]:
-    """The run's ``run.json``, in today's words if an earlier version wrote it.
+    """Return the run's ``run.json``, with today's names if an earlier version wrote it.
 
     Raises:
         HistoryError: it is missing or damaged.
@@ -193,12 +196,12 @@ def read_run(run_dir: Path) -> dict[str, Any]:
 
 
 def written_by(run_dir: Path) -> object:
-    """The schema in which the run's ``run.json`` was written; raises HistoryError as ``read_run`` does."""
+    """Return the schema in which the run's ``run.json`` was written; raise HistoryError as ``read_run`` does."""
     return read_object(run_dir / RUN_FILE).get("schema")
 
 
 def upgraded(data: Mapping[str, Any]) -> dict[str, Any]:
-    """A run description in today's words, whichever version of Stormproof wrote it."""
+    """Return a run description with today's names, for any version of Stormproof that wrote it."""
     if data.get("schema") != 1:
         return dict(data)
     found = {_FIELDS.get(name, name): value for name, value in data.items()}
@@ -235,10 +238,10 @@ def _renamed(data: Mapping[str, Any], words: Mapping[str, str]) -> dict[str, Any
 
 
 def update_run(run_dir: Path, **changes: Any) -> dict[str, Any]:
-    """Change fields of ``run.json`` atomically, and seal it where the run has ended; returns the whole.
+    """Change fields of ``run.json`` atomically, and seal it if the run has ended; return the whole description.
 
     Raises:
-        HistoryError: it can't be read, or is not what was sealed: a change would make its damage look right.
+        HistoryError: it can't be read, or does not match its seal: a change would make its damage look valid.
     """
     data = read_run(run_dir)
     demand_seal(run_dir / RUN_FILE, data)
@@ -248,7 +251,7 @@ def update_run(run_dir: Path, **changes: Any) -> dict[str, Any]:
 
 
 def with_seal(data: Mapping[str, Any]) -> dict[str, Any]:
-    """A description with its seal, if its run has ended and its format has one."""
+    """Return a description with its seal, if its run has ended and its format has one."""
     fields = {name: value for name, value in data.items() if name != SEAL}
     if data.get("status") == RUNNING or data["schema"] < SEALED_SINCE:
         return fields
@@ -256,17 +259,18 @@ def with_seal(data: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def description_sha256(data: Mapping[str, Any]) -> str:
-    """SHA-256 of a description's fields without the seal, as JSON with sorted names."""
-    # As they are read again: names of fields, say, are texts then.
+    """Return the SHA-256 of a description's fields without the seal, as JSON with sorted names."""
+    # Normalize the fields to their form after a reading: names of fields, for example, become strings.
     fields = json.loads(json.dumps({name: value for name, value in data.items() if name != SEAL}, default=str))
     return hashlib.sha256(json.dumps(fields, sort_keys=True).encode()).hexdigest()
 
 
 def demand_seal(path: Path, data: Mapping[str, Any]) -> bool:
-    """Whether a description is sealed; False for a run that has not ended, and for a format that knew no seal.
+    """Verify the seal of a description and return True; return False for a run that has not ended, and for a format
+    without seals.
 
     Raises:
-        HistoryError: it was sealed, and was changed or has lost its seal since.
+        HistoryError: the description was changed after it was sealed, or has lost its seal.
     """
     if SEAL in data:
         if data[SEAL] == description_sha256(data):
@@ -278,7 +282,7 @@ def demand_seal(path: Path, data: Mapping[str, Any]) -> bool:
 
 
 def read_verdict(run_dir: Path) -> dict[str, Any]:
-    """The stored verdict of a run as plain data.
+    """Return the stored verdict of a run as plain data.
 
     Raises:
         HistoryError: there is none or it can't be read.
@@ -290,17 +294,17 @@ def read_verdict(run_dir: Path) -> dict[str, Any]:
         raise HistoryError(f"{path}: no verdict ({error}); run `stormproof check {run_dir.name}`") from error
     if not isinstance(data, dict) or data.get("schema") != VERDICT_SCHEMA:
         raise HistoryError(f"{path}: not a verdict of schema {VERDICT_SCHEMA}; check the run again")
-    # It is printed as it is, and may come from strangers.
+    # The sentence is printed without further processing, and may come from strangers.
     return data | {"sentence": escaped(data["sentence"])} if "sentence" in data else data
 
 
 def write_json(path: Path, data: Any) -> None:
-    """Replace a JSON file atomically. Raises StormproofError when the disk is full or can't be written."""
+    """Replace a JSON file atomically. Raise StormproofError if the disk is full or not writable."""
     write_text(path, json.dumps(data, indent=1, default=str))
 
 
 def write_text(path: Path, text: str) -> None:
-    """Replace a file atomically. Raises StormproofError when the disk is full or can't be written."""
+    """Replace a file atomically. Raise StormproofError if the disk is full or not writable."""
     partial = path.with_name(f"{path.name}.{os.getpid()}{PARTIAL}")
     try:
         with partial.open("w", encoding="utf-8") as file:
@@ -310,20 +314,22 @@ def write_text(path: Path, text: str) -> None:
             os.fsync(file.fileno())
             partial.replace(path)
     except OSError as error:
-        with contextlib.suppress(OSError):  # the first error is the one to tell
+        with contextlib.suppress(OSError):  # the first error is the one to report
             partial.unlink()
         raise StormproofError(f"can't write {path}: {error.strerror}") from error
 
 
 def _hold(fd: int) -> None:
-    """Tell `heal` that somebody makes this, until that ends; where nothing can be locked, nobody is told."""
+    """Lock a file or folder so that `heal` recognizes it as being written, until it is closed; without lock support,
+    `heal` gets no such sign.
+    """
     with contextlib.suppress(OSError):
         fcntl.flock(fd, fcntl.LOCK_EX)
 
 
 @contextlib.contextmanager
 def being_made(run_dir: Path) -> Iterator[None]:
-    """A new run's folder, which is not to be removed for having no description yet; raises OSError."""
+    """Protect a new run's folder, which has no description yet, from removal; may raise OSError."""
     fd = os.open(run_dir, os.O_RDONLY | os.O_DIRECTORY)
     try:
         _hold(fd)
@@ -333,7 +339,8 @@ def being_made(run_dir: Path) -> Iterator[None]:
 
 
 def remove_unborn(run_dir: Path) -> bool:
-    """Remove a run's folder whose maker was killed before it had described the run; whether there was one."""
+    """Remove a run's folder whose process was killed before it wrote the description; return whether one was removed.
+    """
     try:
         fd = os.open(run_dir, os.O_RDONLY | os.O_DIRECTORY)
     except OSError:
@@ -345,14 +352,14 @@ def remove_unborn(run_dir: Path) -> bool:
             return False
         shutil.rmtree(run_dir)
     except OSError:
-        return False  # it is being made, or not ours to remove
+        return False  # it is being created, or this user may not remove it
     finally:
         os.close(fd)
     return True
 
 
 def remove_partials(folder: Path) -> list[Path]:
-    """Remove files that a process was writing when it was killed; those that were removed."""
+    """Remove the files that a killed process left half-written; return the removed ones."""
     removed = []
     for path in sorted(folder.glob(f"*{PARTIAL}")):
         try:
@@ -360,6 +367,6 @@ def remove_partials(folder: Path) -> list[Path]:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 path.unlink()
         except OSError:
-            continue  # it is being written, has its name by now, or is not ours to remove
+            continue  # it is being written, has got its final name, or this user may not remove it
         removed.append(path)
     return removed

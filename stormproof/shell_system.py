@@ -24,20 +24,20 @@ from stormproof.timeout_scale import timeout_scale
 T = TypeVar("T")
 
 SYNC_SECONDS = 60.0
-"""How long a machine has to bring the files of ``files`` to its disk."""
+"""The time limit for syncing the files of ``files`` to a machine's disk."""
 
 QUEUES = "queues"
-"""What a system provides whose clients have the four primitives of a queue."""
+"""The feature of a system whose clients have the four primitives of a queue."""
 
 ANSWER_SECONDS = 1.0
-"""How long a node has to take a connection."""
+"""The time limit for a node to accept a connection."""
 HOOK_SECONDS = 15.0
-"""How long a system's hook has to say how a node is, or who leads."""
+"""The time limit for a system's hook that reports a node's status or the leaders."""
 
 
 @dataclass(frozen=True)
 class Machine:
-    """One machine of a test, as the hooks of a system see it: a replica, or a helper with its ``role``."""
+    """A machine of a test, as the hooks of a system see it: a replica, or a helper with its ``role``."""
 
     name: str
     role: str
@@ -45,48 +45,49 @@ class Machine:
 
     @property
     def folder(self) -> str:
-        """The machine's own folder: there are its files, and it is the working directory of its programs."""
+        """The machine's private folder: it holds the machine's files and is the working directory of its programs."""
         return self.cluster.backend.node_dir(self.name)
 
     @property
     def data(self) -> str:
-        """The folder in there that is on the machine's own disk, which faults can fill up, damage or let forget."""
+        """The subfolder on the machine's private disk, which faults can fill up, damage, or roll back to its last
+        sync."""
         return self.cluster.backend.data_dir(self.name)
 
     @property
     def address(self) -> str:
-        """Its IP address on the main network."""
+        """The machine's IP address on the main network."""
         return self.cluster.backend.address(self.name)
 
     @property
     def replicas(self) -> tuple[str, ...]:
-        """The names of all replicas, its own among them."""
+        """The names of all replicas, including this machine's if it is one."""
         return self.cluster.node_names
 
     def option(self, name: str) -> object:
-        """The value of one of the test's options."""
+        """Return the value of one of the test's options."""
         return self.cluster.test.options[name]
 
     @property
     def port(self) -> int:
-        """The TCP port that clients connect to: the system's, unless it runs already and has another."""
+        """The TCP port that clients connect to: the system's, unless an attached system has another."""
         attached = self.cluster.attached
         return attached.port(self.name) if attached else self.cluster.system.port
 
     @property
     def credentials(self) -> Credentials:
-        """As whom clients connect, where the system runs already and wants to know; else nobody."""
+        """The credentials with which clients connect, if an attached system requires any; otherwise empty."""
         return self.cluster.credentials
 
     def address_of(self, name: str, network: str = "") -> str:
-        """The IP address of another machine, or of its place on a further network."""
+        """Return the IP address of another machine, on the main network or on an additional one."""
         return self.cluster.backend.address(endpoint(name, network) if network else name)
 
     async def run(self, command: str, timeout: float = 10.0) -> str:
-        """What a shell command prints there.
+        """Run a shell command on the machine and return its output.
 
         Raises:
-            BackendError: it failed, or took longer than ``timeout`` seconds; or these machines have no shell.
+            BackendError: the command failed, or took longer than ``timeout`` seconds; or these machines have no shell.
         """
         backend = self.cluster.backend
         if not isinstance(backend, Shells):
@@ -101,86 +102,87 @@ class Machine:
 class ShellSystem(System):
     """A system whose programs are started by commands.
 
-    A subclass gives the ``command`` of a program, and where clients connect (``port``) with what (``connection``);
-    other hooks say more where the defaults don't fit. Hooks are given a ``Machine``, or the ``ShellCluster``.
+    A subclass provides the ``command`` of a program, the ``port`` that clients connect to, and their ``connection``; it
+    overrides further hooks if the defaults don't fit. Hooks receive a ``Machine``, or the ``ShellCluster``.
     """
 
     port: int = 0
-    """The TCP port of each replica that clients connect to; a replica that takes connections there is up."""
+    """The TCP port of each replica that clients connect to; a replica that accepts connections there is up."""
     provides = frozenset({QUEUES})
     distributions: tuple[str, ...] = ()
-    """Packages of PyPI that its clients need beside this one, or that its programs are in; `stormproof doctor` tells
-    which are missing."""
+    """PyPI packages that the system's clients need in addition to this one, or that contain its programs; `stormproof
+    doctor` lists the missing ones."""
     extra: str = "systems"
-    """The extra of this project that brings these."""
+    """The extra of this project that installs these packages."""
     keeps_time: str = ""
-    """Why libfaketime can't set the clocks of its programs: then clock faults are refused where machines have no clock
-    of their own."""
+    """Why libfaketime can't set the clocks of the system's programs: clock faults are then refused on machines without
+    a separate clock."""
 
     one_loop = False
-    """Whether all connections run on one event loop, since they share what belongs to a loop. Else each has its own, in
-    a thread, and only that one is left behind when it never returns."""
+    """All connections run on one event loop, because they share objects that are bound to a loop. Otherwise each
+    connection has a separate loop in a separate thread, and only a connection that never returns is left behind."""
 
     no_attaching: str = ""
-    """Why a run can't be attached to such a system that runs already; empty: it can."""
+    """Why a run can't be attached to an instance of this system that already runs; empty: it can."""
 
     @abstractmethod
     def command(self, machine: Machine, program: str) -> Sequence[str]:
-        """The program and its arguments; it must stay in the foreground."""
+        """Return the program and its arguments; the program must stay in the foreground."""
 
     @abstractmethod
     def connection(self, cluster: ShellCluster) -> QueueConnection:
-        """A client's new connection, which is not open yet."""
+        """Return a new connection of a client; it is not open yet."""
 
     def files(self, machine: Machine) -> Mapping[str, str | bytes]:
-        """Files that the machine has before its programs start: path below its folder (or absolute) -> content. They
-        and the folders on their way are on its disk then: a power cut leaves them."""
+        """Return the files that the machine has before its programs start: path below its folder (or absolute) ->
+        content. The files and the folders on their paths are then synced to its disk, so they survive a power cut."""
         return {}
 
     def environment(self, machine: Machine, program: str) -> Mapping[str, str]:
-        """Variables of a program's environment."""
+        """Return the variables of a program's environment."""
         return {}
 
     def programs(self, machine: Machine) -> Sequence[str]:
-        """The names of a machine's programs, in the order in which they start; faults hit the first unless they name
-        another."""
+        """Return the names of a machine's programs in the order in which they start. Faults hit the first one unless
+        they name another."""
         return (MAIN,)
 
     def restarted(self, machine: Machine, program: str) -> bool:
-        """Whether something of the system's own starts a program again when it was killed."""
+        """Return whether a part of the system restarts a program after a kill."""
         return False
 
     def stores_nothing(self, machine: Machine) -> str:
-        """Why a machine stores nothing anywhere, as the system is set ("durability=never: memory alone"); empty: it
-        does. Faults of disks and power count only where they met files in ``machine.data``, or by this reason while
-        there are none."""
+        """Return why a machine stores nothing anywhere under the system's settings ("durability=never: memory alone");
+        empty: it does store data. Faults of disks and power count only if they affected files in ``machine.data``, or,
+        as long as it has none, for this reason."""
         return ""
 
     def stores_elsewhere(self, machine: Machine) -> str:
-        """Why a machine stores nothing in ``machine.data``, but elsewhere ("mode=pair: its store is in a folder that
-        both share"); empty: it does. Then a loss of power counts by the end of the processes, and a fault of the disk
-        does not count."""
+        """Return why a machine stores data elsewhere than in ``machine.data`` ("mode=pair: its store is in a folder
+        that both share"); empty: it uses that folder. A loss of power then counts as proven by the end of the
+        processes, and a fault of the disk does not count."""
         return ""
 
     def simulated_program(self, machine: Machine, program: str) -> Launch:
-        """What runs in the place of a program under simulated time, where the system is ``simulated``."""
+        """Return the launcher of a program's replacement under simulated time, if the system is ``simulated``."""
         raise BackendError(f"{self.name} can't be simulated")
 
     async def status(self, machine: Machine) -> NodeStatus:
-        """What a replica says of itself; one that takes connections at ``port`` serves.
+        """Return a replica's status; by default, a replica that accepts connections at ``port`` serves.
 
         Raises:
-            OSError, TimeoutError, BackendError: it can't be reached.
+            OSError, TimeoutError, BackendError: the replica is unreachable.
         """
         _, writer = await asyncio.wait_for(asyncio.open_connection(machine.address, self.port), ANSWER_SECONDS)
         writer.close()
         return NodeStatus(machine.name, reachable=True, role="up", serving=True)
 
     async def attached_status(self, machine: Machine) -> NodeStatus:
-        """What is known of a replica that runs already, on a machine without a shell: one that lets a client in serves.
+        """Return the status of a replica of an attached system, on a machine without a shell: a replica that accepts a
+        client serves.
 
         Raises:
-            Exception: it does not let one in.
+            Exception: the replica does not accept a client.
         """
         connection = self.connection(machine.cluster)
         try:
@@ -190,45 +192,49 @@ class ShellSystem(System):
         return NodeStatus(machine.name, reachable=True, role="up", serving=True)
 
     async def clear(self, cluster: ShellCluster) -> str:
-        """Delete what this run's clients have made (``cluster.own_names``) on a system that runs on. Returns a sentence
-        that says what is left there; empty: nothing."""
+        """Delete the objects that this run's clients have created (``cluster.own_names``) on a system that continues to
+        run. Return a sentence that names the remaining ones; empty: none remain."""
         return await Cluster.leave(cluster)
 
     async def time_of(self, machine: Machine) -> float | None:
-        """The time of day as a replica's program has it, in seconds since 1970; None where it does not tell."""
+        """Return the time of day of a replica's program, in seconds since 1970; None if the program does not report
+        it."""
         return None
 
     def healthy(self, statuses: Sequence[NodeStatus]) -> bool:
-        """Whether the system is as it should be, going by what its replicas said at one time."""
+        """Return whether the system is healthy, according to its replicas' simultaneous statuses."""
         return all(status.serving for status in statuses)
 
     async def prepare(self, cluster: ShellCluster) -> None:
-        """Once, when the system is healthy for the first time: declare queues, users, policies."""
+        """Declare queues, users and policies; called once, when the system is healthy for the first time."""
 
     async def repair(self, cluster: ShellCluster) -> str:
-        """What an operator does after faults, by the system's manual; the sentence that tells it, if anything."""
+        """Do what an operator does after faults according to the system's manual; return a sentence about it, if
+        anything."""
         return ""
 
     async def leaders(self, cluster: ShellCluster) -> Mapping[str, str]:
-        """Queue -> the replica that leads it, where leadership is by queue."""
+        """Return the leading replica of each queue, if each queue has its own leader."""
         return {}
 
     async def leaders_seen(self, machine: Machine) -> Mapping[str, str]:
-        """Queue -> the replica that leads it, as this one has it. Where replicas are not asked apart, ``leaders`` is.
+        """Return the leading replica of each queue in this replica's view. If this hook is missing, ``leaders`` is
+        called instead.
         """
         return {}
 
     def leads_objects(self) -> bool:
-        """Whether a hook names leaders of queues."""
+        """Return whether a hook reports leaders of queues."""
         kind = type(self)
         return kind.leaders is not ShellSystem.leaders or kind.leaders_seen is not ShellSystem.leaders_seen
 
     def logs(self, machine: Machine) -> Mapping[str, str]:
-        """Log files to keep beside the programs' output: name -> path below the machine's folder (or absolute)."""
+        """Return log files to keep besides the programs' output: name -> path below the machine's folder (or
+        absolute)."""
         return {}
 
     def cluster(self, deployment: Deployment) -> ShellCluster:
-        """A cluster of it on provisioned machines."""
+        """Return a cluster of the system on provisioned machines."""
         return ShellCluster(self, deployment)
 
 
@@ -243,11 +249,11 @@ class ShellCluster(Cluster):
         self._machines = {name: Machine(name, roles.get(name, ""), self) for name in self.topology.machines}
 
     def machine(self, name: str) -> Machine:
-        """A machine by its name."""
+        """Return a machine by its name."""
         return self._machines[name]
 
     async def install(self) -> None:
-        """Make the machines' folders and files."""
+        """Create the machines' folders and files."""
         assert self.attached is None, "it runs already"
         await asyncio.gather(*(self._install(machine) for machine in self._machines.values()))
 
@@ -263,40 +269,40 @@ class ShellCluster(Cluster):
         await backend.start(machine, program, ["env", *variables, *command] if variables else command, log)
 
     async def status(self, node: str) -> NodeStatus:
-        """Ask one replica; whatever goes wrong with that, it is unreachable."""
+        """Return a replica's status; after any error, the replica counts as unreachable."""
         ask = self.system.attached_status if self.attached else self.system.status
         try:
             return await left_after(self._patience, ask(self._machines[node]))
-        except Exception as error:  # what a node in trouble answers, a hook may not have reckoned with
+        except Exception as error:  # a hook may not expect the answers of a node in trouble
             return NodeStatus(node, reachable=False, detail={"error": _told(error)})
 
     async def time_of(self, node: str) -> float | None:
-        """As the system says; nobody tells the time while it can't say."""
+        """Return the time that the system's hook reports; None while the hook fails."""
         try:
             return await left_after(self._patience, self.system.time_of(self._machines[node]))
         except Exception:  # as for a status
             return None
 
     def programs(self, machine: str) -> tuple[str, ...]:
-        """The programs of a machine; of one that runs already the one whose port is known."""
+        """Return the programs of a machine; for an attached system, only the program whose port is known."""
         if self.attached:
             return (MAIN,)
         return tuple(self._ask(self.system.programs, self._machines[machine]))
 
     def restarted(self, machine: str, program: str) -> bool:
-        """Whether the system starts a program again itself."""
+        """Return whether the system restarts a program itself."""
         return self.attached is not None or self._ask(self.system.restarted, self._machines[machine], program)
 
     def stores_nothing(self, machine: str) -> str:
-        """As the system says."""
+        """Return the answer of the system's hook."""
         return "" if self.attached else str(self._ask(self.system.stores_nothing, self._machines[machine]) or "")
 
     def stores_elsewhere(self, machine: str) -> str:
-        """As the system says."""
+        """Return the answer of the system's hook."""
         return "" if self.attached else str(self._ask(self.system.stores_elsewhere, self._machines[machine]) or "")
 
     def healthy(self, statuses: Sequence[NodeStatus]) -> bool:
-        """As the system says; it is not while its hook fails."""
+        """Return the answer of the system's hook; the system counts as unhealthy while the hook fails."""
         self.unsure = ""
         try:
             return bool(self.system.healthy(statuses))
@@ -305,24 +311,24 @@ class ShellCluster(Cluster):
             return False
 
     async def describe(self) -> str:
-        """One line on every machine, and why nobody knows whether all is well."""
+        """Describe every machine in one line, after the reason why the system's health is unknown, if it is."""
         told = await super().describe()
         return f"{self.unsure}; {told}" if self.unsure else told
 
     async def prepare(self) -> None:
-        """As the system says."""
+        """Call the system's hook."""
         await self.system.prepare(self)
 
     async def repair(self) -> str:
-        """As the system says."""
+        """Call the system's hook and return its report."""
         return "" if self.attached else await self.system.repair(self)
 
     async def leave(self) -> str:
-        """As the system says."""
+        """Call the system's hook and return its report."""
         return await self.system.clear(self)
 
     async def leaders(self) -> Mapping[str, str]:
-        """As the system says; nobody leads while it can't say."""
+        """Return the answer of the system's hook; no leaders while the hook fails."""
         try:
             return await left_after(self._patience, self.system.leaders(self))
         except Exception:  # as for a status
@@ -330,28 +336,28 @@ class ShellCluster(Cluster):
 
     @property
     def leader_witnesses(self) -> tuple[str, ...]:
-        """The replicas, if the system asks each; else whoever tells of leaders, if anybody does."""
+        """The replicas, if the system asks each of them; otherwise the one hook that reports leaders, if it exists."""
         kind = type(self.system)
         if kind.leaders_seen is not ShellSystem.leaders_seen:
             return tuple(self.node_names)
         return ("",) if kind.leaders is not ShellSystem.leaders else ()
 
     async def leaders_told(self, witness: str) -> Mapping[str, str]:
-        """As the system says."""
+        """Return the answer of the system's hook."""
         if not witness:
             return await self.leaders()
         return await left_after(self._patience, self.system.leaders_seen(self._machines[witness]))
 
     def queue_connection(self) -> QueueConnection:
-        """As the system says."""
+        """Return the answer of the system's hook."""
         return self._ask(self.system.connection, self)
 
     def client_addresses(self) -> Sequence[tuple[str, int]]:
-        """The client port of each replica."""
+        """Return the client port of each replica."""
         return [(self.backend.address(node), self._machines[node].port) for node in self.node_names]
 
     def logs(self, machine: str) -> Mapping[str, str]:
-        """The programs' output and what the system names."""
+        """Return the programs' output and the log files that the system names."""
         found = self._ask(self.system.logs, self._machines[machine])
         base = self.backend.node_dir(machine)
         named = {f"{machine}.{name}": path if path.startswith("/") else f"{base}/{path}"
@@ -359,7 +365,7 @@ class ShellCluster(Cluster):
         return {**super().logs(machine), **named}
 
     def _ask(self, hook: Callable[..., T], *arguments: Any) -> T:
-        """What a hook returns; raises BackendError that says which one failed, and where."""
+        """Return a hook's result; raise a BackendError that names the failed hook and the place of its error."""
         try:
             return hook(*arguments)
         except StormproofError:
@@ -380,10 +386,11 @@ class ShellCluster(Cluster):
             await self._sync(machine, self.backend, targets)
 
     async def _sync(self, machine: Machine, backend: Shells, files: Sequence[str]) -> None:
-        """Bring files to the disk, and the folders that were made for them: a power cut takes back names, too."""
+        """Sync files to the disk, and the folders that were created for them: a power cut also removes unsynced
+        names."""
         home, folders = PurePosixPath(machine.folder), dict[PurePosixPath, None]()
         for file in map(PurePosixPath, files):
-            inside = home in file.parents  # folders above may be others', and closed to us
+            inside = home in file.parents  # folders above may be other users', and inaccessible to this one
             folders |= dict.fromkeys(each for each in file.parents if not inside or home in (each, *each.parents))
         done = await backend.exec(machine.name, f"sync -- {shlex.join([*files, *map(str, folders)])}", SYNC_SECONDS)
         if done.status:
@@ -391,6 +398,6 @@ class ShellCluster(Cluster):
 
 
 def _told(error: Exception) -> str:
-    """The error in words; those of a hook's own mistakes begin with what they are."""
+    """Return the error in words; an error in a hook's own code begins with its type."""
     expected = isinstance(error, OSError | EOFError | ValueError | BackendError)
     return (words_of(error) if expected else "") or reason(error)

@@ -1,4 +1,4 @@
-"""The store: one folder a run, under an id that begins with its start in UTC, so that ids sort by time."""
+"""The store: one folder for each run, under an id that begins with the run's start in UTC, so ids sort by time."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from stormproof.test import Test
 
 
 def make_store(path: Path) -> bool:
-    """Make sure that runs can be put there; tells whether the folder had to be made.
+    """Ensure that runs can be stored there; return whether the folder had to be created.
 
     Raises:
-        UsageError: they can't.
+        UsageError: runs can't be stored there.
     """
     made = not path.exists()
     try:
@@ -40,7 +40,7 @@ class Store:
     path: Path
 
     def create(self, test: Test, **fields: Any) -> Path:
-        """Make a run's folder with ``logs/`` and a first ``run.json``; ``fields`` go into it.
+        """Create a run's folder with ``logs/`` and a first ``run.json``, which includes ``fields``.
 
         Raises:
             StormproofError: the store can't be written.
@@ -72,12 +72,14 @@ class Store:
             with being_made(run_dir):
                 write_json(run_dir / RUN_FILE, {**first, **fields})
         except (StormproofError, OSError):
-            shutil.rmtree(run_dir, ignore_errors=True)  # a folder without a description is no run
+            shutil.rmtree(run_dir, ignore_errors=True)  # a folder without a description is not a run
             raise
         return run_dir
 
     def runs(self) -> list[Path]:
-        """The folders of all runs, oldest first, told by their names alone; empty when there is no store yet."""
+        """Return the folders of all runs, oldest first, recognized by their names alone; empty if there is no store
+        yet.
+        """
         try:
             with os.scandir(self.path) as entries:
                 names = [entry.name for entry in entries if RUN_ID.fullmatch(entry.name) and entry.is_dir()]
@@ -88,10 +90,10 @@ class Store:
         return [self.path / name for name in sorted(names)]
 
     def resolve(self, text: str) -> Path:
-        """The folder of the run that ``text`` names: an id, the unique beginning of one, a path, or ``latest``.
+        """Return the folder of the run that ``text`` names: an id, the unique beginning of one, a path, or ``latest``.
 
         Raises:
-            UsageError: there is no such run, or several.
+            UsageError: no run matches, or several do.
         """
         if text == "latest":
             return self._latest()
@@ -120,7 +122,7 @@ class Store:
 
 
 def _started(run_dir: Path) -> str:
-    """When a run began; one whose description is damaged comes before all others."""
+    """Return the start time of a run; a run with a damaged description sorts before all others."""
     try:
         return str(read_run(run_dir).get("started", ""))
     except HistoryError:
@@ -128,7 +130,8 @@ def _started(run_dir: Path) -> str:
 
 
 def damaged_runs(store: Store) -> list[str]:
-    """What is wrong with each run whose description can't be read; one that is under way may not have it yet."""
+    """Return the error of each run with an unreadable description, except runs under way, which may not have one yet.
+    """
     found = []
     for run_dir in store.runs():
         try:

@@ -11,11 +11,14 @@ DEFAULT_NODES = 3
 ANY_KIND = "any"
 """The value of a fault family's option ``FAMILY_kind`` that allows all its kinds."""
 SCHEDULE = "schedule"
-"""The option with the faults themselves, as a person wrote them: ``FAMILY:KIND:START-END:SEED``, by spaces."""
+"""The option with an explicit list of faults, as a person wrote it: ``FAMILY:KIND:START-END:SEED``, separated by
+spaces."""
 
 
 def named_kinds(options: Mapping[str, Any], family: str) -> tuple[str, ...]:
-    """The kinds of a family that a test's options name: by the option ``FAMILY_kind``, and in a written schedule."""
+    """Return the kinds of a family that a test's options name: by the option ``FAMILY_kind``, and in a written
+    schedule.
+    """
     written = (word.split(":") for word in str(options.get(SCHEDULE) or "").split())
     kinds = str(options.get(f"{family.replace('-', '_')}_kind", ANY_KIND)).split(",")
     return (*kinds, *(words[1] for words in written if words[0] == family and len(words) > 1))
@@ -23,7 +26,7 @@ def named_kinds(options: Mapping[str, Any], family: str) -> tuple[str, ...]:
 
 @dataclass(frozen=True)
 class Test:
-    """What is run against what, under which faults, for how long.
+    """A test's system, workload, faults, and duration.
 
     ``options`` are the ``--set name=value`` settings of system, workload, faults and backend, already converted to
     their declared types. ``time_limit`` is in seconds, ``rate`` in operations a second over all clients.
@@ -49,24 +52,24 @@ class Test:
 
     @property
     def client_hosts(self) -> tuple[str, ...]:
-        """``c1`` ... ``cN``: the places that clients stand at; ``cI`` is beside node ``nI``."""
+        """``c1`` ... ``cN``: the hosts of the clients; ``cI`` is on the side of node ``nI``."""
         return tuple(f"c{i + 1}" for i in range(self.nodes))
 
     def has_fault(self, fault: str) -> bool:
-        """Whether a fault may strike: a family of faults, or one kind of it (``FAMILY:KIND``)."""
+        """Return whether a fault may strike: a family of faults, or one kind of it (``FAMILY:KIND``)."""
         family, _, kind = fault.partition(":")
         kinds = named_kinds(self.options, family)
         return family in self.nemesis and (not kind or kind in kinds or ANY_KIND in kinds)
 
     def rng(self, purpose: str) -> random.Random:
-        """A random source of its own for one purpose, from the run's seed."""
+        """Return a separate random source for one purpose, derived from the run's seed."""
         return random.Random(f"{self.seed}/{purpose}")
 
     def to_json(self) -> dict[str, Any]:
-        """Plain data for ``run.json``."""
+        """Return plain data for ``run.json``."""
         return asdict(self) | {"nemesis": list(self.nemesis), "options": dict(self.options)}
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Test:
-        """The test that ``to_json`` wrote."""
+        """Return the test that ``to_json`` wrote."""
         return cls(**{**data, "nemesis": tuple(data["nemesis"])})

@@ -1,4 +1,4 @@
-"""Words for people."""
+"""Formatting of texts for people."""
 
 from __future__ import annotations
 
@@ -9,24 +9,24 @@ from collections.abc import Iterable
 from stormproof.errors import UsageError
 
 MAX_SEEDS = 1_000_000
-"""Of which a list is made."""
+"""The maximum number of seeds in a list."""
 
 
 def escaped(text: object) -> str:
-    """A text on one line without anything that moves a terminal's cursor: control characters, line breaks, marks of
-    writing direction and lone surrogates are written as escapes."""
+    """Return a text on one line without characters that move a terminal's cursor: control characters, line breaks,
+    marks of writing direction and lone surrogates are written as escapes."""
     told = str(text)
     return told if told.isprintable() else "".join(
         each if each.isprintable() else each.encode("unicode_escape").decode() for each in told)
 
 
 def amount(count: int, one: str, more: str = "") -> str:
-    """A number with its noun (and verb), as a person would write them: ``more`` is ``one`` with an s unless given."""
+    """Return a number with its noun (and verb) in natural form: ``more`` is ``one`` with an s unless given."""
     return f"{count:,} {one if count == 1 else more or one + 's'}"
 
 
 def size(count: int) -> str:
-    """Bytes as a person writes them: ``512 bytes``, ``1.5 GiB``."""
+    """Return a number of bytes in readable form: ``512 bytes``, ``1.5 GiB``."""
     if count < 1 << 10:
         return amount(count, "byte")
     power = min(4, (count.bit_length() - 1) // 10)
@@ -34,18 +34,18 @@ def size(count: int) -> str:
 
 
 LONGEST_REASON = 500
-"""Characters of an error that are kept."""
+"""The maximum number of characters kept from an error."""
 
 
 def printable(text: str, most: int = LONGEST_REASON) -> str:
-    """A text of others on one line that every encoding can write, cut to ``most`` characters."""
+    """Return a foreign text on one line that every encoding can write, cut to ``most`` characters."""
     line = " ".join(text[: 4 * most].split())
     line = line.encode("utf-8", "backslashreplace").decode()
     return line if len(line) <= most else f"{line[: most - 1]}…"
 
 
 def words_of(error: BaseException) -> str:
-    """What an error says, as ``printable``; empty where it says nothing, or fails to."""
+    """Return an error's text, as ``printable`` does; empty if it has none, or if producing it fails."""
     try:
         return printable(str(error))
     except Exception:
@@ -53,22 +53,22 @@ def words_of(error: BaseException) -> str:
 
 
 def reason(error: BaseException) -> str:
-    """An error as its type and what it says."""
+    """Return an error as its type and its text."""
     words = words_of(error)
     return f"{type(error).__name__}: {words}" if words else type(error).__name__
 
 
 def place_of(error: BaseException) -> str:
-    """``FILE:LINE`` of what raised an error; empty where nothing tells."""
+    """Return ``FILE:LINE`` of the statement that raised an error; empty if unknown."""
     frames = traceback.extract_tb(error.__traceback__)
     return f"{frames[-1].filename}:{frames[-1].lineno}" if frames else ""
 
 
 def seeds_of(given: str | int | Iterable[int]) -> list[int]:
-    """The seeds that a person means by ``7``, ``1-20``, ``1-5,9`` or several numbers, each once.
+    """Return the seeds in a text such as ``7``, ``1-20``, ``1-5,9``, or in several numbers, each once.
 
     Raises:
-        UsageError: they are none.
+        UsageError: they are not seeds.
     """
     if isinstance(given, str):
         found: list[int] = []

@@ -1,6 +1,6 @@
-"""How many times longer than usual a call may take: STORMPROOF_SLOW, for machines whose processors are emulated.
+"""The factor by which time limits of calls are extended: STORMPROOF_SLOW, for machines with emulated processors.
 
-It stretches the limits that end calls which hang, and nothing that a test measures or plans.
+It extends the limits that end hanging calls, and nothing that a test measures or plans.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ def _refuse(text: str) -> NoReturn:
 
 
 def factor(text: str) -> float:
-    """The number that the variable's value stands for; ends the process with status 3 when it is none from 1 to 100."""
+    """Return the number in the variable's value; end the process with status 3 unless it is from 1 to 100."""
     try:
         number = float(text or "1")
     except ValueError:
@@ -32,5 +32,5 @@ SLOW = factor(os.environ.get(VARIABLE, ""))
 
 
 def timeout_scale(backend: Backend) -> float:
-    """The factor for what a backend's nodes are asked: none where time is simulated, which must not depend on it."""
+    """Return the factor for requests to a backend's nodes: 1 under simulated time, which must not depend on it."""
     return 1.0 if backend.in_process else SLOW

@@ -1,7 +1,8 @@
-"""How many messages a take may have had that named none: the field ``unnamed_takes`` of run.json.
+"""The number of messages that takes without a reported message may have consumed: the field ``unnamed_takes`` of
+run.json.
 
-A take *crashed* when it ended ``info`` without a message, and is *open* when it never ended. What such a take may have
-taken is no loss. The field has a limit for each function and each of the two; null says that there is no limit.
+A take *crashed* if it ended ``info`` without a message, and is *open* if it never ended. Messages that such a take may
+have consumed are not lost. The field has a limit for each function and each of the two cases; null means no limit.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ UNNAMED_TAKES = "unnamed_takes"
 CRASHED, OPEN = "crashed", "open"
 
 _USUAL: Mapping[str, int | None] = {CRASHED: 0, OPEN: None}
-"""The limits where run.json has none: clients of ours acknowledge nothing before they have named it."""
+"""The limits if run.json has none: our clients acknowledge nothing before they have reported it."""
 
 IMPORTED: Mapping[str, Mapping[str, int | None]] = {
     "dequeue": {CRASHED: 1, OPEN: 1}, "drain": {CRASHED: None, OPEN: None}
@@ -22,16 +23,16 @@ IMPORTED: Mapping[str, Mapping[str, int | None]] = {
 
 
 def live(prefetch: int | None, acknowledged_unseen: bool = False) -> dict[str, dict[str, int | None]]:
-    """The limits for clients that are given at most ``prefetch`` messages ahead (None: nobody knows how many).
+    """Return the limits for clients that receive at most ``prefetch`` messages ahead (None: unknown).
 
-    An abandoned client may hold all of them. A client that crashed holds none, since its connection is closed, unless
-    its library acknowledged them before the client had seen them.
+    An abandoned client may hold all of them. A crashed client holds none, since its connection is closed, unless its
+    library acknowledged them before the client had seen them.
     """
     limits = {CRASHED: prefetch if acknowledged_unseen else 0, OPEN: prefetch}
     return {name: dict(limits) for name in ("dequeue", "drain")}
 
 
 def limit_of(declared: Mapping[str, Any] | None, function: str, kind: str) -> int | None:
-    """How many messages one such take may have had; None where there is no limit."""
+    """Return how many messages one such take may have consumed; None if there is no limit."""
     limits: Mapping[str, int | None] = (declared or {}).get(function, _USUAL)
     return limits.get(kind, _USUAL[kind])

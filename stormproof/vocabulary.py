@@ -1,6 +1,6 @@
-"""What the functions of histories mean: one table for workloads, checks and reports.
+"""The meaning of the functions in histories: one table for workloads, checks and reports.
 
-A function that is not in it is a name and no more: it is shown, and nothing is concluded from it.
+A function that is not in the table is only a name: it is shown, and no conclusions are drawn from it.
 """
 
 from __future__ import annotations
@@ -14,17 +14,17 @@ INVOKE, OK, FAIL, INFO = 0, 1, 2, 3
 OTHER, ENQUEUE, DEQUEUE, DRAIN, DEPTH = 0, 1, 2, 3, 4
 PUBLISH, RECEIVE, LISTEN, ATTACH, DETACH, DELETE = 5, 6, 7, 8, 9, 10
 COMMIT, ABORT, MOVE, FINISH, RECOVER, ROLLBACK = 11, 12, 13, 14, 15, 16
-"""Codes of the functions that compiled kernels know, and keep in their caches: they are never given to others."""
+"""Codes of the functions that compiled kernels know and keep in their caches: they are never reassigned."""
 
 MESSAGES, TRANSFERS, TOPICS, TRANSACTIONS, METADATA, EVENTS, REGISTERS, LOCKS, LOGS, WATCHES, DIALOGUES, ANY = (
     "messages", "transfers", "topics", "transactions", "metadata", "events", "registers", "locks", "logs", "watches",
     "dialogues", "any",
 )  # fmt: skip
-"""What histories are about, which says what checks can be asked of them."""
+"""The subjects of histories, which determine the applicable checks."""
 
 QUEUE, QUEUES, TOPIC, SUBSCRIPTION, OBJECT = "queue", "queues", "topic", "subscription", "object"
 REGISTER, LOCK, LOG, KEY = "register", "lock", "log", "key"
-"""What the key of a function numbers; of ``queues`` it has a bit for each."""
+"""The objects that the key of a function numbers; the key for ``queues`` has a bit for each queue."""
 
 SENDS, TAKES = "sends", "takes"
 CREATES, DELETES, READS = "creates", "deletes", "reads"
@@ -32,13 +32,14 @@ CREATES, DELETES, READS = "creates", "deletes", "reads"
 
 @dataclass(frozen=True)
 class Function:
-    """What one function means.
+    """The meaning of one function.
 
-    ``does``: a message is sent or taken, or an object is created, deleted or read. ``noun`` is what its key numbers.
-    ``pair``: its value is a message, (producer, sequence). ``subject`` is what a history with it is about, if that
-    alone decides it. ``service`` is the function whose service it shows at work, None when it shows none. ``final``:
-    it belongs to the end of a run. ``counted`` is the name under which a run's figures count it. ``sentence`` says what
-    it does where it is neither sent nor taken: of ``{key}``, with ``{value}``.
+    ``does``: it sends or takes a message, or creates, deletes or reads an object. ``noun`` is the kind of object that
+    its key numbers. ``pair``: its value is a message, (producer, sequence). ``subject`` is the subject of a history
+    with this function, if the function alone determines it. ``service`` is the function whose service its success
+    demonstrates, None if it demonstrates none. ``final``: it belongs to the end of a run. ``counted`` is the name under
+    which a run's figures count it. ``sentence`` describes a function that neither sends nor takes, with the
+    placeholders ``{key}`` and ``{value}``.
     """
 
     name: str
@@ -56,14 +57,14 @@ class Function:
 
     @property
     def shows(self) -> str | None:
-        """The function whose service it shows at work: itself unless the table says otherwise."""
+        """The function whose service it demonstrates: itself unless the table names another."""
         return self.name if self.service == "" else self.service
 
 
 FUNCTIONS: Mapping[str, Function] = {
     function.name: function
     for function in (
-        # In the order in which reports list and colour them: what sends, what takes, what counts; then the rest.
+        # In the order in which reports list and colour them: functions that send, take, count; then the rest.
         Function("enqueue", ENQUEUE, SENDS, QUEUE, pair=True, subject=MESSAGES, counted="enqueue"),
         Function("publish", PUBLISH, SENDS, TOPIC, pair=True, subject=TOPICS, counted="enqueue"),
         Function("send", does=SENDS),
@@ -134,23 +135,23 @@ _UNKNOWN = Function("")
 
 
 def function_named(name: str) -> Function:
-    """What is known of a function; one that is not in the table means nothing."""
+    """Return the table's entry of a function; an unknown function gets an entry without meaning."""
     return FUNCTIONS.get(name, _UNKNOWN)
 
 
 def names_that(does: str) -> tuple[str, ...]:
-    """The functions that create, say."""
+    """Return the functions with this effect, such as those that create."""
     return tuple(name for name, function in FUNCTIONS.items() if function.does == does)
 
 
 def shown_service(name: str) -> str | None:
-    """The function whose service an operation of this name shows at work; None where it shows none."""
+    """Return the function whose service an operation of this name demonstrates; None if there is none."""
     function = FUNCTIONS.get(name)
     return name if function is None else function.shows
 
 
 def rank(name: str) -> int:
-    """The place of a function among others in lists and colours; unknown ones come last."""
+    """Return the place of a function among others in lists and colours; unknown functions are last."""
     return _RANKS.get(name, len(_RANKS))
 
 
@@ -158,7 +159,9 @@ _RANKS = {name: place for place, name in enumerate(FUNCTIONS) if place < 13}
 
 
 def noun_of(functions: Collection[str]) -> str:
-    """What the keys of a history with these functions number: ``queue``, ``subscription`` or ``object``."""
+    """Return the kind of object that the keys of a history with these functions number: ``queue``, ``subscription`` or
+    ``object``, for example.
+    """
     nouns = {FUNCTIONS[name].noun for name in functions if name in FUNCTIONS}
     if SUBSCRIPTION in nouns:
         return SUBSCRIPTION

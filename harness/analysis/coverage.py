@@ -1,4 +1,4 @@
-"""What the nodes' logs of a run say: which of the system's states it reached, and who had which role when."""
+"""Information from the node logs of a run: the states that the system reached, and each node's roles over time."""
 
 from __future__ import annotations
 
@@ -21,23 +21,23 @@ from stormproof.run_folder import LOG_EVENTS, MESSAGE_TRACE, is_alive, node_logs
 from stormproof.text import escaped, reason
 
 CLIPPED, LOG, STATE = "clipped", "log", "state"
-"""In a trace: what the node's log had told before was cut off; of which epoch the entries of a replica's log are; what
-its state is."""
+"""Kinds of trace marks: the earlier part of a node's log was cut off; the epochs of the entries in a replica's log; a
+replica's state."""
 
 
 def read_coverage(system: System, run_dir: Path) -> dict[str, int]:
-    """State -> times reached, from the node logs of a run."""
+    """Return state -> times reached, from the node logs of a run."""
     try:
         return system.states_reached({path.stem: read_small_text(path) for path in node_logs(run_dir)})
-    except Exception as error:  # of a plug-in, say: that must not cost the run its history
+    except Exception as error:  # a plug-in's error, for example, must not cost the run its history
         _complain(system, error)
         return {}
 
 
 def read_role_changes(system: System, run_dir: Path, zero: str | None) -> list[dict[str, Any]]:
-    """All changes of role that a run's logs announce, in order of time; ``zero`` is the run's beginning as text.
+    """Return all role changes that a run's logs announce, in order of time. ``zero`` is the run's beginning as text.
 
-    Of each the node, the time in seconds of the run, and what ``RoleChange`` has.
+    Each has the node, the time in seconds of the run, and the fields of ``RoleChange``.
     """
     found: list[dict[str, Any]] = []
     try:
@@ -47,18 +47,18 @@ def read_role_changes(system: System, run_dir: Path, zero: str | None) -> list[d
                 role = system.role_change(line.text)
                 if role is not None and line.time is not None:
                     found.append({"node": path.stem, "time": line.time, **asdict(role)})
-    except Exception as error:  # of a plug-in, say: that must not cost the run its history
+    except Exception as error:  # a plug-in's error, for example, must not cost the run its history
         _complain(system, error)
         return []
     return sorted(found, key=lambda each: float(each["time"]))
 
 
 def note_log_events(run_dir: Path, *, over: bool = False) -> None:
-    """Write down what the nodes' logs of a run say of roles and transfers of state, unless that was done.
+    """Extract roles and state transfers from the node logs of a run into a file, unless it exists already.
 
-    Reports read that, so that they need nothing of the system. Logs of another format than ours get their lines' times
-    beside them. While the run is under way nothing is written: its logs come at its end. ``over``: it has come, also
-    where somebody keeps its nodes.
+    Reports read this file, so that they do not need the system's code. For logs of another format than ours, the times
+    of the lines are also written next to the log. While the run is under way nothing is written, because its logs are
+    collected at its end. ``over`` means that this end has been reached, even if the run's nodes are kept alive.
 
     Raises:
         StormproofError: the file can't be written.
@@ -70,7 +70,7 @@ def note_log_events(run_dir: Path, *, over: bool = False) -> None:
         system = SYSTEMS.load(str(run["test"]["system"]))
         zero = datetime.fromisoformat(str(run.get("clock_zero") or run["started"])).timestamp()
     except (HistoryError, UsageError, KeyError, TypeError, ValueError):
-        return  # of a system that is not there, or that never began: its report shows no roles
+        return  # the system does not exist here, or the run never began: its report shows no roles
     rows: list[dict[str, Any]] = []
     marks: list[dict[str, Any]] = []
     try:
@@ -78,7 +78,7 @@ def note_log_events(run_dir: Path, *, over: bool = False) -> None:
             rows += _events(system, path, zero, marks)
     except StormproofError:
         raise
-    except Exception as error:  # of a plug-in, say: the report shows no more than was found by then
+    except Exception as error:  # a plug-in's error, for example: the report then shows the events found so far
         _complain(system, error)
     if marks:
         write_text(run_dir / MESSAGE_TRACE, "".join(json.dumps(row) + "\n" for row in marks))
@@ -92,7 +92,7 @@ def _complain(system: System, error: Exception) -> None:
 
 
 def _traced(system: System, text: str) -> dict[str, Any] | None:
-    """What a line says that was written for a trace of messages; None of any other."""
+    """Return the content of a line that was written for a trace of messages; None for any other line."""
     if (mark := system.message_mark(text)) is not None:
         return asdict(mark)
     if (entries := system.log_mark(text)) is not None:
@@ -103,7 +103,7 @@ def _traced(system: System, text: str) -> dict[str, Any] | None:
 
 
 def _events(system: System, path: Path, zero: float, marks: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
-    """What the lines of a log say; what they say of messages is added to ``marks``."""
+    """Yield the events in the lines of a log. Marks of the message trace are added to ``marks``."""
     lines, clipped = read_log(path, zero, system.parse_line)
     if not clipped and not Path(f"{path}{SUFFIX}").exists() and any(line.time is not None for line in lines):
         ours, _ = read_log(path, zero)
@@ -114,7 +114,7 @@ def _events(system: System, path: Path, zero: float, marks: list[dict[str, Any]]
     for line in lines:
         if (counted := system.disk_writes(line.text)) is not None:
             if lives and counted.writes >= lives[-1].writes:
-                lives.pop()  # of the same life of the program
+                lives.pop()  # an earlier count of the same process lifetime
             lives.append(counted)
         if line.time is None:
             continue

@@ -1,4 +1,4 @@
-"""``stormproof guarantees``: what a system guarantees in each mode, beside what runs have shown."""
+"""``stormproof guarantees``: a system's guarantees in each mode, next to the results of runs."""
 
 from __future__ import annotations
 
@@ -31,15 +31,15 @@ from workloads.catalog import WORKLOADS
 CASE = Case("", "", "", None, 20.0, 40.0,
             {"fault_duration": "1.5", "fault_gap": "0.3", "detection_timeout": "0.5", "idle_timeout": "2",
              "min_ok": "20", "settle_timeout": "20", "drain_limit": "30"})  # fmt: skip
-"""The campaign that each mode meets, but for what its system says (``Trial``) and its own settings."""
+"""The campaign for each mode, before the adjustments of its system (``Trial``) and the mode's own settings."""
 
 TITLE = "# What the systems guarantee, and what runs have shown"
 
 
 @dataclass
 class Seen:
-    """What runs of one mode have shown of one guarantee: runs, runs in which it was violated, how often in all; and how
-    often what it is about went wrong where the guarantee does not reach."""
+    """Results of one guarantee in one mode: the number of runs, of runs that violated it, and of violations in all; and
+    ``beyond``, the number of such anomalies outside the guarantee's scope."""
 
     runs: int = 0
     violated: int = 0
@@ -47,7 +47,7 @@ class Seen:
     beyond: int = 0
 
     def add(self, anomalies: int, beyond: int = 0) -> None:
-        """One more run."""
+        """Count one more run."""
         self.runs += 1
         self.violated += anomalies > 0
         self.count += anomalies
@@ -56,7 +56,7 @@ class Seen:
 
 @dataclass(frozen=True)
 class Comparison:
-    """One line: a guarantee in a mode, and what was seen."""
+    """One line: a guarantee in a mode, and the results of runs for it."""
 
     mode: str
     name: str
@@ -65,11 +65,11 @@ class Comparison:
 
     @property
     def status(self) -> str:
-        """``promised``, ``known violation`` or ``not promised``."""
+        """The guarantee's status: ``promised``, ``known violation`` or ``not promised``."""
         return self.guarantee.status
 
     def shown(self) -> str:
-        """In words: what runs have shown."""
+        """Describe the results of the runs in words."""
         seen = self.seen
         if not seen.runs:
             return "no runs"
@@ -82,7 +82,7 @@ class Comparison:
 
 
 class Findings:
-    """What runs have shown of a system's guarantees, by (mode, guarantee); and which workloads and faults they had."""
+    """Results of runs for a system's guarantees, by (mode, guarantee), with the workloads and faults of these runs."""
 
     def __init__(self, system: str, source: str) -> None:
         self.source = source
@@ -93,10 +93,10 @@ class Findings:
         self._promised = promised_in(system)
 
     def add(self, mode: str, test: Test, verdict: Mapping[str, Any]) -> None:
-        """One more run of a mode, with its verdict as it is stored.
+        """Count one more run of a mode, with its verdict as stored.
 
-        It says nothing about a guarantee that its check could not judge, or that its settings and faults give another
-        status than the one that is shown.
+        A run does not count for a guarantee that its check could not judge. Nor does it count for one whose status
+        under the run's settings and faults differs from the status shown.
         """
         self.workloads.add(test.workload)
         self.faults.update(test.nemesis)
@@ -110,17 +110,17 @@ class Findings:
                 self.counted[mode, name].add(check["count"], check["figures"].get("not_promised", 0))
 
     def runs(self) -> str:
-        """In words: which runs they were."""
+        """Describe in words which runs were counted."""
         if not self.workloads:
             return f"{self.source}, of which none tells anything"
         return f"{self.source}; workloads {', '.join(sorted(self.workloads))}; faults {', '.join(sorted(self.faults))}"
 
 
 def modes_of(system: str) -> Mapping[str, Mapping[str, Any]]:
-    """A system's modes by name, each as the settings that make it.
+    """Return a system's modes by name, each with its settings.
 
     Raises:
-        UsageError: the system has none written down.
+        UsageError: the system declares no modes.
     """
     modes: Mapping[str, Mapping[str, Any]] = SYSTEMS.load(system).modes
     if not modes:
@@ -129,7 +129,7 @@ def modes_of(system: str) -> Mapping[str, Mapping[str, Any]]:
 
 
 def mode_of(modes: Mapping[str, Mapping[str, Any]], options: Mapping[str, Any], defaults: Mapping[str, Any]) -> str:
-    """The mode that a run's settings make; empty when none fits exactly."""
+    """Return the mode that a run's settings match exactly, or an empty string."""
     told = {name for settings in modes.values() for name in settings}
     for name, settings in modes.items():
         others = [key for key in told if key in options and key not in settings]
@@ -141,7 +141,7 @@ def mode_of(modes: Mapping[str, Mapping[str, Any]], options: Mapping[str, Any], 
 
 
 def cases_of(system: str, settings: Mapping[str, Any]) -> list[Case]:
-    """The campaigns of one of the system's modes: of each workload that has these settings."""
+    """Return the campaigns of one of the system's modes: one for each workload that has these settings."""
     usual, trial = SYSTEMS.load(system).trial.settings, trial_of(system, settings)
     strings = {name: str(value).lower() if isinstance(value, bool) else str(value) for name, value in settings.items()}
     nodes = min(3, SYSTEMS.load(system).max_nodes)
@@ -158,7 +158,7 @@ def cases_of(system: str, settings: Mapping[str, Any]) -> list[Case]:
 
 
 def trial_of(system: str, settings: Mapping[str, Any]) -> Trial:
-    """What the mode that these settings make is tried with."""
+    """Return the trial (workloads, faults and settings) of the mode with these settings."""
     tested = SYSTEMS.load(system)
     trial: Trial = tested.trial
     modes = [mode for mode, its in tested.modes.items() if its == settings]
@@ -181,14 +181,15 @@ def simulate_modes(system: str, seeds: Sequence[int], jobs: int, report: Callabl
 
 
 def _judged(case: Case, seed: int, scratch: Path) -> tuple[SeedResult, dict[str, Any] | None]:
-    """A simulated run and its verdict as it would be stored, which goes from process to process, unlike its pages."""
+    """Return a simulated run and its verdict as it would be stored. Unlike the run's pages, the stored form can be sent
+    from process to process."""
     result, verdict = run_and_judge(case, seed, scratch, scratch, NONE)
     return result, None if verdict is None else verdict.to_json()
 
 
 def read_store(system: str, store: Path) -> Findings:
-    """What the checked runs of a store have shown. Those of no mode, without faults, with a bug switched on, with an
-    unknown verdict, or with a plug-in are left out."""
+    """Return the results of the checked runs of a store. Runs are left out if they match no mode, had no faults, had a
+    bug switched on, had an unknown verdict, or used a plug-in."""
     findings = Findings(system, f"the runs under faults in the store `{store}`")
     modes, defaults = modes_of(system), _defaults(system)
     for run in Store(store).runs():
@@ -207,7 +208,7 @@ def read_store(system: str, store: Path) -> Findings:
 
 
 def promised_in(system: str) -> dict[tuple[str, str], Guarantee]:
-    """What is promised, by (mode, guarantee), under the faults with which the modes are tried."""
+    """Return the declared guarantees, by (mode, guarantee), under the faults of each mode's trial."""
     tested, defaults = SYSTEMS.load(system), _defaults(system)
     found: dict[tuple[str, str], Guarantee] = {}
     for mode, settings in modes_of(system).items():
@@ -220,16 +221,16 @@ def promised_in(system: str) -> dict[tuple[str, str], Guarantee]:
 
 
 def compare(system: str, findings: Findings) -> Iterator[Comparison]:
-    """Every guarantee in every mode, beside what was seen of it."""
+    """Yield every guarantee in every mode, with the results of runs for it."""
     for (mode, name), guarantee in promised_in(system).items():
         yield Comparison(mode, name, guarantee, findings.counted.get((mode, name), Seen()))
 
 
 def sections_of(text: str) -> dict[str, str]:
-    """System -> its section on a page that ``page`` has made.
+    """Return system -> its section, from a page that ``page`` has generated.
 
     Raises:
-        UsageError: that page is another one.
+        UsageError: the text is not such a page.
     """
     head, *sections = re.split(r"^(?=## )", text, flags=re.MULTILINE)
     if not head.startswith(TITLE):
@@ -238,7 +239,8 @@ def sections_of(text: str) -> dict[str, str]:
 
 
 def page(sections: Mapping[str, Findings], others: Mapping[str, str] | None = None) -> str:
-    """The comparison as a page: by system what runs have shown; ``others`` are sections that stay as they are."""
+    """Return the comparison as a page, with the results of runs by system. ``others`` are sections that stay
+    unchanged."""
     lines = [
         TITLE,
         "",
@@ -289,18 +291,18 @@ def _told(settings: Mapping[str, Any]) -> str:
 
 
 def systems_compared() -> list[str]:
-    """The systems that have modes to compare."""
+    """Return the systems that have modes to compare."""
     return [system for system in SYSTEMS.names() if SYSTEMS.load(system).modes]
 
 
 def _compared(system: str, workload: str) -> list[str]:
-    """What the system says something about and runs of the workload show."""
+    """Return the guarantees that the system declares and that runs of the workload can show."""
     shown = {*WORKLOADS.load(workload).guarantees, "recovery"}
     return [name for name in dict.fromkeys(p.name for p in SYSTEMS.load(system).guarantees) if name in shown]
 
 
 def _defaults(system: str) -> dict[str, Any]:
-    """The defaults of all settings that tests of the system's workloads have."""
+    """Return the defaults of all settings that tests of the system's workloads have."""
     found: dict[str, Any] = {}
     trial: Trial = SYSTEMS.load(system).trial
     for workload in dict.fromkeys(name for each in (trial, *trial.of_mode.values()) for name in each.workloads):

@@ -1,4 +1,4 @@
-"""Which guarantees a run is judged by, as its system declares them."""
+"""The guarantees by which a run is judged, as declared by its system."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from stormproof.test import Test
 
 
 def guarantees_of(test: Test, names: Sequence[str]) -> tuple[list[str], dict[str, dict[str, str]]]:
-    """Which of the guarantees a run is judged by, and what its system says of each.
+    """Return the guarantees by which a run is judged, and the system's statement on each.
 
-    A known violation counts: the document demands the guarantee, so the run is to show that it is violated.
+    A known violation is included: the document demands the guarantee, so the run must show that it is violated.
     """
     declared = SYSTEMS.load(test.system).guarantees
     judged_by, statuses = [], {}
@@ -26,7 +26,7 @@ def guarantees_of(test: Test, names: Sequence[str]) -> tuple[list[str], dict[str
 
 
 def exemptions_of(test: Test, names: Sequence[str]) -> dict[str, list[str]]:
-    """Of each guarantee, the kinds of anomalies that the system does not promise a run to be without."""
+    """Return, for each guarantee, the kinds of anomalies whose absence the system does not promise for this run."""
     declared = SYSTEMS.load(test.system).guarantees
     found: dict[str, list[str]] = {}
     for name in dict.fromkeys(guarantee.name for guarantee in declared):

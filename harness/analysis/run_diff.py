@@ -1,4 +1,4 @@
-"""``stormproof compare``: how two runs, or two nights, differ."""
+"""``stormproof compare``: the differences between two runs, or two nights."""
 
 from __future__ import annotations
 
@@ -28,18 +28,18 @@ from stormproof.store import Store
 from stormproof.text import amount
 
 _ROWS = ("process", "type", "f", "key", "value", "text", "node", "error")
-"""What two operations must have in common to be the same; their times may differ."""
+"""The columns in which two operations must agree to count as the same. Their times may differ."""
 _SECOND = 1_000_000_000
 _MOMENT = re.compile(r"(\d+\.\d+) s")
 _SAME_TEST = ("system", "workload", "nemesis", "nodes", "backend")
 MOST_RUNS = 500
-"""Of a store, that are looked through for a valid run of the same test."""
+"""The most recent runs of a store that are searched for a valid run of the same test."""
 
 
 @dataclass(frozen=True)
 class RunDifference:
-    """How two runs differ. ``settings`` and ``verdicts`` map names to (first, second); ``history`` and ``roles`` tell
-    where the two first part: a line for each run, empty where they never do."""
+    """The differences between two runs. ``settings`` and ``verdicts`` map names to (first, second). ``history`` and
+    ``roles`` show where the two first diverge: a line for each run, empty if they never do."""
 
     runs: tuple[str, str]
     settings: Mapping[str, tuple[Any, Any]]
@@ -48,11 +48,11 @@ class RunDifference:
     history: tuple[str, str]
     roles: tuple[str, str]
     parted: float | None = None
-    """When they first part, in seconds of the run."""
+    """The time of the first divergence, in seconds of the run."""
     folders: tuple[Path, Path] | None = None
 
     def write_page(self, path: Path, store: Path) -> Path:
-        """Write it as a page; raises HistoryError when that can't be done."""
+        """Write the comparison as a page; raises HistoryError when it can't be written."""
         picture = self._picture(path)
         parts = [(what, first or "its end", second or "its end")
                  for what, (first, second) in (("operations", self.history), ("roles", self.roles)) if first or second]
@@ -71,12 +71,12 @@ class RunDifference:
         return SideBySide((first, second), min(parted, default=None))
 
     def to_json(self) -> dict[str, Any]:
-        """For programs."""
+        """Return the comparison as data for programs."""
         return {name: getattr(self, name) for name in ("runs", "settings", "verdicts", "sentences", "history", "roles",
                                                        "parted")}  # fmt: skip
 
     def lines(self) -> Iterator[str]:
-        """For a person."""
+        """Yield the comparison as text for people."""
         yield f"A  {self.runs[0]}: {self.sentences[0]}"
         yield f"B  {self.runs[1]}: {self.sentences[1]}"
         for what, found in (("setting", self.settings), ("verdict of", self.verdicts)):
@@ -93,8 +93,8 @@ class RunDifference:
 
 @dataclass(frozen=True)
 class NightDifference:
-    """How two nights differ: kinds of failure that only one has, each with the runs that had it; combinations whose
-    share of valid runs changed, with (valid, all) of both."""
+    """The differences between two nights: the kinds of failure that only one has, each with its number of runs; and the
+    combinations whose share of valid runs changed, with (valid, all) of both nights."""
 
     nights: tuple[str, str]
     gone: Mapping[str, tuple[str, int]]
@@ -103,11 +103,11 @@ class NightDifference:
     cells: Mapping[str, tuple[tuple[int, int], tuple[int, int]]] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
-        """For programs."""
+        """Return the comparison as data for programs."""
         return asdict(self)
 
     def write_page(self, path: Path, store: Path) -> Path:
-        """Write it as a page; raises HistoryError when that can't be done."""
+        """Write the comparison as a page; raises HistoryError when it can't be written."""
         kinds = [(f"{words} ({code})", 0, runs) for code, (words, runs) in self.come.items()]
         kinds += [(f"{words} ({code})", runs, 0) for code, (words, runs) in self.gone.items()]
         kinds += [(f"{words} ({code})", first, second) for code, (words, first, second) in self.both.items()]
@@ -122,7 +122,7 @@ class NightDifference:
         ))  # fmt: skip
 
     def lines(self) -> Iterator[str]:
-        """For a person."""
+        """Yield the comparison as text for people."""
         yield f"A  night {self.nights[0]}"
         yield f"B  night {self.nights[1]}"
         for what, found in (("only in A", self.gone), ("only in B", self.come)):
@@ -137,8 +137,8 @@ class NightDifference:
 
 
 def compare(store: Path, first: str, second: str | None = None) -> RunDifference | NightDifference:
-    """Compare two nights, if both names are those of nights, or else two runs; one run with the last valid run of the
-    same test.
+    """Compare two nights if both names are names of nights, else two runs. A single run is compared with the last valid
+    run of the same test.
 
     Raises:
         UsageError: there is no such run, or several. HistoryError: one can't be read.
@@ -157,7 +157,7 @@ def compare(store: Path, first: str, second: str | None = None) -> RunDifference
 
 
 def compare_runs(first: Path, second: Path) -> RunDifference:
-    """Compare two runs' settings, verdicts, operations and roles; raises HistoryError where one can't be read."""
+    """Compare two runs' settings, verdicts, operations and roles; raises HistoryError if one can't be read."""
     settings = _differences(*(_settings(run_dir) for run_dir in (first, second)))
     verdicts = [_verdict(run_dir) for run_dir in (first, second)]
     checks = _differences(*({check["check"]: check["verdict"] for check in each.get("checks", ())}
@@ -169,13 +169,13 @@ def compare_runs(first: Path, second: Path) -> RunDifference:
 
 
 def _moments(lines: Iterable[str]) -> list[float]:
-    """The times at which lines about two runs begin, in seconds of their run."""
+    """Return the times at the start of lines about two runs, in seconds of their run."""
     return [float(found[1]) for line in lines if (found := _MOMENT.match(line))]
 
 
 def last_valid_like(store: Path, run_dir: Path) -> Path | None:
-    """The last valid run of the same test: of the same system, workload and faults on as many nodes of the same
-    backend. Of several the one of which fewest settings differ, and the newest of those.
+    """Return the last valid run of the same test: the same system, workload and faults, on as many nodes of the same
+    backend. Among several, prefer the run with the fewest different settings, and then the newest.
 
     Raises:
         StormproofError: the store, or the run, can't be read.
@@ -194,10 +194,11 @@ def last_valid_like(store: Path, run_dir: Path) -> Path | None:
 
 
 def write_twin(store: Path, run_dir: Path, twin: Path | None = None) -> Path | None:
-    """Write RUN/twin.html: a run beside ``twin``, or beside the last valid run of the same test; None if there is none.
+    """Write RUN/twin.html: a run next to ``twin``, or next to the last valid run of the same test; None if there is
+    none.
 
     Raises:
-        StormproofError: the page can't be written, or one of the runs not be read.
+        StormproofError: the page can't be written, or one of the runs can't be read.
     """
     twin = twin or last_valid_like(store, run_dir)
     return None if twin is None else compare_runs(run_dir, twin).write_page(run_dir / TWIN, store)
@@ -277,7 +278,7 @@ def _first_roles(first: Path, second: Path) -> tuple[str, str]:
 
 
 def _roles(run_dir: Path) -> list[tuple[str, str]]:
-    """Each change of role in order of time: what it was, and as a person reads it."""
+    """Return each role change in order of time: the change, and its text for people."""
     found = []
     try:
         lines = read_small_text(run_dir / LOG_EVENTS).splitlines()

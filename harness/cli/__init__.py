@@ -1,1 +1,1 @@
-"""The commands of ``stormproof``, a module for each of their kinds."""
+"""The commands of ``stormproof``, one module for each group of commands."""

@@ -1,4 +1,4 @@
-"""``stormproof admin SYSTEM COMMAND``: looks after running systems, by the commands that each declares."""
+"""``stormproof admin SYSTEM COMMAND``: administer running systems, by the commands that each system declares."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from stormproof.errors import BackendError
 
 HELP = "Look after running systems: replicas, topics, subscribers."
 _FORMERLY = {"replica": "icestorm", "topic": "icestorm", "add-replica": "joram"}
-"""Commands that were typed without their system."""
+"""Commands that earlier versions accepted without their system."""
 
 ServerOption = Annotated[str, typer.Option("--server", help="host:port of a replica")]
 LoginOption = Annotated[str, typer.Option(help="user name")]
@@ -26,8 +26,8 @@ _ACCESS = {"server": (ServerOption, "127.0.0.1:61613"), "login": (LoginOption, "
 
 
 def rewritten(arguments: list[str]) -> list[str]:
-    """The arguments of ``stormproof``: with the name of a system that is a plug-in; with the system before a command
-    that was typed without it, which is told.
+    """Return the arguments of ``stormproof``, with two changes. A system that is a plug-in is loaded and replaced by
+    its name. A command without its system gets the system, and a line on standard error reports this.
 
     Raises:
         UsageError: the plug-in can't be loaded.
@@ -42,8 +42,8 @@ def rewritten(arguments: list[str]) -> list[str]:
 
 
 def admin_app(complete: bool) -> typer.Typer:
-    """The group of commands; without what systems declare unless it is to be ``complete``, since they take long to
-    import."""
+    """Return the group of commands. Unless it must be ``complete``, it lacks the commands that systems declare, since
+    these take long to import."""
     app = typer.Typer(help=HELP, no_args_is_help=True, rich_markup_mode=None)
     if not complete:
         return app
@@ -78,7 +78,7 @@ def _short(text: str) -> str:
 
 
 def _function(command: AdminCommand) -> Callable[..., None]:
-    """A function with the signature that the command's arguments make."""
+    """Return a function whose signature is built from the command's arguments."""
 
     def run(**given: Any) -> None:
         access = AdminAccess(given.pop("server"), given.pop("login"), given.pop("passcode"))

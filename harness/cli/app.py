@@ -107,15 +107,15 @@ def _whole(**settings: Any) -> Any:
     demand_memory()
     sys.argv[1:] = kept.with_policy(rewritten(sys.argv[1:]))
     tell_old_names(sys.argv[1:])
-    words = os.environ["COMP_WORDS"].split() if "COMP_WORDS" in os.environ else sys.argv  # a shell completes a line
+    words = os.environ["COMP_WORDS"].split() if "COMP_WORDS" in os.environ else sys.argv  # shell completion
     app.add_typer(admin_app(complete=words[1:2] == ["admin"]), name="admin", short_help=ADMIN_HELP)
     return app(**settings)
 
 
 def run_app(application: Callable[..., Any]) -> NoReturn:
-    """Run a command line: a person's mistakes end in one line and status 3, Ctrl-C in status 130.
+    """Run a command line. A user's mistake ends in one line and status 3, Ctrl-C in status 130.
 
-    Who asked for JSON gets an object that says so.
+    If JSON was requested, the error is also printed as a JSON object.
     """
 
     def terminate(*_: Any) -> None:
@@ -140,7 +140,8 @@ def run_app(application: Callable[..., Any]) -> NoReturn:
 
 
 def _fill_standard_streams() -> None:
-    """Have something stand where a stream was closed, so that no file that is opened takes its place."""
+    """Open the null device in place of a closed standard stream. Otherwise the next opened file would get its
+    descriptor."""
     while (fd := os.open(os.devnull, os.O_RDWR)) <= _STDERR:
         pass
     os.close(fd)
@@ -149,7 +150,7 @@ def _fill_standard_streams() -> None:
 
 
 def _status_of(application: Callable[..., Any]) -> tuple[int, str]:
-    """The exit status, and why it is none of a verdict, which has been told."""
+    """Return the exit status, and the reason if it is not that of a verdict. The reason has been printed already."""
     try:
         code = application(standalone_mode=False) or 0
         return code, _told("interrupted") if code == EXIT_INTERRUPTED else ""
@@ -160,7 +161,7 @@ def _status_of(application: Callable[..., Any]) -> tuple[int, str]:
     except KeyboardInterrupt:
         return EXIT_INTERRUPTED, _told("interrupted")
     except SystemExit as stop:
-        if not stop.code:  # typer has printed what a shell asked for
+        if not stop.code:  # typer has printed the completion that a shell requested
             return 0, ""
         # Click's and rich's answer to EPIPE is status 1, which would read as "invalid".
         return EXIT_ERROR, "" if stop.code == EXIT_ERROR else _told(_CLOSED)
@@ -183,7 +184,7 @@ def _status_of(application: Callable[..., Any]) -> tuple[int, str]:
 
 
 def _told(why: str) -> str:
-    """Tell why; whoever reads may be gone."""
+    """Print the reason on standard error. The reader may have closed it."""
     with contextlib.suppress(OSError):
         print(f"stormproof: {why}", file=sys.stderr, flush=True)
     return why

@@ -1,4 +1,4 @@
-"""Commands that ask a whole store."""
+"""Commands that query a whole store."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What commands share: options, and how what they found is printed."""
+"""Options that several commands share, and functions for printing results."""
 
 from __future__ import annotations
 
@@ -22,7 +22,8 @@ DEFAULT_STORE = Path("runs")
 
 
 def _folder(path: Path) -> Path:
-    """Refuse an address where only a folder will do, which would make one of a strange name."""
+    """Refuse an address of an object store where a folder is required. Otherwise a folder with a strange name would be
+    created."""
     if is_address(path):
         raise UsageError("--store: this command takes a folder; `stormproof check` and `query` take an object store, "
                          "`push` and `pull` copy runs there and back")
@@ -30,7 +31,8 @@ def _folder(path: Path) -> Path:
 
 
 def each_of(runs: Iterable[Path], do: Callable[[Path], None]) -> bool:
-    """Do something with each run, also after one has failed; a line on standard error says why. True: one failed."""
+    """Call ``do`` for each run, and continue after a failure; a line on standard error gives the reason. Return whether
+    any failed."""
     failed = False
     for run_dir in runs:
         try:
@@ -42,10 +44,10 @@ def each_of(runs: Iterable[Path], do: Callable[[Path], None]) -> bool:
 
 
 def any_store(text: str) -> AnyStore:
-    """The store that a person named: a folder, or one in an object store.
+    """Return the store that a person named: a folder, or one in an object store.
 
     Raises:
-        UsageError: it is no address of one.
+        UsageError: the text is an invalid address of an object store.
     """
     return object_store(text) if is_address(text) else Path(text)
 
@@ -95,5 +97,5 @@ FILE_HELP = "or FILE.py:CLASS"
 
 
 def choices(registry: Registry[Any]) -> str:
-    """The names of a registry, for a help text."""
+    """Return the names of a registry, for a help text."""
     return ", ".join(registry.names())

@@ -19,22 +19,23 @@ from stormproof.text import size
 STRING, INTEGER, FLOAT, NUMBER, BOOLEAN = "a string", "an integer", "a float", "a number", "a boolean"
 TABLE, ARRAY = "a table", "an array"
 MAX_BYTES = 256 << 10
-"""Bytes of a configuration file."""
+"""The largest size of a configuration file, in bytes."""
 MAX_DOTS = 200
-"""In a line: to read a key takes time that grows with the square of its parts."""
+"""The most dots in a line. Reading a key takes time that grows with the square of the number of its parts."""
 NOTHING: Mapping[str, str] = MappingProxyType({})
 
 
 @dataclass(frozen=True)
 class Key:
-    """What a key takes: ``kind`` is one of the words above; ``several``: an array of these, too."""
+    """The type of a key's value. ``kind`` is one of the words above. With ``several``, an array of these is also
+    accepted."""
 
     kind: str
     several: bool = False
 
 
 def read_config(path: Path, keys: Mapping[str, Key], renamed: Mapping[str, str] = NOTHING) -> dict[str, Any]:
-    """The settings of a TOML file, whose keys must be among these; ``renamed`` are old names of some.
+    """Return the settings of a TOML file, whose keys must be among ``keys``. ``renamed`` maps old names to new ones.
 
     Raises:
         UsageError: the file is missing or not TOML, a key is unknown, or a value has the wrong type.
@@ -50,7 +51,7 @@ def read_config(path: Path, keys: Mapping[str, Key], renamed: Mapping[str, str] 
 
 
 def read_toml(path: Path, hint: str = "name an existing TOML file") -> dict[str, Any]:
-    """What a TOML file says; raises UsageError when it is missing, too large, or not TOML."""
+    """Return the content of a TOML file; raises UsageError when it is missing, too large, or not TOML."""
     try:
         return tomllib.loads(_text(path))
     except OSError as error:
@@ -62,7 +63,7 @@ def read_toml(path: Path, hint: str = "name an existing TOML file") -> dict[str,
 
 
 def check_keys(data: dict[str, Any], keys: Mapping[str, Key], where: str) -> dict[str, Any]:
-    """The table itself, when its keys are among these and its values of their types; raises UsageError if not."""
+    """Return the table unchanged; raises UsageError if a key is not among ``keys`` or a value has the wrong type."""
     for name, value in data.items():
         if name not in keys:
             raise UsageError(f"{where}: unknown key {name!r}{near(name, keys)} (there are: {', '.join(keys)})")
@@ -80,7 +81,7 @@ def check_keys(data: dict[str, Any], keys: Mapping[str, Key], where: str) -> dic
 
 
 def _text(path: Path) -> str:
-    """The text of a configuration file; raises OSError, and UsageError for a file that is larger than one may be."""
+    """Return the text of a configuration file; raises OSError, and UsageError for a file that is too large."""
     with path.open("rb") as file:
         data = file.read(MAX_BYTES + 1)
     if len(data) > MAX_BYTES:
@@ -92,7 +93,7 @@ def _text(path: Path) -> str:
 
 
 def toml_type(value: object) -> str:
-    """What TOML calls a value's type."""
+    """Return TOML's name of a value's type."""
     kinds: tuple[tuple[type, str], ...] = (
         (bool, BOOLEAN), (int, INTEGER), (float, FLOAT), (str, STRING), (dict, TABLE), (list, ARRAY),
         (datetime, "a date-time"), (date, "a date"), (time, "a time"),
@@ -101,7 +102,7 @@ def toml_type(value: object) -> str:
 
 
 def near(name: str, known: Iterable[str]) -> str:
-    """A hint to the nearest name that is known, if one is near."""
+    """Return a hint to the closest known name, if there is a close one."""
     found = difflib.get_close_matches(name, list(known), n=1)
     return f"; did you mean {found[0]!r}?" if found else ""
 
@@ -112,7 +113,7 @@ def _fits(kind: str, value: object) -> bool:
 
 
 def _shown(value: object) -> str:
-    """A single value as TOML writes it, in brackets."""
+    """Return a single value in TOML's notation, in brackets."""
     if isinstance(value, dict | list):
         return ""
     text = json.dumps(value, ensure_ascii=False, default=str) if isinstance(value, bool | str) else str(value)

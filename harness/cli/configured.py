@@ -1,4 +1,4 @@
-"""``--config FILE`` for a command: its long options from a TOML file; the command line wins."""
+"""``--config FILE`` for a command: long options from a TOML file. The command line takes precedence."""
 
 from __future__ import annotations
 
@@ -19,16 +19,17 @@ _TABLE = "set"
 _SETTINGS = "stormproof.settings"
 _NEVER = ("config", "help")
 _JOINED = "nemesis"
-"""The option whose names are joined by commas, even where it can't be repeated."""
+"""The option whose names are joined by commas, even if it can't be repeated."""
 
 
 def keys_of(command: Any) -> dict[str, Key]:
-    """The keys that a file for this command may have, with what each takes: its long options, ``set`` as a table."""
+    """Return the keys that a file for this command may have, with the type of each: its long options, ``set`` as a
+    table."""
     return {name: key for name, (_, key) in _options(command).items()}
 
 
 def _options(command: Any) -> dict[str, tuple[Any, Key]]:
-    """Long name -> the parameter behind it, and what a file may say there."""
+    """Return long name -> the parameter behind it, and the type of its key in a file."""
     found: dict[str, tuple[Any, Key]] = {}
     hints = get_type_hints(inspect.unwrap(command.callback))
     for parameter in command.params:
@@ -44,12 +45,12 @@ def _options(command: Any) -> dict[str, tuple[Any, Key]]:
 
 
 def _kind(hint: Any) -> str:
-    """What TOML calls the type of a command's argument, which may be left out."""
+    """Return TOML's name for the type of a command's argument, which may be optional."""
     return next((kind for kind in (_TYPES.get(each) for each in (hint, *get_args(hint))) if kind), STRING)
 
 
 def _apply(context: typer.Context, path: Path | None) -> Path | None:
-    """Make what a file says the defaults of the command's options."""
+    """Make the content of a file the defaults of the command's options."""
     if path is None:
         return None
     options = _options(context.command)
@@ -72,17 +73,17 @@ def _apply(context: typer.Context, path: Path | None) -> Path | None:
 
 
 def _with_those_of_the_file(context: typer.Context, value: list[str] | None) -> list[str]:
-    """What the file sets, then what the command line does, which wins name by name."""
+    """Return the file's settings followed by those of the command line, which take precedence name by name."""
     return [*context.meta.get(_SETTINGS, ()), *(value or ())]
 
 
 def _old_keys(options: Mapping[str, object]) -> dict[str, str]:
-    """Keys that had another name before, and what they are called now."""
+    """Return the old names of renamed keys, with the new names."""
     return {old: new for old, new in old_names.OPTIONS.items() if new in options}
 
 
 def _typed(value: object) -> str:
-    """A value as a person types it after ``--set name=``."""
+    """Return a value as a person types it after ``--set name=``."""
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 

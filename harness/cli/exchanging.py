@@ -1,4 +1,4 @@
-"""Commands that write histories for other tools, and read what others have recorded."""
+"""Commands that export histories for other tools, and import histories from other recorders."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Commands on recorded runs: check, report, serve; and the names that can be used."""
+"""Commands on recorded runs: check, report, serve; and the list of names that can be used."""
 
 from __future__ import annotations
 

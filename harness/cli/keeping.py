@@ -1,4 +1,4 @@
-"""Commands about a store's runs as files: which are kept, and runs packed into one file."""
+"""Commands about a store's runs as files: retention, and packing of a run into one file."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Commands about nodes that were kept (``stormproof test --keep-nodes``): faults by hand, a shell, their end."""
+"""Commands about kept nodes (``stormproof test --keep-nodes``): manual faults, a shell, removal."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _CHUNK = 1 << 16
 
 
 def with_policy(words: list[str]) -> list[str]:
-    """A command line in which --keep-nodes has its value."""
+    """Return a command line in which --keep-nodes has a value."""
     return [f"{KEEP}=always" if word == KEEP else word for word in words]
 
 
@@ -55,7 +55,7 @@ def fault(
             order = {"do": "fault", "name": name, "seed": seed, "settings": given}
             print("\n".join(sentences(ask(run_dir, order)["lines"])), flush=True)
         time.sleep(seconds or 0)
-    finally:  # also of Ctrl-C
+    finally:  # also after Ctrl-C
         if seconds is not None:
             print("\n".join(sentences(ask(run_dir, {"do": "heal"})["lines"])), flush=True)
 
@@ -109,7 +109,7 @@ def _raw(fd: int) -> Iterator[None]:
 
 
 def _relay(sock: socket.socket) -> None:
-    """Bytes to and fro until the shell ends."""
+    """Transfer bytes in both directions until the shell ends."""
     source: int | None = sys.stdin.fileno()
     while True:
         ready, _, _ = select.select([sock.fileno(), *([] if source is None else [source])], [], [])

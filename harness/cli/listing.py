@@ -1,4 +1,4 @@
-"""What can be named on the command line, as data: for ``stormproof list`` and the generated documentation."""
+"""The names that can be used on the command line, as data: for ``stormproof list`` and the generated documentation."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ _ALIASES = {"designs": "systems", "faults": "nemeses", **WORKLOAD_ALIASES}
 
 
 def listing(what: str) -> dict[str, list[dict[str, Any]]]:
-    """Title -> entries (name, summary, options) of one kind, of all, or of the one thing that has this name.
+    """Return title -> entries (name, summary, options) of one kind, of all kinds, or of the entry with this name.
 
     Raises:
-        UsageError: there is no such kind, and nothing of that name.
+        UsageError: there is no such kind, and no entry of that name.
     """
     what = _ALIASES.get(what, what)
     if what in (*KINDS, "all"):
@@ -44,8 +44,8 @@ def listing(what: str) -> dict[str, list[dict[str, Any]]]:
 
 
 def fault_matrix() -> list[tuple[str, str, str]]:
-    """(family, backend, how): the family is ``family:kind`` where a backend can inject some kinds only; what it can't
-    inject at all is left out."""
+    """Return rows (family, backend, how). The family is ``family:kind`` if the backend can inject only some kinds.
+    Faults that a backend can't inject are left out."""
     rows = []
     for family in FAULTS:
         fault = FAULTS.load(family.name)
@@ -57,7 +57,7 @@ def fault_matrix() -> list[tuple[str, str, str]]:
 
 
 def _honoured(family: str, kinds: tuple[str, ...], honoured: tuple[str, ...]) -> list[tuple[str, str]]:
-    """(name in the matrix, a kind) of what is honoured: one row for all kinds, or one for each."""
+    """Return (name in the matrix, a kind) for the honoured kinds: one row if all are honoured, else a row for each."""
     if not honoured:
         return []
     return [(family, kinds[0])] if honoured == kinds else [(f"{family}:{kind}", kind) for kind in honoured]
@@ -69,12 +69,12 @@ def _how(needs: Iterable[str], kind: str, abilities: Mapping[str, str]) -> str:
 
 
 def known_bugs() -> dict[str, KnownBug]:
-    """The bugs of all systems that can be switched on, each once."""
+    """Return the bugs of all systems that can be switched on, each once."""
     return {bug.name: bug for system in SYSTEMS for bug in SYSTEMS.load(system.name).bugs}
 
 
 def fault_points() -> dict[str, str]:
-    """The named points of all systems at which the nemesis `points` may strike, each once, with what it means."""
+    """Return the named points of all systems at which the nemesis `points` can strike, each once, with its meaning."""
     return {name: what for system in SYSTEMS for name, what in SYSTEMS.load(system.name).fault_points.items()}
 
 

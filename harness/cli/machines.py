@@ -1,4 +1,4 @@
-"""Commands about machines: what they can do, what was left on them, which may be broken; and one broker by hand."""
+"""Commands about machines: their abilities, remains of runs on them, permission for faults; and one manual broker."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def prepare(
 
 
 def _confirmed(question: str) -> bool:
-    """Ask for confirmation; False without a terminal."""
+    """Ask for confirmation. Return False without a terminal."""
     return sys.stdin.isatty() and typer.confirm(question)
 
 

@@ -1,4 +1,4 @@
-"""Names that were typed before: they are understood for one release, and told once when they are used."""
+"""Old names on the command line. They are accepted for one release, and each use is reported once."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ import sys
 from collections.abc import Sequence
 
 OPTIONS = {"design": "system"}
-"""Long options, which are keys of configuration files, too."""
+"""Long options, which are also keys of configuration files."""
 _COMMANDS = {"promises": "guarantees"}
 _OWN_DESIGN = "broker"
-"""The command whose ``--design`` is none of the old names."""
+"""The command whose ``--design`` is not an old name."""
 
 
 def tell_old_names(arguments: Sequence[str]) -> None:
-    """Say on standard error which of the arguments of ``stormproof`` have another name now."""
+    """Report on standard error which of the arguments of ``stormproof`` have new names."""
     command = arguments[0] if arguments else ""
     if command in _COMMANDS:
         tell(f"`{command}`", f"`{_COMMANDS[command]}`")
@@ -24,5 +24,5 @@ def tell_old_names(arguments: Sequence[str]) -> None:
 
 
 def tell(old: str, new: str) -> None:
-    """Say on standard error what something is called now."""
+    """Report on standard error the new name of something."""
     print(f"stormproof: {old} is {new} now", file=sys.stderr)

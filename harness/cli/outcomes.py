@@ -1,4 +1,4 @@
-"""What runs came to: JUnit's XML for CI systems, Markdown for people who read a CI system's pages."""
+"""Outcomes of runs: JUnit's XML for CI systems, Markdown for people who read a CI system's pages."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ from stormproof.text import amount
 BROKEN = "broken"
 """The harness failed, or the run can't be judged."""
 ORDER = (INVALID, BROKEN, UNKNOWN, VALID)
-"""The worst first."""
+"""The order of verdicts, the worst first."""
 _NO_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
-"""What no XML 1.0 document may hold (section 2.2)."""
+"""The characters that no XML 1.0 document may hold (section 2.2)."""
 _SKIPPED = "skipped"
 _SHOWN = 100
-"""Runs in a table of Markdown: pages of CI systems have their limits."""
+"""The most runs in a table of Markdown, because CI systems limit the size of their pages."""
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """One run. ``group`` is what is tested, ``name`` how; ``seconds`` is the time that it took, if that is known;
-    ``told`` is where things are: the run's folder, its report, the command that repeats it; ``excuse`` says why its
-    failure is put up with, if it is."""
+    """The outcome of one run. ``group`` names the tested system and workload, ``name`` the conditions (faults, backend,
+    seed). ``seconds`` is the duration, if known. ``told`` locates things: the run's folder, its report, the command
+    that repeats it. ``excuse`` is the reason why its failure is tolerated, if it is."""
 
     group: str
     name: str
@@ -44,14 +44,14 @@ class Outcome:
 
 
 def outcome_of(test: Test, verdict: str, sentence: str, seconds: float, **told: object) -> Outcome:
-    """The outcome of a test."""
+    """Return the outcome of a test."""
     name = f"{','.join(test.nemesis) or 'none'} on {test.backend}, seed {test.seed}"
     return Outcome(f"{test.system}.{test.workload}", name, verdict, sentence, seconds,
                    {key: str(value) for key, value in told.items() if value})  # fmt: skip
 
 
 def outcome_of_run(run_dir: Path, verdict: str, sentence: str) -> Outcome:
-    """The outcome of a stored run; one whose description can't be read has its id for a name."""
+    """Return the outcome of a stored run. If its description can't be read, its id serves as the name."""
     report = run_dir / "report.html"
     told = {"run": str(run_dir), **({"report": str(report)} if report.exists() else {})}
     try:
@@ -63,23 +63,23 @@ def outcome_of_run(run_dir: Path, verdict: str, sentence: str) -> Outcome:
 
 
 class Outcomes:
-    """Collects outcomes; at the end of the ``with`` block they are written, however that ends.
+    """Collects outcomes, and writes them at the end of the ``with`` block, even after an error.
 
-    Raises UsageError when a file has no place: before the first run, not after the last.
+    Raises UsageError when a file has no valid place. This happens before the first run, not after the last.
     """
 
     def __init__(self, junit: Path | None = None, markdown: Path | None = None, notify: Notify | None = None) -> None:
-        """``notify``: whom each invalid run is told to."""
+        """Create the collection. ``notify`` receives each invalid run."""
         self._junit, self._markdown, self._notify = junit, markdown, notify
         self._found: list[Outcome] = []
         self.lines: Sequence[str] = ()
-        """What a person is told of all of them, above the table."""
+        """Lines for people about all outcomes, printed above the table."""
         for option, path in (("--junit", junit), ("--markdown", markdown)):
             if path is not None and (path.is_dir() or not path.absolute().parent.is_dir()):
                 raise UsageError(f"{option} {path}: not a file in a folder that is there")
 
     def add(self, outcome: Outcome) -> None:
-        """One more."""
+        """Add one outcome."""
         self._found.append(outcome)
         if self._notify is not None and outcome.verdict == INVALID:
             self._notify.tell({"verdict": outcome.verdict, "sentence": outcome.sentence, "test": outcome.group,
@@ -101,8 +101,8 @@ class Outcomes:
 
 
 def junit(outcomes: Sequence[Outcome]) -> str:
-    """A JUnit document: an invalid run is a failure; one that is unknown, or broke, is an error; one whose failure is
-    put up with is skipped."""
+    """Return a JUnit document. An invalid run is a failure. An unknown or broken run is an error. A run whose failure
+    is tolerated is skipped."""
     counts = Counter(_SKIPPED if outcome.excuse else outcome.verdict for outcome in outcomes)
     root = ElementTree.Element("testsuites")
     suite = ElementTree.SubElement(
@@ -128,7 +128,7 @@ def junit(outcomes: Sequence[Outcome]) -> str:
 
 
 def markdown(outcomes: Sequence[Outcome], told: Sequence[str] = ()) -> str:
-    """What is told of all runs, and a table of them, the worst first."""
+    """Return a Markdown page with ``told``, the lines about all runs, and a table of the runs, the worst first."""
     ranked = sorted(outcomes, key=lambda outcome: ORDER.index(outcome.verdict))
     lines = ["# Stormproof", "", _summary(outcomes), ""]
     if told:  # indented, so that nothing in it is markup
@@ -155,11 +155,11 @@ def _summary(outcomes: Iterable[Outcome]) -> str:
 
 
 def _xml(text: str) -> str:
-    """A text without what XML can't hold: it may have come from a broker."""
+    """Return a text without characters that XML can't hold. The text may have come from a broker."""
     return _NO_XML.sub("\ufffd", text)
 
 
 def _cell(text: str) -> str:
-    """A text as one cell of a table, without any markup of its own."""
+    """Return a text as one cell of a table, with all markup escaped."""
     plain = " ".join(_xml(text).split())
     return re.sub(r"([\\`*_{}\[\]<>#!|~&])", r"\\\1", plain)

@@ -1,4 +1,4 @@
-"""The one JSON object that a command prints where it is asked for it."""
+"""The single JSON object that a command prints on request."""
 
 from __future__ import annotations
 
@@ -10,24 +10,24 @@ _wanted = False
 
 
 def begin_output(json_wanted: bool) -> None:
-    """Begin a command, which is asked for a JSON object or not, as far as its arguments tell."""
+    """Begin a command. ``json_wanted`` tells whether its arguments request a JSON object."""
     global _printed, _wanted
     _printed, _wanted = False, json_wanted
 
 
 def want_json() -> None:
-    """Note that the command is asked for a JSON object by its configuration file."""
+    """Note that the command's configuration file requests a JSON object."""
     global _wanted
     _wanted = True
 
 
 def json_missing() -> bool:
-    """Whether the command was asked for a JSON object and has not printed it."""
+    """Return whether the command was asked for a JSON object and has not printed it."""
     return _wanted and not _printed
 
 
 def print_json(data: Any) -> None:
-    """Print the one JSON object of a command that was asked for it."""
+    """Print the single JSON object of a command that was asked for it."""
     global _printed
     _printed = True
     print(json.dumps(data), flush=True)

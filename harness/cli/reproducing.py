@@ -1,4 +1,4 @@
-"""Commands about real systems: what was published of them, shown again."""
+"""Commands about real systems: reproductions of their published misbehaviours."""
 
 from __future__ import annotations
 

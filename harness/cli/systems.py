@@ -1,4 +1,4 @@
-"""Commands about systems: which there are, and whether one keeps the contract of systems under test."""
+"""Commands about systems: a list of them, and a test of a system against the contract of systems under test."""
 
 from __future__ import annotations
 

@@ -54,7 +54,7 @@ CHECK_HELP = "a further check to judge by, FILE.py:CLASS or the name of an insta
 BUG_HELP = "a bug of the broker to switch on; may be repeated; `stormproof list bugs` names them"
 SYSTEM_NAMES = ("--system", "--design")
 TIME_LIMIT, RATE = 30.0, 17.0
-"""Of a simulated run, where they are not drawn."""
+"""The values of a simulated run, unless they are drawn."""
 
 
 def test(
@@ -149,7 +149,7 @@ def test(
 
 def _described(file: Path, workload: str, system: str | None, nodes: int | None, given: dict[str, str],
                to: TextIO) -> tuple[str, int, dict[str, str]]:
-    """System, number of nodes and settings of a test from a descriptor; what a person sets comes first."""
+    """Return system, number of nodes and settings of a test from a descriptor. A person's settings take precedence."""
     from harness.reference.from_descriptor import described
 
     found = described(file, workload)
@@ -163,7 +163,7 @@ def _described(file: Path, workload: str, system: str | None, nodes: int | None,
 
 def _attached(places: str, hosts: bool, backend: str | None, nodes: int | None, nemesis: str | None
               ) -> tuple[str, int, str | None]:
-    """The backend, the number of nodes and the faults of a test of a system that runs already."""
+    """Return the backend, the number of nodes and the faults of a test of an already running system."""
     from harness.backends.attach import read_places
 
     count = len(read_places(places))
@@ -182,7 +182,7 @@ def _workload(text: str) -> str:
 
 
 def _each(texts: list[str]) -> list[str]:
-    """The names of an option that may be repeated, and of which each text may hold several, joined by commas."""
+    """Return the names of a repeatable option. Each text may hold several names, joined by commas."""
     return [name.strip() for text in texts for name in text.split(",")]
 
 
@@ -328,7 +328,7 @@ def guarantees(
     systems = [plugins.resolve(plugins.SYSTEM, name) for name in dict.fromkeys(system or systems_compared())]
     for name in systems:
         modes_of(name)
-    # Before what may take long.
+    # Validate before the long work begins.
     if store is not None and not store.is_dir():
         raise UsageError(f"--store {store}: there is no such folder")
     if page is not None and (page.is_dir() or not page.absolute().parent.is_dir()):
@@ -350,7 +350,8 @@ def guarantees(
 
 
 def _sections_on(page: Path | None) -> dict[str, str]:
-    """The systems' sections on a page of guarantees; of none, none. Raises UsageError for another page."""
+    """Return the systems' sections on a page of guarantees; an empty mapping without a page. Raises UsageError for any
+    other page."""
     from harness.analysis.guarantee_matrix import sections_of
 
     if page is None:

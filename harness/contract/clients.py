@@ -1,4 +1,4 @@
-"""Items about clients: queues, registers, locks, logs, events."""
+"""Contract items about clients: queues, registers, locks, logs, events."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from stormproof.shell_system import QUEUES
 from stormproof.timeout_scale import SLOW
 
 LATE_SECONDS = 3.0 * SLOW
-"""How much later than it was told a take may return."""
+"""The delay beyond its time-out that a take may have."""
 AGAIN_SECONDS = 20.0 * SLOW
-"""Within which a message comes again whose taker is gone."""
+"""The time within which an unacknowledged message must be redelivered."""
 LOCK_SECONDS = 20.0
 MOST_HOSTS = 3
-"""Client hosts from which is connected."""
+"""The most client hosts from which connections are made."""
 _WAIT = 1.0
 
 REGISTERS, LOGS, WATCHES, EVENTS = "registers", "logs", "watches", "events"
@@ -107,7 +107,8 @@ async def _depth(bench: Bench) -> str:
 
 
 async def _demand_depth(client: Client, queue: str, wanted: int, after: str) -> None:
-    """Raises Broken when the depth is another, and stays so for a while: some systems count now and then."""
+    """Raise Broken when the depth has another value and keeps it for a while. Some systems update their counts only
+    periodically."""
     until = time.monotonic() + LATE_SECONDS
     while (found := await client.call(client.connection.depth(queue))) != wanted:
         if time.monotonic() > until:
@@ -130,7 +131,7 @@ async def _depth_unacknowledged(bench: Bench) -> str:
 
 async def _take_empty(bench: Bench) -> str:
     kind, client = QueueKind(bench), await bench.client()
-    await client.call(client.connection.take(kind.queue, TAKE_SECONDS))  # whatever the first take sets up
+    await client.call(client.connection.take(kind.queue, TAKE_SECONDS))  # so that the set-up of a first take is done
     began = time.monotonic()
     found = await client.call(client.connection.take(kind.queue, TAKE_SECONDS))
     seconds = time.monotonic() - began
@@ -154,7 +155,7 @@ async def _give_back(bench: Bench) -> str:
     other = await bench.client()
     until = time.monotonic() + AGAIN_SECONDS
     again = None
-    while again is None and time.monotonic() < until:  # the system chooses whom of the two it gives it to
+    while again is None and time.monotonic() < until:  # the system may give it to either client
         again = await client.call(other.connection.take(kind.queue, TAKE_SECONDS)) \
             or await client.call(client.connection.take(kind.queue, TAKE_SECONDS))
     if again is None:
@@ -296,7 +297,7 @@ async def _watch(bench: Bench) -> str:
     if (head := await client.call(client.connection.head(name))) != revisions[-1]:
         raise Broken(f"put() said {revisions[-1]}, head() says {head}")
     for after in (0, revisions[0], revisions[-1]):
-        await watcher.call(watcher.connection.watch(name, after))  # in the place of the one before
+        await watcher.call(watcher.connection.watch(name, after))  # replaces the previous watch
         wanted = [pair for pair in zip(revisions, bodies, strict=True) if pair[0] > after]
         found: list[tuple[int, bytes]] = []
         deadline = time.monotonic() + _WAIT * (1 + len(wanted))
@@ -317,7 +318,7 @@ async def _events(bench: Bench) -> str:
     _connection(bench, EventConnection, "publish and subscribe")
     kind, publisher = EventKind(bench), await bench.client()
     await kind.prepare(bench)
-    await publisher.call(publisher.connection.create(kind.topic))  # one that is there is as good
+    await publisher.call(publisher.connection.create(kind.topic))  # an existing topic serves as well
     bodies = [bench.body() for _ in range(3)]
     for body in bodies:
         await publisher.call(publisher.connection.publish(kind.topic, body))
@@ -360,4 +361,4 @@ ITEMS = (
     Item("close", "it raises nothing: not once, not twice, not of a connection that was never opened", "close",
          "bear that nothing is there to be closed", _close),
 )  # fmt: skip
-"""While all nodes run."""
+"""Items that are tested while all nodes run."""

@@ -24,11 +24,11 @@ from workloads.catalog import WORKLOADS
 
 SUITE = "harness.contract.suite"
 _FIRST = ("queue", "register", "events", "log", "topic", "subscriptions")
-"""Workloads for which a system may be set up, the first that fits."""
+"""Workloads for which a system may be set up; the first that fits is used."""
 
 
 def systems() -> list[dict[str, Any]]:
-    """Every system that is known, with what it provides."""
+    """Return every known system, with the features that it provides."""
     plugins.load_installed()
     found = []
     for entry in SYSTEMS:
@@ -41,11 +41,11 @@ def systems() -> list[dict[str, Any]]:
 
 def check_system(system: str, workload: str | None, backend: str | None, nodes: int | None,
                  settings: Mapping[str, str], as_json: bool) -> int:  # fmt: skip
-    """Run the contract's items on a system, and print how each ended; the exit status.
+    """Test a system against the contract's items, and print the outcome of each. Return the exit status.
 
     Raises:
-        UsageError: there is no such system, or it refuses the settings.
-        StormproofError: no machines can be made.
+        UsageError: the system does not exist, or it refuses the settings.
+        StormproofError: no machines can be created.
     """
     name = plugins.resolve(plugins.SYSTEM, system)
     work = plugins.resolve(plugins.WORKLOAD, workload) if workload else _workload_for(name)
@@ -79,7 +79,7 @@ def check_system(system: str, workload: str | None, backend: str | None, nodes: 
 
 
 def lines(outcome: Outcome) -> list[str]:
-    """An outcome as a person reads it."""
+    """Return an outcome as text for people."""
     word = "not claimed" if outcome.status == SKIPPED else outcome.status
     found = [f"{word:12} {outcome.name:20} {outcome.told}"]
     if outcome.status == FAILED:

@@ -1,4 +1,4 @@
-"""What the items of the contract share: how they end, and the cluster on which they are tried."""
+"""The shared parts of contract items: their outcomes, and the cluster on which they are tested."""
 
 from __future__ import annotations
 
@@ -20,28 +20,28 @@ from stormproof.shell_system import ShellCluster, ShellSystem
 from stormproof.timeout_scale import SLOW
 
 OK, FAILED, SKIPPED = "ok", "failed", "skipped"
-"""How an item ends; the third is what a system does not claim, or what could not be tried."""
+"""The outcomes of an item. ``SKIPPED`` means that the system does not claim it, or that it could not be tested."""
 
 CALL_SECONDS = 10.0 * SLOW
-"""What one call of a client may take."""
+"""The time that one call of a client may take."""
 HEALTHY_SECONDS = 60.0 * SLOW
-"""What the system may take to become healthy, and to let clients in after that."""
+"""The time that the system may take to become healthy, and again to accept clients."""
 ITEM_SECONDS = 180.0 * SLOW
 _RETRY = 0.3
 
 
 class Broken(Exception):
-    """The contract is not kept; the text says what is wrong."""
+    """The contract is broken; the text describes the fault."""
 
 
 class NotClaimed(Exception):
-    """The system does not have this, or it can't be tried; the text says why."""
+    """The system does not have this, or it can't be tested; the text gives the reason."""
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """How an item ended: ``told`` is what was seen, or what is wrong, or why it was not tried; ``where`` the code that
-    it is about, ``advice`` what to do."""
+    """The outcome of an item. ``told`` is the observation, the fault, or the reason for skipping. ``where`` is the code
+    in question, ``advice`` the remedy."""
 
     name: str
     status: str
@@ -54,10 +54,11 @@ class Outcome:
 class Item:
     """One item of the contract.
 
-    ``must`` says what has to be so. ``hook`` is the method that it is about, looked for in the client's connection
-    first, then in system and cluster. ``run`` returns what was seen.
+    ``must`` is the requirement. ``hook`` is the method in question; it is looked up in the client's connection first,
+    then in system and cluster. ``run`` returns the observation.
 
-    ``needs`` is what a system has to provide for it to be tried, ``healthy``: it is tried of a healthy cluster alone.
+    ``needs`` is a feature that a system must provide for the item to be tested. With ``healthy``, the item is tested
+    only on a healthy cluster.
     """
 
     name: str
@@ -71,19 +72,19 @@ class Item:
 
 @dataclass
 class Client:
-    """A connection that is open: from a client host, to a node."""
+    """An open connection from a client host to a node."""
 
     connection: Any
     host: str
     node: str
 
     async def call(self, call: Awaitable[Any], seconds: float = CALL_SECONDS) -> Any:
-        """What the call returns. Raises TimeoutError when that takes too long, beside what it raises itself."""
+        """Return the result of the call. Raises the call's own exceptions, and TimeoutError when it takes too long."""
         async with within(seconds):
             return await call
 
     async def close(self) -> None:
-        """Close it. Raises Broken when that raises or takes too long."""
+        """Close the connection. Raises Broken when that raises or takes too long."""
         try:
             async with within(CALL_SECONDS):
                 await self.connection.close()
@@ -93,18 +94,19 @@ class Client:
 
 @dataclass
 class Bench:
-    """The system on its machines, and what has been learned of it so far."""
+    """The system on its machines, and the facts observed so far."""
 
     system: System
     cluster: Cluster
     backend: Backend
     folder: Path
     make_connection: Callable[[], Any]
-    """A client's connection, not open yet; None where clients have no primitives that the suite knows."""
+    """A function that returns a client's connection, not yet open; None if clients have no primitives that the suite
+    knows."""
     began: float = 0.0
-    """When it was started, seconds since 1970."""
+    """The start time of the system, in seconds since 1970."""
     facts: dict[str, Any] = field(default_factory=dict)
-    """What several items go by: name -> what was seen."""
+    """Observations that several items use, by name."""
     _open: list[Client] = field(default_factory=list)
     _numbers: itertools.count[int] = field(default_factory=lambda: itertools.count(1))
     _queues: int = 0
@@ -116,24 +118,24 @@ class Bench:
 
     @property
     def neutral(self) -> bool:
-        """Whether connections are the system's own, as docs/systems.md has them."""
+        """Whether connections are the system's own, as defined in docs/systems.md."""
         return self.cluster.queue_connection() is not None
 
     def queue(self) -> str:
-        """A queue that no other item uses."""
+        """Return a queue that no other item uses."""
         self._queues += 1
         return self.cluster.demands.queues[self._queues - 1]
 
     def body(self) -> bytes:
-        """What no other message is."""
+        """Return a body that no other message has."""
         return b"check-%d" % next(self._numbers)
 
     def name(self, what: str) -> str:
-        """A name of a value, lock or log that no other item uses."""
+        """Return a name of a value, lock or log that no other item uses."""
         return f"{what}{next(self._numbers)}"
 
     def overrides(self, hook: str) -> bool:
-        """Whether the system has a hook of its own in the place of the default."""
+        """Return whether the system overrides a hook's default."""
         if isinstance(self.cluster, ShellCluster) and hasattr(ShellSystem, hook):
             return getattr(type(self.system), hook) is not getattr(ShellSystem, hook)
         owner: Any = Cluster if hasattr(Cluster, hook) else System
@@ -141,15 +143,16 @@ class Bench:
         return getattr(type(mine), hook) is not getattr(owner, hook)
 
     def demand(self, hook: str) -> None:
-        """Raises NotClaimed when the system has the default."""
+        """Raise NotClaimed when the system has the default."""
         if not self.overrides(hook):
             raise NotClaimed(f"it has no {hook} of its own")
 
     async def client(self, place: int = 0, *, patience: float = HEALTHY_SECONDS) -> Client:
-        """A new connection from the client host of that number, to the node beside it, or to another that lets it in.
+        """Return a new connection from the client host with the number ``place``. It connects to the node next to this
+        host, or to another that accepts it.
 
         Raises:
-            Broken: none did while ``patience`` seconds passed.
+            Broken: no node accepted a client within ``patience`` seconds.
         """
         loop = asyncio.get_running_loop()
         deadline = loop.time() + patience
@@ -172,13 +175,13 @@ class Bench:
             await asyncio.sleep(_RETRY)
 
     async def close_clients(self) -> None:
-        """Close what items have left open."""
+        """Close the connections that items have left open."""
         clients, self._open = self._open, []
         for client in clients:
             await quietly(client.connection.close())
 
     async def mend(self) -> bool:
-        """Let all programs run again; whether the system is healthy then."""
+        """Let all programs run again, and return whether the system is then healthy."""
         for machine in self.cluster.topology.machines:
             for program in self.cluster.programs(machine):
                 if (await self.backend.process(machine, program)).state == PAUSED:
@@ -191,11 +194,11 @@ class Bench:
         return await self.cluster.await_healthy(HEALTHY_SECONDS)
 
     async def statuses(self) -> list[NodeStatus]:
-        """What the nodes say."""
+        """Return the nodes' statuses."""
         return await self.cluster.statuses()
 
     def where(self, hook: str) -> str:
-        """``FILE:LINE (CLASS.METHOD)`` of a hook, in the connection's class, the system's or the cluster's."""
+        """Return ``FILE:LINE (CLASS.METHOD)`` of a hook in the class of the connection, the system or the cluster."""
         try:
             connection = self.make_connection()
         except Exception:
@@ -214,7 +217,7 @@ class Bench:
 
 
 async def tried(item: Item, bench: Bench) -> Outcome:
-    """Try an item; whatever goes wrong is its outcome."""
+    """Test an item. Any error becomes its outcome."""
     try:
         async with within(ITEM_SECONDS):
             seen = await item.run(bench)
@@ -233,14 +236,15 @@ async def tried(item: Item, bench: Bench) -> Outcome:
 
 
 def told(error: BaseException) -> str:
-    """An error in words."""
+    """Return an error in words."""
     text = " ".join(str(error).split())
     return text if isinstance(error, Broken | BackendError) and text else \
         f"{type(error).__name__}: {text}".removesuffix(": ")
 
 
 def raised_at(error: BaseException) -> str:
-    """The last place on the error's way that is neither Python's nor the suite's; empty: there is none."""
+    """Return the innermost place of an error that is neither in Python's library nor in the suite; empty if there is
+    none."""
     here = str(Path(__file__).parent)
     frames = [frame for frame in traceback.extract_tb(error.__traceback__)
               if not frame.filename.startswith((here, "<")) and "/lib/python" not in frame.filename
@@ -249,7 +253,7 @@ def raised_at(error: BaseException) -> str:
 
 
 async def quietly(call: Awaitable[Any]) -> None:
-    """Await it, however that goes."""
+    """Await the call and ignore its errors."""
     try:
         async with within(CALL_SECONDS):
             await call

@@ -1,4 +1,4 @@
-"""What clients of a system put and find, whatever it keeps: messages, values, entries, events."""
+"""A uniform interface to the content that clients put into a system: messages, values, entries, events."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ _PAGE = 1000
 
 
 class Kind(Protocol):
-    """A place in the system that nobody else uses."""
+    """A place in the system that no other item uses."""
 
     verb: str
 
     async def prepare(self, bench: Bench, place: int = 0) -> None:
-        """Have it there, before anything is put; ``place`` is the number of the client host."""
+        """Create the place before anything is put into it. ``place`` is the number of the client host."""
 
     async def put(self, client: Client, body: bytes) -> Any:
-        """What clients do that changes something, once."""
+        """Perform the clients' changing operation once."""
 
     async def find(self, client: Client) -> list[bytes]:
-        """Everything that is there; a queue is empty then."""
+        """Return all content. A queue is empty afterwards."""
         ...
 
 
@@ -38,14 +38,14 @@ class QueueKind:
         self.queue = bench.queue()
 
     async def prepare(self, bench: Bench, place: int = 0) -> None:
-        """It is there."""
+        """Do nothing: the queue exists already."""
 
     async def put(self, client: Client, body: bytes) -> Any:
-        """Send."""
+        """Send a message."""
         return await client.connection.send(self.queue, body)
 
     async def find(self, client: Client) -> list[bytes]:
-        """Take until nothing comes."""
+        """Take messages until none arrives."""
         found = []
         while delivery := await client.call(client.connection.take(self.queue, TAKE_SECONDS)):
             await client.call(delivery.ack())
@@ -62,14 +62,14 @@ class RegisterKind:
         self.name = bench.name("r")
 
     async def prepare(self, bench: Bench, place: int = 0) -> None:
-        """It is there as soon as it is written."""
+        """Do nothing: the first write creates the register."""
 
     async def put(self, client: Client, body: bytes) -> Any:
-        """Write."""
+        """Write the register."""
         return await client.connection.write(self.name, body)
 
     async def find(self, client: Client) -> list[bytes]:
-        """Read."""
+        """Read the register."""
         value = await client.call(client.connection.read(self.name))
         return [] if value is None else [value]
 
@@ -83,19 +83,19 @@ class LogKind:
         self.name = bench.name("log")
 
     async def prepare(self, bench: Bench, place: int = 0) -> None:
-        """It is there as soon as it is appended to."""
+        """Do nothing: the first append creates the log."""
 
     async def put(self, client: Client, body: bytes) -> Any:
-        """Append."""
+        """Append an entry."""
         return await client.connection.append(self.name, body)
 
     async def find(self, client: Client) -> list[bytes]:
-        """Read from the beginning."""
+        """Read the log from its beginning."""
         return [entry.body for entry in await client.call(client.connection.read(self.name, 0, _PAGE))]
 
 
 class EventKind:
-    """A topic with one subscriber, on a connection of its own."""
+    """A topic with one subscriber, on a separate connection."""
 
     verb = "publish"
 
@@ -105,18 +105,18 @@ class EventKind:
         self._number = int("".join(sign for sign in self.topic if sign.isdigit()))
 
     async def prepare(self, bench: Bench, place: int = 0) -> None:
-        """Make the topic, and subscribe."""
+        """Create the topic, and subscribe to it."""
         self._subscribed = client = await bench.client(place)
         await client.call(client.connection.create(self.topic))
         subscriber = Subscriber(f"s{self._number}", _PORT + self._number, True, 1000, 0.0)
         await client.call(client.connection.subscribe(self.topic, subscriber))
 
     async def put(self, client: Client, body: bytes) -> Any:
-        """Publish."""
+        """Publish an event."""
         return await client.connection.publish(self.topic, body)
 
     async def find(self, client: Client) -> list[bytes]:
-        """Take until nothing comes."""
+        """Take events until none arrives."""
         assert self._subscribed is not None
         found = []
         while event := await self._subscribed.call(self._subscribed.connection.take(2 * TAKE_SECONDS)):
@@ -125,7 +125,7 @@ class EventKind:
 
 
 def kind_of(bench: Bench) -> Kind:
-    """What this system keeps, the first of what it provides."""
+    """Return a place for the first kind of content that this system provides."""
     connection = bench.make_connection()
     if QUEUES in bench.system.provides:
         return QueueKind(bench)

@@ -1,4 +1,4 @@
-"""Items about nodes: start, status, pause, kill, logs, and what an operator does."""
+"""Contract items about nodes: start, status, pause, kill, logs, and an operator's actions."""
 
 from __future__ import annotations
 
@@ -18,11 +18,13 @@ from stormproof.node_logs import LogLine
 from stormproof.timeout_scale import SLOW
 
 OUTAGE_SECONDS = 4.0 * SLOW
-"""What a client's call may take while no node answers: longer than workloads wait by default."""
+"""The time that a client's call may take while no node answers. It is longer than the default time-outs of
+workloads."""
 _CLOCK_SECONDS = 5.0
 _LOG_SECONDS = 60.0
 _LEAST_SHARE = 0.1
-"""Of a log's lines, so many have to tell their time: some systems write one thing in many lines."""
+"""The least share of a log's lines that must have a time. It is low because some systems split one entry over many
+lines."""
 _NO_CLIENTS = "its clients have no primitives that the suite knows"
 _ODD_LINES = ("", " ", "no time here", "\ufffd\x00", "9" * 4000, "{", "[1] (")
 
@@ -140,13 +142,13 @@ async def _time_of(bench: Bench) -> str:
 
 
 async def _outage(bench: Bench, kind: str) -> dict[str, Any]:
-    """Pause, or kill, the first program of every node under a client that is connected; what is seen then.
+    """Pause or kill the first program of every node while a client is connected, and return the observations.
 
-    All of them, so that nobody is left who could answer; afterwards all run again. It is done once for all items that
-    go by it.
+    All nodes are affected, so that none is left that could answer. Afterwards all run again. This is done once for all
+    items that use the observations.
 
     Raises:
-        NotClaimed: it was tried before, and failed.
+        NotClaimed: an earlier attempt failed.
     """
     if kind in bench.facts:
         found: dict[str, Any] | None = bench.facts[kind]
@@ -169,7 +171,7 @@ async def _outage_tried(bench: Bench, kind: str) -> dict[str, Any]:
         client = await bench.client()
         facts["verb"] = place.verb
         await client.call(place.put(client, bench.body()))
-        await place.find(client)  # whatever a connection does at its first use is done
+        await place.find(client)  # so that the set-up of a connection at its first use is done
     targets = [(node, bench.cluster.programs(node)[0]) for node in bench.nodes]
     act = bench.backend.pause if kind == PAUSED else bench.backend.kill
     await asyncio.gather(*(act(*target) for target in targets))
@@ -194,7 +196,7 @@ async def _outage_tried(bench: Bench, kind: str) -> dict[str, Any]:
 
 
 async def _seen(client: Client, call: Any, seconds: float = OUTAGE_SECONDS) -> Any:
-    """How a call ended: its exception, or None and what it returned, in a pair."""
+    """Return the end of a call as a pair: its exception or None, and its result."""
     try:
         return None, await client.call(call, seconds)
     except Exception as error:
@@ -397,7 +399,7 @@ BEGIN = (
     Item("prepare-again", "a second time it neither raises nor changes what is there", "prepare",
          "take `it is there already` for done; delete nothing", _prepare_again),
 )  # fmt: skip
-"""Before clients come."""
+"""Items that are tested before any client connects."""
 
 END = (
     Item("leaders", "`leaders` and `leaders_seen` name nodes and the workload's queues, somebody when all is healthy",
@@ -434,4 +436,4 @@ END = (
     Item("role_change", "the system's own lines announce a role at least once", "role_change",
          "it is given the text of LogLine, without the time: match that", _role_change, healthy=False),
 )  # fmt: skip
-"""When clients have been there."""
+"""Items that are tested after clients have connected."""

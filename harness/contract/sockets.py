@@ -14,7 +14,7 @@ _ESTABLISHED = "01"
 
 @dataclass(frozen=True)
 class Connected:
-    """One connection: from an address of ours to another's; the inode tells it from others."""
+    """One connection, from a local address to a remote one. The inode distinguishes it from others."""
 
     inode: str
     local: str
@@ -23,7 +23,7 @@ class Connected:
 
 
 def connections() -> set[Connected]:
-    """Those that are established."""
+    """Return the established connections."""
     ours = set(_own_inodes())
     return {each for name in ("tcp", "tcp6") for each in _listed(Path("/proc/self/net") / name) if each.inode in ours}
 
@@ -31,7 +31,7 @@ def connections() -> set[Connected]:
 def _own_inodes() -> Iterator[str]:
     for entry in Path("/proc/self/fd").iterdir():
         try:
-            target = os.readlink(entry)  # noqa: PTH115  # it is no path of a file
+            target = os.readlink(entry)  # noqa: PTH115  # a socket has no file path
         except OSError:
             continue
         if target.startswith("socket:["):
@@ -52,7 +52,7 @@ def _listed(path: Path) -> Iterator[Connected]:
 
 def _address(text: str) -> str:
     words = struct.unpack(f">{len(text) // 8}I", bytes.fromhex(text))
-    raw = struct.pack(f"={len(words)}I", *words)  # each word is in the machine's order
+    raw = struct.pack(f"={len(words)}I", *words)  # each word has the machine's byte order
     found = ipaddress.ip_address(raw)
     mapped = found.ipv4_mapped if isinstance(found, ipaddress.IPv6Address) else None
     return str(mapped or found)

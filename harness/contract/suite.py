@@ -1,7 +1,7 @@
-"""The child process of `stormproof systems check`: machines, the system on them, and the items, one after the other.
+"""The child process of `stormproof systems check`: it provisions machines, starts the system, and tests item by item.
 
-``python -m harness.contract.suite RUN_DIR [PLUGINS]`` reports on standard output, one JSON object a line; what it
-hears on standard input is as in ``harness.run.test_runner``.
+``python -m harness.contract.suite RUN_DIR [PLUGINS]`` reports on standard output, one JSON object per line. Its orders
+on standard input are those of ``harness.run.test_runner``.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ from stormproof.test import Test
 from workloads.messages import queue_name
 
 ALL = (*BEGIN, *ITEMS, *END)
-"""The contract, in the order in which it is tried."""
+"""The contract's items, in the order of the tests."""
 _OWN_QUEUES = len(ALL)
-"""An item needs one at most, but for one that needs some more."""
+"""The number of queues. Each item needs one at most, except for one item that needs ``MOST_HOSTS`` more."""
 
 
 async def check(bench: Bench, tell: Callable[[Outcome], None]) -> None:
-    """Try all items; what can't be tried is told, too."""
+    """Test all items. Items that can't be tested are reported, too."""
     healthy = True
     for item in ALL:
         outcome = _left_out(item, bench, healthy) or await tried(item, bench)
@@ -57,7 +57,7 @@ def _left_out(item: Item, bench: Bench, healthy: bool) -> Outcome | None:
 
 
 async def _mended(bench: Bench) -> bool:
-    """Whether what follows can be tried after an item that failed."""
+    """Return whether the next items can be tested after one failed."""
     try:
         return await bench.mend()
     except StormproofError:
@@ -65,7 +65,7 @@ async def _mended(bench: Bench) -> bool:
 
 
 def bench_of(test: Test, run_dir: Path) -> Bench:
-    """The system of a test on machines that are not there yet."""
+    """Return the system of a test on machines that do not exist yet."""
     system, backend = SYSTEMS.load(test.system), BACKENDS.load(test.backend)()
     demands = demands_of(test)
     if demands.queues:
@@ -77,7 +77,7 @@ def bench_of(test: Test, run_dir: Path) -> Bench:
 
 
 def _connection(cluster: Cluster, has_queues: bool) -> Any:
-    """A connection of the system's own; queues of the reference broker have STOMP."""
+    """Return one of the system's own connections, or a STOMP connection for queues of the reference broker."""
     connection = cluster.queue_connection()
     if connection is not None or not has_queues:
         return connection
@@ -92,7 +92,7 @@ def _connection(cluster: Cluster, has_queues: bool) -> Any:
 
 
 async def main(watch: Watch, run_dir: Path, plugged: Path | None) -> int:
-    """Check; the exit status is 0 when that came to its end, 3 otherwise."""
+    """Test the system. The exit status is 0 for a complete test, 3 otherwise."""
     control = ControlChannel()
     watch.blocked = control.fail
     await control.open()

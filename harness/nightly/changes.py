@@ -1,13 +1,13 @@
-"""Where a series of nights changed: a permutation test, whose share of false alarms is what one asks for.
+"""Change points in a series of nights, found by a permutation test at a chosen rate of false alarms.
 
 The statistic is the largest standardised difference of ranks before and after any night, as in Pettitt's test (A. N.
-Pettitt, A non-parametric approach to the change-point problem, Applied Statistics 28, 1979), within strata. What it
-would be if nothing had changed is found by shuffling, and each part is searched again, as in E-divisive (D. S. Matteson
-and N. A. James, A nonparametric approach for multiple change point analysis of multivariate data, Journal of the
-American Statistical Association 109, 2014), which others use for the performance of software (D. Daly et al., The use
-of change point detection to identify software performance regressions in a continuous integration system, ICPE 2020).
-Shuffling ends early where nothing will come of it (J. Besag and P. Clifford, Sequential Monte Carlo p-values,
-Biometrika 78, 1991), which leaves the level as it is.
+Pettitt, A non-parametric approach to the change-point problem, Applied Statistics 28, 1979), within strata. Shuffling
+gives its distribution under the hypothesis of no change. Each part is then searched again, as in E-divisive (D. S.
+Matteson and N. A. James, A nonparametric approach for multiple change point analysis of multivariate data, Journal of
+the American Statistical Association 109, 2014). E-divisive is also used for the performance of software (D. Daly et
+al., The use of change point detection to identify software performance regressions in a continuous integration system,
+ICPE 2020). Shuffling stops early when significance is out of reach (J. Besag and P. Clifford, Sequential Monte Carlo
+p-values, Biometrika 78, 1991). This does not alter the level.
 """
 
 from __future__ import annotations
@@ -22,21 +22,21 @@ Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
 MOST = 8
-"""Changes told of one series."""
+"""The most changes reported of one series."""
 _ENOUGH = 10
-"""Shuffles that are as far from even as what was seen: more would not make it surprising."""
+"""The number of shuffles at least as extreme as the observation after which shuffling stops. Further shuffles would not
+make the observation significant."""
 _PRECISION = 4
 _CHUNK = 1_000_000
-"""Numbers shuffled at a time."""
+"""The number of values that are shuffled at a time."""
 
 
 @dataclass(frozen=True)
 class Samples:
-    """One number of each run: ``night`` counts from 0, ``stratum`` numbers what the run has in common with others that
-    it may be compared with.
+    """One number for each run. ``night`` counts from 0. ``stratum`` numbers the groups of comparable runs.
 
-    ``by_night``: runs of one night may resemble each other (a busy machine), so that only whole nights are exchanged;
-    otherwise runs are.
+    With ``by_night``, runs of one night may resemble each other (a busy machine), so only whole nights are exchanged.
+    Otherwise single runs are exchanged.
     """
 
     night: Ints
@@ -45,15 +45,15 @@ class Samples:
     by_night: bool = False
 
     def between(self, first: int, last: int) -> Samples:
-        """Those of the nights from ``first`` to before ``last``."""
+        """Return the samples of the nights from ``first`` to before ``last``."""
         mine = (self.night >= first) & (self.night < last)
         return Samples(self.night[mine], self.stratum[mine], self.value[mine], self.by_night)
 
 
 @dataclass(frozen=True)
 class Change:
-    """From night ``at`` on, values are others than before: ``rose``, or fell. ``p``: how likely shuffled values differ
-    as much."""
+    """From night ``at`` on, values differ from those before: they ``rose``, or fell. ``p`` is the probability that
+    shuffled values differ as much."""
 
     at: int
     rose: bool
@@ -61,7 +61,8 @@ class Change:
 
 
 def find_changes(samples: Samples, level: float, rng: np.random.Generator) -> list[Change]:
-    """The changes of a series, in order. Where nothing changed, any is told with a probability of at most ``level``."""
+    """Return the changes of a series, in order. If nothing changed, the probability of reporting any is at most
+    ``level``."""
     found: list[Change] = []
     if not len(samples.night):
         return found
@@ -76,13 +77,13 @@ def find_changes(samples: Samples, level: float, rng: np.random.Generator) -> li
 
 
 def too_short(samples: Samples, level: float) -> bool:
-    """Whether there is so little that not even the clearest change could be told at this level."""
+    """Return whether the samples are too few for even the clearest change to be significant at this level."""
     units = len(np.unique(samples.night)) if samples.by_night else len(samples.night)
     return len(np.unique(samples.night)) < 2 or 2 / math.comb(units, units // 2) > level
 
 
 def _largest(samples: Samples, level: float, rng: np.random.Generator) -> Change | None:
-    """The change at which what comes before and after differs most, if that is no accident."""
+    """Return the change with the largest difference between before and after, if it is significant."""
     if too_short(samples, level):
         return None
     nights, place = np.unique(samples.night, return_inverse=True)
@@ -100,7 +101,8 @@ def _largest(samples: Samples, level: float, rng: np.random.Generator) -> Change
 
 
 def _units(samples: Samples, place: Ints) -> Samples:
-    """What is exchanged, sorted by stratum, with ranks that are centred in each stratum in place of values."""
+    """Return the units of exchange, sorted by stratum. Their values are replaced by ranks that are centred in each
+    stratum."""
     order = np.argsort(samples.stratum, kind="stable")
     strata, starts, counts = np.unique(samples.stratum[order], return_index=True, return_counts=True)
     values = np.concatenate([_centred(samples.value[order][start : start + n])
@@ -114,7 +116,7 @@ def _units(samples: Samples, place: Ints) -> Samples:
 
 
 def _centred(values: Floats) -> Floats:
-    """Ranks from -1/2 to 1/2, equal for equal values."""
+    """Return ranks from -1/2 to 1/2, equal for equal values."""
     _, inverse, counts = np.unique(values, return_inverse=True, return_counts=True)
     ends = np.cumsum(counts)
     ranks = ends - (counts - 1) / 2
@@ -123,7 +125,8 @@ def _centred(values: Floats) -> Floats:
 
 
 def _deviation(units: Samples, nights: int) -> Floats:
-    """How far the sums up to each night but the last scatter when values are shuffled within their strata."""
+    """Return the standard deviation of the sums up to each night but the last, when values are shuffled within
+    strata."""
     variance = np.zeros(nights - 1)
     for stratum in np.unique(units.stratum):
         mine = units.stratum == stratum
@@ -136,7 +139,7 @@ def _deviation(units: Samples, nights: int) -> Floats:
 
 
 def _p_value(units: Samples, scale: Floats, seen: float, level: float, rng: np.random.Generator) -> float:
-    """The share of shuffles that are at least as far from even as what was seen."""
+    """Return the share of shuffles that are at least as extreme as the observed statistic."""
     most = math.ceil(_PRECISION / level)
     strata = [np.flatnonzero(units.stratum == stratum) for stratum in np.unique(units.stratum)]
     done = extreme = 0

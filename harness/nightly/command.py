@@ -1,4 +1,4 @@
-"""``stormproof nightly`` and ``stormproof triage``: what a person is told of a night."""
+"""``stormproof nightly``, ``stormproof triage`` and ``stormproof trend``: the reports on nights for people."""
 
 from __future__ import annotations
 
@@ -36,18 +36,18 @@ from stormproof.store import make_store
 from stormproof.text import amount, escaped
 
 SURFACE_FILE = "surface.md"
-"""In a night's folder: what it has used and judged of the surface."""
+"""The file in a night's folder that lists the used and judged items of the surface."""
 _NO_NIGHTS = "the store {store} holds no nights; `stormproof nightly FILE` makes one"
 
 
 def run_nightly(file: Path, store: Path, *, budget: float | None, tag: str, fresh: bool, jobs: int | None, confirm: int,
                 known: Path | None, outcomes: Outcomes, notify: Notify, as_json: bool,
                 master: str | None = None) -> int:
-    """Run a night, or what is left of it; returns its exit status. ``master`` is a Spark that does the work.
+    """Run a night, or the rest of one, and return its exit status. ``master`` is a Spark master that does the work.
 
     Raises:
-        UsageError: a file says something that makes no sense. StormproofError: the store can't be written.
-        KeyboardInterrupt: Ctrl-C; the same command goes on.
+        UsageError: a file has invalid content. StormproofError: the store can't be written.
+        KeyboardInterrupt: Ctrl-C; the same command continues the night.
     """
     if confirm < 0 or (jobs is not None and jobs < 1):
         raise UsageError("--confirm: at least 0; --jobs: at least 1")
@@ -104,10 +104,10 @@ def run_nightly(file: Path, store: Path, *, budget: float | None, tag: str, fres
 
 
 def run_triage(store: Path, name: str | None, known: Path | None, as_json: bool) -> int:
-    """Tell the kinds of failure of one night, or of all; returns 0: it judges nothing anew.
+    """Print the kinds of failure of one night, or of all. Return 0: it makes no new judgement.
 
     Raises:
-        UsageError: there is no such night.
+        UsageError: the night does not exist.
     """
     nights = list(all_nights(store))
     if not nights:
@@ -124,10 +124,10 @@ def run_triage(store: Path, name: str | None, known: Path | None, as_json: bool)
 
 
 def run_trend(store: Path, most: int, known: Path | None, as_json: bool) -> int:
-    """Write the pages over the store, and tell what changed; returns 0: it judges nothing.
+    """Write the pages over the store, and print the changes. Return 0: it judges nothing.
 
     Raises:
-        UsageError: there are no nights. HistoryError: the pages can't be written.
+        UsageError: the store holds no nights. HistoryError: the pages can't be written.
     """
     if most < 1:
         raise UsageError("--nights: at least 1")
@@ -142,7 +142,8 @@ def run_trend(store: Path, most: int, known: Path | None, as_json: bool) -> int:
 
 
 def _outcome(result: Any, cells: Iterable[Cell], kinds: Mapping[str, Kind]) -> Outcome:
-    """A twin that fails as it should is a success to a CI system; what is not new is skipped."""
+    """Return the outcome of a result for CI systems. A twin that fails as expected is a success. A failure that is not
+    new is skipped."""
     twin = any(cell.name == result.cell and cell.expected == INVALID for cell in cells)
     case, _, rest = result.cell.partition(": ")
     told = {"command": result.command, "run": result.run, "fingerprint": result.fingerprint}
@@ -156,7 +157,7 @@ def _outcome(result: Any, cells: Iterable[Cell], kinds: Mapping[str, Kind]) -> O
 
 
 def _write_reports(store: Path, kinds: Sequence[Kind], knowns: Mapping[str, Known]) -> None:
-    """The report of each kind's example, and the pages over the store."""
+    """Write the report of each kind's example, and the pages over the store."""
     for kind in kinds:
         run_dir = store / kind.example.run
         if kind.example.run and run_dir.is_dir() and not (run_dir / REPORT).exists():
@@ -167,12 +168,12 @@ def _write_reports(store: Path, kinds: Sequence[Kind], knowns: Mapping[str, Know
                 print(f"stormproof: no report of {run_dir.name}: {error}", file=sys.stderr)
     try:
         write_pages(store, knowns)
-    except StormproofError as error:  # what was found is to be told all the same
+    except StormproofError as error:  # the findings must be reported all the same
         print(f"stormproof: {error}", file=sys.stderr)
 
 
 def surface_of(night: Night) -> SurfaceTable:
-    """What a night has used and judged of the surface of its systems."""
+    """Return the items of its systems' surface that a night has used and judged."""
     cells = night.head.get("cells") or ()
     table = SurfaceTable.of(*({str(cell.get(name)) for cell in cells} for name in ("system", "workload")))
     for result in night.results:
@@ -181,7 +182,7 @@ def surface_of(night: Night) -> SurfaceTable:
 
 
 def lines_of(night: Night, judgement: Judgement, plan: Plan, store: Path) -> list[str]:
-    """What a person is told in the morning."""
+    """Return the lines of the report for people in the morning."""
     counts = Counter(result.verdict for result in night.results)
     total = sum(len(cell.seeds) for cell in plan.cells)
     told = ", ".join(f"{counts[verdict]} {verdict}" for verdict in ORDER if counts[verdict]) or "nothing was run"
@@ -223,7 +224,7 @@ def _kind(kind: Kind) -> dict[str, Any]:
 
 
 def to_json(night: Night, judgement: Judgement) -> dict[str, Any]:
-    """What ``nightly --json`` prints."""
+    """Return the object that ``nightly --json`` prints."""
     counts = Counter(result.verdict for result in night.results)
     return {"night": night.name, "status": judgement.status, "end": night.head.get("status"), "runs": dict(counts),
             "failures": [_kind(kind) for kind in judgement.kinds],

@@ -1,4 +1,4 @@
-"""The figures of a run that trends are made of."""
+"""The figures of a run from which trends are computed."""
 
 from __future__ import annotations
 
@@ -12,8 +12,9 @@ P99, OUTAGE, RECOVERY = "p99_ms", "outage_s", "recovery_s"
 
 
 def figures_of(figures: Mapping[str, Any]) -> dict[str, float]:
-    """Of a verdict's figures: p99 of the commonest operation that sends (of any, where none does), the longest time in
-    which nothing succeeded, the slowest recovery from a fault; those that it does not have are left out."""
+    """Return the figures for trends from a verdict's figures. They are the p99 of the most frequent sending operation
+    (of any operation, if none sends), the longest time without a success, and the slowest recovery from a fault.
+    Missing figures are left out."""
     latencies = {str(name): mapping(each) for name, each in mapping(figures.get("latency_ms")).items()}
     sends = {name: each for name, each in latencies.items() if function_named(name).does == SENDS} or latencies
     commonest = max(sends.values(), key=lambda each: number(each.get("count")) or 0, default={})

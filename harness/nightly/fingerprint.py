@@ -1,7 +1,8 @@
-"""What kind of failure a run is: known by what was violated and how, never by seed or counts.
+"""The kind of failure of a run. It is identified by what was violated and how, never by seed or counts.
 
-Which faults were in force, and whether somebody else had just begun to lead, would tell some more defects apart, but
-give one defect many fingerprints, of which each is new on some morning (docs/nights.md has the figures).
+The active faults, and the presence of a freshly elected leader, would distinguish a few more defects. But they would
+also give one defect many fingerprints, and each of these would be reported as new on some morning (docs/nights.md has
+the figures).
 """
 
 from __future__ import annotations
@@ -20,17 +21,18 @@ from stormproof.errors import UsageError
 from stormproof.run_folder import read_run, read_verdict
 
 SEVERITY = ("phantom", "tx-phantom", "lost", "atomic", "exactly-once", "metadata", "duplicated", "order")
-"""Checks in this order tell what a failure is about; others come after them, by name."""
+"""The order in which checks name a failure. All other checks come after them, by name."""
 _NO_MATTER = ("bug",)
-"""A switched-on bug stands for code that nobody knows to be wrong."""
+"""Options that fingerprints ignore. A switched-on bug represents a defect that is still unknown, so it must not be
+named."""
 _SAME_KIND = {"acknowledged-twice": "delivered-after-receipt"}
-"""Kinds of one failure: whether a client still acknowledged what came again is a matter of time."""
+"""Kinds of one failure. Only timing decides whether a client still acknowledged the message that arrived again."""
 
 
 @dataclass(frozen=True)
 class Features:
-    """What a failed run is known by: ``check`` is the gravest that decides, ``kind`` its commonest anomaly, ``others``
-    are the further checks that were violated, ``settings`` the modes that the test chose."""
+    """The features that identify a failed run. ``check`` is the gravest deciding check that was violated, ``kind`` its
+    most frequent anomaly. ``others`` are the further violated checks, ``settings`` the modes that the test chose."""
 
     system: str
     subject: str
@@ -41,7 +43,7 @@ class Features:
 
 
 def features_of(run_dir: Path) -> Features | None:
-    """Of a stored run; None when it did not fail.
+    """Return the features of a stored run; None when it did not fail.
 
     Raises:
         HistoryError: it can't be read.
@@ -64,10 +66,10 @@ def _rank(check: str) -> int:
 
 
 def _settings(test: Mapping[str, Any]) -> tuple[str, ...]:
-    """The modes that the test chose: options of the system that name a way to work, where they are not the default."""
+    """Return the modes that the test chose: non-default options of the system that name a way to work."""
     try:
         declared = SYSTEMS.load(str(test["system"])).options
-    except UsageError:  # of a plug-in that is not here
+    except UsageError:  # the plug-in is not available here
         return ()
     given = test["options"]
     return tuple(sorted(f"{option.name}={given[option.name]}" for option in declared
@@ -84,7 +86,7 @@ class Fingerprint:
 
 
 def fingerprint_of(run_dir: Path) -> Fingerprint | None:
-    """Of a stored run; None when it did not fail. Raises HistoryError when it can't be read."""
+    """Return the fingerprint of a stored run; None when it did not fail. Raises HistoryError when it can't be read."""
     features = features_of(run_dir)
     if features is None:
         return None
@@ -95,7 +97,7 @@ def fingerprint_of(run_dir: Path) -> Fingerprint | None:
 
 
 def broken_fingerprint(system: str, workload: str, reason: str) -> Fingerprint:
-    """Of a run that the harness could not bring to its end: by the words of the reason."""
+    """Return the fingerprint of a run that the harness could not complete, from the words of the reason."""
     words = f"{system} {workload}: broken: {re.sub('[0-9]+', '#', ' '.join(reason.split()))[:120]}"
     return Fingerprint(_code(words), words)
 

@@ -1,4 +1,4 @@
-"""What a night found: which failures are new, which are known, which twins did not fail."""
+"""The judgement of a night: new failures, known failures, and twins that did not fail."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ NEW, SEEN, KNOWN, OVERDUE = "new", "seen before", "known", "known, but overdue"
 
 @dataclass(frozen=True)
 class Kind:
-    """One kind of failure. ``first`` and ``last`` are nights; ``example`` is the run to look at: the shortest."""
+    """One kind of failure. ``first`` and ``last`` are nights. ``example`` is the best run to examine: the shortest."""
 
     fingerprint: str
     words: str
@@ -33,8 +33,8 @@ class Kind:
 
 @dataclass(frozen=True)
 class Judgement:
-    """A night's kinds of failure, the new ones first; cells that should have failed and did not; runs that are unknown,
-    cells that had no run."""
+    """A night's kinds of failure, the new ones first; cells that should have failed and did not; runs with an unknown
+    verdict; cells without a run."""
 
     kinds: Sequence[Kind]
     unfailing: Sequence[Cell]
@@ -43,20 +43,20 @@ class Judgement:
 
     @property
     def status(self) -> int:
-        """0: nothing new. 1: something new, a twin that did not fail, a known failure that is overdue. 2: nothing new,
-        but some runs are unknown."""
+        """The exit status. 0: nothing new. 1: a new failure, a twin that did not fail, or a known failure that is
+        overdue. 2: nothing new, but some runs are unknown."""
         if self.unfailing or any(kind.status in (NEW, OVERDUE) for kind in self.kinds):
             return EXIT_INVALID
         return EXIT_UNKNOWN if self.unknown else EXIT_VALID
 
 
 ORDER = (NEW, OVERDUE, SEEN, KNOWN)
-"""In which kinds are told."""
+"""The order in which kinds are reported."""
 
 
 def judge(night: Night, cells: Sequence[Cell], earlier: Sequence[Night], known: Mapping[str, Known],
           today: date | None = None) -> Judgement:
-    """Compare a night with those before it and with what is known."""
+    """Compare a night with earlier nights and with known failures."""
     expected = {cell.name: cell.expected for cell in cells}
     failures: dict[str, list[Result]] = {}
     for result in night.results:

@@ -1,4 +1,4 @@
-"""Failures that a team knows: a TOML file that says for how long each is put up with, and why."""
+"""Failures that a team knows: a TOML file that states how long each is tolerated, and why."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _KEYS = ("fingerprint", "issue", "until", "reason")
 
 @dataclass(frozen=True)
 class Known:
-    """One failure; ``until`` is the last day on which it is put up with, None: no last day."""
+    """One failure. ``until`` is the last day on which it is tolerated; None means without limit."""
 
     fingerprint: str
     issue: str = ""
@@ -27,15 +27,15 @@ class Known:
     reason: str = ""
 
     def is_over(self, today: date | None = None) -> bool:
-        """Whether it should be mended by now."""
+        """Return whether the failure should have been fixed by now."""
         return self.until is not None and (today or datetime.now(UTC).date()) > self.until
 
 
 def read_known(path: Path) -> dict[str, Known]:
-    """Fingerprint -> what a file says of it.
+    """Return fingerprint -> its entry in a file.
 
     Raises:
-        UsageError: the file is missing, is no TOML, or says something that makes no sense.
+        UsageError: the file is missing, is not TOML, or has invalid content.
     """
     data = read_toml(path)
     for name in data:

@@ -1,4 +1,4 @@
-"""What runs have shown of each guarantee of each system under each fault: those of the store, and of its nights."""
+"""The results of runs for each guarantee of each system under each fault, from the store and from its nights."""
 
 from __future__ import annotations
 
@@ -17,16 +17,18 @@ from stormproof.errors import UsageError
 
 NO_FAULT = "none"
 EXAMPLES = 5
-"""Runs that a cell names: those in which the guarantee was violated first, then the newest."""
+"""The most runs that a cell names: first those that violated the guarantee, then the newest."""
 _BUG = "bug="
 
 
 def matrix(rows: Sequence[IndexRow], nights: Iterable[Night]) -> list[SystemMatrix]:
-    """Of each system that any run was of. Runs with a bug switched on, with an unknown verdict or without one are left
-    out; so are guarantees that a run's check could not judge. A run with several faults counts for each of them.
+    """Return the matrix of each system that has runs.
 
-    ``rows`` are the store's, the newest first. Runs of nights that are not in the store any more, or never were, count
-    by what the night noted of them.
+    Runs with a bug switched on, with an unknown verdict or without a verdict are left out, and so are guarantees that a
+    run's check could not judge. A run with several faults counts for each of them.
+
+    ``rows`` are the store's, the newest first. Runs of nights that are no longer in the store, or never were, count by
+    the night's record of them.
     """
     cells: dict[tuple[str, str, str], MatrixCell] = {}
     skipped: dict[str, int] = {}
@@ -61,7 +63,7 @@ def _count(cells: dict[tuple[str, str, str], MatrixCell], system: str, faults: S
 
 
 def _unstored(nights: Iterable[Night], stored: set[str]) -> Iterator[tuple[str, Sequence[str], Mapping[str, str]]]:
-    """System, faults and guarantees of runs that nights noted and the store doesn't hold."""
+    """Yield system, faults and guarantees of runs that nights recorded and the store doesn't hold."""
     for night in nights:
         cells = {str(cell.get("name")): cell for cell in night.head.get("cells", []) if isinstance(cell, dict)}
         for result in night.results:
@@ -86,10 +88,10 @@ def _system(system: str, cells: Mapping[tuple[str, str, str], MatrixCell], skipp
 
 
 def _declared(system: str) -> dict[str, str]:
-    """The guarantees that a system declares, each with the statuses that it has in some mode."""
+    """Return the guarantees that a system declares, each with its statuses over all modes."""
     try:
         guarantees = SYSTEMS.load(system).guarantees
-    except UsageError:  # of a plug-in that is not here
+    except UsageError:  # the plug-in is not available here
         return {}
     found: dict[str, dict[str, None]] = {}
     for guarantee in guarantees:

@@ -1,4 +1,4 @@
-"""Telling somebody that something is wrong: a command of theirs, or a POST to an address of theirs."""
+"""Notification of a person about a bad result: by the user's command, or by a POST to the user's address."""
 
 from __future__ import annotations
 
@@ -18,30 +18,30 @@ from stormproof.errors import UsageError
 
 _PREFIX = "STORMPROOF_"
 _SECONDS = 60.0
-"""For a command, or an answer."""
+"""Seconds for a command, or for an answer."""
 
 
 class _NoRedirect(urllib.request.HTTPRedirectHandler):
-    """What is told goes to the address that was named, and nowhere else."""
+    """Refuses redirects: notifications are sent only to the named address."""
 
     def redirect_request(self, *_: Any, **__: Any) -> None:
-        """Follow none."""
+        """Follow no redirect."""
 
 
 @dataclass(frozen=True)
 class Notify:
-    """Whom to tell of an invalid run, or of a night with something new; empty texts: nobody.
+    """The recipients of a notification about an invalid run, or about a night with new results. Empty texts mean none.
 
-    ``command`` is split into words as a shell would, and run without one; what there is to tell is in its environment
+    ``command`` is split into words as a shell would do it, and run without a shell. The content is in its environment
     (``STORMPROOF_VERDICT``, ``STORMPROOF_SENTENCE``...) and, as a JSON object, on its standard input. ``webhook`` gets
-    the same object. Trouble with either is told on standard error and changes no verdict.
+    the same object. Trouble with either is reported on standard error and changes no verdict.
     """
 
     command: str = ""
     webhook: str = ""
 
     def __post_init__(self) -> None:
-        """See that both make sense; raises UsageError before anything is run."""
+        """Validate both; raises UsageError before any test is run."""
         try:
             if self.command and not shlex.split(self.command):
                 raise ValueError("there is no command in it")
@@ -57,7 +57,7 @@ class Notify:
                 raise UsageError(f"--webhook {self.webhook}: write an address as https://host/path")
 
     def tell(self, content: Mapping[str, Any]) -> None:
-        """Tell everybody who is to be told."""
+        """Send the content to all recipients."""
         body = json.dumps(content, default=str).encode()
         if self.command:
             self._run(content, body)
@@ -65,7 +65,7 @@ class Notify:
             self._post(body)
 
     def _run(self, content: Mapping[str, Any], body: bytes) -> None:
-        # No text in an environment holds a NUL, and the kernel refuses one of more than 128 KiB.
+        # An environment variable can't hold a NUL, and the kernel refuses one of more than 128 KiB.
         told = {f"{_PREFIX}{name.upper()}": str(value).replace("\0", "")[:10_000] for name, value in content.items()
                 if isinstance(value, (str, int, float))}
         try:
@@ -83,6 +83,6 @@ class Notify:
             with urllib.request.build_opener(_NoRedirect).open(request, timeout=_SECONDS):
                 pass
         except (OSError, ValueError, urllib.error.HTTPError) as error:
-            # The address may hold a secret: it is not told.
+            # The address may hold a secret, so it is not printed.
             reason = error.reason if isinstance(error, urllib.error.URLError) else type(error).__name__
             print(f"stormproof: --webhook: not told: {reason}", file=sys.stderr)

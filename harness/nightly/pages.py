@@ -1,4 +1,4 @@
-"""Pages over a store besides its index: trends, the guarantee matrix, kinds of failure."""
+"""Pages over a store in addition to its index: trends, the guarantee matrix, kinds of failure."""
 
 from __future__ import annotations
 
@@ -18,10 +18,11 @@ from reports.triage_page import write_triage
 
 
 def known_failures(path: Path | None, beside: Path | None) -> dict[str, Known]:
-    """What is known: of the file that was named, or else of the one beside the night's file, or here.
+    """Return the known failures from the named file, or else from the one next to the night's file or in the current
+    folder.
 
     Raises:
-        UsageError: the file says something that makes no sense, or was named and is missing.
+        UsageError: the file has invalid content, or was named and is missing.
     """
     if path is not None:
         return read_known(path)
@@ -30,7 +31,7 @@ def known_failures(path: Path | None, beside: Path | None) -> dict[str, Known]:
 
 
 def write_others(store: Path, knowns: Mapping[str, Known], most: int = MOST_NIGHTS) -> Trend:
-    """Write all pages over the store but the index, with trends over so many nights.
+    """Write all pages over the store except the index, with trends over ``most`` nights.
 
     Raises:
         HistoryError: the store can't be read or written.

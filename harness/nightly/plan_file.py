@@ -1,4 +1,4 @@
-"""What a night runs: a TOML file of cases, each a matrix of systems, workloads and nemeses."""
+"""The plan of a night: a TOML file of cases, each a matrix of systems, workloads and nemeses."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ EXPECTED = (VALID, INVALID)
 
 @dataclass(frozen=True)
 class Cell:
-    """One combination of a case: what ``make_test`` takes, but for the seed."""
+    """One combination of a case: the arguments of ``make_test`` except the seed."""
 
     case: str
     system: str
@@ -55,12 +55,12 @@ class Cell:
 
     @property
     def name(self) -> str:
-        """For people, and to tell it from the others of its night."""
+        """The cell's name for people. It is unique within its night."""
         bug = f" with {self.settings['bug']}" if self.settings.get("bug") else ""
         return f"{self.case}: {self.system} {self.workload} {self.nemesis} on {self.backend}{bug}"
 
     def test(self, seed: int) -> Test:
-        """The test of one seed; raises UsageError when it makes no sense."""
+        """Return the test of one seed; raises UsageError when it is invalid."""
         return make_test(system=self.system, workload=self.workload, nemesis=self.nemesis, backend=self.backend,
                          nodes=self.nodes, time_limit=self.time_limit, rate=self.rate, seed=seed,
                          settings=self.settings)  # fmt: skip
@@ -68,7 +68,7 @@ class Cell:
 
 @dataclass(frozen=True)
 class Plan:
-    """A night's cells, and a line for each combination that can't be. ``digest`` is that of the file."""
+    """A night's cells, and a line for each impossible combination. ``digest`` is that of the file."""
 
     path: Path
     digest: str
@@ -77,12 +77,12 @@ class Plan:
 
 
 def read_plan(path: Path, salt: str) -> Plan:
-    """What a file says.
+    """Return the plan in a file.
 
-    ``salt`` is what fresh seeds are drawn from, which are the same for the same salt.
+    Fresh seeds are drawn from ``salt``, so the same salt gives the same seeds.
 
     Raises:
-        UsageError: it is missing, is no TOML, or says something that makes no sense; the message says where.
+        UsageError: the file is missing, is not TOML, or has invalid content; the message says where.
     """
     data, digest = read_toml(path), hashlib.sha256(path.read_bytes()).hexdigest()
     for name in data:
@@ -135,7 +135,7 @@ def _cells(name: str, given: Mapping[str, Any], where: str, salt: str) -> tuple[
     cells: list[Cell] = []
     left_out: list[str] = []
     for system, workload, nemesis, backend in itertools.product(*lists):
-        valid = backend == "sim" and expected == VALID and "bug" not in settings  # twins are as they were found
+        valid = backend == "sim" and expected == VALID and "bug" not in settings  # twins stay as they were found
         its = with_surface(workload, settings) if valid else settings
         cell = Cell(name, system, workload, nemesis, backend, given.get("nodes"),
                     float(given.get("time-limit", 30.0)), float(given.get("rate", 17.0)), its, expected, seeds)
@@ -152,14 +152,14 @@ def _cells(name: str, given: Mapping[str, Any], where: str, salt: str) -> tuple[
 
 
 def _mutant(name: str, bug: str, seeds: Sequence[int]) -> Cell:
-    """A bug of the reference broker, switched on in the campaign that exercises it: a twin, which has to fail."""
+    """Return a bug of the reference broker, switched on in the campaign that exercises it: a twin, which must fail."""
     case = case_of(bug)
     return Cell(name, case.system, case.workload, case.nemesis, "sim", case.nodes, case.time_limit, case.rate,
                 case.settings, INVALID, seeds)
 
 
 def _reproduced(name: str, given: Mapping[str, Any], where: str, seeds: Sequence[int]) -> tuple[list[Cell], list[str]]:
-    """The failing arms of real systems' reproductions, and their twins."""
+    """Return the failing arms of real systems' reproductions, and their twins."""
     known = recipes()
     backend = next(_several(given.get("backend", "docker")))
     try:

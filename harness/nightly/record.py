@@ -1,4 +1,5 @@
-"""What is kept of a night: its plan, and a line for each run as it ends, so that a night that was cut short goes on."""
+"""The record of a night: its plan, and a line for each run as it ends, so that an interrupted night can be
+continued."""
 
 from __future__ import annotations
 
@@ -18,7 +19,7 @@ from stormproof.history.read_limits import read_small_text
 from stormproof.run_folder import read_object, write_json
 
 NIGHTS = "nights"
-"""The folder in a store."""
+"""The folder of nights within a store."""
 _HEAD, _RESULTS, _PLAN = "night.json", "results.jsonl", "plan.toml"
 SCHEMA = 1
 RUNNING, COMPLETE, SPENT = "running", "complete", "budget spent"
@@ -26,10 +27,10 @@ RUNNING, COMPLETE, SPENT = "running", "complete", "budget spent"
 
 @dataclass(frozen=True)
 class Result:
-    """One run of a night. ``seconds`` is the real time that it took; ``run`` is its folder's name, if it was kept.
+    """One run of a night. ``seconds`` is its wall time. ``run`` is its folder's name, if it was kept.
 
-    ``fingerprint`` and ``words`` tell its kind of failure from others; empty for a run that did not fail. ``figures``
-    are those that trends are made of; ``guarantees`` tell what it showed of each, as in ``IndexRow``.
+    ``fingerprint`` and ``words`` identify its kind of failure; they are empty for a run that did not fail. ``figures``
+    are those of trends. ``guarantees`` are the run's results for each guarantee, as in ``IndexRow``.
     """
 
     cell: str
@@ -45,33 +46,33 @@ class Result:
     figures: Mapping[str, float] = field(default_factory=dict)
     guarantees: Mapping[str, str] = field(default_factory=dict)
     surface: Mapping[str, tuple[int, bool]] = field(default_factory=dict)
-    """Item of the surface -> how often it was used, and whether that was judged."""
+    """Item of the surface -> the number of its uses, and whether they were judged."""
 
 
 @dataclass
 class Night:
-    """A night in a store, and what it has found so far."""
+    """A night in a store, and its findings so far."""
 
     folder: Path
     head: dict[str, Any]
     results: list[Result] = field(default_factory=list)
     confirmed: dict[str, tuple[int, int]] = field(default_factory=dict)
-    """Fingerprint -> (k, K): run K times again, it failed in the same way k times."""
+    """Fingerprint -> (k, K): of K repetitions, k failed in the same way."""
     used: float = 0.0
-    """Seconds of the budget that are gone."""
+    """The spent seconds of the budget."""
 
     @property
     def name(self) -> str:
-        """Its id, which sorts by time."""
+        """The night's id, which sorts by time."""
         return self.folder.name
 
     @property
     def done(self) -> set[tuple[str, int]]:
-        """Cell and seed of all that need not be run any more."""
+        """The cells and seeds that need no further run."""
         return {(result.cell, result.seed) for result in self.results}
 
     def add(self, result: Result, seconds: float = 0.0) -> None:
-        """Note a run that has ended, and that so much more of the budget is gone; both are on disk when this returns.
+        """Record a run that has ended, and ``seconds`` more of spent budget. Both are on disk when this returns.
 
         Raises:
             StormproofError: the disk is full, or can't be written.
@@ -81,17 +82,17 @@ class Night:
         self.used += seconds
 
     def confirm(self, fingerprint: str, again: int, runs: int) -> None:
-        """Note how often a failure came again; raises as ``add``."""
+        """Record how often a failure occurred again; raises as ``add``."""
         self._append({"confirmed": [fingerprint, again, runs]})
         self.confirmed[fingerprint] = (again, runs)
 
     def spend(self, seconds: float) -> None:
-        """Note that so much time has passed; raises as ``add``."""
+        """Record ``seconds`` more of spent budget; raises as ``add``."""
         self._append({"used": seconds})
         self.used += seconds
 
     def end(self, status: str) -> None:
-        """Note how it ended. Raises StormproofError when that can't be written."""
+        """Record the night's end and status. Raises StormproofError when that can't be written."""
         self.head["status"] = status
         self.head["ended"] = datetime.now(UTC).isoformat(timespec="seconds")
         write_json(self.folder / _HEAD, self.head)
@@ -103,7 +104,7 @@ class Night:
                 torn = b""
                 if file.tell():
                     file.seek(-1, os.SEEK_END)
-                    torn = b"" if file.read(1) == b"\n" else b"\n"  # what was cut off is a line of its own
+                    torn = b"" if file.read(1) == b"\n" else b"\n"  # keep a torn line separate
                 file.write(torn + json.dumps(line).encode() + b"\n")
                 file.flush()
                 os.fsync(file.fileno())
@@ -113,7 +114,7 @@ class Night:
 
 
 def begin(store: Path, plan: Plan, salt: str, tag: str) -> Night:
-    """A new night. Raises StormproofError when the store can't be written."""
+    """Create a new night. Raises StormproofError when the store can't be written."""
     folder = store / NIGHTS / salt
     try:
         folder.mkdir(parents=True)
@@ -133,13 +134,13 @@ def _described(cell: Any) -> dict[str, Any]:
 
 
 def new_id() -> str:
-    """Of a night that begins now: nights of one second are in order, too, by its milliseconds."""
+    """Return an id for a night that begins now. Milliseconds keep the nights of one second in order, too."""
     now = datetime.now(UTC)
     return f"{now:%Y%m%dT%H%M%S}-{now.microsecond // 1000:03x}{secrets.token_hex(1)}"
 
 
 def unfinished(store: Path, digest: str) -> Night | None:
-    """The latest night of this plan that was cut short."""
+    """Return the latest night of this plan, if it was interrupted."""
     for night in reversed(list(all_nights(store))):
         if night.head.get("digest") == digest:
             return night if night.head.get("status") == RUNNING else None
@@ -147,7 +148,7 @@ def unfinished(store: Path, digest: str) -> Night | None:
 
 
 def all_nights(store: Path) -> Iterator[Night]:
-    """All nights of a store, the oldest first; those that can't be read are passed over."""
+    """Yield all nights of a store, the oldest first. Nights that can't be read are skipped."""
     for folder in sorted((store / NIGHTS).glob("*")):
         try:
             yield open_night(folder)
@@ -156,10 +157,10 @@ def all_nights(store: Path) -> Iterator[Night]:
 
 
 def find_night(store: Path, name: str) -> Night:
-    """The night of that id, or unique beginning of one, or ``latest``.
+    """Return the night with this id or unique prefix of an id, or the newest night for ``latest``.
 
     Raises:
-        UsageError: there is none, or several. HistoryError: it can't be read.
+        UsageError: no night matches, or several do. HistoryError: it can't be read.
     """
     names = [folder.name for folder in sorted((store / NIGHTS).glob("*")) if (folder / _HEAD).exists()]
     found = names[-1:] if name == "latest" else [each for each in names if each.startswith(name)]
@@ -170,7 +171,7 @@ def find_night(store: Path, name: str) -> Night:
 
 
 def open_night(folder: Path) -> Night:
-    """What is kept of a night.
+    """Return the record of a night.
 
     Raises:
         HistoryError: it can't be read.
@@ -189,7 +190,7 @@ def open_night(folder: Path) -> Night:
         try:
             _take(night, json.loads(line))
         except (ValueError, TypeError, KeyError, RecursionError):
-            continue  # cut off by a crash: that run is made again
+            continue  # torn by a crash: that run is repeated
     return night
 
 
@@ -205,7 +206,7 @@ def _take(night: Night, line: Mapping[str, Any]) -> None:
 
 
 def first_and_last(nights: Sequence[Night]) -> dict[str, tuple[str, str]]:
-    """Fingerprint -> the first and the last of these nights in which it was seen."""
+    """Return fingerprint -> the first and the last of these nights in which it occurred."""
     seen: dict[str, tuple[str, str]] = {}
     for night in nights:
         for result in night.results:

@@ -1,4 +1,4 @@
-"""A night from its file to its exit status: simulated cells fill the cores, real ones run one after the other."""
+"""The execution of a night: simulated cells fill the cores, real ones run one after the other."""
 
 from __future__ import annotations
 
@@ -31,14 +31,15 @@ from stormproof.errors import HistoryError, StormproofError
 from stormproof.run_folder import NIGHT_FILE, Lock, read_run, write_json
 
 _AROUND = 20.0
-"""Seconds that a run on real nodes takes besides its load, about: to begin none that the budget has no room for."""
+"""Approximate seconds that a run on real nodes takes in addition to its load. It keeps runs from starting for which the
+budget has no room."""
 
 Task = tuple[Cell, int]
 
 
 @dataclass
 class Budget:
-    """Seconds that a night may take; None: as long as it needs."""
+    """The seconds that a night may take; None means no limit."""
 
     seconds: float | None
     clock: Callable[[], float] = time.monotonic
@@ -48,19 +49,19 @@ class Budget:
 
     @property
     def used(self) -> float:
-        """Seconds since it was made."""
+        """Seconds since the budget was created."""
         return self.clock() - self._began
 
     def has(self, seconds: float = 0.0) -> bool:
-        """Whether so much is left."""
+        """Return whether ``seconds`` are left."""
         return self.seconds is None or self.used + seconds < self.seconds
 
 
 def rounds(cells: Sequence[Cell], done: set[tuple[str, int]]) -> Iterator[tuple[list[Task], list[Task]]]:
-    """What there is to do, in portions: first those that are simulated, then the others.
+    """Yield the outstanding tasks in portions: first the simulated ones, then the others.
 
-    Every case gets a turn before any gets another, and then every cell: the first portion has one run of each case, the
-    next one of each other cell, and then there are portions with another seed of each cell.
+    Every case gets a run before any case gets a second one. The first portion has one run of each case. The second has
+    one run of each remaining cell. Each further portion has another seed of each cell.
     """
     first = {next(index for index, other in enumerate(cells) if other.case == cell.case) for cell in cells}
     for number in range(max((len(cell.seeds) for cell in cells), default=0)):
@@ -75,11 +76,12 @@ def rounds(cells: Sequence[Cell], done: set[tuple[str, int]]) -> Iterator[tuple[
 
 
 class Run:
-    """Runs what is left of a night."""
+    """Runs the rest of a night."""
 
     def __init__(self, night: Night, plan: Plan, store: Path, budget: Budget, jobs: int | None,
                  tell: Callable[[str], None], master: str | None = None) -> None:
-        """``master``: Spark simulates and checks there, instead of ``jobs`` processes and this machine's Spark."""
+        """Create the run. With ``master``, that Spark simulates and checks, in place of ``jobs`` processes and this
+        machine's Spark."""
         self._night, self._plan, self._store, self._budget = night, plan, store, budget
         self._jobs = jobs or os.cpu_count() or 1
         self._tell = tell
@@ -89,17 +91,18 @@ class Run:
         self._noted = 0.0
 
     def _since(self) -> float:
-        """Seconds of the budget since this was asked for the last time."""
+        """Return the seconds of the budget since the last call."""
         before, self._noted = self._noted, self._budget.used
         return self._noted - before
 
     def whole(self, confirm: int) -> str:
-        """Run what is left, then each kind of failure ``confirm`` times again; what the night's status is then.
+        """Run the rest, then repeat each kind of failure ``confirm`` times. Return the night's resulting status.
 
-        It is not noted: until somebody has been told what was found, the same command goes on with this night.
+        The status is not recorded here. Until the findings have been reported to a person, the same command continues
+        this night.
 
         Raises:
-            StormproofError: the store can't be written. KeyboardInterrupt: Ctrl-C; what has ended is kept.
+            StormproofError: the store can't be written. KeyboardInterrupt: Ctrl-C; completed runs are kept.
         """
         with Lock(self._night.folder):
             try:
@@ -143,7 +146,7 @@ class Run:
 
     @contextlib.contextmanager
     def _simulation(self) -> Iterator[SparkSimulation | None]:
-        """What simulates on a Spark that was named; None: the processes of this machine do."""
+        """Yield the simulation on a named Spark; None if the processes of this machine simulate."""
         if self._master is None:
             yield None
             return
@@ -184,7 +187,7 @@ class Run:
                            used_and_judged(info, decided))
 
     def _try(self, cell: Cell, seed: int) -> tuple[RunResult | None, str]:
-        """A run on real nodes, or why it broke: which ends no night."""
+        """Return a run on real nodes, or the reason why it broke. A broken run does not end the night."""
         warm = self._warm()
         try:
             return run_test(cell.test(seed), "named by the night", self._store, quiet=True, spark=warm), ""
@@ -241,7 +244,7 @@ class Run:
             self._tell(f"again: {again} of {times}: {result.words}")
 
     def _fails_so(self, cell: Cell, result: Result, scratch: Path) -> bool:
-        """Whether a run fails in the same way once more."""
+        """Repeat a run, and return whether it fails in the same way."""
         if BACKENDS.load(cell.backend).in_process:
             found = run_seed(case_of(cell), result.seed, self._store, scratch)
             run_dir, verdict, reason = found.run_dir, found.verdict, found.sentence
@@ -255,12 +258,12 @@ class Run:
 
 
 def case_of(cell: Cell) -> Case:
-    """The campaign of a cell that is simulated."""
+    """Return the campaign of a simulated cell."""
     return Case(cell.system, cell.workload, cell.nemesis, cell.nodes, cell.time_limit, cell.rate, dict(cell.settings))
 
 
 def _by_id(tasks: Sequence[Task]) -> dict[tuple[Any, ...], list[Cell]]:
-    """The cells of each simulated run: several where cases have a combination in common."""
+    """Return the cells of each simulated run. Several cells share a run if their cases have a combination in common."""
     cells: dict[tuple[Any, ...], list[Cell]] = {}
     for cell, seed in tasks:
         cells.setdefault(id_of(case_of(cell), seed), []).append(cell)
@@ -268,6 +271,6 @@ def _by_id(tasks: Sequence[Task]) -> dict[tuple[Any, ...], list[Cell]]:
 
 
 def id_of(case: Case, seed: int) -> tuple[Any, ...]:
-    """What tells a simulated run from others of its round."""
+    """Return the fields that distinguish a simulated run from others of its round."""
     return case.system, case.workload, case.nemesis, case.nodes, case.time_limit, case.rate, \
         tuple(sorted(case.settings.items())), seed

@@ -1,5 +1,4 @@
-"""What became of each case over nights: how often it was invalid, how slow it was, how long nothing went; and where
-that changed."""
+"""The trend of each case over nights: its share of invalid runs, its latency, its outages; and the changes of these."""
 
 from __future__ import annotations
 
@@ -21,14 +20,14 @@ from stormproof.contracts.check import INVALID, VALID
 from stormproof.errors import UsageError
 
 FALSE_ALARMS = 0.05
-"""How likely a page on which nothing changed tells any change, at most: shared out among all its series."""
+"""The largest probability that a page without any change reports one. All its series share this probability."""
 MOST_NIGHTS = 60
 
 
 @dataclass(frozen=True)
 class Measure:
-    """What is drawn of a case: ``value`` of a run, None where it has none; several runs of a night are told by their
-    mean if it is a share, else by their median."""
+    """A measure of a case. ``value`` returns the value of a run, or None if it has none. Several runs of a night are
+    summarised by their mean if the measure is a share, else by their median."""
 
     name: str
     unit: str
@@ -58,7 +57,7 @@ MEASURES = (
 
 @dataclass(frozen=True)
 class _Runs:
-    """The runs of one case that have one measure, and what they are compared by."""
+    """The runs of one case that have one measure, with the samples for comparison."""
 
     case: str
     twin: bool
@@ -67,7 +66,7 @@ class _Runs:
 
 
 def trend(nights: Sequence[Night], seed: int = 0) -> Trend:
-    """Over these nights, the oldest first. ``seed``: of what is shuffled."""
+    """Return the trend over these nights, the oldest first. ``seed`` is that of the shuffles."""
     found = _runs_of(nights)
     every = [runs for each in found.values() for runs in each if len(np.unique(runs.samples.night)) > 1]
     level = FALSE_ALARMS / max(1, len(every))
@@ -94,7 +93,7 @@ def _cells(night: Night) -> list[Mapping[str, Any]]:
 
 
 def _runs_of(nights: Sequence[Night]) -> dict[str, list[_Runs]]:
-    """By case, its runs for each measure; cases of the last night first, in their order."""
+    """Return the runs of each case for each measure. Cases of the last night are first, in their order."""
     cases = dict.fromkeys(str(cell["case"]) for night in reversed(nights) for cell in _cells(night))
     rows: dict[str, list[tuple[int, Result]]] = {case: [] for case in cases}
     twins: dict[str, bool] = {}
@@ -122,7 +121,7 @@ def _samples(rows: Sequence[tuple[int, Result]], measure: Measure, by_night: boo
 
 
 def _alike(backend: str) -> bool:
-    """Whether runs of a backend don't depend on the night: time is simulated."""
+    """Return whether runs of a backend are independent of the night, because time is simulated."""
     try:
         return bool(BACKENDS.load(backend).in_process)
     except UsageError:
@@ -150,19 +149,19 @@ def _middle(values: Any, measure: Measure) -> float:
 
 
 def _mark(runs: _Runs, change: Change, before: Any, after: Any, nights: Sequence[Night]) -> Mark:
-    """A change in words: what, from what to what, since when, and what else was new then."""
+    """Describe a change in words: the measure, its old and new value, the night, and other novelties of that night."""
     measure, night = runs.measure, nights[change.at]
     was, now = (_told(values, measure) for values in (before, after))
     rose = _middle(after, measure) > _middle(before, measure)
     verb = "rose" if change.rose else "fell"
-    # Among combinations that were run at both times; all runs together may tell another tale if others were added.
+    # Within the combinations that ran at both times. All runs together may show the opposite if others were added.
     within = "" if rose == change.rose else " (within its combinations; others were run as well)"
     tag = f", {night.head['tag']}" if night.head.get("tag") else ""
     earlier = nights[change.at - 1]
     plan = "; the night's file was changed then, too" if night.head.get("digest") != earlier.head.get("digest") else ""
     words = (f"{runs.case}: {measure.name} {verb} from {was} to {now}{within} "
              f"with the night {night.name}{_day(night)}{tag}{plan}")  # fmt: skip
-    good = runs.twin and measure.share  # a twin is to fail
+    good = runs.twin and measure.share  # a twin should fail
     return Mark(change.at, words, change.rose != good, change.p)
 
 
@@ -180,14 +179,14 @@ def _told(values: Any, measure: Measure) -> str:
 
 
 def lines_of(found: Trend) -> list[str]:
-    """What a person is told: each change in words, the newest first, and how sure that is."""
+    """Return lines for people: each change in words, the newest first, and the confidence."""
     marks = sorted((mark for case in found.cases for series in case.series for mark in series.marks),
                    key=lambda mark: (-mark.at, not mark.worse))  # fmt: skip
     return [f"{'worse' if mark.worse else 'better'}: {mark.words}" for mark in marks] + [found.sentence]
 
 
 def to_json(found: Trend) -> dict[str, Any]:
-    """What ``trend --json`` prints."""
+    """Return the object that ``trend --json`` prints."""
     names = [night.name for night in found.nights]
     return {
         "nights": names, "tested": found.tested, "too_short": found.short, "false_alarms": found.false_alarms,

@@ -1,4 +1,4 @@
-"""The kinds of failure of many nights."""
+"""The kinds of failure over many nights."""
 
 from __future__ import annotations
 
@@ -12,11 +12,12 @@ from stormproof.contracts.check import INVALID
 
 
 def kinds_over(nights: Sequence[Night], chosen: Collection[str], knowns: Mapping[str, Known]) -> list[Kind]:
-    """The kinds of failure of the chosen nights: the new ones first, of others those seen last.
+    """Return the kinds of failure of the chosen nights: new kinds first, then the others by their last occurrence.
 
-    Failures of twins, which are to fail, are none.
+    Failures of twins do not count, since twins should fail.
 
-    ``nights`` are all of the store, the oldest first. A kind is new if no night before the last of the chosen had it.
+    ``nights`` are all nights of the store, the oldest first. A kind is new if it did not occur before the last of the
+    chosen nights.
     """
     first: dict[str, str] = {}
     last: dict[str, str] = {}
@@ -49,7 +50,8 @@ def kinds_over(nights: Sequence[Night], chosen: Collection[str], knowns: Mapping
 
 
 def for_page(kinds: Sequence[Kind], stored: Mapping[str, bool]) -> list[TriageKind]:
-    """As the page shows them. ``stored``: the store's runs, each with whether it has a report."""
+    """Return the kinds in the form that the page shows. ``stored`` maps the store's runs to whether each has a
+    report."""
     return [
         TriageKind(
             kind.fingerprint, kind.words, kind.status, len(kind.runs), kind.first, kind.last, kind.example.sentence,

@@ -1,4 +1,4 @@
-"""``stormproof broker``: one reference broker in this process."""
+"""``stormproof broker``: run one reference broker in this process."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from stormproof.errors import UsageError
 
 
 def run_single(design: str, data: Path, host: str, port: int, login: str, passcode: str) -> int:
-    """Run until SIGTERM or Ctrl-C; returns the exit status.
+    """Run the broker until SIGTERM or Ctrl-C, and return the exit status.
 
     Raises:
-        UsageError: the design does not exist or needs other nodes, or a setting can't be used.
+        UsageError: the design does not exist or needs other nodes, or a setting is invalid.
     """
     if design not in DESIGNS:
         raise UsageError(f"there is no design {design!r} of the reference broker (there are: {', '.join(DESIGNS)})")
@@ -33,12 +33,12 @@ def run_single(design: str, data: Path, host: str, port: int, login: str, passco
 
 def run_described(descriptor: Path, arguments: Sequence[str], expected: int | None, join: bool,
                   secret_file: Path | None) -> int:
-    """Run one machine of an XML descriptor, as ``run_single`` does.
+    """Run one machine of an XML descriptor, in the way of ``run_single``.
 
-    ``nodes.reference.server.start`` explains the arguments.
+    ``nodes.reference.server.start`` documents the arguments.
 
     Raises:
-        UsageError: the descriptor or an argument can't be used.
+        UsageError: the descriptor or an argument is invalid.
     """
     try:
         config = start_config(descriptor, arguments, expected, join, secret_file)

@@ -1,8 +1,8 @@
-"""The surface: what systems offer clients, item by item; which workload uses each, which checks judge it.
+"""The surface: the features that systems offer to clients, with the workloads that use and the checks that judge each.
 
-A run's record counts what its clients used (``surface`` in run.json: items that clients count themselves, and
-``f:NAME``, the operations of each function that ended ``ok``). An item is *judged* in a run when it was used there and
-every check of it that the run is judged by came to a verdict.
+A run's record counts the features that its clients used (``surface`` in run.json): items that clients count themselves,
+and ``f:NAME``, the operations of each function that ended ``ok``. An item is *judged* in a run if it was used there,
+and if every check of it by which the run is judged reached a verdict.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from workloads.feature_coverage import SURFACE
 BROKERS = ("standalone", "joram", "qpid", "fiorano")
 """Designs that leave messages to the reference engine."""
 RELIABLE = ("standalone", "joram", "fiorano")
-"""Those of them with reliable connections."""
+"""The designs among them that have reliable connections."""
 DIALOGUE = "dialogue"
-"""Workload, and check, of all that a model of the broker knows."""
+"""The workload, and the check, for all features that a model of the broker covers."""
 _BY_MODEL = frozenset({
     "body-empty", "body-binary", "body-text", "body-large", "headers-escaped", "headers-many", "send-in-transaction",
     "abort-of-sends", "ack-client-individual", "ack-client", "ack-cumulative", "window", "window-of-one", "nack",
@@ -31,7 +31,7 @@ _BY_MODEL = frozenset({
     "taken-over", "slow-reader", "qpid-pages", "qpid-refused", "ack-auto-plain", "transient-overflow", "beyond-limits",
     "full-broker", "no-receipt", "malformed", "other-connections", "headers-forged",
 })
-"""What is used, and judged, by dialogues as well."""
+"""The items that dialogues also use and judge."""
 _QUEUES = ("queue", "consume-last", "clustered", "store-and-forward", "transaction")
 _TOPICS = ("topic", "clustered-topic")
 _PAGE = "stomp.md"
@@ -40,8 +40,9 @@ _TAKEN = ("lost", "duplicated", "phantom")
 
 @dataclass(frozen=True)
 class Item:
-    """One thing that clients may do. ``page`` (of docs/) tells of it; ``workloads`` use it, or nobody does; ``shown``
-    are the names under which runs count it, by default its own; a run must have ``settings`` for them to mean this."""
+    """One feature that clients may use. ``page`` (of docs/) describes it. ``workloads`` are those that use it; none if
+    it is empty. ``shown`` are the names under which runs count it, by default the item's name. Only in a run with these
+    ``settings`` do the names mean this item."""
 
     name: str
     told: str
@@ -53,7 +54,7 @@ class Item:
     settings: tuple[tuple[str, Any], ...] = ()
 
     def used(self, info: Mapping[str, Any]) -> int:
-        """How often a run, described by its run.json, has used it."""
+        """Return the number of times that a run, described by its run.json, has used the item."""
         test = info.get("test") or {}
         options = test.get("options") or {}
         if test.get("workload") not in self.workloads or any(options.get(name) != it for name, it in self.settings):
@@ -63,13 +64,13 @@ class Item:
 
 
 _OF_TOPICS = {"lost": "topic-lost", "duplicated": "topic-duplicated", "phantom": "topic-phantom"}
-"""Check of queues -> that of topics which judges the same."""
+"""Check of queues -> the check of topics that judges the same property."""
 
 
 def _queue(name: str, told: str, *checks: str, systems: tuple[str, ...] = BROKERS, shown: tuple[str, ...] = (),
            topics: bool = True) -> Item:
-    """Of queues, and of topics too unless the latter have it otherwise."""
-    checks += ("atomic",) if "lost" in checks else ()  # which judges that of the parts of transactions
+    """Return an item of queues. With ``topics``, topics share it."""
+    checks += ("atomic",) if "lost" in checks else ()  # which judges losses in the parts of transactions
     judged = (*checks, *(_OF_TOPICS[check] for check in checks if topics and check in _OF_TOPICS))
     return Item(name, told, _PAGE, systems, (*_QUEUES, *(_TOPICS if topics else ())), judged, shown)
 
@@ -210,13 +211,13 @@ ITEMS: tuple[Item, ...] = tuple(_with_dialogues(item) for item in (
     _by("offline-send", "durable-connection", "a connection whose client keeps what it can't send", "offline online",
         ("lost", "transfer-order"), ("fiorano", "standalone"), "durable-connection.md"),
 ))  # fmt: skip
-"""All of it, in the order of the pages."""
+"""All items, in the order of the pages."""
 
 
 def used_and_judged(info: Mapping[str, Any], decided: Mapping[str, str]) -> dict[str, tuple[int, bool]]:
-    """Item -> how often a run used it, and whether that was judged; items that it did not use are left out.
+    """Return item -> how often a run used it, and whether it was judged. Items that the run did not use are left out.
 
-    ``info`` is run.json; ``decided`` the verdict of each check that bears on the run's.
+    ``info`` is run.json. ``decided`` has the verdict of each check that affects the run's verdict.
     """
     found = {}
     for item in ITEMS:
@@ -227,20 +228,21 @@ def used_and_judged(info: Mapping[str, Any], decided: Mapping[str, str]) -> dict
 
 
 def items_of(systems: Iterable[str], workloads: Iterable[str]) -> list[Item]:
-    """What of the surface these systems have that these workloads could use, or nobody does."""
+    """Return the items of these systems that these workloads can use, or that no workload uses."""
     those, work = set(systems), set(workloads)
     return [item for item in ITEMS if those & {*item.systems} and (not item.workloads or work & {*item.workloads})]
 
 
 def with_surface(workload: str, settings: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings, with which clients use all that brokers offer, unless they say otherwise."""
+    """Return the settings, extended so that clients use all features of brokers unless the settings already decide
+    this."""
     declared = {option.name for option in WORKLOADS.load(workload).options}
     return {**({SURFACE.name: "true"} if SURFACE.name in declared else {}), **settings}
 
 
 @dataclass
 class Used:
-    """In how many runs an item was used, in how many that was judged, how often it was used in all."""
+    """Counts of an item: runs that used it, runs that judged it, and its uses in all."""
 
     runs: int = 0
     judged: int = 0
@@ -249,17 +251,17 @@ class Used:
 
 @dataclass
 class SurfaceTable:
-    """What runs have used and judged of the surface of their systems, added up."""
+    """The used and judged items of the systems' surface, summed over runs."""
 
     items: dict[str, Used] = field(default_factory=dict)
 
     @classmethod
     def of(cls, systems: Iterable[str], workloads: Iterable[str]) -> SurfaceTable:
-        """Of campaigns with these systems and workloads, before the first run."""
+        """Return the table for campaigns with these systems and workloads, before the first run."""
         return cls({item.name: Used() for item in items_of(systems, workloads)})
 
     def add(self, used: Mapping[str, tuple[int, bool]]) -> None:
-        """One more run, as ``used_and_judged`` tells of it."""
+        """Add one more run, in the form that ``used_and_judged`` returns."""
         for name, (times, judged) in used.items():
             item = self.items.setdefault(name, Used())
             item.runs += 1
@@ -267,7 +269,7 @@ class SurfaceTable:
             item.times += times
 
     def line(self) -> str:
-        """How much was used and judged, and what was not; empty where there is nothing to use."""
+        """Return a line on used, judged and missed items; empty if there are no items."""
         if not self.items:
             return ""
         judged = sum(item.judged > 0 for item in self.items.values())
@@ -276,11 +278,11 @@ class SurfaceTable:
         return f"surface: {judged} of {len(self.items)} items used and judged{'; not: ' if missed else ''}{missed}"
 
     def to_json(self) -> dict[str, dict[str, int]]:
-        """The table: what is not covered has zeros."""
+        """Return the table as data. Items that are not covered have zeros."""
         return {name: dict(vars(item)) for name, item in self.items.items()}
 
     def page(self) -> str:
-        """The table as Markdown, what was not judged first."""
+        """Return the table as Markdown, items that were not judged first."""
         told = {item.name: item for item in ITEMS}
         lines = ["# The surface: what was used and judged", "", self.line(), "",
                  "| item | what clients do | runs that judged it | runs that used it | times |",
@@ -292,7 +294,7 @@ class SurfaceTable:
 
 
 def surface_page() -> str:
-    """docs/surface.md."""
+    """Return the content of docs/surface.md."""
     lines = ["# The surface", "", "Made by `make docs` from `harness/reference/feature_coverage.py`.", ""]
     lines += _INTRODUCTION.strip().splitlines()
     lines += ["", "| item | what clients do | systems | workloads | checks |", "| --- | --- | --- | --- | --- |"]

@@ -1,7 +1,7 @@
-"""What a test takes from a descriptor of servers and clusters (HA Joram, 4.6.3): their number, and their settings.
+"""The part of a descriptor of servers and clusters (HA Joram, 4.6.3) that a test uses: their number and settings.
 
-A test's machines have addresses and ports of their own, and its workload says which queues, topics and services there
-are; so what remains is how many clusters, replicas and single servers there are, and the properties, timings included.
+A test's machines have their own addresses and ports, and its workload determines the queues, topics and services. So a
+test takes only the numbers of clusters, replicas and single servers, and the properties, including timings.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from stormproof.errors import UsageError
 from workloads.catalog import WORKLOADS
 
 _CLUSTERS, _SINGLE = "ha_servers", "local_servers"
-"""The options of workloads that say how many servers there are of each kind."""
+"""The workload options that set the number of servers of each kind."""
 
 
 @dataclass(frozen=True)
 class Described:
-    """``nodes`` in all, ``settings`` as texts, and what a person should know: ``left_out``, one line each."""
+    """``nodes`` in all, ``settings`` as texts, and ``left_out``: notes for the user on ignored parts, one line each."""
 
     system: str
     nodes: int
@@ -33,10 +33,10 @@ class Described:
 
 
 def described(path: Path, workload: str) -> Described:
-    """A test's share of a descriptor.
+    """Return the part of a descriptor that a test uses.
 
     Raises:
-        UsageError: it can't be read, or the workload, or any test, has no servers like these.
+        UsageError: the descriptor can't be read, or the workload, or every test, can't have servers like these.
     """
     try:
         descriptor = read_descriptor(path)
@@ -74,7 +74,7 @@ def _text(value: Any) -> str:
 
 
 def _numbers(path: Path, workload: str, clusters: int, single: int) -> dict[str, str]:
-    """The workload's settings that make as many servers."""
+    """Return the workload's settings that create this number of servers."""
     work = WORKLOADS.load(workload)
     options = {option.name: option.default for option in work.options}
     found: dict[str, str] = {}
@@ -89,7 +89,7 @@ def _numbers(path: Path, workload: str, clusters: int, single: int) -> dict[str,
 
 
 def _left_out(descriptor: Descriptor) -> tuple[str, ...]:
-    """What the descriptor has that a test makes for itself."""
+    """Return notes on the parts of the descriptor that a test creates by itself."""
     services = {service.kind for server in descriptor.servers.values() for machine in server.machines
                 for service in machine.services} - {CONNECTION_MANAGER, TCP_PROXY}  # fmt: skip
     lines = [f"service {name} is left out: the workload says which services run" for name in sorted(services)]

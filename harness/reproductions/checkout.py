@@ -1,4 +1,4 @@
-"""The commit of the checkout that outcomes are measured with."""
+"""The commit of the checkout with which outcomes are measured."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from pathlib import Path
 
 @functools.cache
 def commit_of(folder: Path) -> str:
-    """The short name of the commit, followed by ``+`` where files differ from it; ``unknown`` outside a checkout.
+    """Return the short name of the commit, followed by ``+`` where files differ from it; ``unknown`` outside a
+    checkout.
 
     Records of outcomes in ``docs/`` do not count as differences: a run writes them itself.
     """

@@ -18,11 +18,12 @@ from stormproof.errors import EXIT_VALID, UsageError
 
 def run_reproduce(names: Sequence[str], everything: bool, times: int, arms: Sequence[str], backend: str | None,
                   store: Path, record: bool, as_json: bool) -> int:
-    """Run reproductions and their twins; without a name, list them. Returns the exit status of the worst.
+    """Run reproductions and their twins; without names, list all. Return the exit status of the worst.
 
     Raises:
-        UsageError: there is none of a name, or a number makes no sense. KeyboardInterrupt: Ctrl-C; what the runs before
-            it came to has been told.
+        UsageError: a name does not exist, or a number is invalid. KeyboardInterrupt: Ctrl-C; the results of earlier
+            runs
+            have been reported.
     """
     known = recipes()
     if everything and names:

@@ -1,4 +1,4 @@
-"""The page of reproductions: what was published, what is expected, and what runs have shown."""
+"""The page of reproductions: the published misbehaviours, the expectations, and the results of runs."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from stormproof.errors import UsageError
 
 DOCS = Path(__file__).parents[2] / "docs"
 SEEN_FILE = DOCS / "reproductions.json"
-"""What was seen, by reproduction, backend and arm: how often it came out as expected, of how many runs."""
+"""The recorded results, by reproduction, backend and arm: the number of runs as expected, and the number of runs."""
 
 _HEAD = """# Reproductions
 
@@ -37,7 +37,7 @@ median of one run, with set-up and checks.
 
 
 def note_seen(outcome: Outcome, path: Path) -> None:
-    """Keep what was seen of a reproduction, in the place of what was seen of these arms before.
+    """Store the results of a reproduction, in place of earlier results for these arms.
 
     Raises:
         UsageError: the file can't be read or written.
@@ -62,7 +62,7 @@ def note_seen(outcome: Outcome, path: Path) -> None:
 
 
 def read_seen(path: Path) -> dict[str, Any]:
-    """What was seen so far; raises UsageError when the file makes no sense."""
+    """Return the recorded results; raises UsageError when the file is invalid."""
     if not path.exists():
         return {}
     try:
@@ -72,7 +72,7 @@ def read_seen(path: Path) -> dict[str, Any]:
 
 
 def reproductions_page(known: Sequence[Recipe], seen: Mapping[str, Any]) -> str:
-    """The page in Markdown."""
+    """Return the page in Markdown."""
     lines = [_HEAD, "| | what goes wrong | fault | seen | twin valid | time |", "| --- | --- | --- | --- | --- | --- |"]
     for recipe in known:
         for backend, arms in sorted(seen.get(recipe.name, {}).items()) or [("", {})]:

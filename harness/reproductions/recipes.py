@@ -1,8 +1,8 @@
-"""What can be reproduced: ``reproductions.toml`` in the folder of each system that has one.
+"""The available reproductions: ``reproductions.toml`` in the folder of each system that has one.
 
-A reproduction is one test under two settings: the *arm* that must fail, whose history must violate what ``expected``
-names, and the *twin*, which must pass under the same schedule. Further arms are settings that people take for safe:
-each says itself what is to be expected of it.
+A reproduction is one test under two settings. The *arm* must fail: its history must violate a guarantee in
+``expected``. The *twin* must pass under the same schedule. Further arms are settings that people believe to be safe.
+Each of them declares its own expectation.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ _ARM_KEYS = {"name": Key(STRING), "title": Key(STRING), "system": Key(STRING), "
 
 @dataclass(frozen=True)
 class Arm:
-    """One setting of a reproduction, of its system or of another one. ``expected`` are the guarantees of which one must
-    be violated; none: it must be valid."""
+    """One setting of a reproduction, of its system or of another one. ``expected`` are guarantees, at least one of
+    which must be violated; if empty, the run must be valid."""
 
     name: str
     title: str
@@ -47,14 +47,14 @@ class Arm:
 
     @property
     def verdict(self) -> str:
-        """The verdict that is expected."""
+        """The expected verdict."""
         return INVALID if self.expected else VALID
 
 
 @dataclass(frozen=True)
 class Recipe:
-    """One reproduction. ``source`` is where the misbehaviour was published, ``claim`` what it says, ``fault`` the fault
-    in words; ``arms`` are the failing one, its twin, and others, in this order."""
+    """One reproduction. ``source`` is the publication of the misbehaviour, ``claim`` its statement, ``fault`` the fault
+    in words. ``arms`` are the failing one, its twin, and others, in this order."""
 
     name: str
     title: str
@@ -69,10 +69,10 @@ class Recipe:
     arms: Sequence[Arm] = field(default=())
 
     def test(self, arm: Arm, backend: str, number: int = 0) -> Test:
-        """The test of an arm; ``number`` counts its repetitions, which have different seeds.
+        """Return the test of an arm. ``number`` counts its repetitions, which have different seeds.
 
         Raises:
-            UsageError: it makes no sense.
+            UsageError: it is invalid.
         """
         return make_test(system=arm.system, workload=self.workload, nemesis=self.nemesis, backend=backend,
                          nodes=arm.nodes, time_limit=self.time_limit, rate=arm.rate, seed=self.seed + number,
@@ -80,16 +80,16 @@ class Recipe:
 
 
 def recipes(folder: Path = SYSTEMS_FOLDER) -> list[Recipe]:
-    """All reproductions, by the names of their systems.
+    """Return all reproductions, ordered by the names of their systems.
 
     Raises:
-        UsageError: a file says something that makes no sense; the message says where.
+        UsageError: a file has invalid content; the message says where.
     """
     return [recipe for path in sorted(folder.glob(f"*/{FILE}")) for recipe in read_recipes(path)]
 
 
 def find_recipe(name: str, known: Sequence[Recipe]) -> Recipe:
-    """The reproduction of that name, whose capitals don't matter; raises UsageError when there is none."""
+    """Return the reproduction of that name, in any capitalisation; raises UsageError when none has it."""
     for recipe in known:
         if recipe.name.lower() == name.lower():
             return recipe
@@ -98,7 +98,7 @@ def find_recipe(name: str, known: Sequence[Recipe]) -> Recipe:
 
 
 def read_recipes(path: Path) -> Iterator[Recipe]:
-    """The reproductions of one file, of the system whose folder it is in; raises UsageError."""
+    """Yield the reproductions in one file, all of the system that owns the file's folder; raises UsageError."""
     data = read_toml(path)
     entries = data.pop("reproduction", None)
     if data or not isinstance(entries, list) or not entries:
@@ -108,7 +108,7 @@ def read_recipes(path: Path) -> Iterator[Recipe]:
 
 
 def _recipe(entry: dict[str, Any], folder: str, where: str) -> Recipe:
-    """``prefix`` is what comes before the name, where that is not the system's."""
+    """Return a reproduction from its entry. ``prefix`` replaces the system's name at the beginning of its name."""
     system = folder.replace("_", "-")
     tables = {name: entry.pop(name) for name in _TABLES & entry.keys()}
     given = check_keys(entry, _KEYS, where)

@@ -1,4 +1,4 @@
-"""Run reproductions: how often each arm shows what is expected of it."""
+"""Run reproductions, and count how often each arm meets its expectation."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ from stormproof.contracts.check import INVALID, UNKNOWN, VALID
 from stormproof.errors import EXIT_ERROR, EXIT_INVALID, EXIT_UNKNOWN, EXIT_VALID, StormproofError
 
 ENOUGH = 0.6
-"""The share of its runs in which the failing arm must show what is expected; a twin must pass in all of them."""
+"""The share of its runs in which the failing arm must meet its expectation. A twin must pass in all of its runs."""
 _SETTLING = ("drain", "depth")
-"""Operations of the end of a run."""
+"""Operations at the end of a run."""
 HALF = 0.5
-"""A twin must have confirmed so many operations for each that the failing arm confirmed, at least."""
+"""The least ratio of operations that a twin confirmed to those that the failing arm confirmed."""
 
 
 @dataclass(frozen=True)
 class Try:
-    """One run of an arm. ``violated`` are promised guarantees, ``confirmed`` operations of the load that ended
-    well."""
+    """One run of an arm. ``violated`` are promised guarantees. ``confirmed`` counts operations of the load that ended
+    ``ok``."""
 
     verdict: str
     sentence: str
@@ -38,25 +38,26 @@ class Try:
     run: str = ""
 
     def shows(self, arm: Arm) -> bool:
-        """Whether it came out as expected of the arm."""
+        """Return whether the run met the arm's expectation."""
         return self.verdict == VALID if not arm.expected else bool({*arm.expected} & {*self.violated})
 
 
 @dataclass
 class Outcome:
-    """What the runs of one reproduction came to: the tries of each arm, by its name."""
+    """The results of one reproduction: the tries of each arm, by its name."""
 
     recipe: Recipe
     backend: str
     tries: dict[str, list[Try]] = field(default_factory=dict)
 
     def shown(self, arm: Arm) -> int:
-        """In how many runs the arm came out as expected."""
+        """Return the number of runs in which the arm met its expectation."""
         return sum(each.shows(arm) for each in self.tries.get(arm.name, ()))
 
     @property
     def busy_enough(self) -> bool:
-        """Whether the twin did at least half of what the failing arm did: one that does nothing loses nothing."""
+        """Whether the twin confirmed at least half as many operations as the failing arm. A twin that does nothing
+        would lose nothing."""
         fails, twin = (self.tries.get(name, []) for name in (FAILS, TWIN))
         if not fails or not twin:
             return True
@@ -64,7 +65,7 @@ class Outcome:
         return done[1] >= HALF * done[0]
 
     def trouble(self) -> list[str]:
-        """What is not as expected, in words."""
+        """Describe the deviations from the expectations in words."""
         found = []
         for arm in self.recipe.arms:
             tries = self.tries.get(arm.name, [])
@@ -78,7 +79,8 @@ class Outcome:
 
     @property
     def exit_status(self) -> int:
-        """0: as expected. 3: no run could be made; 2: a twin is not valid, but only unknown; 1: otherwise not."""
+        """The exit status. 0: as expected. 3: all deviating runs broke. 2: the only deviations are unknown verdicts. 1:
+        any other deviation."""
         everything = [(arm, each) for arm in self.recipe.arms for each in self.tries.get(arm.name, ())]
         if not self.trouble():
             return EXIT_VALID
@@ -88,7 +90,7 @@ class Outcome:
         return EXIT_UNKNOWN if odd == {UNKNOWN} else EXIT_INVALID
 
     def to_json(self) -> dict[str, Any]:
-        """For ``--json`` and for the table in the docs."""
+        """Return the data for ``--json`` and for the table in the docs."""
         return {
             "name": self.recipe.name, "backend": self.backend, "as_expected": not self.trouble(),
             "trouble": self.trouble(),
@@ -101,10 +103,10 @@ class Outcome:
 
 def reproduce(recipe: Recipe, arms: Sequence[Arm], times: int, backend: str, store: Path, spark: SparkWarmup,
               tell: Callable[[str], None], quiet: bool = True) -> Outcome:
-    """Run each arm so many times, by turns, so that none has a quieter machine.
+    """Run each arm ``times`` times. Arms take turns, so that none gets a quieter machine.
 
     Raises:
-        UsageError: a test makes no sense. KeyboardInterrupt: Ctrl-C; the runs so far are in the store.
+        UsageError: a test is invalid. KeyboardInterrupt: Ctrl-C; the runs so far are in the store.
     """
     outcome = Outcome(recipe, backend)
     tests = {(arm.name, number): recipe.test(arm, backend, number) for arm in arms for number in range(times)}
@@ -130,8 +132,8 @@ def _try_of(result: RunResult, seconds: float) -> Try:
 
 
 def confirmed_of(figures: Mapping[str, Any]) -> int:
-    """Operations of the load that ended well, by a verdict's figures: reading to the end takes the longer the less was
-    lost, and says nothing of how busy a system was."""
+    """Return the number of operations of the load that ended ``ok``, from a verdict's figures. The final reading is
+    excluded: it takes longer the less was lost, so it does not show how busy a system was."""
     counts = figures.get("latency_ms", {})
     return sum(int(counts[f]["count"]) for f in counts if f not in _SETTLING)
 

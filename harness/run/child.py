@@ -1,8 +1,9 @@
-"""The child process of a run, which ends whatever code of a user's does in it.
+"""The child process of a run. It ends reliably, even when a user's code blocks in it.
 
-Code of a system that blocks stops the event loop, and with it the run. A thread looks whether the loop turns. If not,
-it raises ``Blocked`` in the code that blocks, and the run ends; if that does not help, the process does. The thread
-also lets the parent see that it runs: an extension that holds Python's lock stops this thread, too.
+System code that blocks stops the event loop, and with it the run. A watchdog thread tests whether the loop still turns.
+If it does not, the thread raises ``Blocked`` in the blocking code, and the run ends. If that does not help, the thread
+ends the process. The thread also sends the parent a sign of life. The parent needs this sign because an extension that
+holds Python's lock stops this thread, too.
 """
 
 from __future__ import annotations
@@ -27,40 +28,43 @@ from stormproof.timeout_scale import SLOW
 
 TICK_SECONDS = 1.0
 STUCK_SECONDS = 15.0 * SLOW
-"""How long a call of a plug-in's code may keep the loop from turning."""
+"""The time that a call of a plug-in's code may block the loop."""
 LONGEST_SECONDS = 600.0 * SLOW
-"""How long the loop may stand still for another reason."""
+"""The time that the loop may be blocked for any other reason."""
 ATTEMPTS = 3
-"""How often code that blocks is interrupted before the process is ended."""
+"""The number of times that blocking code is interrupted before the process is ended."""
 END_SECONDS = 2.0
-"""How long what is left may take to end when all is done."""
+"""The time that remaining tasks may take to end after ``main`` has returned."""
 
 logger = logging.getLogger("stormproof.child")
 
 
 class Blocked(StormproofError):
-    """Code of a system did not return, and kept the harness from doing anything."""
+    """Code of a system did not return, and blocked the harness."""
 
 
 class Watch(threading.Thread):
-    """Looks whether the event loop of the main thread turns; ``blocked`` is called in it after it did not."""
+    """Watches whether the event loop of the main thread turns, and interrupts plug-in code that blocks it.
+
+    After each interruption, the loop calls ``blocked`` with the error.
+    """
 
     def __init__(self, loop: asyncio.AbstractEventLoop, log: Path, give_up: Callable[[str], None]) -> None:
-        """``log`` is the file whose time says that this process runs. ``give_up`` ends the process; it is called in
-        this thread."""
+        """Create the watch. It touches the file ``log``: its modification time shows that this process runs.
+        ``give_up`` ends the process; this thread calls it."""
         super().__init__(name="stormproof-watch", daemon=True)
         self.blocked: Callable[[Blocked], None] = lambda error: None
         self._loop, self._log, self._give_up = loop, log, give_up
         self._still = self._attempts = 0
-        """Ticks since the loop turned, and how often it was interrupted since."""
+        """Ticks since the loop last turned, and interruptions since then."""
         self._inside: FrameType | None = None
         self._inside_for = 0
-        """The call of a plug-in's code that the main thread is in, and for how many ticks."""
+        """The outermost plug-in call on the main thread's stack, and the number of ticks that it has been there."""
         self._over = threading.Event()
         self._before = signal.signal(signal.SIGUSR2, self._interrupt)
 
     def run(self) -> None:
-        """Until ``end``; a process that is stopped does not count as stuck, as this thread is stopped with it."""
+        """Watch until ``end``. A stopped process does not count as stuck, because this thread is stopped with it."""
         while not self._over.wait(TICK_SECONDS):
             with contextlib.suppress(OSError):
                 os.utime(self._log)
@@ -79,7 +83,7 @@ class Watch(threading.Thread):
                 signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGUSR2)
 
     def end(self) -> None:
-        """Look no more."""
+        """Stop watching."""
         self._over.set()
         signal.signal(signal.SIGUSR2, self._before)
 
@@ -97,7 +101,7 @@ class Watch(threading.Thread):
 
 
 def _plugged(frame: FrameType | None) -> FrameType | None:
-    """The outermost call of a plug-in's code on a stack."""
+    """Return the outermost call of a plug-in's code on a stack."""
     frames = [each for each, _ in traceback.walk_stack(frame)]
     return next((each for each in reversed(frames) if plugins.is_code_of_one(each.f_globals)), None)
 
@@ -109,12 +113,12 @@ def _told(frame: FrameType | None) -> str:
 
 
 Main = Callable[[Watch, Path, Path | None], Coroutine[Any, Any, int]]
-"""What a child does: (its watch, the run's folder, the file with its plug-ins) -> its exit status."""
+"""The child's work: (its watch, the run's folder, the file with its plug-ins) -> its exit status."""
 
 
 def run_child(main: Main, tell: Callable[[str], None]) -> NoReturn:
-    """Carry out ``main`` with the arguments of the command line, and end the process with the status that it returns,
-    whatever still runs then. ``tell`` tells the parent why the process ends."""
+    """Carry out ``main`` with the arguments of the command line, then end the process with the status that it returns,
+    even if threads still run. ``tell`` reports to the parent why the process ends."""
     run_dir, plugged = Path(sys.argv[1]), Path(sys.argv[2]) if len(sys.argv) > 2 else None
     logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(name)s %(message)s")
 
@@ -122,7 +126,7 @@ def run_child(main: Main, tell: Callable[[str], None]) -> NoReturn:
         tell(why)
         os._exit(EXIT_ERROR)
 
-    signal.signal(signal.SIGINT, lambda *_: None)  # Ctrl-C is the parent's
+    signal.signal(signal.SIGINT, lambda *_: None)  # the parent handles Ctrl-C
     runner = asyncio.Runner()
     watch = Watch(runner.get_loop(), run_dir / HARNESS_LOG, give_up)
     watch.start()
@@ -137,11 +141,11 @@ def run_child(main: Main, tell: Callable[[str], None]) -> NoReturn:
     logging.shutdown()
     with contextlib.suppress(OSError):
         sys.stdout.flush()
-    os._exit(status)  # threads that nobody can end would keep it
+    os._exit(status)  # threads that can't be ended would keep the process alive
 
 
 async def _rest() -> None:
-    """Let what is left end by itself, as far as it does."""
+    """Cancel all remaining tasks and give them a limited time to end."""
     left = asyncio.all_tasks() - {asyncio.current_task()}
     for task in left:
         task.cancel()
@@ -150,7 +154,8 @@ async def _rest() -> None:
 
 
 class ParentWatch(threading.Thread):
-    """The parent's look at its child: one that gives no sign for too long, and is not stopped, is killed."""
+    """The parent's watch over its child. A child that gives no sign of life for too long, and is not stopped, is
+    killed."""
 
     SILENT_SECONDS = 60.0 * SLOW
 
@@ -161,7 +166,7 @@ class ParentWatch(threading.Thread):
         self._over = threading.Event()
 
     def run(self) -> None:
-        """Until ``end``."""
+        """Watch until ``end``."""
         last, silent = -1, 0.0
         while not self._over.wait(TICK_SECONDS):
             now = self._last_sign()
@@ -173,7 +178,7 @@ class ParentWatch(threading.Thread):
                 return
 
     def end(self) -> None:
-        """Look no more."""
+        """Stop watching."""
         self._over.set()
 
     def _last_sign(self) -> int:
@@ -183,12 +188,12 @@ class ParentWatch(threading.Thread):
             return 0
 
     def _is_stopped(self) -> bool:
-        """Whether the child is, or what it was started through."""
+        """Return whether the child, or the process through which it was started, is stopped."""
         return any(_state(pid) in ("T", "t") for pid in _line_of(self._pid, str(self._run_dir).encode()))
 
 
 def _line_of(pid: int, named: bytes) -> Iterator[int]:
-    """A process and those below it that have something on their command lines."""
+    """Yield a process, and those of its descendants that have ``named`` on their command lines."""
     yield pid
     try:
         children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()

@@ -1,4 +1,4 @@
-"""What becomes of clients that nobody uses any more: what was confirmed to them is made safe, then they are closed."""
+"""The end of clients that are no longer in use: their confirmed operations are made safe, then they are closed."""
 
 from __future__ import annotations
 
@@ -16,16 +16,17 @@ from stormproof.timeout_scale import SLOW
 CLOSE_SECONDS = 5.0
 """Hard limit for closing one client."""
 LEAVE_SECONDS = 2.0 * SLOW
-"""How long a task may take to end after it was cancelled, before it is left behind."""
+"""The time that a task may take to end after its cancellation, before it is left behind."""
 
 logger = logging.getLogger("stormproof.interpreter")
 
 
 class ClientReaper:
-    """Closes clients that nobody uses any more, which may take long. ``not_closed`` hears why one was left behind.
+    """Closes clients that are no longer in use, which may take long. ``not_closed`` receives the reason for each client
+    that is left behind.
 
-    Tasks are kept in the order in which they began: the order in a set would be that of their addresses in
-    memory, which no simulated run may depend on.
+    Tasks are kept in the order in which they began. A set would order them by their addresses in memory, and no
+    simulated run may depend on those.
     """
 
     def __init__(self, not_closed: Callable[[str], None]) -> None:
@@ -34,16 +35,16 @@ class ClientReaper:
         self._closing: dict[asyncio.Task[None], None] = {}
 
     def retire(self, client: Client) -> None:
-        """Flush a client, if it can be, and close it, in the background."""
+        """Flush a client, if it is flushable, and close it, in the background."""
         if isinstance(client, Flushable):
             _track(self._flushing, self._flush_and_close(client))
         else:
             self._close(client)
 
     async def flush(self, clients: Iterable[Client], timeout: float) -> bool:
-        """Let these clients, which stay in use, and those that are retired flush; close the latter.
+        """Flush these clients, which stay in use, and the retired ones; then close the retired ones.
 
-        False when some could not within ``timeout`` seconds: they have stopped trying.
+        Return False when a flush did not finish within ``timeout`` seconds. Such flushes are cancelled.
         """
         staying = [asyncio.create_task(client.flush()) for client in clients if isinstance(client, Flushable)]
         tasks = [*staying, *self._flushing]
@@ -54,8 +55,8 @@ class ClientReaper:
         return not late
 
     async def end(self, clients: Iterable[Client]) -> None:
-        """Close these clients, and those that are retired, flushed or not."""
-        await asyncio.sleep(0)  # a task that is cancelled before its first step never comes to closing its client
+        """Close these clients and the retired ones, whether flushed or not."""
+        await asyncio.sleep(0)  # a task that is cancelled before its first step would never close its client
         await self._cancelled(list(self._flushing))
         for client in clients:
             self._close(client)
@@ -71,13 +72,13 @@ class ClientReaper:
         _track(self._closing, self._closed_at_last(client))
 
     async def _closed(self) -> None:
-        """Wait for clients that are being closed; those that never end are left behind."""
+        """Wait for clients that are being closed. Those that never end are left behind."""
         if self._closing:
             _, late = await asyncio.wait(list(self._closing), timeout=CLOSE_SECONDS + LEAVE_SECONDS + 1)
             self._leave(self._closing, late, "close()")
 
     async def _cancelled(self, tasks: list[asyncio.Task[None]]) -> list[asyncio.Task[None]]:
-        """Cancel those that are not done, and wait until they have ended; returns them."""
+        """Cancel the unfinished tasks, wait until they have ended, and return them."""
         late = [task for task in tasks if not task.done()]
         for task in late:
             task.cancel()
@@ -92,7 +93,7 @@ class ClientReaper:
             self._not_closed(f"{name} did not end within {LEAVE_SECONDS:g} s of being cancelled")
 
     async def _closed_at_last(self, client: Client) -> None:
-        """Close a client; one that raises or hangs costs nobody else anything."""
+        """Close a client. A client that raises or hangs does not affect the others."""
         try:
             async with within(CLOSE_SECONDS):
                 await client.close()

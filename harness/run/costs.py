@@ -1,4 +1,4 @@
-"""Notes what each machine uses while a run goes on (``stormproof.history.costs``)."""
+"""Records the resource usage of each machine during a run (``stormproof.history.costs``)."""
 
 from __future__ import annotations
 
@@ -19,31 +19,31 @@ from stormproof.test import Test
 logger = logging.getLogger(__name__)
 
 MAX_SAMPLES = 3600
-"""Of one machine: a longer run is looked at less often."""
+"""The most samples of one machine. A longer run is sampled less often."""
 RETRY, LONGEST_RETRY = 2.0, 30.0
-"""Seconds until a machine that could not be looked at is tried again, at first and at most."""
+"""Seconds until a machine that could not be sampled is tried again, at first and at most."""
 END_LIMIT = 10.0
 """Seconds that the programs on the machines have to end."""
 
 
 def interval_of(test: Test) -> float:
-    """Seconds between samples of a test; 0: none are taken."""
+    """Return the seconds between samples of a test; 0 means no samples."""
     interval = float(test.options.get(COSTS_INTERVAL.name, COSTS_INTERVAL.default))
     return max(interval, test.time_limit / MAX_SAMPLES) if interval else 0.0
 
 
 def costs_summary(run_dir: Path, run: Mapping[str, Any]) -> dict[str, Any] | None:
-    """What ``run.json`` (which is ``run`` so far) is to say of costs, counted from the beginning of the load.
+    """Return the costs for ``run.json`` (``run`` is its content so far), counted from the beginning of the load.
 
-    Where the harness died nobody noted when that was: then all is counted.
+    If the harness died, nothing recorded the beginning of the load; then the whole run is counted.
     """
     start = next((each["start"] for each in run.get("phases") or () if each["name"] == "main"), 0)
     return summary(run_dir / COSTS, start / 1e9, interval_of(Test.from_json(run["test"])))
 
 
 class CostWatch:
-    """Looks at each machine by itself, so that one in trouble keeps nobody waiting. Nothing that fails here is more
-    than a line in the file: what was measured has no part in the run."""
+    """Samples each machine in a separate task, so that one machine in trouble does not delay the others. A failure here
+    only adds a line to the file: measurements do not affect the run."""
 
     def __init__(self, backend: Metered, clock: Callable[[], int], path: Path, interval: float) -> None:
         self._backend, self._clock = backend, clock
@@ -51,10 +51,11 @@ class CostWatch:
         self._tasks: list[asyncio.Task[None]] = []
         self._file: TextIO | None = None
         self.troubles: dict[str, str] = {}
-        """The first trouble of each machine that had some, of the file itself under no name."""
+        """The first trouble of each machine that had some; the trouble of the file itself is stored under the empty
+        name."""
 
     def start(self, machines: Iterable[str]) -> None:
-        """Look at these machines from now on."""
+        """Start sampling these machines."""
         try:
             self._file = self._path.open("a", encoding="utf-8")
         except OSError as error:
@@ -63,7 +64,7 @@ class CostWatch:
         self._tasks = [asyncio.create_task(self._watch(machine), name=f"costs/{machine}") for machine in machines]
 
     async def close(self) -> None:
-        """Look no more, and have the programs on the machines end."""
+        """Stop sampling, and have the programs on the machines end."""
         self._close_file()
         for task in self._tasks:
             task.cancel()
@@ -71,7 +72,7 @@ class CostWatch:
             await asyncio.wait(self._tasks, timeout=END_LIMIT)
 
     def _close_file(self) -> None:
-        """From now on nothing is noted, and whoever looks at a machine looks no more."""
+        """Close the file. Nothing is recorded from now on, and the sampling tasks end."""
         file, self._file = self._file, None
         if file is not None:
             with contextlib.suppress(OSError):
@@ -89,7 +90,7 @@ class CostWatch:
                         self._write(sample_line(self._clock(), machine, total))
                         pause = RETRY
                 reason = "it ended"
-            except Exception as error:  # what a machine in trouble does, nobody has reckoned with
+            except Exception as error:  # a machine in trouble can cause any error
                 if not isinstance(error, BackendError):
                     logger.exception("%s: measuring what it uses failed", machine)
                 reason = str(error) or type(error).__name__
@@ -110,7 +111,7 @@ class CostWatch:
             self._give_up(error)
 
     def _give_up(self, error: OSError) -> None:
-        """On a full disk, say: the journal has the same trouble, and tells it."""
+        """Stop recording, for example on a full disk. The journal has the same trouble, and reports it."""
         self.troubles.setdefault("", f"{self._path} can't be written: {error.strerror}")
         logger.warning("%s", self.troubles[""])
         self._close_file()

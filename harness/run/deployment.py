@@ -1,4 +1,4 @@
-"""From a test to the machines and the cluster that it needs."""
+"""The machines and the cluster that a test needs."""
 
 from __future__ import annotations
 
@@ -14,17 +14,18 @@ from workloads.catalog import WORKLOADS
 
 
 def demands_of(test: Test) -> Demands:
-    """What a test's workload has its system set up."""
+    """Return the demands of a test's workload on the setup of its system."""
     return WORKLOADS.load(test.workload).demands(test.options)
 
 
 def topology_of(test: Test) -> Topology:
-    """The machines and networks of a test."""
+    """Return the machines and networks of a test."""
     return SYSTEMS.load(test.system).topology(test, demands_of(test))
 
 
 def cluster_of(test: Test, backend: Backend, passcode: str) -> Cluster:
-    """The test's system on machines that the backend has provisioned, or is going to; ``passcode`` is its clients'."""
+    """Return the test's system on machines that the backend has provisioned or will provision. ``passcode`` is its
+    clients'."""
     system = SYSTEMS.load(test.system)
     deployment = Deployment(test, demands_of(test), backend, topology_of(test), passcode, system.leading_roles,
                             system.joined_roles)
@@ -32,7 +33,8 @@ def cluster_of(test: Test, backend: Backend, passcode: str) -> Cluster:
 
 
 def leave_connections(cluster: Cluster) -> Apart:
-    """Have the connections of a cluster's clients run where they can be left behind, from now on."""
+    """From now on, run the connections of a cluster's clients where a blocked call can be left behind, and return that
+    place."""
     apart = Apart(together=isinstance(cluster, ShellCluster) and cluster.system.one_loop)
     make = cluster.queue_connection
     cluster.queue_connection = lambda: apart.connection(make)  # type: ignore[method-assign]

@@ -1,4 +1,4 @@
-"""What a run's folder tells of how it was made: the command that repeats it, the versions it may depend on."""
+"""The description of a run in its folder: the command that repeats it, and the versions that it may depend on."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ from workloads.options import CONNECT, HOME
 
 
 def command_line(test: Test, store: Path, brief: bool = False) -> str:
-    """The command that runs this test again: the same plan, from the same seed.
+    """Return the command that runs this test again: the same plan, from the same seed.
 
-    All options are in it, since defaults may change; ``brief`` leaves out those that are at their defaults now.
+    It contains all options, since defaults may change. ``brief`` leaves out those that have their current defaults.
     """
     declared = declared_options(test.system, test.workload, test.nemesis, test.backend) if brief else []
     usual = {option.name: option.default for option in declared}
@@ -54,7 +54,7 @@ def command_line(test: Test, store: Path, brief: bool = False) -> str:
 
 @functools.cache
 def versions() -> dict[str, str]:
-    """What the run's result may depend on."""
+    """Return the versions that the run's result may depend on."""
     packages = ("stormproof", "pyspark", "pyarrow", "numba", "numpy", "pandas")
     return {"python": platform.python_version(), "kernel": platform.release()} | {
         package: metadata.version(package) for package in packages
@@ -62,27 +62,27 @@ def versions() -> dict[str, str]:
 
 
 def create_run(test: Test, why: str, store: Path, runs: Path | None = None) -> Path:
-    """Make a run's folder with all that is known beforehand; ``why`` says why this backend was chosen.
+    """Create a run's folder with all data known in advance. ``why`` is the reason for the choice of the backend.
 
-    It is made in ``runs`` if given, though its command names ``store``.
+    It is created in ``runs`` if given, though its command names ``store``.
     """
     work, backend, system = WORKLOADS.load(test.workload), BACKENDS.load(test.backend), SYSTEMS.load(test.system)
-    # Time is free in simulation, so there a cluster that takes too long, or is never done, is not excused.
+    # Time is free in simulation, so a cluster there has no excuse for recovering too slowly, or never.
     wanted = [*work.judged_by(test.options)]
-    wanted += [] if test.options.get(ATTACH.name) else ["recovery"]  # who runs it may have stopped it, too
+    wanted += [] if test.options.get(ATTACH.name) else ["recovery"]  # its operator may have stopped it
     wanted += ["livelock"] if backend.in_process else []
     rules: list[Invariant | Deadline] = [*system.invariants, *system.deadlines]
     invariants = {each.name: each.source for each in rules if test.options.get(INVARIANTS) and each.claimed(test)}
     wanted += [*([INVARIANTS] if invariants else []), *plugins.check_names()]
-    # What a busy machine adds to the times of real nodes nobody knows.
+    # The delays that a busy machine adds to the times of real nodes are unknown.
     bounds = bounds_of(system.bounds, test) if backend.in_process else {}
     demands = demands_of(test)
     if demands.servers != 1 or demands.local_servers or test.options.get("spares"):
         for name in (SERVES_WITH_MAJORITY, SERVES_WITH_ONE):
-            bounds.pop(name, None)  # most of all nodes are not most of each group then
+            bounds.pop(name, None)  # then a majority of all nodes is not a majority of each group
     if test.options.get(CONNECT.name) == HOME:
         for name in (SERVES, SERVES_WITH_MAJORITY, SERVES_WITH_ONE):
-            bounds.pop(name, None)  # nobody may be beside the node that serves
+            bounds.pop(name, None)  # there may be no client next to the node that serves
     wanted += [check for check, names in JUDGED_BY_BOUNDS.items() if not bounds.keys().isdisjoint(names)]
     work_bounds = work_bounds_of(system.work, test) if backend.in_process else {}
     wanted += ["work", "growth"] if backend.in_process and system.keeps else []

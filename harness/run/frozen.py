@@ -1,7 +1,7 @@
-"""The sources of plug-ins and their helper modules, as they were when a run began.
+"""The sources of plug-ins and their helper modules, frozen at the start of a run.
 
-A run takes as long as a person takes to edit an adapter. So every process of a run imports what was read at its start;
-the files' names stay what they are.
+A run takes long enough for a person to edit an adapter in the meantime. So every process of a run imports the sources
+that were read at its start. The file names of the modules stay the same.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _OURS = (*PACKAGES, "stormproof")
 
 @dataclass(frozen=True)
 class Source:
-    """The source of a module; ``package``: it is a package's ``__init__``."""
+    """The source of a module. ``package`` tells that the source is a package's ``__init__``."""
 
     path: str
     content: bytes
@@ -36,33 +36,33 @@ class Source:
 
     @property
     def sha256(self) -> str:
-        """Its digest."""
+        """The SHA-256 digest of the source."""
         return hashlib.sha256(self.content).hexdigest()
 
     def pack(self) -> list[object]:
-        """As JSON has it."""
+        """Return the source in a form that JSON can hold."""
         return [self.path, base64.b85encode(zlib.compress(self.content)).decode(), self.package]
 
     @classmethod
     def unpack(cls, packed: Sequence[object]) -> Source:
-        """What ``pack`` returned."""
+        """Return the source from the form that ``pack`` returned."""
         path, content, package = packed
         return cls(str(path), zlib.decompress(base64.b85decode(str(content))), bool(package))
 
 
 class _Loader(importlib.machinery.SourceFileLoader):
-    """Loads a module from its source as it was; no byte code is read or written."""
+    """Loads a module from its frozen source. It neither reads nor writes byte code."""
 
     def __init__(self, name: str, source: Source) -> None:
         super().__init__(name, source.path)
         self._content = source.content
 
     def get_code(self, fullname: str) -> object:  # type: ignore[override]
-        """Compiled each time."""
+        """Compile the source each time."""
         return self.source_to_code(self._content, self.path)
 
     def get_data(self, path: str) -> bytes:
-        """The source; other files, which a package may bring, as they are now."""
+        """Return the frozen source. Other files, such as a package's data, are read from disk."""
         return self._content if path == self.path else super().get_data(path)
 
 
@@ -84,24 +84,25 @@ _finder = _Finder()
 
 
 def keep(name: str, source: Source) -> Source:
-    """Have a module imported from this source from now on, if nobody said so before; what it is imported from."""
+    """Have a module imported from this source from now on, unless another was kept before. Return the source in
+    effect."""
     if _finder not in sys.meta_path:
         sys.meta_path.insert(0, _finder)
     return _finder.sources.setdefault(name, source)
 
 
 def drop(name: str) -> None:
-    """Have a module imported from its file again: it could not be."""
+    """Have a module imported from its file again, because the import from the source failed."""
     _finder.sources.pop(name, None)
 
 
 def forget() -> None:
-    """Import everything from files again."""
+    """Import all modules from files again."""
     _finder.sources.clear()
 
 
 def helpers_of(source: Source) -> dict[str, Source]:
-    """The modules beside a plug-in's file that it and they import, whenever they do."""
+    """Return the modules next to a plug-in's file that the plug-in imports, directly or indirectly, at any time."""
     folder, found, open_ones = Path(source.path).parent, dict[str, Source](), [source.content]
     seen: set[str] = set()
     while open_ones:
@@ -114,7 +115,7 @@ def helpers_of(source: Source) -> dict[str, Source]:
 
 
 def imported_since(before: Mapping[str, ModuleType], package: str = "") -> dict[str, Source]:
-    """The modules that were imported since then and belong to no library, or to this package."""
+    """Return the modules imported since ``before`` that belong to no library, or that belong to ``package``."""
     found = {}
     for name, module in list(sys.modules.items()):
         file = getattr(module, "__file__", None)
@@ -127,7 +128,7 @@ def imported_since(before: Mapping[str, ModuleType], package: str = "") -> dict[
 
 
 def _imported(content: bytes) -> Iterator[str]:
-    """The first parts of the names that a source imports; those of one that can't be compiled are nobody's."""
+    """Yield the first parts of the names that a source imports; none if the source can't be compiled."""
     try:
         tree = ast.parse(content)
     except (SyntaxError, ValueError, RecursionError):
@@ -140,7 +141,8 @@ def _imported(content: bytes) -> Iterator[str]:
 
 
 def _beside(top: str, folder: Path) -> Iterator[tuple[str, Path]]:
-    """A module of this name and its file, or all of a package's, if an import would find it in the folder."""
+    """Yield a module of this name and its file, or all modules of a package, if an import would find it in the
+    folder."""
     if top in _OURS or top in sys.builtin_module_names:
         return
     try:

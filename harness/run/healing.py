@@ -1,4 +1,4 @@
-"""``stormproof heal`` and ``stormproof recover``: what to do after the harness itself was killed."""
+"""``stormproof heal`` and ``stormproof recover``: the clean-up after the harness itself was killed."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from stormproof.store import Store, damaged_runs
 
 
 def heal_store(store_dir: Path) -> list[str]:
-    """Remove what dead runs left on this machine and close their undo journals; a line for each thing done.
+    """Remove the remains of dead runs on this machine and close their undo journals. Return a line for each action.
 
-    The nodes of `local` and `docker` belong to their run, so that their faults end with them; the hosts of `ssh` are
-    cleaned over SSH. Runs that are alive are left alone.
+    The nodes of `local` and `docker` belong to their run, so their faults end with them. The hosts of `ssh` are cleaned
+    over SSH. Runs that are alive are left alone.
     """
     runs = Store(store_dir).runs()
-    # Where folders were made, which need not be where they would be made now.
+    # The places of existing folders, which may differ from where folders would be created now.
     places = {folder.parent for run_dir in runs for folder in made_folders(run_dir)}
     lines = [*cleanup(places=sorted(places)), *(f"removed {line}" for line in remove_left())]
     lines += [f"removed {path}" for path in remove_partials(store_dir)]
@@ -56,7 +56,7 @@ def heal_store(store_dir: Path) -> list[str]:
 
 
 def clean_hosts(run_dir: Path) -> list[str]:
-    """Remove what a dead run left on hosts that outlive it; a line for each thing done, or that could not be done."""
+    """Remove the remains of a dead run on hosts that outlive it. Return a line for each action, done or failed."""
     if not (run_dir / REMOTE_FILE).exists():
         return []
     from harness.backends.ssh.remote import clean  # Paramiko takes a fifth of a second to import
@@ -68,7 +68,8 @@ def clean_hosts(run_dir: Path) -> list[str]:
 
 
 def _obstacle(run_dir: Path) -> str | None:
-    """Why it can't be said that the run's faults are: a host isn't healed, or no Docker answers for its containers."""
+    """Return why it is unknown whether the run's faults are undone: a host isn't healed, or no Docker answers for its
+    containers."""
     if (run_dir / REMOTE_FILE).exists():
         return "not all of its hosts are healed"
     try:
@@ -78,7 +79,8 @@ def _obstacle(run_dir: Path) -> str | None:
 
 
 def _status(run_dir: Path) -> str | None:
-    """The run's status; None for a run without a readable description, which must not keep others from being mended."""
+    """Return the run's status; None for a run without a readable description, which must not keep others from being
+    healed."""
     try:
         return str(read_run(run_dir)["status"])
     except HistoryError:
@@ -86,13 +88,13 @@ def _status(run_dir: Path) -> str | None:
 
 
 NOT_RECOVERED = "not recovered: "
-"""How the line of a run begins that ``recover_store`` could not mend."""
+"""The beginning of the line for a run that ``recover_store`` could not recover."""
 
 
 def recover_store(store_dir: Path, names: Sequence[str]) -> list[str]:
-    """Seal the histories of the named runs, or of all that were left unfinished; a line for each.
+    """Seal the histories of the named runs, or of all that were left unfinished. Return a line for each.
 
-    A run that can't be recovered keeps no other from it. Its line begins with ``NOT_RECOVERED``.
+    A run that can't be recovered does not keep others from being recovered. Its line begins with ``NOT_RECOVERED``.
 
     Raises:
         UsageError: there is no such store or run, or the only named run is still under way.

@@ -1,10 +1,10 @@
 """Carries out a generator's operations with clients and a nemesis, by Jepsen's rules.
 
-One scheduler stamps times and gives the history its order. Completions are taken before new invocations, so
-that operations never seem concurrent that were not. An exception in a client is ``info``; after ``info`` the
-thread goes on as a new process with a new client. A thread that the system does not serve pauses before its next
-operation, longer each time. An operation whose client does not return is abandoned: it has no
-completion, since it may still take effect. Nothing here reads a wall clock: time is the event loop's.
+One scheduler stamps times and gives the history its order. It takes completions before new invocations, so that
+operations never look concurrent that were not. An exception in a client counts as ``info``. After ``info``, the thread
+continues as a new process with a new client. A thread that the system does not serve pauses before its next operation,
+longer each time. An operation whose client does not return is abandoned: it has no completion, since it may still take
+effect. Nothing here reads a wall clock: time is the event loop's.
 """
 
 from __future__ import annotations
@@ -40,21 +40,22 @@ from stormproof.test import Test
 from stormproof.text import LONGEST_REASON, printable
 
 POLL_SECONDS, LONGEST_POLL_SECONDS = 0.001, 0.032
-"""A pending generator that names no time is asked again after this, then twice as late each time, up to the longest."""
+"""A pending generator without a wake-up time is polled after the first interval. Each further interval is twice as
+long, up to the second."""
 TICK_SECONDS = 0.1
-"""Interval of flushing the recorder and looking for operations that hang."""
+"""Interval of flushing the recorder and searching for hanging operations."""
 
 logger = logging.getLogger("stormproof.interpreter")
 
 
 class Recorder(Protocol):
-    """Where the history goes, row by row in order."""
+    """Stores the history, row by row in order."""
 
     def record(self, op: Op) -> None:
         """Take one row. Raises StormproofError when it can't be stored."""
 
     def flush(self) -> None:
-        """Bring what was taken to disk."""
+        """Write the taken rows to disk."""
 
 
 class RunClock:
@@ -65,13 +66,13 @@ class RunClock:
         self._start = self._loop_time()
 
     def __call__(self) -> int:
-        """Now."""
+        """Return the current time."""
         return int((self._loop_time() - self._start) * SECOND)
 
 
 @dataclass(frozen=True)
 class Progress:
-    """What has happened so far: counts of operations of clients, ``time`` in nanoseconds of the run."""
+    """The progress of a run: counts of client operations, and ``time`` in nanoseconds of the run."""
 
     time: int
     invoked: int
@@ -88,8 +89,8 @@ ProgressReport = Callable[[Progress], None]
 
 @dataclass(frozen=True)
 class Abandonment:
-    """An operation that never ended, or (``f`` is empty) a client that could not be closed; ``time`` is when that was
-    found."""
+    """An operation that never ended, or (with an empty ``f``) a client that could not be closed. ``time`` is the time
+    of discovery."""
 
     time: int
     process: int
@@ -101,10 +102,10 @@ class Abandonment:
 class Interpreter:
     """Runs generators one after the other on one clock, one history and one set of processes.
 
-    ``make_client(thread, process, host)`` makes clients; thread t stands at client host t modulo their
-    number. ``hang_limit`` (seconds) cuts off an operation that a client does not end itself: it becomes
-    ``info``, or is abandoned if its client does not return even then. ``on_abandoned`` hears of that, ``on_completion``
-    of every other end of an operation. Use ``run`` for each phase, then ``close``.
+    ``make_client(thread, process, host)`` creates clients. Thread t runs at client host t modulo the number of hosts.
+    After ``hang_limit`` seconds, an operation that its client does not end is cut off: it becomes ``info``, or is
+    abandoned if its client does not return even then. ``on_abandoned`` receives each abandonment, ``on_completion``
+    every other end of an operation. Call ``run`` for each phase, then ``close``.
     """
 
     def __init__(
@@ -147,29 +148,29 @@ class Interpreter:
 
     @property
     def processes(self) -> tuple[int, ...]:
-        """The process that each client thread plays now."""
+        """The current process of each client thread."""
         return self._ctx.processes
 
     def progress(self) -> Progress:
-        """What has happened so far."""
+        """Return the progress so far."""
         counts = self._counts
         return Progress(self.clock(), counts[INVOKE], counts[OK], counts[FAIL], counts[INFO], self._under_way)
 
     def stop(self) -> None:
-        """End the present ``run`` soon: operations under way complete as ``info``, and it returns False."""
+        """End the current ``run`` soon: operations under way complete as ``info``, and it returns False."""
         self._stopping = True
         self._notify()
 
     async def run(self, generator: Source) -> bool:
         """Carry out a generator until it is exhausted and all its operations are complete.
 
-        Returns False when ``stop`` was called or the task was cancelled; operations under way are then recorded
-        as ``info``.
+        Returns False when ``stop`` was called or the task was cancelled. Operations under way are then recorded as
+        ``info``.
 
         Raises:
             GeneratorError: the generator failed. InterpreterError: a client broke its contract.
-            StormproofError: the recorder failed. Whatever is raised, the history so far is recorded, with
-            operations under way completed as ``info``.
+            StormproofError: the recorder failed. In each of these cases the history so far is recorded, with operations
+                under way completed as ``info``.
         """
         self._stopping = False
         ticker = asyncio.create_task(self._tick())
@@ -193,18 +194,18 @@ class Interpreter:
         return finished
 
     async def flush(self, timeout: float) -> bool:
-        """Between two phases: let every client see to it that what was confirmed to it is safe.
+        """Between two phases: let every client make its confirmed operations safe.
 
-        False when some could not within ``timeout`` seconds.
+        Return False when some clients could not within ``timeout`` seconds.
         """
         return await self._reaper.flush([worker.client for worker in self._workers if worker.client], timeout)
 
     def retire(self, client: Client) -> None:
-        """A client that its thread has lost: it is flushed and closed while the run goes on."""
+        """Flush and close a client that its thread has lost, while the run continues."""
         self._reaper.retire(client)
 
     async def close(self) -> None:
-        """End the workers and close all clients, flushed or not."""
+        """End the workers and close all clients, whether flushed or not."""
         clients = [worker.end() for worker in self._workers]
         for worker in self._workers:
             self._record_notes(worker)
@@ -247,7 +248,7 @@ class Interpreter:
         return False
 
     def _stamp(self) -> int:
-        """The time of the next row: that of the clock, but always later than the row before."""
+        """Return the time of the next row: the clock's time, but always later than the row before."""
         return max(self.clock(), self._last_time + 1)
 
     def _invoke(self, op: Op, following: Generator | None) -> Generator | None:
@@ -311,7 +312,8 @@ class Interpreter:
             self._on_abandoned(found)
 
     def _record_notes(self, worker: Worker) -> None:
-        """Behind a completion: what else its client has carried out. No generator hears of it."""
+        """Record, after a completion, the further operations that its client carried out. Generators do not see
+        them."""
         for begun, done in worker.take_notes():
             for op in (begun, done):
                 self._record(op._replace(time=self._stamp()))
@@ -321,12 +323,12 @@ class Interpreter:
         self._recorder.record(op)
 
     def completed(self, worker: Worker, op: Op) -> None:
-        """A worker's operation has ended."""
+        """Take note that a worker's operation has ended."""
         self._completions.append((worker, op))
         self._notify()
 
     def failed(self, error: StormproofError) -> None:
-        """The run can't go on."""
+        """Take note of an error that ends the run."""
         self._failure = self._failure or error
         self._notify()
 
@@ -336,7 +338,7 @@ class Interpreter:
             wake.set_result(None)
 
     async def _wait(self, seconds: float | None) -> None:
-        """Sleep until something happened, at most so long."""
+        """Sleep until an event occurs, for at most ``seconds``."""
         loop = asyncio.get_running_loop()
         self._wake = loop.create_future()
         timer = None if seconds is None else loop.call_later(seconds, self._notify)
@@ -348,7 +350,7 @@ class Interpreter:
                 timer.cancel()
 
     async def _tick(self) -> None:
-        """Beside the scheduler: flush, cut off what hangs, report progress each second."""
+        """Run next to the scheduler: flush, cut off hanging operations, report progress each second."""
         ticks = 0
         while True:
             await asyncio.sleep(TICK_SECONDS)
@@ -370,7 +372,7 @@ class Interpreter:
             self._on_progress(self.progress())
 
     async def _interrupt(self) -> None:
-        """Complete everything that is under way as ``info``."""
+        """Complete all operations under way as ``info``."""
         for worker in self._workers:
             worker.interrupt("interrupted")
         while self._completions:
@@ -384,14 +386,14 @@ def _factory(make_client: ClientFactory, thread: int, host: str) -> Callable[[in
 
 
 class NoClient:
-    """A client (or nemesis) that says ok to everything at once."""
+    """A client (or nemesis) that immediately answers ``ok`` to every operation."""
 
     async def open(self) -> None:
-        """Nothing to connect to."""
+        """Do nothing: there is no connection to open."""
 
     async def invoke(self, op: Op) -> Op:
-        """Done."""
+        """Return the operation as completed ``ok``."""
         return op.ok()
 
     async def close(self) -> None:
-        """Nothing to disconnect from."""
+        """Do nothing: there is no connection to close."""

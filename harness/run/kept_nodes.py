@@ -1,8 +1,9 @@
-"""Nodes that are kept after their run, for a person: faults by hand, a shell on each, and their end.
+"""Nodes that are kept after their run for a person: manual faults, a shell on each node, and their removal.
 
-The run's child (``harness.run.test_runner``) stays, and with it the nodes, its lock and its way to them. It listens on
-a socket in the run's folder: one JSON object asks, one answers; after ``shell`` the bytes are those of a shell on the
-node. What faults by hand were is in the folder ``by-hand`` of the run, since its own ledger is sealed.
+The run's child process (``harness.run.test_runner``) stays alive, and with it the nodes, its lock and its connections
+to them. It listens on a socket in the run's folder. Requests and answers are one JSON object each. After ``shell``, the
+socket carries the bytes of a shell on the node. Manual faults are recorded in the run's folder ``by-hand``, since its
+own ledger is sealed.
 """
 
 from __future__ import annotations
@@ -46,12 +47,12 @@ _CHUNK = 1 << 16
 
 
 def wanted(policy: str, verdict: str) -> bool:
-    """Whether nodes are kept after a run with this verdict (empty: it broke)."""
+    """Return whether nodes are kept after a run with this verdict (empty: the run broke)."""
     return policy == ALWAYS or (policy == ON_FAILURE and verdict != "valid")
 
 
 def check_keeping(policy: str, backend: str, *, several: bool) -> None:
-    """Raises UsageError where nodes can't be kept."""
+    """Raise UsageError if nodes can't be kept."""
     if policy not in POLICIES:
         raise UsageError(f"--keep-nodes={policy}: one of {', '.join(POLICIES)}")
     if policy != NEVER and several:
@@ -63,7 +64,7 @@ def check_keeping(policy: str, backend: str, *, several: bool) -> None:
 
 
 class KeptNodes:
-    """What the run's child does with its nodes until it is told to let them go."""
+    """The service of the run's child process for its kept nodes, until an order to remove them."""
 
     def __init__(self, cluster: Cluster, run_dir: Path) -> None:
         self._cluster = cluster
@@ -77,9 +78,9 @@ class KeptNodes:
         self._busy = asyncio.Lock()
 
     async def serve(self, listens: Callable[[], None]) -> None:
-        """Do what is asked until ``down`` is; then nothing is in effect any more, as far as it can be healed.
+        """Carry out requests until ``down``, then end all faults that can be healed.
 
-        ``listens`` is called when it can be asked.
+        ``listens`` is called when the socket accepts requests.
         """
         self._folder.mkdir(exist_ok=True)
         with _place(self._run_dir) as path:
@@ -160,7 +161,7 @@ class KeptNodes:
 
     @contextmanager
     def _on_cluster(self, settings: Mapping[str, Any]) -> Iterator[None]:
-        """Facts about the cluster are gathered with these settings beside the test's."""
+        """Gather facts about the cluster with these settings in addition to the test's."""
         before = self._cluster.test
         self._cluster.test = replace(before, options={**before.options, **settings})
         try:
@@ -208,7 +209,7 @@ class KeptNodes:
         with contextlib.suppress(OSError):
             while data := await reader.read(_CHUNK):
                 await channel.write(data)
-            await channel.write(b"\nexit\n")  # the end of what was piped in
+            await channel.write(b"\nexit\n")  # the end of the piped input
 
 
 async def _answer(writer: asyncio.StreamWriter, answer: Mapping[str, Any]) -> None:
@@ -219,7 +220,7 @@ async def _answer(writer: asyncio.StreamWriter, answer: Mapping[str, Any]) -> No
 
 @contextmanager
 def _place(run_dir: Path) -> Iterator[str]:
-    """A name of the socket that is short enough whatever the folder's is (unix(7): 108 bytes)."""
+    """Yield a path to the socket that is short enough for any folder name (unix(7): 108 bytes)."""
     fd = os.open(run_dir, os.O_PATH)
     try:
         yield f"/proc/self/fd/{fd}/{SOCKET}"
@@ -228,17 +229,17 @@ def _place(run_dir: Path) -> Iterator[str]:
 
 
 def is_kept(run_dir: Path) -> bool:
-    """Whether somebody keeps a run's nodes."""
+    """Return whether a run's nodes are kept."""
     return (run_dir / SOCKET).exists() and is_alive(run_dir)
 
 
 def kept_runs(store: Path) -> list[Path]:
-    """The runs of a store whose nodes are kept, the latest last."""
+    """Return the runs of a store whose nodes are kept, the latest last."""
     return [run_dir for run_dir in Store(store).runs() if is_kept(run_dir)]
 
 
 def find_kept(store: Path, name: str = "") -> Path:
-    """The run of that name whose nodes are kept, or the latest.
+    """Return the run of that name whose nodes are kept, or the latest.
 
     Raises:
         UsageError: there is none.
@@ -255,10 +256,10 @@ def find_kept(store: Path, name: str = "") -> Path:
 
 
 def ask(run_dir: Path, order: Mapping[str, Any], sock: socket.socket | None = None) -> dict[str, Any]:
-    """Ask the child that keeps a run's nodes; its answer.
+    """Send a request to the child process that keeps a run's nodes, and return its answer.
 
     Raises:
-        StormproofError: it does not listen, or says why it can't.
+        StormproofError: it does not listen, or answers with an error.
     """
     with contextlib.ExitStack() as stack:
         if sock is None:
@@ -271,7 +272,7 @@ def ask(run_dir: Path, order: Mapping[str, Any], sock: socket.socket | None = No
 
 
 def connect(run_dir: Path) -> socket.socket:
-    """A connection to the child that keeps a run's nodes. Raises StormproofError when nobody listens."""
+    """Return a connection to the child process that keeps a run's nodes. Raises StormproofError when none listens."""
     sock = socket.socket(socket.AF_UNIX)
     try:
         with _place(run_dir) as path:
@@ -284,7 +285,7 @@ def connect(run_dir: Path) -> socket.socket:
 
 
 def read_line(sock: socket.socket) -> bytes:
-    """A line, read byte by byte, so that what follows is left."""
+    """Read a line byte by byte, so that the bytes after it are left in the socket."""
     line = b""
     while not line.endswith(b"\n"):
         byte = sock.recv(1)
@@ -295,7 +296,7 @@ def read_line(sock: socket.socket) -> bytes:
 
 
 def sentences(lines: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Ledger lines as a person reads them, with the evidence."""
+    """Return ledger lines as sentences for people, with the evidence."""
     found = []
     for line in lines:
         targets = ", ".join(line["targets"])

@@ -1,4 +1,4 @@
-"""Notes who leads what while a run goes on, as nodes tell: what a report shows of leadership by queue."""
+"""Records the leaders that nodes report during a run. Reports show from it the leadership by queue."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ from stormproof.contracts.cluster import Cluster
 logger = logging.getLogger(__name__)
 
 SECONDS = 1.0
-"""Between an answer and the next question."""
+"""Seconds between an answer and the next question."""
 PATIENCE = 3.0
-"""Seconds after which a node that does not answer counts as telling nothing."""
+"""Seconds after which a node that does not answer counts as reporting nothing."""
 MAX_CHANGES = 10_000
-"""Of one witness; more would be no picture any more."""
+"""The most changes of one witness. A picture of more would be unreadable."""
 
 
 async def watch_leaders(cluster: Cluster, clock: Callable[[], int], path: Path) -> None:
-    """Until cancelled: ask each of the cluster's witnesses by itself, so that one in trouble keeps nobody waiting, and
-    write a line where it tells something else than before.
+    """Ask each of the cluster's witnesses for its leaders, until cancelled, and write a line for each changed answer.
+    Each witness has a separate task, so that one in trouble does not delay the others.
 
-    A line has ``time`` (nanoseconds of the run, ``clock``'s), ``witness`` and ``leaders`` (object -> node); these are
-    empty where it did not answer. A system whose leaders nobody tells gets no file. What can't be written is missing in
-    the report only.
+    A line has ``time`` (nanoseconds of the run, from ``clock``), ``witness`` and ``leaders`` (object -> node).
+    ``leaders`` is empty if the witness did not answer. A system without witnesses gets no file. A line that can't be
+    written is missing only in the report.
     """
     if not cluster.leader_witnesses:
         return
@@ -56,5 +56,5 @@ async def _told(cluster: Cluster, witness: str) -> Mapping[str, str]:
     try:
         async with within(PATIENCE):
             return await cluster.leaders_told(witness)
-    except Exception:  # what a node in trouble answers, nobody has reckoned with
+    except Exception:  # a node in trouble can answer anything
         return {}

@@ -1,8 +1,8 @@
-"""One test from the outside: spawn the test runner, start Spark meanwhile, check, store the verdict, tear down, report.
+"""One test from the outside: spawn the test runner and start Spark, check, store the verdict, tear down, report.
 
-The test runner (``harness.run.test_runner``) is a child process because on the ``local`` backend it lives in namespaces
-of its own, and so that Spark's JVM and threads don't disturb its clock. It lives by its standard input. A simulated run
-has its own clock and runs right here.
+The test runner (``harness.run.test_runner``) is a child process for two reasons. On the ``local`` backend it lives in
+its own namespaces. And Spark's JVM and threads must not disturb its clock. It ends when its standard input closes. A
+simulated run has its own clock and runs in this process.
 """
 
 from __future__ import annotations
@@ -52,15 +52,15 @@ class RunResult:
     verdict: Mapping[str, Any]
     report: Path
     command: str = ""
-    """What runs the same test again."""
+    """The command that runs the same test again."""
 
     @property
     def exit_code(self) -> int:
-        """0 valid, 2 unknown, 1 invalid; 3 for a run that could not be judged."""
+        """The exit status: 0 valid, 2 unknown, 1 invalid; 3 for a run that could not be judged."""
         return EXIT_ERROR if self.verdict.get("damage") else EXIT_OF[self.verdict["verdict"]]
 
     def lines(self) -> list[str]:
-        """What a person is told."""
+        """Return the result as lines for people."""
         promised = {check["anomaly"] for check in self.verdict["checks"] if check["decides"]}
         broken: list[str] = []
         permitted: list[str] = []
@@ -78,7 +78,7 @@ class RunResult:
         ]
 
     def to_json(self) -> dict[str, Any]:
-        """What ``--json`` prints."""
+        """Return the object that ``--json`` prints."""
         return {
             "verdict": self.verdict["verdict"],
             "run": self.run_dir.name,
@@ -95,15 +95,16 @@ def run_test(
 ) -> RunResult:  # fmt: skip
     """Run a test to its stored verdict and report.
 
-    ``why`` says why this backend was chosen; ``quiet`` keeps standard output free (progress goes to standard
-    error); ``spark`` reuses a context that is (being) started, else there is one of ``master``; ``place`` says which
-    of several runs it is; ``keep`` after which runs the nodes stay (``harness.run.kept_nodes``).
+    ``why`` is the reason for the choice of the backend. ``quiet`` keeps standard output free (progress goes to standard
+    error). ``spark`` is a context that has started or is starting, to be reused; without it, one of ``master`` is
+    started. ``place`` is the position of this run among several. ``keep`` is the policy for keeping the nodes
+    (``harness.run.kept_nodes``).
 
     Raises:
-        StormproofError: the run broke; what it recorded is kept and sealed.
+        StormproofError: the run broke; its records are kept and sealed.
         KeyboardInterrupt: Ctrl-C; faults are healed, the history is kept, everything else is removed.
     """
-    warm = spark or SparkWarmup(master)  # complains about a missing Java or master before anything is made
+    warm = spark or SparkWarmup(master)  # reports a missing Java or master before anything is created
     try:
         outcome = _run(test, why, Store(store_dir), quiet, warm, place, keep)
     except BaseException:
@@ -134,7 +135,7 @@ def _run(
         show({"event": "phase", "name": "report"})
         note_log_events(run_dir, over=True)
         if read_verdict(run_dir)["verdict"] == INVALID:
-            with contextlib.suppress(StormproofError):  # of an earlier run that is damaged, say: that is not this one's
+            with contextlib.suppress(StormproofError):  # a damaged earlier run, for example, is not this run's failure
                 write_twin(store.path, run_dir)
         report = write_report(run_dir)
         write_index(store.path)
@@ -184,16 +185,16 @@ def _record_and_check(
 
 
 def _pick_up(run_dir: Path, error: BaseException) -> None:
-    """Keep the history and remove the nodes where a runner that died could not.
+    """Keep the history and remove the nodes after a runner died before doing so.
 
-    A run that was recorded to its end has not failed, whatever kept it from being checked: it can be checked later.
+    A run that was fully recorded has not failed, even if an error prevented its check: it can be checked later.
     """
     if not is_kept(run_dir):
         for line in [*cleanup([run_dir.name], own=True), *clean_hosts(run_dir)]:
             print(line, file=sys.stderr)
     try:
         recovery = recover(run_dir)
-    except StormproofError as trouble:  # `error` is the reason to tell, and most often that of this one, too
+    except StormproofError as trouble:  # `error` is the reason to report, and usually the cause of this one
         print(f"{run_dir.name}: not sealed ({trouble}); later: stormproof recover {run_dir}", file=sys.stderr)
         return
     if recovery.changed:
@@ -206,17 +207,18 @@ def _pick_up(run_dir: Path, error: BaseException) -> None:
 
 
 class RunnerProcess:
-    """The running child. ``left``: it stays with its nodes, and is ours no more."""
+    """The running child process. ``left`` tells that it stays with its nodes, and this process no longer controls
+    it."""
 
     def __init__(self, test: Test, run_dir: Path, lock: Lock, module: str = "harness.run.test_runner") -> None:
-        """``module`` is what runs there."""
+        """Start the child process, which runs ``module``."""
         self.left = False
         prefix = BACKENDS.load(test.backend).launch_prefix()
         self._run_dir = run_dir
-        # A user's folder may hold packages that are named as ours are.
-        ours = Path.cwd().resolve() == Path(__file__).resolve().parents[2]
+        # The user's folder may hold packages with the names of ours.
+        ours = Path.cwd().resolve() == Path(__file__).resolve().parents[1]
         environment = os.environ if ours else {**os.environ, "PYTHONSAFEPATH": "1"}
-        # Its own session: Ctrl-C in a terminal reaches the parent only, which then says so on its standard input.
+        # Its own session: Ctrl-C in a terminal reaches only the parent, which then tells it on its standard input.
         self._plugged = plugged = plugins.write_arguments()
         with (run_dir / HARNESS_LOG).open("ab") as log:
             self._process = subprocess.Popen(
@@ -226,20 +228,20 @@ class RunnerProcess:
                 stderr=log,
                 start_new_session=True,
                 env=environment,
-                # The run is alive as long as either process is: the child may still be healing when we are gone.
+                # The run is alive as long as either process is: the child may still be healing after the parent's end.
                 pass_fds=(lock.fileno(),),
             )
         self._watch = ParentWatch(self._process.pid, run_dir, self._kill)
         self._watch.start()
 
     def events(self) -> Iterator[Event]:
-        """What it reports, until it closes its output."""
+        """Yield the events that the child reports, until it closes its output."""
         assert self._process.stdout
         for line in self._process.stdout:
             yield json.loads(line)
 
     def tell(self, word: str) -> None:
-        """Say a word; one that is gone can't hear it."""
+        """Send a word to the child. If it is gone, do nothing."""
         assert self._process.stdin
         try:
             self._process.stdin.write(word.encode() + b"\n")
@@ -248,20 +250,20 @@ class RunnerProcess:
             pass
 
     def finish(self, *, keep: bool) -> None:
-        """Have it end, or keep its nodes."""
+        """Tell the child to end, or to keep its nodes."""
         self.tell("keep" if keep else "teardown")
 
     def leave(self) -> None:
-        """Let it be, with its nodes."""
+        """Leave the child running, with its nodes."""
         self.left = True
         self._watch.end()
         assert self._process.stdin and self._process.stdout
         self._process.stdin.close()
         self._process.stdout.close()
-        self._process.returncode = 0  # nobody waits for it any more
+        self._process.returncode = 0  # nothing waits for it from now on
 
     def interrupt(self, show: Callable[[Event], None]) -> None:
-        """End the run early and wait until it has healed and sealed."""
+        """End the run early and wait until the child has healed and sealed."""
         self.tell("interrupt")
         for event in self.events():
             if event["event"] != "error":
@@ -271,7 +273,7 @@ class RunnerProcess:
         """Wait for the end of a run that has closed its output.
 
         Raises:
-            StormproofError: it died.
+            StormproofError: the child died.
         """
         status = self._process.wait(_EXIT_TIMEOUT)
         self._watch.end()
@@ -286,9 +288,9 @@ class RunnerProcess:
             )
 
     def end(self) -> None:
-        """Make sure that it is gone; closing its input lets it heal first."""
+        """Make sure that the child ends. Closing its input lets it heal first."""
         if self._plugged is not None:
-            self._plugged.unlink(missing_ok=True)  # it died before it read that
+            self._plugged.unlink(missing_ok=True)  # it died before reading the file
         if self.left:
             return
         self._watch.end()
@@ -307,7 +309,7 @@ class RunnerProcess:
         try:
             self._process.kill()
         except PermissionError:
-            # Under sudo the child is root's; it ends by itself, since its input is closed.
+            # Under sudo the child belongs to root. It ends by itself, since its input is closed.
             print(f"process {self._process.pid} does not end; `stormproof heal` cleans up later", file=sys.stderr)
             return False
         return True

@@ -1,8 +1,9 @@
 """Plug-ins: systems, workloads, faults and checks from a user's file or from an installed package.
 
-One is named on the command line as ``./mine.py:MyBroker``, or by an entry point of the group ``stormproof.systems``,
-``.workloads``, ``.faults`` or ``.checks``. It reaches the processes of a run by the command lines that start them, and
-is never loaded because a run's folder names it: run folders may come from strangers.
+A plug-in is named on the command line as ``./mine.py:MyBroker``, or by an entry point of the group
+``stormproof.systems``, ``.workloads``, ``.faults`` or ``.checks``. The processes of a run receive it through the
+command lines that start them. It is never loaded because a run's folder names it, since run folders may come from
+strangers.
 """
 
 from __future__ import annotations
@@ -38,14 +39,14 @@ from workloads.catalog import WORKLOADS
 
 SYSTEM, WORKLOAD, NEMESIS, CHECK = "system", "workload", "nemesis", "check"
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
-"""What may be part of a run's id, which is the name of its folder."""
+"""The names that may be part of a run's id, which is the name of its folder."""
 _NOT_A_NAME = "none"
 _GROUPS = {SYSTEM: "systems", WORKLOAD: "workloads", NEMESIS: "faults", CHECK: "checks"}
 
 
 @dataclass(frozen=True)
 class Plugin:
-    """A plug-in that was named: its kind and name, ``FILE:ATTRIBUTE`` (or ``MODULE:ATTRIBUTE`` of a package), the
+    """A plug-in that is in use: its kind and name, ``FILE:ATTRIBUTE`` (or ``MODULE:ATTRIBUTE`` of a package), and the
     digest of its file."""
 
     kind: str
@@ -53,16 +54,16 @@ class Plugin:
     target: str
     sha256: str
     helpers: Mapping[str, str] = field(default_factory=dict)
-    """Modules of the user's that it imports -> the digests of their files."""
+    """The user's modules that it imports -> the digests of their files."""
 
 
 _PREFIX = "stormproof_plugin_"
-"""How the modules of files are named."""
+"""The prefix of the module names of plug-in files."""
 _modules: set[str] = set()
-"""Modules and packages that belong to plug-ins, beside those of files."""
+"""Modules and packages that belong to plug-ins, in addition to those of files."""
 _loaded: dict[tuple[str, str], Plugin] = {}
 _sources: dict[str, dict[str, Source]] = {}
-"""Module of a plug-in -> the sources of it and its helpers by module, as they were when it was loaded."""
+"""Module of a plug-in -> the sources of the plug-in and its helpers by module, as they were when it was loaded."""
 
 
 def _registry(kind: str) -> Registry[Any]:
@@ -71,7 +72,7 @@ def _registry(kind: str) -> Registry[Any]:
 
 
 def resolve(kind: str, text: str) -> str:
-    """The registered name that a person means: a name as it is, or ``FILE:ATTRIBUTE``, which is loaded.
+    """Return the registered name that a person means: a plain name, or ``FILE:ATTRIBUTE``, which is loaded.
 
     Raises:
         UsageError: the file can't be loaded, or holds nothing of that kind.
@@ -82,7 +83,7 @@ def resolve(kind: str, text: str) -> str:
             raise UsageError(f"--{kind} {text}: write it as FILE.py:CLASS")
         name = _installed(kind, text)
         if kind == CHECK:
-            _registry(kind).entry(name)  # nobody else looks it up
+            _registry(kind).entry(name)  # no other code looks it up
             if (kind, name) not in _loaded:
                 raise UsageError(f"--check {name}: this one is always asked; name one of your own, as FILE.py:CLASS")
         return name
@@ -90,17 +91,17 @@ def resolve(kind: str, text: str) -> str:
 
 
 def resolve_all(kind: str, text: str) -> str:
-    """``resolve`` for several, joined by commas."""
+    """Apply ``resolve`` to several names, joined by commas."""
     return ",".join(resolve(kind, part.strip()) if part.strip() else part for part in text.split(","))
 
 
 def load(arguments: Iterable[str]) -> None:
-    """Load the plug-ins that another process of ours has loaded, from what ``arguments`` of it returned.
+    """Load the plug-ins of another Stormproof process, from the result of its ``arguments``.
 
-    They are loaded as they were there, whatever became of their files.
+    They are loaded from the sources that the other process read, even if their files have changed since.
 
     Raises:
-        UsageError: one can't be loaded, or is another one here.
+        UsageError: one can't be loaded, or is a different plug-in here.
     """
     for text in arguments:
         told = json.loads(text)
@@ -119,7 +120,7 @@ def load(arguments: Iterable[str]) -> None:
 
 
 def load_from(path: Path) -> None:
-    """``load`` what ``write_arguments`` has written there, and remove it."""
+    """Apply ``load`` to the file that ``write_arguments`` has written, and remove the file."""
     try:
         texts = json.loads(path.read_text(encoding="utf-8"))
         path.unlink(missing_ok=True)
@@ -129,14 +130,15 @@ def load_from(path: Path) -> None:
 
 
 def arguments() -> list[str]:
-    """What another process of ours has to be given so that it has the same plug-ins."""
+    """Return the data that another Stormproof process needs to load the same plug-ins."""
     return [json.dumps({**asdict(plugin), "sources": {
         module: {name: source.pack() for name, source in _sources[module].items()}
         for module in [_module_of(plugin)] if module in _sources}}) for plugin in _loaded.values()]  # fmt: skip
 
 
 def write_arguments() -> Path | None:
-    """A file of this user's with what ``arguments`` returns, since command lines are short; None if there are none."""
+    """Write the result of ``arguments`` to a private file, since command lines are short; return None if there are
+    none."""
     if not _loaded:
         return None
     handle, name = tempfile.mkstemp(prefix="stormproof-plugins-", suffix=".json")
@@ -146,7 +148,7 @@ def write_arguments() -> Path | None:
 
 
 def copy_to(run_dir: Path) -> None:
-    """Copy the sources of the plug-ins in use into a run's folder, for people; nothing imports them from there."""
+    """Copy the sources of the plug-ins in use into a run's folder, for people. Nothing imports them from there."""
     for plugin in _loaded.values():
         copy = copy_of(plugin.name, plugin.target)
         if copy is None or (module := _module_of(plugin)) not in _sources:
@@ -162,7 +164,7 @@ def copy_to(run_dir: Path) -> None:
 
 
 def copy_of(name: str, target: str) -> Path | None:
-    """Where the copy of a plug-in's file is in a run's folder; None for one that is installed."""
+    """Return the place of the copy of a plug-in's file within a run's folder; None for an installed plug-in."""
     file, _, _ = target.rpartition(":")
     return Path(PLUGIN_COPIES, name, Path(file).name) if file.endswith(".py") and _NAME.fullmatch(name) else None
 
@@ -173,36 +175,38 @@ def _module_of(plugin: Plugin) -> str:
 
 
 def preparation() -> Callable[[], None] | None:
-    """What a process that Spark starts has to call so that it has the same plug-ins; None where there are none."""
+    """Return the function that a process started by Spark calls to have the same plug-ins; None where there are
+    none."""
     return functools.partial(load, arguments()) if _loaded else None
 
 
 def named() -> list[dict[str, str]]:
-    """The plug-ins in use, as run.json tells them."""
+    """Return the plug-ins in use, as recorded in run.json."""
     return [asdict(plugin) for plugin in _loaded.values()]
 
 
 def typed(kind: str, name: str) -> str:
-    """What a person types for a name: that of a plug-in in a file is ``FILE:ATTRIBUTE``."""
+    """Return the text that a person types for a name: ``FILE:ATTRIBUTE`` for a plug-in in a file."""
     found = _loaded.get((kind, name))
     return found.target if found is not None and ".py:" in found.target else name
 
 
 def check_names() -> list[str]:
-    """Names of the checks that are plug-ins."""
+    """Return the names of the checks that are plug-ins."""
     return [plugin.name for plugin in _loaded.values() if plugin.kind == CHECK]
 
 
 def checks() -> list[str]:
-    """The checks that are plug-ins, as a person types them."""
+    """Return the checks that are plug-ins, as a person types them."""
     return [typed(CHECK, name) for name in check_names()]
 
 
 def demand_same(info: Mapping[str, Any], where: str, run_dir: Path | None = None) -> None:
-    """See that the plug-ins with which a run was made are in use, unchanged. ``run_dir`` is where copies may be.
+    """Verify that the plug-ins with which a run was made are in use, unchanged. ``run_dir`` is the folder of possible
+    copies.
 
     Raises:
-        HistoryError: one is not; the message says what to type.
+        HistoryError: one is not in use or has changed; the message says what to type.
     """
     made_with = info.get("plugins") or []
     if not isinstance(made_with, Sequence) or not all(isinstance(each, Mapping) for each in made_with):
@@ -224,18 +228,18 @@ def demand_same(info: Mapping[str, Any], where: str, run_dir: Path | None = None
 
 
 def _difference(found: Plugin, told: Mapping[str, Any]) -> str:
-    """What of a plug-in is not as a run was made with it; empty: nothing."""
+    """Return the difference between a plug-in and the one that a run was made with; empty if there is none."""
     if found.sha256 != told.get("sha256"):
         return f"{found.target}: its digest differs"
     helpers = told.get("helpers")
     for name, digest in helpers.items() if isinstance(helpers, Mapping) else ():
-        if found.helpers.get(str(name), digest) != digest:  # which it imports may depend on the machine
+        if found.helpers.get(str(name), digest) != digest:  # the set of imported modules may depend on the machine
             return f"{name}, which {found.target} imports: its digest differs"
     return ""
 
 
 def _by_copies(made_with: Sequence[Any], run_dir: Path | None) -> str:
-    """The command that checks a run by the copies in its folder, if they are all there."""
+    """Return the command that checks a run by the copies in its folder, if all copies exist."""
     words = []
     for each in made_with if run_dir is not None else ():
         kind, name, target = (str(each.get(field)) for field in ("kind", "name", "target"))
@@ -250,7 +254,7 @@ def _by_copies(made_with: Sequence[Any], run_dir: Path | None) -> str:
 
 
 def is_code_of_one(names: Mapping[str, Any]) -> bool:
-    """Whether the code with these global names is that of a plug-in; ``names`` may be those of any frame."""
+    """Return whether code with these global names belongs to a plug-in. ``names`` may be those of any frame."""
     module = str(names.get("__name__", ""))
     return module in _modules or module.startswith(_PREFIX) or any(module.startswith(f"{each}.") for each in _modules)
 
@@ -265,7 +269,7 @@ def forget() -> None:
 
 
 def _is_installed(kind: str, name: str, target: str, sha256: object) -> bool:
-    """Whether the very same plug-in is installed here as an entry point; its module is not loaded to find out."""
+    """Return whether the same plug-in is installed here as an entry point. This does not load its module."""
     if kind not in _GROUPS:
         return False
     for point in importlib.metadata.entry_points(group=f"stormproof.{_GROUPS[kind]}", name=name):
@@ -279,7 +283,7 @@ def _is_installed(kind: str, name: str, target: str, sha256: object) -> bool:
 
 
 def load_installed() -> None:
-    """Load all plug-ins that are installed, as if they were named; those that can't be loaded are left out."""
+    """Load all installed plug-ins, as if they were named. Plug-ins that can't be loaded are left out."""
     for kind, group in _GROUPS.items():
         for point in importlib.metadata.entry_points(group=f"stormproof.{group}"):
             with contextlib.suppress(UsageError):
@@ -287,7 +291,7 @@ def load_installed() -> None:
 
 
 def _installed(kind: str, name: str) -> str:
-    """A name of ours, or that of an entry point, which is loaded."""
+    """Return a built-in name unchanged, or load the entry point of that name."""
     if name in _registry(kind):
         return name
     for point in importlib.metadata.entry_points(group=f"stormproof.{_GROUPS[kind]}", name=name):
@@ -331,7 +335,7 @@ def _module(path: Path) -> ModuleType:
         return sys.modules[name]
     if name not in _sources and not path.is_file():
         raise UsageError(f"{path}: there is no such Python file")
-    # As for a script: what lies beside the file can be imported.
+    # As for a script, modules next to the file can be imported.
     if str(path.parent) not in sys.path:
         sys.path.append(str(path.parent))
     if name not in _sources:
@@ -365,11 +369,11 @@ def _digest(path: Path) -> str:
 
 def _register(kind: str, found: object, target: str, sha256: str, module: str, name: str | None) -> str:
     registry = _registry(kind)
-    # A system or check is an instance; a class will do where it takes no arguments.
+    # A system or check is an instance; a class is accepted if it takes no arguments.
     if isinstance(found, type) and kind in (SYSTEM, CHECK):
         try:
             found = found()
-        except Exception as error:  # it is the user's own
+        except Exception as error:  # it is the user's code
             reason = str(error) if isinstance(error, TypeError) else f"{type(error).__name__}: {error}"
             raise UsageError(f"{target} can't be made: {reason}") from error
     if inspect.isabstract(found):

@@ -1,4 +1,4 @@
-"""What a person sees while a test runs: a live line on a terminal, plain lines in a log."""
+"""The progress of a test on the screen: a live line on a terminal, plain lines in a log."""
 
 from __future__ import annotations
 
@@ -29,19 +29,20 @@ PHASES = {
     "report": "writing the report",
 }
 _TIMED = "main"
-"""The phase whose length is known."""
+"""The phase with a known duration."""
 _LOG_INTERVAL = 5.0
 _PIPE_WIDTH = 250
 
 
 def console(errors: bool = False) -> Console:
-    """Standard output, or error: as wide as the terminal; a file or a pipe has no width to wrap or crop at."""
+    """Return a console for standard output, or error. It is as wide as the terminal. For a file or a pipe it is so wide
+    that usual lines are neither wrapped nor cropped."""
     stream = sys.stderr if errors else sys.stdout
     return Console(stderr=errors, highlight=False, width=None if stream.isatty() else _PIPE_WIDTH)
 
 
 class Queue:
-    """Several runs, one after the other: which is under way, and how long the rest will take, judged by those done."""
+    """The position in a sequence of runs, and an estimate of the remaining time from the completed runs."""
 
     def __init__(self, count: int, clock: Callable[[], float] = time.monotonic) -> None:
         self._count = count
@@ -49,18 +50,18 @@ class Queue:
         self._start = clock()
 
     def place(self, number: int) -> str:
-        """``run 3 of 20``."""
+        """Return the position as ``run 3 of 20``."""
         return f"run {number} of {self._count}"
 
     def line(self, number: int) -> str:
-        """``run 3 of 20, about 12 min left``, as it begins; nothing is known of the first."""
+        """Return ``run 3 of 20, about 12 min left`` for a run that begins. The first run has no estimate."""
         done = number - 1
         left = (self._clock() - self._start) / done * (self._count - done) if done else None
         return self.place(number) + (f", about {duration(left)} left" if left is not None else "")
 
 
 def duration(seconds: float) -> str:
-    """A span for a person: ``40 s``, ``12 min``, ``3.5 h``."""
+    """Return a duration for people: ``40 s``, ``12 min``, ``3.5 h``."""
     if seconds < 99.5:
         return f"{max(seconds, 0.0):.0f} s"
     return f"{seconds / 60:.0f} min" if seconds < 5970 else f"{seconds / 3600:.1f} h"
@@ -68,9 +69,9 @@ def duration(seconds: float) -> str:
 
 @contextlib.contextmanager
 def progress(quiet: bool, time_limit: float, place: str = "") -> Iterator[Callable[[Event], None]]:
-    """A function that shows the test runner's events; ``quiet`` keeps standard output free for a result.
+    """Yield a function that shows the test runner's events. ``quiet`` keeps standard output free for a result.
 
-    ``time_limit`` is how many seconds load and faults last; ``place`` says which of several runs this is.
+    ``time_limit`` is the duration of load and faults in seconds. ``place`` is the position of this run among several.
     """
     to = console(quiet)
     if not to.is_terminal:
@@ -118,12 +119,12 @@ def _live(status: Status, time_limit: float, place: str) -> Callable[[Event], No
 
 
 def _escaped(text: str) -> str:
-    """A text of one or more lines, in which no word of a system or a client moves the cursor."""
+    """Return a text of one or more lines, escaped so that no word from a system or a client can move the cursor."""
     return "\n".join(map(escaped, text.split("\n")))
 
 
 def _texts(time_limit: float) -> Callable[[Event], str]:
-    """A function that puts the events of one run into words, one after the other."""
+    """Return a function that describes the events of one run, called in their order."""
     end: float | None = None
 
     def text(event: Event) -> str:

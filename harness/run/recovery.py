@@ -1,4 +1,4 @@
-"""What a dead harness left of a run, sealed so that it can be checked."""
+"""Recovery of a run after its harness died: its remains are sealed so that they can be checked."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from stormproof.run_folder import (
 
 @dataclass(frozen=True)
 class Recovery:
-    """What ``recover`` found and did; ``changed`` is False when there was nothing to do."""
+    """The findings and results of ``recover``. ``changed`` is False when no recovery was necessary."""
 
     run_dir: Path
     rows: int
@@ -39,7 +39,8 @@ EMPTY = "its harness ended before the first operation: there is no history"
 
 
 def why_unsealed(run_dir: Path) -> str | None:
-    """Why a run has no sealed history, in the words of every command; None where it has one, or is under way.
+    """Return why a run has no sealed history, in the wording that all commands share. Return None if it has one, or is
+    under way.
 
     Raises:
         HistoryError: its description can't be read.
@@ -55,7 +56,7 @@ def why_unsealed(run_dir: Path) -> str | None:
 
 
 def has_journal(run_dir: Path) -> bool:
-    """Whether anything was written of the run's operations."""
+    """Return whether any of the run's operations was written."""
     try:
         return (run_dir / JOURNAL).stat().st_size > 0
     except OSError:
@@ -63,10 +64,10 @@ def has_journal(run_dir: Path) -> bool:
 
 
 def recover(run_dir: Path) -> Recovery:
-    """Seal what a dead harness left of a run; idempotent.
+    """Seal the remains of a run whose harness died; idempotent.
 
-    The run's status becomes ``recorded``, or ``broken`` when it left no history at all, and its failure says what
-    happened and what was lost.
+    The run's status becomes ``recorded``, or ``broken`` when it left no history at all. Its failure field describes the
+    event and the losses.
 
     Raises:
         UsageError: the run is still alive. HistoryError: the journal is damaged.

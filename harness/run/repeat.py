@@ -1,4 +1,5 @@
-"""``stormproof test --repeat N`` or ``--seeds``: several runs, since real nodes never interleave alike twice."""
+"""``stormproof test --repeat N`` or ``--seeds``: several runs of a test, since real nodes interleave differently each
+time."""
 
 from __future__ import annotations
 
@@ -21,7 +22,7 @@ from stormproof.test import Test
 
 
 def check_repeat(test: Test, count: int) -> None:
-    """Whether it makes sense to run this test so many times.
+    """Verify that running this test ``count`` times makes sense.
 
     Raises:
         UsageError: it does not.
@@ -35,10 +36,11 @@ def check_repeat(test: Test, count: int) -> None:
 
 def repeat_tests(tests: Sequence[Test], why: str, store: Path, *, as_json: bool, outcomes: Outcomes,
                  master: str = LOCAL_MASTER) -> int:
-    """Run the tests one after the other and tell how many runs failed, and how; returns the exit status of the worst.
+    """Run the tests one after the other and report the number and kinds of failures. Return the exit status of the
+    worst.
 
     Raises:
-        StormproofError, KeyboardInterrupt: a run broke, or Ctrl-C; what the runs before it gave has been told.
+        StormproofError, KeyboardInterrupt: a run broke, or Ctrl-C; the results of earlier runs have been reported.
     """
     warm = SparkWarmup(master)
     results: list[RunResult] = []
@@ -63,7 +65,7 @@ def repeat_tests(tests: Sequence[Test], why: str, store: Path, *, as_json: bool,
 
 
 def run_noted(test: Test, why: str, store: Path, outcomes: Outcomes, **options: Any) -> RunResult:
-    """``run_test``, whose outcome is noted, also when the run breaks."""
+    """Call ``run_test`` and record the outcome, even when the run breaks."""
     began = time.monotonic()
     try:
         result = run_test(test, why, store, **options)
@@ -76,12 +78,12 @@ def run_noted(test: Test, why: str, store: Path, outcomes: Outcomes, **options: 
 
 
 def failure_of(result: RunResult) -> str:
-    """A run's verdict, or ``broken`` where it can't be judged."""
+    """Return a run's verdict, or ``broken`` if it can't be judged."""
     return BROKEN if result.verdict.get("damage") else str(result.verdict["verdict"])
 
 
 def sentence(results: Sequence[RunResult], count: int) -> str:
-    """For a person: ``3 of 10 runs invalid with lost (3), duplicated (1)``."""
+    """Return the summary for people: ``3 of 10 runs invalid with lost (3), duplicated (1)``."""
     verdicts = Counter(result.verdict["verdict"] for result in results)
     text = f"{verdicts[INVALID]} of {len(results)} runs invalid"
     broken = _broken(results)
@@ -93,8 +95,8 @@ def sentence(results: Sequence[RunResult], count: int) -> str:
 
 
 def to_json(results: Sequence[RunResult], count: int) -> dict[str, Any]:
-    """What ``--json`` prints; ``checks`` tells in how many runs each was violated. There is no verdict where runs are
-    missing, unless one was invalid."""
+    """Return the object that ``--json`` prints. ``checks`` is the number of runs in which each check was violated. The
+    verdict is None where runs are missing, unless one was invalid."""
     verdicts = [result.verdict["verdict"] for result in results]
     known = len(results) == count or INVALID in verdicts
     return {
@@ -109,7 +111,7 @@ def to_json(results: Sequence[RunResult], count: int) -> dict[str, Any]:
 
 
 def _broken(results: Sequence[RunResult]) -> dict[str, int]:
-    """Check -> runs in which it was promised and violated."""
+    """Return check -> number of runs in which its guarantee was promised and violated."""
     return dict(Counter(
         check["check"] for result in results for check in result.verdict["checks"]
         if check["decides"] and check["verdict"] == INVALID

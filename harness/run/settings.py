@@ -1,4 +1,4 @@
-"""From what a user typed to a ``Test``: names looked up, options converted, defaults filled in."""
+"""Conversion of user input to a ``Test``: look up names, convert options, fill in defaults."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from workloads.catalog import ALIASES as WORKLOAD_ALIASES
 from workloads.catalog import WORKLOADS
 
 SEEDS = 1 << 63
-"""How many there are: a seed is a column of tables."""
+"""The number of seeds. A seed must fit into an integer column of tables."""
 NO_FAULTS = "none"
 
 
@@ -37,7 +37,7 @@ SETTLE_TIMEOUT = Option(
 
 
 def parse_assignments(texts: Iterable[str]) -> dict[str, str]:
-    """``name=value`` settings as a mapping.
+    """Return ``name=value`` settings as a mapping.
 
     Raises:
         UsageError: one has no equals sign.
@@ -52,7 +52,7 @@ def parse_assignments(texts: Iterable[str]) -> dict[str, str]:
 
 
 def declared_options(system: str, workload: str, nemesis: Iterable[str], backend: str = "sim") -> list[Option]:
-    """All options that ``--set`` takes for this combination, each name once.
+    """Return all options that ``--set`` takes for this combination, each name once.
 
     Raises:
         UsageError: two places declare different options of one name.
@@ -79,17 +79,17 @@ def declared_options(system: str, workload: str, nemesis: Iterable[str], backend
 
 
 def _workload_options(system: str, workload: str) -> list[Option]:
-    """The options of a workload, with the defaults that the system has for them."""
+    """Return the options of a workload, with the system's defaults for them."""
     defaults = SYSTEMS.load(system).defaults
     return [replace(option, default=defaults.get(option.name, option.default))
             for option in WORKLOADS.load(workload).options]
 
 
 def with_new_names(system: str, workload: str, nemesis: str, backend: str, given: Mapping[str, Any]) -> dict[str, Any]:
-    """Settings that a person gave, with the new names of options that were renamed (``Option.was``).
+    """Return a person's settings under the new names of renamed options (``Option.was``).
 
-    For one release an old name sets the renamed option, too, and a line on standard error says so. The new name, where
-    it is given, decides for itself.
+    For one release, an old name also sets the renamed option, and a line on standard error reports it. If both names
+    are given, they must agree. But if another option has taken the old name, each name sets its own option.
 
     Raises:
         UsageError: two options of one name are declared, or the old and the new name of one option differ.
@@ -117,7 +117,8 @@ def with_new_names(system: str, workload: str, nemesis: str, backend: str, given
 
 
 def repeated(system: str, workload: str, nemesis: Iterable[str], settings: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings of a command that repeats a test: none of its names sets a renamed option, too."""
+    """Return the settings of a command that repeats a test. Renamed options are added, so that no old name sets one of
+    them."""
     declared = declared_options(system, workload, nemesis)
     return {**{option.name: option.default for option in declared if option.was in settings}, **settings}
 
@@ -136,10 +137,10 @@ def _fits(option: Option, value: Any) -> bool:
 
 
 def parse_nemesis(text: str) -> tuple[str, ...]:
-    """The families of faults that a text names, joined by commas.
+    """Return the families of faults that a text names, joined by commas.
 
     Raises:
-        UsageError: one is not known or named twice.
+        UsageError: one is unknown or named twice.
     """
     families = () if text.strip() == NO_FAULTS else tuple(name.strip() for name in text.split(","))
     if not all(families) or NO_FAULTS in families:
@@ -152,10 +153,10 @@ def parse_nemesis(text: str) -> tuple[str, ...]:
 
 
 def with_aims(nemesis: str, settings: Mapping[str, Any]) -> tuple[str, Mapping[str, Any]]:
-    """The families that a person named, and the settings with what they are aimed at (``pause:leader``).
+    """Return the named families, and the settings extended by the families' targets (``pause:leader``).
 
     Raises:
-        UsageError: that is given by a setting, too.
+        UsageError: a setting gives a different target.
     """
     families, aims = split_aims(nemesis)
     for name, value in aims.items():
@@ -176,10 +177,10 @@ def make_test(
     seed: int,
     settings: Mapping[str, Any],
 ) -> Test:
-    """The test that these settings describe, checked as a whole.
+    """Return the test that these settings describe, validated as a whole.
 
     Raises:
-        UsageError: a name, a number or a combination makes no sense.
+        UsageError: a name, a number or a combination is invalid.
     """
     workload = WORKLOAD_ALIASES.get(workload, workload)
     nemesis, settings = with_aims(nemesis, settings)
@@ -222,7 +223,7 @@ def make_test(
 
 
 def _check_fits(system: System, work: type[Workload]) -> None:
-    """Raises UsageError when a system lacks what a workload needs; names those that have it."""
+    """Raise UsageError when a system lacks something that a workload needs; the message names systems that have it."""
     missing = [need for need in work.needs if need not in system.provides]
     if missing:
         fitting = [entry.name for entry in SYSTEMS if set(work.needs) <= SYSTEMS.load(entry.name).provides]
@@ -233,7 +234,7 @@ def _check_fits(system: System, work: type[Workload]) -> None:
 
 
 def convert_options(declared: Iterable[Option], given: Mapping[str, Any]) -> dict[str, Any]:
-    """Every declared option's value: the one given, in the type of the default, or the default.
+    """Return the value of every declared option: the given value, in the type of the default, or the default.
 
     Raises:
         UsageError: a name is not declared, or a value is not of its option's type or choices.

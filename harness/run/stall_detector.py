@@ -1,4 +1,4 @@
-"""Notices when the harness itself stood still: stopped, without a processor, or on a machine that was suspended."""
+"""Detection of standstills of the harness: it was stopped, had no processor, or its machine was suspended."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from stormproof.history.ledger import Standstill
 
 TICK_SECONDS = 0.1
 LEAST_SECONDS = 1.0
-"""What is shorter is a busy machine's usual way."""
+"""Shorter standstills are usual on a busy machine."""
 
 
 def seconds_since_boot() -> float:
-    """A clock that goes on while the machine is suspended, where there is one."""
+    """Return the time of a clock that includes suspension of the machine, if there is one."""
     return time.clock_gettime(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
 
 
@@ -24,9 +24,9 @@ async def watch_for_standstills(
     note: Callable[[Standstill], None],
     boot_clock: Callable[[], float] = seconds_since_boot,
 ) -> None:
-    """Until cancelled: compare clocks with ticks, and ``note`` each time in which ticks did not come.
+    """Compare clocks with ticks, until cancelled, and ``note`` each period in which ticks were missing.
 
-    ``clock`` gives nanoseconds of the run, ``boot_clock`` seconds that count a suspended machine's, too.
+    ``clock`` gives nanoseconds of the run. ``boot_clock`` gives seconds that include suspension of the machine.
     """
     last, last_boot = clock(), boot_clock()
     while True:

@@ -1,9 +1,9 @@
 """The child process of a run: nodes, clients and nemesis, from provisioning to tear-down.
 
-``python -m harness.run.test_runner RUN_DIR [PLUGINS]`` is started by ``harness.run.lifecycle``. It reports on standard
-output, one JSON object a line, and lives by its standard input: ``teardown`` ends a finished run, ``keep`` leaves its
-nodes as they are until a person lets them go (``harness.run.kept_nodes``), ``interrupt`` or end of file ends it early;
-in all cases faults are healed and the history is kept.
+``harness.run.lifecycle`` starts it as ``python -m harness.run.test_runner RUN_DIR [PLUGINS]``. It reports on standard
+output, one JSON object per line, and takes orders from its standard input. ``teardown`` ends a finished run. ``keep``
+leaves its nodes running until a person removes them (``harness.run.kept_nodes``). ``interrupt`` or end of file ends the
+run early. In all cases faults are healed and the history is kept.
 """
 
 from __future__ import annotations
@@ -66,14 +66,14 @@ T = TypeVar("T")
 HEALTHY_TIMEOUT = 45.0
 """Seconds that a freshly started cluster has to become healthy."""
 ATTACHED_TIMEOUT, LEAVE_TIMEOUT = 10.0, 20.0
-"""Seconds that a system that ran before has to be as it should be, and to delete what a run has made."""
+"""Seconds in which a system that ran before must become healthy, and in which it must delete the objects of the run."""
 REST = 3.0
-"""Seconds, and twice the system's longest time-out, after which nodes that nobody uses are at rest: those after which
-connections are closed that nobody comes back to have then run out as well."""
+"""Seconds, in addition to twice the system's longest time-out, after which unused nodes are idle. The time-outs after
+which abandoned connections are closed have also expired then."""
 BREAK_OFF_SECONDS = 60.0 * SLOW
-"""How long a run that ends early may take to break off what it is doing."""
+"""The time that a run that ends early may take to cancel its current work."""
 DEAD_POLL = 0.5
-"""Seconds between looks for a broker that ended as it started."""
+"""Seconds between tests for a broker that ended while it started."""
 
 
 class Interrupted(Exception):
@@ -81,14 +81,14 @@ class Interrupted(Exception):
 
 
 class ControlChannel:
-    """Standard input of the test runner: what the parent says, and whether it is still there."""
+    """Standard input of the test runner: the parent's orders, and the sign that the parent still exists."""
 
     def __init__(self) -> None:
         self.teardown = asyncio.Event()
-        """Said that the run is over; ``keep``: but its nodes are to stay."""
+        """Set when the run is over. With ``keep``, its nodes must stay."""
         self.keep = False
         self.interrupted = asyncio.Event()
-        """Said that the run is to end early, or ``failure`` makes it."""
+        """Set when the run must end early, by order of the parent or because of ``failure``."""
         self.failure: StormproofError | None = None
         self._task: asyncio.Task[None] | None = None
 
@@ -111,12 +111,13 @@ class ControlChannel:
         self.interrupted.set()
 
     def fail(self, error: StormproofError) -> None:
-        """End the run early, because of this."""
+        """End the run early because of this error."""
         self.failure = self.failure or error
         self.interrupted.set()
 
     async def unless_interrupted(self, work: Coroutine[Any, Any, None]) -> None:
-        """Do the work; cancel it and raise ``Interrupted`` when the parent says so first, or what the run failed by."""
+        """Do the work. If the parent interrupts or the run fails first, cancel the work, and raise ``Interrupted`` or
+        the failure."""
         task = asyncio.create_task(work)
         stop = asyncio.create_task(self.interrupted.wait())
         try:
@@ -136,7 +137,7 @@ _telling = threading.RLock()
 
 
 def tell_parent(event: Mapping[str, Any]) -> None:
-    """Tell the parent. A parent that is gone is noticed on the control, not here."""
+    """Send an event to the parent. The control channel notices a parent that is gone; here it is ignored."""
     with contextlib.suppress(BrokenPipeError), _telling:
         sys.stdout.write(json.dumps(event) + "\n")
         sys.stdout.flush()
@@ -144,18 +145,19 @@ def tell_parent(event: Mapping[str, Any]) -> None:
 
 @dataclass(frozen=True)
 class Environment:
-    """What a test runner has from outside: where its events go, the clients' password, the time of day, the journal."""
+    """The surroundings of a test runner: the function for its events, the clients' password, the time of day, the
+    journal."""
 
     emit: Emit
     passcode: str
     time_of_day: Callable[[], datetime]
     make_journal: Callable[[Path, str], JournalWriter]
     can_stand_still: bool = False
-    """Whether time goes on when the harness does not."""
+    """Whether time continues when the harness stands still."""
 
     @classmethod
     def real(cls) -> Environment:
-        """Those of a child process."""
+        """Return the environment of a child process."""
         return cls(tell_parent, secrets.token_hex(16), lambda: datetime.now(UTC), JournalWriter, True)
 
 
@@ -181,7 +183,7 @@ class TestRunner:
         self.faults, self.families = fault_generator(self.test, families), families
         self.planned = count_faults(self.test, families)
         self.clock = RunClock()
-        # Node logs tell the time of day: this is what ties them to the history.
+        # Node logs have times of day: this relates them to the history.
         update_run(run_dir, clock_zero=environment.time_of_day().isoformat(), faults_planned=self.planned)
         self.journal = environment.make_journal(run_dir / JOURNAL, run_dir.name)
         self.nemesis = NemesisClient(self.test, self.cluster, run_dir, self.clock, families, on_line=self._fault)
@@ -191,21 +193,21 @@ class TestRunner:
             on_abandoned=self.troubles.abandoned, on_completion=self.troubles.ended,
         )  # fmt: skip
         self.loaded = False
-        """Whether the load has begun, and nobody sets the system right."""
+        """Whether the load has begun, and no repair of the system is under way."""
         self.phases: list[dict[str, Any]] = []
         self.recovery: dict[str, Any] | None = None
         self.repair_errors: list[str] = []
         self._attached = False
-        """Whether clients were let into a system that ran before, so that something of this run may be there."""
+        """Whether clients of this run have used a system that ran before. It may then hold objects of this run."""
         self._over = False
-        """Whether it was ended as it was, by ``end_as_it_is``."""
+        """Whether ``end_as_it_is`` has ended the run."""
 
     async def run(self) -> None:
         """Provision, record, seal, wait for the parent's check, tear down.
 
         Raises:
             StormproofError: the run broke; the history so far is sealed.
-            Interrupted: the parent ended it; likewise.
+            Interrupted: the parent ended it; the history so far is sealed, too.
         """
         try:
             try:
@@ -234,7 +236,7 @@ class TestRunner:
         await self.control.teardown.wait()
 
     async def _keep(self) -> None:
-        """Leave the nodes to a person, if the parent said so."""
+        """Leave the nodes to a person, if the parent requested it."""
         if self.control.keep:
             await KeptNodes(self.cluster, self.run_dir).serve(lambda: self._tell("kept"))
 
@@ -245,7 +247,7 @@ class TestRunner:
 
     @contextlib.asynccontextmanager
     async def _costs_watched(self) -> AsyncIterator[None]:
-        """Note meanwhile what the machines use, where that can be measured and is wanted."""
+        """Record the resource usage of the machines during the block, if it can be measured and is wanted."""
         interval = interval_of(self.test)
         if not interval or not self._can_stand_still or not isinstance(self.backend, Metered):
             yield
@@ -302,7 +304,7 @@ class TestRunner:
         await self._rest()
 
     def _unnamed_takes(self) -> dict[str, dict[str, int | None]]:
-        """How many messages a take of this run's clients may have had that named none."""
+        """Return the number of messages that a take of this run's clients may have received without naming them."""
         connection = self.cluster.queue_connection()
         if connection is None:
             return live(self.workload.prefetch(self.test.options))
@@ -310,12 +312,12 @@ class TestRunner:
                     isinstance(connection, AcknowledgingUnseen) and connection.acknowledges_unseen)  # fmt: skip
 
     def _disturbed(self) -> tuple[bool, int]:
-        """Whether a fault is in force, or the system is being set right; and how many steps of that there were."""
+        """Return whether a fault is active or a repair is under way, and the number of such steps so far."""
         disturbed, steps = self.nemesis.disturbed()
         return disturbed or not self.loaded, steps
 
     async def _rest(self) -> None:
-        """Note what the nodes hold when nobody has used them for some time, where that can be seen."""
+        """Record the resources that the nodes hold after some time without use, if they can be observed."""
         if not isinstance(self.backend, Holding):
             return
         longest = max((float(self.test.options[name]) for name in self.system.drawing.timeouts), default=0.0)
@@ -337,8 +339,8 @@ class TestRunner:
         update_run(self.run_dir, **found)
 
     async def _outside(self) -> set[str]:
-        """Nodes that are not of the group, where somebody knows who is: one whose addition was broken off keeps what it
-        had until it is added again."""
+        """Return the nodes outside the group, if the system knows its members. A node whose addition was broken off
+        keeps its resources until it is added again."""
         if not self.cluster.spares() and Membership.name not in self.test.nemesis:
             return set()
         members = {*(await self.cluster.members())}
@@ -373,7 +375,7 @@ class TestRunner:
         await self._of_the_system("preparing it", self.cluster.prepare(), limit)
 
     async def _attach(self) -> None:
-        """See that a system that runs already is there, and lets clients in."""
+        """Verify that a running system exists, and prepare it for clients."""
         statuses = await self.cluster.statuses()
         if not all(status.reachable for status in statuses):
             raise StormproofError(f"can't attach: {self._unsaid(await self.cluster.describe())}; "
@@ -385,7 +387,8 @@ class TestRunner:
         await self._of_the_system("preparing it", self.cluster.prepare(), HEALTHY_TIMEOUT)
 
     async def _leave(self) -> None:
-        """Delete what this run has made on a system that goes on; nothing here may hide how the run ended."""
+        """Delete the objects of this run from a system that continues to run. No error here may hide how the run
+        ended."""
         if not self._attached:
             return
         try:
@@ -398,19 +401,19 @@ class TestRunner:
             update_run(self.run_dir, left=self._unsaid(left))
 
     def _unsaid(self, text: str) -> str:
-        """A text without the password, which libraries may put into what they say."""
+        """Return a text without the password, which libraries may put into their messages."""
         secret = self.cluster.credentials.passcode
         return text.replace(secret, "***") if secret else text
 
     async def _of_the_system(self, what: str, work: Awaitable[T], limit: float | None = None) -> T:
         """Have the system do something, in ``limit`` seconds if that is given.
 
-        A mistake in a hook of a plug-in ends the run with a line that says where.
+        A mistake in a hook of a plug-in ends the run with a line that names the place.
         """
         try:
             if not self.backend.in_process:
                 return await left_after(limit, work)
-            async with within(limit):  # our own, in the one loop
+            async with within(limit):  # our own code, in the one loop
                 return await work
         except StormproofError:
             raise
@@ -422,7 +425,7 @@ class TestRunner:
             raise StormproofError(f"{self.test.system}: {what} failed: {reason(error)} ({place_of(error)})") from error
 
     async def _comes_up(self, limit: float) -> bool:
-        """Whether the cluster becomes healthy; a broker that ended won't, so there is nothing to wait for then."""
+        """Return whether the cluster becomes healthy. A broker that has ended will not, so waiting stops then."""
         healthy = asyncio.create_task(self.cluster.await_healthy(limit))
         try:
             while not healthy.done():
@@ -464,7 +467,8 @@ class TestRunner:
                                        f"{self.recovery['state']}")  # fmt: skip
 
     async def _health(self) -> dict[str, Any]:
-        """Wait until the cluster is healthy, for as long as it is given; whether it is, else what its nodes say."""
+        """Wait within the time limit until the cluster is healthy. Return whether it is, and if not, the state of its
+        nodes."""
         bound, start = float(self.test.options[SETTLE_TIMEOUT.name]) * timeout_scale(self.backend), self.clock()
         healthy, unsure, state = False, True, ""
         try:  # a mistake in a hook of a plug-in must not cost the run its verdict
@@ -478,10 +482,10 @@ class TestRunner:
                 **({"unsure": True} if unsure else {})}  # fmt: skip
 
     async def _repair(self) -> None:
-        """Do what an operator would, by the system's own manual, and see whether the cluster is healthy then."""
+        """Repair the cluster as an operator would, by the system's own manual, and test whether it is healthy then."""
         assert self.recovery is not None
         start, done = self.clock(), ""
-        if self.cluster.helped_since is not None:  # it became healthy because of that
+        if self.cluster.helped_since is not None:  # that help made it healthy
             start -= round((asyncio.get_running_loop().time() - self.cluster.helped_since) * SECOND)
         limit = float(self.test.options[SETTLE_TIMEOUT.name]) * timeout_scale(self.backend)
         try:
@@ -498,25 +502,25 @@ class TestRunner:
                 self._tell("warning", text=f"not healthy within {after['bound']:g} s of the repair: {after['state']}")
 
     def _repair_failed(self, error: str) -> None:
-        """Note that an operator's work went wrong; the run goes on without it."""
+        """Record that a repair failed. The run continues without it."""
         self.repair_errors.append(self._unsaid(error))
         self._tell("warning", text=f"the repair failed: {self.repair_errors[-1]}")
 
     def _repaired(self, done: str, start: int | None = None) -> None:
-        """Note what an operator did, from ``start`` on, and tell."""
+        """Record and report a repair by an operator, which began at ``start``."""
         now = self.clock()
         self.nemesis.repaired(Repair(done, now if start is None else start, now))
         self._tell("fault", time=now, text=f"repair: {done}")
 
     async def _settle(self) -> None:
-        """Let the connections that clients gave up expire, and clients make safe what was confirmed to them."""
+        """Let the connections that clients abandoned expire, and let clients make their confirmed operations safe."""
         await asyncio.sleep(self.cluster.linger + 1)
         bound = float(self.test.options[SETTLE_TIMEOUT.name])
         if not await self.interpreter.flush(bound):
             self._tell("warning", text=f"some clients could not settle what was confirmed to them within {bound:g} s")
 
     async def _give_up(self, reason: str) -> None:
-        """Heal and keep what there is; nothing here may hide the reason for giving up."""
+        """Heal and keep the records. No error here may hide the reason for giving up."""
         try:
             update_run(self.run_dir, failure=reason)
         except StormproofError as error:
@@ -530,11 +534,11 @@ class TestRunner:
         try:
             self._seal("broken")
         except StormproofError as error:
-            # On a full disk, say; the parent tries again, and after it `stormproof recover`.
+            # For example on a full disk. The parent tries again, and later `stormproof recover`.
             logger.warning("not sealed: %s", error)
 
     def end_as_it_is(self, reason: str) -> None:
-        """Keep what there is of a run in which nothing can be done any more: its world stands still."""
+        """Keep the records of a run that can do nothing further, because its simulated world stands still."""
         self._over = True
         update_run(self.run_dir, failure=reason)
         at_once(self._collect_logs())
@@ -557,7 +561,8 @@ class TestRunner:
         drop_journal(self.run_dir)
 
     def _used(self) -> dict[str, int]:
-        """What clients have used: items that they counted themselves, and operations by function."""
+        """Return the features that clients have used: items that they counted themselves, and operations by
+        function."""
         done = {f"f:{name}": count for name, count in self.interpreter.done.items()}
         return dict(sorted({**self.workload.used(), **done}.items()))
 
@@ -574,14 +579,14 @@ class TestRunner:
         self._tell("progress", **progress.__dict__)
 
     def _fault(self, line: LedgerLine) -> None:
-        """Show a fault's step to whoever watches."""
+        """Report a step of a fault to observers of the run."""
         done = {"inject": "injected", "heal": "healed"}[line.phase]
         whom = f" {', '.join(line.targets)}" if line.targets else ""
         trouble = f": {line.error}" if line.error else ""
         self._tell("fault", time=line.time, text=f"{line.fault} {line.kind}{whom} {done}{trouble}")
 
     def _stood_still(self, standstill: Standstill) -> None:
-        """Note it where the checks look, and tell."""
+        """Record a standstill in the ledger for the checks, and report it."""
         text = f"the harness itself stood still for {standstill.seconds:.1f} s"
         try:
             self.nemesis.stood_still(standstill)
@@ -594,7 +599,8 @@ class TestRunner:
 
 
 def at_once(work: Coroutine[Any, Any, None]) -> None:
-    """Do work that waits for nothing, without a loop that turns; what waits all the same is left where it is."""
+    """Run a coroutine that waits for nothing, without a turning loop. If it waits nevertheless, close it at that
+    point."""
     try:
         work.send(None)
     except StopIteration:
@@ -604,7 +610,7 @@ def at_once(work: Coroutine[Any, Any, None]) -> None:
 
 
 async def main(watch: Watch, run_dir: Path, plugged: Path | None) -> int:
-    """Run the test; the exit status is 0 for a run that came to its end, 3 for one that broke."""
+    """Run the test. The exit status is 0 for a complete run, 3 for a broken one."""
     control = ControlChannel()
     watch.blocked = control.fail
     await control.open()

@@ -1,4 +1,4 @@
-"""What the machines of a run have sent, where their network counts it (``stormproof.contracts.bounds.WorkBound``)."""
+"""The traffic of a run's machines, if their network counts it (``stormproof.contracts.bounds.WorkBound``)."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ Sent = Mapping[Link, tuple[int, int]]
 
 
 def since(now: Sent, before: Sent) -> Sent:
-    """What was sent meanwhile."""
+    """Return the traffic between ``before`` and ``now``."""
     none = (0, 0)
     return {link: (frames - before.get(link, none)[0], size - before.get(link, none)[1])
             for link, (frames, size) in now.items()}  # fmt: skip
 
 
 def dialled_between(now: Mapping[Link, int], before: Mapping[Link, int], machines: Collection[str]) -> dict[str, int]:
-    """How often each machine has tried meanwhile to connect to another one."""
+    """Return how often each machine has tried to connect to another one between ``before`` and ``now``."""
     found = dict.fromkeys(machines, 0)
     for (source, target), count in now.items():
         one, other = machine_of(source), machine_of(target)
@@ -30,13 +30,14 @@ def dialled_between(now: Mapping[Link, int], before: Mapping[Link, int], machine
 
 
 def work_done(sent: Sent, machines: Collection[str], seconds: float) -> dict[str, Any]:
-    """What a run's ``run.json`` says of it after so many seconds: frames and bytes that each machine sent to others
-    (``machines``), that machines sent to clients (``answers``), and that clients sent to machines (``requests``)."""
+    """Return the traffic after this number of seconds, for a run's ``run.json``: frames and bytes that each machine
+    sent to others (``machines``), that machines sent to clients (``answers``), and that clients sent to machines
+    (``requests``)."""
     between = {machine: [0, 0] for machine in machines}
     answers, requests = [0, 0], [0, 0]
     for (source, target), counted in sent.items():
         if machine_of(source) == machine_of(target):
-            continue  # it is on no wire
+            continue  # it crosses no network
         if machine_of(source) not in between:
             counts = requests
         elif machine_of(target) not in between:

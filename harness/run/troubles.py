@@ -1,4 +1,4 @@
-"""What goes wrong with a run's clients, for people: what was abandoned, and the first error of each kind."""
+"""Troubles of a run's clients, reported to people: abandoned operations, and the first error of each kind."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from stormproof.operation import OK, Op
 from stormproof.text import printable
 
 MOST_KINDS = 30
-"""Of which the first is told."""
+"""The number of kinds of which the first error is reported."""
 MOST_TOLD = 10
-"""Abandoned operations that are told as that happens."""
+"""The number of abandoned operations that are reported at once."""
 MOST_KEPT = 100
-"""Abandoned operations that run.json tells one by one."""
+"""The number of abandoned operations that run.json lists one by one."""
 _EXPECTED = frozenset({"empty", "not what was expected", "the lock is held no longer"})
-"""Errors of operations that are answers."""
+"""Errors that are regular answers to operations."""
 _VARIES = re.compile(r"0x[0-9a-fA-F]+|\d+(\.\d+)*|'[^']*'|\"[^\"]*\"")
-"""What differs between errors of one kind."""
+"""The parts in which errors of one kind differ."""
 _LONGEST = 200
 
 
 class Troubles:
-    """Hears how operations end, and tells a person (``tell``) what is new about that."""
+    """Observes the ends of operations, and reports (``tell``) new kinds of trouble to a person."""
 
     def __init__(self, tell: Callable[[str], None]) -> None:
         self._tell = tell
@@ -34,7 +34,7 @@ class Troubles:
         self._count = 0
 
     def ended(self, op: Op) -> None:
-        """An operation has ended: the first error of each kind is told."""
+        """Take note of the end of an operation, and report the first error of each kind."""
         if op.type == OK or not op.error or op.error in _EXPECTED or len(self._kinds) >= MOST_KINDS:
             return
         kind = (op.f, op.type, _VARIES.sub("#", op.error)[:_LONGEST])
@@ -44,7 +44,7 @@ class Troubles:
             self._tell(f"first error of its kind: {op.f}{at}: {printable(op.error, _LONGEST)}")
 
     def abandoned(self, found: Abandonment) -> None:
-        """An operation, or a client, was abandoned."""
+        """Take note of an abandoned operation or client."""
         self._count += 1
         if len(self._abandoned) < MOST_KEPT:
             self._abandoned.append(found)
@@ -52,13 +52,13 @@ class Troubles:
             self._tell(f"abandoned: {sentence(asdict(found))}")
 
     def found(self) -> dict[str, Any]:
-        """What run.json keeps of it."""
+        """Return the entry for run.json."""
         if not self._count:
             return {}
         return {"abandoned": {"count": self._count, "first": [asdict(each) for each in self._abandoned]}}
 
 
 def sentence(found: dict[str, Any]) -> str:
-    """Who was abandoned, and why."""
+    """Return a text that names the abandoned operation or client, and the reason."""
     whom = f"process {found['process']}'s {found['f']}" if found["f"] else "a client"
     return f"{whom}: {found['reason']}"

@@ -16,7 +16,7 @@ from stormproof.text import printable, reason
 from stormproof.timeout_scale import SLOW
 
 LEAVE_SECONDS = 2.0 * SLOW
-"""How long an operation that was cut off may take to end before it is abandoned."""
+"""The time that an operation that was cut off may take to end before it is abandoned."""
 
 logger = logging.getLogger("stormproof.interpreter")
 
@@ -26,25 +26,25 @@ class InterpreterError(StormproofError):
 
 
 class Hears(Protocol):
-    """Who gives a worker its operations."""
+    """The owner of a worker, which gives it operations and learns their ends."""
 
     def completed(self, worker: Worker, op: Op) -> None:
-        """A worker's operation has ended."""
+        """Take note that a worker's operation has ended."""
 
     def failed(self, error: StormproofError) -> None:
-        """The run can't go on."""
+        """Take note of an error that ends the run."""
 
     def retire(self, client: Client) -> None:
-        """A client that its thread has lost."""
+        """Take over a client that its thread has lost."""
 
 
 class Worker:
-    """One thread of the test: carries out one operation at a time in a task of its own."""
+    """One thread of the test: carries out one operation at a time in its own task."""
 
     def __init__(self, thread: int, factory: Callable[[int], Client], interpreter: Hears, backoff: Backoff) -> None:
         self.thread = thread
         self.pause = 0.0
-        """Seconds that the thread pauses now that the last operation has ended."""
+        """Seconds that the thread pauses after the last operation."""
         self._backoff = backoff
         self.op: Op | None = None
         self.since = 0
@@ -53,20 +53,20 @@ class Worker:
         self.abandoned = False
         """Whether the last operation has not ended."""
         self._cut = ""
-        """Why the operation under way is being cut off, if it is."""
+        """The reason for cutting off the operation under way, if it is being cut off."""
         self._factory = factory
         self._interpreter = interpreter
         self.client: Client | None = None
         self._noting: Noting | None = None
-        """The client, if it takes notes: to ask what it can takes long."""
+        """The client, if it takes notes. It is stored because testing for this ability takes long."""
         self._refusable: Refusable | None = None
-        """The client, if it tells whether it was served."""
+        """The client, if it can tell whether it was served."""
         self._notes: list[tuple[Op, Op]] = []
         self._mailbox: asyncio.Future[Op] | None = None
         self._task: asyncio.Task[None] | None = None
 
     def give(self, op: Op, now: int) -> None:
-        """Start an operation; the interpreter hears when it has ended."""
+        """Start an operation. The interpreter is called when it has ended."""
         self.op, self.since, self._cut, self.pause = op, now, "", 0.0
         if self._task is None:
             self._mailbox = asyncio.get_running_loop().create_future()
@@ -103,7 +103,7 @@ class Worker:
             self._finish(op.info(self._cut), lost=True, abandoned=True)
 
     def end(self) -> Client | None:
-        """Take no more operations; returns the client that was in use, which is to be closed."""
+        """Take no further operations. Return the client that was in use, which the caller must close."""
         self.op = None
         self._end_task()
         return self._client_of_its_own()
@@ -137,8 +137,8 @@ class Worker:
         except asyncio.CancelledError:
             if self.op is not op:
                 raise
-            # It was cut off. Else it is not our doing: a task inside the client was cancelled, or the whole loop is
-            # ending. In any case this task ends, and the operation's outcome is unknown.
+            # Either the operation was cut off, or a task inside the client was cancelled, or the whole loop is ending.
+            # In any case this task ends, and the operation's outcome is unknown.
             self._task = None
             completion = op.info(self._cut or "cancelled inside the client")
         except Abandoned as error:
@@ -146,7 +146,7 @@ class Worker:
                 self._forget_client()
                 self._finish(op.info(printable(str(error))), lost=True, abandoned=True)
             return
-        if self.op is not op:  # interrupted or abandoned meanwhile
+        if self.op is not op:  # interrupted or abandoned in the meantime
             return
         if self._cut:
             self._task = None
@@ -161,7 +161,7 @@ class Worker:
         self._finish(completion, lost=lost)
 
     def _pause(self, completion: Op, taken: float) -> float:
-        """The pause after an operation that took so many seconds."""
+        """Return the pause after an operation that took ``taken`` seconds."""
         refused = self.client is None or (self._refusable is not None and self._refusable.unserved)
         if completion.type == INFO or (completion.type != OK and refused):
             return max(0.0, self._backoff.failed() - taken)
@@ -205,7 +205,7 @@ class Worker:
             self._interpreter.retire(client)
 
     def _client_of_its_own(self) -> Client | None:
-        """Hand its client over, if it has one; the nemesis is not its own."""
+        """Hand over the worker's client, if it has one. The nemesis does not belong to its worker."""
         client, self.client = self.client, None
         if self.thread == NEMESIS:
             return None
@@ -215,7 +215,7 @@ class Worker:
         return client
 
     def take_notes(self) -> list[tuple[Op, Op]]:
-        """What its clients have noted since this was last asked."""
+        """Return the notes of its clients since the last call."""
         notes, self._notes = self._notes, []
         return notes
 

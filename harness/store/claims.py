@@ -1,7 +1,7 @@
 """Faults that an imported history claims: actions of its nemesis, without evidence.
 
-Jepsen writes each action of a nemesis twice, when it begins and when it is done, both as ``info``. Some actions end
-what others began: ``start-partition`` and ``stop-partition``, ``kill`` and ``start``.
+Jepsen writes each action of a nemesis twice, at its beginning and at its completion, both as ``info``. Some actions end
+the fault of another action: ``stop-partition`` ends ``start-partition``, and ``start`` ends ``kill``.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ from stormproof.history.ledger import HEAL, INJECT, LedgerLine
 _BEGINS = ("start", "begin")
 _ENDS = ("stop", "end", "heal")
 _ENDED_BY: Mapping[str, tuple[str, ...]] = {"kill": ("start", "restart"), "pause": ("resume",)}
-"""Action -> the actions that end it, besides ``_ENDS``, alone or before its name."""
+"""Action -> the actions that end it, in addition to ``_ENDS``. Those of ``_ENDS`` count alone or as a prefix of its
+name."""
 _WORD = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,30}")
 
 
@@ -30,9 +31,9 @@ class Action:
 
 
 def claimed_faults(actions: Iterable[Action]) -> list[LedgerLine]:
-    """The ledger's lines for the actions of a nemesis: one where a fault begins, one where it ends.
+    """Return the ledger lines for the actions of a nemesis: one where a fault begins, one where it ends.
 
-    An action that ends nothing by its name begins a fault. A fault that no action ends lasts to the end of the history.
+    An action whose name ends no open fault begins a fault. A fault that no action ends lasts to the end of the history.
     """
     lines: list[LedgerLine] = []
     open_faults: dict[str, int] = {}
@@ -54,7 +55,7 @@ def claimed_faults(actions: Iterable[Action]) -> list[LedgerLine]:
 
 
 def _in_their_words(action: Action) -> Action:
-    """A step of a fault of our own, as Jepsen would name it."""
+    """Return a step of one of our own faults under the name that Jepsen would give it."""
     family, _, step = action.f.rpartition(".")
     told = {INJECT: f"start-{family}", HEAL: f"stop-{family}"} if family else {}
     return replace(action, f=told.get(step, action.f))
@@ -78,7 +79,7 @@ def _line(number: int, name: str, phase: str, action: Action) -> LedgerLine:
 
 
 def _ends(begun: str, action: str) -> bool:
-    """Whether an action ends a fault that another one began, by their names."""
+    """Return whether an action ends a fault that another one began, judging by their names."""
     first, _, rest = begun.partition("-")
     what = rest if first in _BEGINS else begun
     return action in (*_ENDED_BY.get(begun, ()), *_ENDS, *(f"{end}-{what}" for end in _ENDS))

@@ -1,4 +1,4 @@
-"""``stormproof push`` and ``pull``: runs copied to an object store and back."""
+"""``stormproof push`` and ``pull``: copy runs to an object store and back."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ _PULLING = ".pulling-"
 
 
 def push(store: Path, to: ObjectStore, names: Sequence[str], *, again: bool) -> int:
-    """Copy the named runs, or all, to an object store; returns the exit status: 3 when some could not be copied.
+    """Copy the named runs, or all, to an object store. Return the exit status: 3 when some could not be copied.
 
-    Those that are there whole already stay as they are, unless ``again`` is set. A run's description goes last: one
-    whose copying was cut short is not there, and the same command goes on with it.
+    Runs that are already complete there are left unchanged, unless ``again`` is set. A run's description is copied
+    last. So a run whose copying was interrupted does not count as present, and the same command continues with it.
 
     Raises:
-        UsageError: there is no such run. StormproofError: the service does not answer.
+        UsageError: a run does not exist. StormproofError: the service does not answer.
     """
     runs_of = Store(store)
     runs = [runs_of.resolve(name) for name in names] if names else runs_of.runs()
@@ -50,10 +50,10 @@ def push(store: Path, to: ObjectStore, names: Sequence[str], *, again: bool) -> 
 
 
 def pull(store: Path, source: ObjectStore, names: Sequence[str]) -> int:
-    """Copy the named runs, or all, from an object store; those that are here already stay as they are. Returns 0.
+    """Copy the named runs, or all, from an object store. Runs that exist here already are left unchanged. Return 0.
 
     Raises:
-        UsageError: there is no such run. StormproofError: the service refuses, or the store can't be written.
+        UsageError: a run does not exist. StormproofError: the service refuses, or the store can't be written.
     """
     runs, _ = chosen(source, names)
     make_store(store)

@@ -19,13 +19,13 @@ from stormproof.store import Store
 
 @dataclass(frozen=True)
 class RunFrames:
-    """One run: ``info`` is its run.json."""
+    """One run. ``info`` is its run.json."""
 
     path: Path
     info: Mapping[str, Any]
 
     def history(self) -> pd.DataFrame:
-        """A row per invocation and completion: the columns of the history schema, ``type`` by its name.
+        """Return a row per invocation and completion: the columns of the history schema, with the names of ``type``.
 
         Raises:
             HistoryError: the run has no readable history.
@@ -33,13 +33,13 @@ class RunFrames:
         return history_frame(self.path)
 
     def ledger(self) -> pd.DataFrame:
-        """A row per fault: family, kind, targets, start and end (nanoseconds of the run), proven, evidence."""
+        """Return a row per fault: family, kind, targets, start and end (nanoseconds of the run), proven, evidence."""
         windows = read_ledger(self.path / "ledger.jsonl")
         columns = pd.Index([field.name for field in fields(FaultWindow)])
         return pd.DataFrame([asdict(window) for window in windows], columns=columns)
 
     def verdict(self) -> Mapping[str, Any]:
-        """What the checks decided, as stored in verdict.json.
+        """Return the verdict, as stored in verdict.json.
 
         Raises:
             HistoryError: the run has not been checked.
@@ -54,16 +54,16 @@ class StoreFrames:
     store: Store
 
     def run(self, name: str) -> RunFrames:
-        """The run of that id, unique beginning of one, path, or ``latest``.
+        """Return the run with this id, unique prefix of an id, or path, or the newest run for ``latest``.
 
         Raises:
-            UsageError: there is no such run, or several.
+            UsageError: no run matches, or several do.
         """
         path = self.store.resolve(name)
         return RunFrames(path, read_run(path))
 
     def query(self, sql: str) -> pd.DataFrame:
-        """What a query by DuckDB over the store's views gives (docs/lake.md).
+        """Return the result of a DuckDB query over the store's views (docs/lake.md).
 
         Raises:
             UsageError: the query is refused; the message says why.
@@ -74,15 +74,15 @@ class StoreFrames:
         return frame
 
     def runs(self) -> pd.DataFrame:
-        """A row per run: id, start, status, every field of its test, verdict (None when not checked).
+        """Return a row per run: id, start, status, every field of its test, verdict (None when not checked).
 
-        A run whose description is damaged has the status ``damaged`` and nothing else.
+        A run whose description is damaged has the status ``damaged`` and no other fields.
         """
         rows = [_row_of(path) for path in self.store.runs()]
         return pd.DataFrame(rows)
 
     def verdicts(self) -> pd.DataFrame:
-        """A row per run and check: verdict, whether it decides, count of anomalies, summary."""
+        """Return a row per run and check: verdict, whether it decides, count of anomalies, summary."""
         rows = []
         for path in self.store.runs():
             try:
@@ -97,27 +97,27 @@ class StoreFrames:
 
 @dataclass(frozen=True)
 class ObjectFrames:
-    """A store in an object store: tables over all runs that were judged. A run by itself is read from a folder."""
+    """A store in an object store: tables over all judged runs. A single run can only be read from a folder."""
 
     store: ObjectStore
 
     def run(self, name: str) -> RunFrames:
-        """Raises UsageError: it takes a folder."""
+        """Raise UsageError: a run can only be read from a folder."""
         raise UsageError(f"a run is read from a folder: stormproof pull --from {self.store} {name}")
 
     def query(self, sql: str) -> pd.DataFrame:
-        """What a query by DuckDB over the store's views gives; raises UsageError where it is refused."""
+        """Return the result of a DuckDB query over the store's views; raises UsageError where it is refused."""
         from harness.store.query import query
 
         frame: pd.DataFrame = query(self.store, sql).to_pandas()
         return frame
 
     def runs(self) -> pd.DataFrame:
-        """The view ``runs`` (docs/lake.md)."""
+        """Return the view ``runs`` (docs/lake.md)."""
         return self.query("SELECT * FROM runs ORDER BY run")
 
     def verdicts(self) -> pd.DataFrame:
-        """The view ``verdicts`` (docs/lake.md)."""
+        """Return the view ``verdicts`` (docs/lake.md)."""
         return self.query("SELECT * FROM verdicts ORDER BY run, check_name")
 
 
@@ -140,7 +140,7 @@ def load(store: str | Path) -> StoreFrames | ObjectFrames:
     """Open a store: ``load("runs").runs()``, ``load("runs").run("latest").history()``; or ``load("s3://bucket/runs")``.
 
     Raises:
-        UsageError: it is no address of an object store.
+        UsageError: the text is not a valid address of an object store.
     """
     if is_address(store):
         return ObjectFrames(object_store(str(store)))

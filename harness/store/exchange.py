@@ -1,8 +1,8 @@
-"""Histories out, for other tools, and in: those of Jepsen, of Maelstrom and of clients of one's own.
+"""Export of histories for other tools, and import of histories from Jepsen, Maelstrom and other clients.
 
-Out, nothing is lost: what is written can be read again, to the same rows. In, the words and values of others are
-translated to what a workload's checks know; what an operation's end means stays as Jepsen has it: ``ok`` happened,
-``fail`` did not, ``info`` may have, and so may what never ended.
+An export loses nothing: an exported file can be read again, to the same rows. An import translates foreign names and
+values into those that a workload's checks know. The end of an operation keeps Jepsen's meaning: ``ok`` happened,
+``fail`` did not, ``info`` may have happened. An operation without an end may have happened, too.
 """
 
 from __future__ import annotations
@@ -44,14 +44,14 @@ RUN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,60}")
 _COLUMNS = ("index", "time", "process", "type", "f", "key", "value", "text", "node", "error")
 
 
-# Out.
+# Export.
 
 
 def export(table: pa.Table, form: str, file: io.TextIOBase) -> None:
-    """Write a history as EDN (a map a line, as Jepsen does), as JSON lines, or as CSV.
+    """Write a history as EDN (one map per line, as Jepsen does), as JSON lines, or as CSV.
 
     Raises:
-        UsageError: there is no such format.
+        UsageError: the format does not exist.
     """
     if form == JSONL:
         export_jsonl(table, file)  # type: ignore[arg-type]  # a text file
@@ -105,27 +105,28 @@ def _edn(value: Any) -> str:
         return f"[{' '.join(map(_edn, value))}]"
     if isinstance(value, dict):
         return "{" + ", ".join(f"{_edn(name)} {_edn(each)}" for name, each in value.items()) + "}"
-    # JSON's texts and numbers are EDN's; a character that JSON would escape as two halves is written as it is.
+    # Texts and numbers of JSON are also EDN. A character that JSON would escape as a surrogate pair is written
+    # unescaped.
     return json.dumps(value, ensure_ascii=False)
 
 
-# In.
+# Import.
 
 
 def import_run(path: Path, workload: str, store: Path, *, system: str, choices: Choices = NO_CHOICES
                ) -> tuple[Path, Foreign]:
-    """A run of a history that was recorded elsewhere, ready to be checked, and what was read. Its faults are claimed,
-    since nobody proves any.
+    """Create a run from a history that was recorded elsewhere, ready to be checked. Return its folder and the read
+    content. Its faults are only claimed, because nothing proves them.
 
     Raises:
-        HistoryError, UsageError: as ``read_foreign``, or choices make no sense.
+        HistoryError, UsageError: as for ``read_foreign``, or the choices are invalid.
         StormproofError: the store can't be written.
     """
     if not RUN_NAME.fullmatch(system):
         raise UsageError(f"--system {system!r:.40}: a name of letters, digits, dots, dashes and underscores")
     if choices.reentrant and workload != LOCK:
         raise UsageError(f"--reentrant says how --workload {LOCK} is judged; leave it out")
-    found = read_foreign(path, workload, choices)  # what is wrong with the file is told before anything is made
+    found = read_foreign(path, workload, choices)  # report an invalid file before creating anything
     work = WORKLOADS.load(workload)
     test = Test(system, workload, (), IMPORTED, 1, 0, 0.0, 0.0, 1, {})
     words = ["stormproof", "import", str(path), "--workload", workload, "--system", system, *choices.words()]

@@ -53,13 +53,13 @@ OURS = "; stormproof history of run "
 _SCHEMA = '{"schema":'
 """The beginning of JSON lines that Stormproof wrote."""
 _MOST_SHOWN = 120
-"""Characters of the first line that was passed over."""
+"""The number of characters that are shown of the first line that was passed over."""
 _LATEST = 1 << 63
-"""Times are below this."""
+"""The upper bound of times."""
 _PROCESSES = 1 << 31
-"""Processes are below this."""
+"""The upper bound of process numbers."""
 _SINCE_START = 10**9 * 86400 * 365
-"""A time above this, in nanoseconds, is one of a calendar: it does not count from the start of the history."""
+"""A time above this, in nanoseconds, is a calendar time. It does not count from the start of the history."""
 
 
 @dataclass(frozen=True)
@@ -76,7 +76,7 @@ class Foreign:
     first: str = ""
 
     def told(self) -> str:
-        """The content in words."""
+        """Describe the content in words."""
         text = amount(self.operations, "operation")
         if self.claims:
             text += f", {amount(sum(line.phase == INJECT for line in self.claims), 'claimed fault')}"
@@ -101,7 +101,7 @@ class Choices:
     allow_empty: bool = False
 
     def words(self) -> list[str]:
-        """The words of a command that say this."""
+        """Return the command-line arguments for these choices."""
         named = [("--failed-cas", self.failed_cas), ("--initial", self.initial)]
         named += [("--pass-over", name) for name in self.pass_over]
         words = [word for option, value in named if value is not None for word in (option, value)]
@@ -109,7 +109,7 @@ class Choices:
 
 
 def read_foreign(path: Path, workload: str, choices: Choices) -> Foreign:
-    """A file's history, in the words of a workload.
+    """Return a file's history, with the operation names of a workload.
 
     Raises:
         HistoryError: the file holds no history, or a row does not fit the workload.
@@ -147,7 +147,7 @@ def read_foreign(path: Path, workload: str, choices: Choices) -> Foreign:
 
 
 def _initial(text: str | None) -> Any:
-    """The first value of registers, typed as JSON or else as EDN."""
+    """Return the first value of registers, typed as JSON or else as EDN."""
     if text is None:
         return None
     try:
@@ -161,7 +161,7 @@ def _initial(text: str | None) -> Any:
 
 
 def _claiming(table: pa.Table, *, ours: bool = False) -> Foreign:
-    """A history with the faults that its nemesis claims."""
+    """Return a history with the faults that its nemesis claims."""
     rows = table.filter(pc.equal(table["process"], NEMESIS)).to_pylist()
     invoked = pc.and_(pc.not_equal(table["process"], NEMESIS), pc.equal(table["type"], TYPE_CODES[INVOKE]))
     claims = claimed_faults(Action(row["f"], value_of(row), row["time"]) for row in rows)
@@ -169,7 +169,7 @@ def _claiming(table: pa.Table, *, ours: bool = False) -> Foreign:
 
 
 def value_of(row: Mapping[str, Any]) -> Any:
-    """A row's value as it was given: a pair as a tuple."""
+    """Return a row's value in its original form: a pair as a tuple."""
     value = row["value"]
     if value == NO_VALUE:
         return None
@@ -180,13 +180,13 @@ def value_of(row: Mapping[str, Any]) -> Any:
 
 
 def renamed(table: pa.Table, run: str) -> pa.Table:
-    """The table as that of a run of this name."""
+    """Return the table with this name of its run."""
     column = pa.array([run] * table.num_rows).dictionary_encode().cast(HISTORY_SCHEMA.field("run").type)
     return table.set_column(0, HISTORY_SCHEMA.field("run"), column)
 
 
 def _our_rows(events: Iterable[Event]) -> Rows:
-    """The rows of an EDN file that was written here: a list without ``text`` is a pair."""
+    """Return the rows of an EDN file that Stormproof wrote. A list without ``text`` is a pair."""
     rows = Rows()
     for event in events:
         pair = tuple(event.value) if isinstance(event.value, list) else event.value
@@ -196,7 +196,7 @@ def _our_rows(events: Iterable[Event]) -> Rows:
 
 @dataclass
 class _Read:
-    """The events of a file in the order in which they happened, and the lines that hold none."""
+    """The events of a file in the order in which they happened, and the numbers of the lines that hold none."""
 
     events: list[Event] = field(default_factory=list)
     passed_over: list[int] = field(default_factory=list)
@@ -221,7 +221,7 @@ def _read(path: Path, text: str, form: str, pass_over: Sequence[str]) -> _Read:
     for row, item in _merged(ordered, faults):
         process = NEMESIS if is_nemesis(row.process) else numbers.of(row)
         node, own = item.get("node"), item.get("text")
-        # Our own files have the JSON of some values beside them.
+        # Stormproof's own files hold some values also as JSON.
         read.events.append(Event(
             row.line, process, row.type, row.f, item.get("value"), clock.of(row), item.get("key"),
             None if node is None else plain_name(node), plain(item.get("error")),
@@ -231,7 +231,7 @@ def _read(path: Path, text: str, form: str, pass_over: Sequence[str]) -> _Read:
 
 
 class _Numbers:
-    """Numbers of processes: their own, and for names those that are left."""
+    """Assigns numbers to processes: a number keeps its value, a name gets an unused number."""
 
     def __init__(self, processes: Iterable[Any]) -> None:
         self._named: dict[str, int] = {}
@@ -239,7 +239,7 @@ class _Numbers:
         self._next = 0
 
     def of(self, row: Row) -> int:
-        """The number of a row's process."""
+        """Return the number of a row's process."""
         if type(row.process) is int:
             if row.process >= _PROCESSES:
                 raise Unfit("process", f"a number below 2**31 is expected, not {row.process}", row.line)
@@ -254,8 +254,8 @@ class _Numbers:
 
 
 class _Clock:
-    """Times of rows in nanoseconds from 0, which never run backwards. A row without a time comes right after the one
-    before it."""
+    """Converts times of rows to nanoseconds from 0 that never decrease. A row without a time gets the time right after
+    the row before it."""
 
     def __init__(self, rows: Iterable[Row]) -> None:
         times = [time for row in rows if (time := _time_of(row)) is not None]
@@ -264,7 +264,7 @@ class _Clock:
         self._last = 0
 
     def of(self, row: Row) -> int:
-        """The time of a row; rows are given in order."""
+        """Return the time of a row. Rows must be given in order."""
         time = _time_of(row)
         self._last = self._last + 1 if time is None else max(self._last, int(time - self._start))
         return self._last
@@ -276,7 +276,8 @@ def _time_of(row: Row) -> int | float | Fraction | None:
 
 
 def _merged(ordered: Sequence[tuple[Row, Any]], faults: Sequence[tuple[Row, Any]]) -> Iterator[tuple[Row, Any]]:
-    """All rows in the order in which they happened. The rows of the nemesis do not change the order of the others."""
+    """Yield all rows in the order in which they happened. The rows of the nemesis do not change the order of the
+    others."""
     rest = deque(faults)
     for row, item in ordered:
         while rest and _before(rest[0][0], row):

@@ -1,4 +1,4 @@
-"""``stormproof gc``: a store's rules carried out."""
+"""``stormproof gc``: apply a store's retention rules."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from stormproof.store import Store
 
 @dataclass(frozen=True)
 class Collected:
-    """What was removed (or would be); what would have been, if it did not have to stay; what could not be removed, and
-    why; how much is left."""
+    """The result of a collection: removed runs (in a dry run, those to be removed); runs that are kept despite the
+    rules; failed removals with their reasons; and the number and size of the remaining runs."""
 
     going: Sequence[Kept]
     staying: Sequence[Kept]
@@ -27,7 +27,7 @@ class Collected:
 
 
 def collect(store_dir: Path, rules: Rules, dry_run: bool) -> Collected:
-    """Remove what the rules let go.
+    """Remove the runs that the rules permit to remove.
 
     Raises:
         UsageError: there is no such store.

@@ -34,19 +34,19 @@ _WORD = re.compile(r"[A-Za-z_]+")
 
 
 def used_views(sql: str) -> tuple[str, ...]:
-    """The views that a query may name: what others take need not be made for it."""
+    """Return the views that a query may name. Only these need to be built for it."""
     words = {word.lower() for word in _WORD.findall(sql)}
     return tuple(name for name in VIEWS if name in words)
 
 
 def query(store: AnyStore, sql: str, *, engine: str = DUCKDB, master: str = LOCAL_MASTER,
           to: Console | None = None, left_out: list[str] | None = None) -> pa.Table:
-    """What a query over the views of a store gives (``docs/lake.md``); the lake is brought up to date first.
+    """Return the result of a query over the views of a store (``docs/lake.md``). It updates the lake first.
 
-    Runs whose history can't be read are told on standard error and passed over; ``left_out`` takes in why.
+    Runs whose history can't be read are reported on standard error and skipped. The reasons are added to ``left_out``.
 
     Raises:
-        UsageError: there is no such store, or the engine refuses the query; the message is the engine's.
+        UsageError: the store does not exist, or the engine refuses the query; the message is the engine's.
         StormproofError: the lake can't be written, or Spark fails.
     """
     _demand(store)
@@ -72,9 +72,9 @@ def _tell(refused: Collection[str], left_out: list[str] | None) -> None:
 
 def _answer(store: AnyStore, sql: str, views: tuple[str, ...], engine: str, master: str
             ) -> tuple[pa.Table, Collection[str]]:  # fmt: skip
-    """What a query gives, and why histories were left out: those that can't be read.
+    """Return the result of a query, and the reasons for which unreadable histories were left out.
 
-    Of an object store they are looked for only when the query fails, since a look at each takes a request.
+    In an object store, these are searched for only when the query fails, since each test of a history takes a request.
     """
     ask = partial(_by_spark, master=master) if engine == SPARK else _by_duckdb
     reads, here = "operations" in views, isinstance(store, Path)
@@ -89,7 +89,7 @@ def _answer(store: AnyStore, sql: str, views: tuple[str, ...], engine: str, mast
 
 
 def _demand(store: AnyStore) -> None:
-    """Raises UsageError or StormproofError: there is no such store."""
+    """Raise UsageError or StormproofError if the store does not exist."""
     if isinstance(store, ObjectStore):
         store.demand_bucket()
     elif not store.is_dir():
@@ -97,7 +97,7 @@ def _demand(store: AnyStore) -> None:
 
 
 def _add_messages(store: AnyStore, progress: Any) -> list[str]:
-    """Bring the accounts of messages up to date; why some runs have none."""
+    """Update the accounts of messages. Return the reasons for which some runs have none."""
     from checkers.messages import add_messages
 
     try:
@@ -136,16 +136,16 @@ def _by_spark(store: AnyStore, sql: str, views: tuple[str, ...], *, master: str,
 
 
 def _one_line(error: Exception) -> str:
-    """An engine's reason without its drawing of the query."""
+    """Return an engine's reason without its quotation of the query."""
     said = str(error).split("\n\n")[0].split("\nLINE ")[0].split(" SQLSTATE")[0]
     return " ".join(said.split())
 
 
 def run_query(store: AnyStore, sql: str, *, engine: str, master: str, form: str) -> int:
-    """Print what a query gives, as ``table``, ``csv`` or ``json``; returns the exit status, 3 where runs were left out.
+    """Print the result of a query, as ``table``, ``csv`` or ``json``. Return the exit status: 3 if runs were left out.
 
     Raises:
-        UsageError, StormproofError: as ``query``.
+        UsageError, StormproofError: as for ``query``.
     """
     left_out: list[str] = []
     table = query(store, sql, engine=engine, master=master, to=console(form != "table"), left_out=left_out)
@@ -186,7 +186,7 @@ def _shown(value: Any) -> str:
 
 
 def print_views(store: AnyStore, engine: str) -> int:
-    """Print the statements that make the views, for an engine of one's own; returns the exit status."""
+    """Print the statements that create the views, for an external engine. Return the exit status."""
     _demand(store)
     refresh(store)
     _add_messages(store, None)

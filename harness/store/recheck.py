@@ -1,4 +1,4 @@
-"""``stormproof check``: stored runs checked again, one or all, by the same Spark job, or by the code that it runs."""
+"""``stormproof check``: check stored runs again, one or all, by the same Spark job, or by the code that it runs."""
 
 from __future__ import annotations
 
@@ -38,19 +38,19 @@ _SHOWN, _REFUSED = 50, 10
 
 def check_stored(store_dir: Path, names: Sequence[str], *, master: str | None, as_json: bool,
                  outcomes: Outcomes | None = None, again: bool = False) -> int:
-    """Check the named runs, or all that are not under way; returns the exit status of the worst verdict.
+    """Check the named runs, or all that are not under way. Return the exit status of the worst verdict.
 
     A run that was judged by the same checks over the same records is not judged again, unless ``again`` is set. Spark
-    is started where it is worth its start: not where no other run is left, nor, without a ``master``, where only so
-    many are as are judged here meanwhile.
+    is started only if it is worth its start-up time. It is not started if no run remains. Without a ``master``, it is
+    not started either if the remaining runs are so few that this machine judges them in the meantime.
 
-    A run that can't be judged (it is damaged, or of plug-ins that are not in use here) is told on standard error, and
-    the others go on; the status is 3 then, unless one of them is invalid.
+    A run that can't be judged (it is damaged, or of plug-ins that are not in use here) is reported on standard error,
+    and the other runs are judged. The status is then 3, unless one of them is invalid.
 
-    A run that ended before its first operation holds nothing to judge: it is told, and changes no status.
+    A run that ended before its first operation holds nothing to judge. It is reported, and does not change the status.
 
     Raises:
-        UsageError: a run does not exist or is under way, or there is none at all.
+        UsageError: a run does not exist or is under way, or the store holds no runs.
     """
     runs, unsealed, empty = _chosen(Store(store_dir), names)
     runs, others = _of_our_plugins(runs, strict=bool(names))
@@ -64,7 +64,7 @@ def check_stored(store_dir: Path, names: Sequence[str], *, master: str | None, a
     except StormproofError as error:
         if not refused:
             raise
-        refused.append(str(error))  # verdicts are told all the same
+        refused.append(str(error))  # verdicts are reported all the same
     if outcomes is not None:
         for row in rows:
             outcomes.add(outcome_of_run(row.run_dir, BROKEN if row.damage is not None else row.verdict, row.sentence))
@@ -83,7 +83,8 @@ def check_stored(store_dir: Path, names: Sequence[str], *, master: str | None, a
 
 
 def tell_refused(refused: Sequence[str]) -> None:
-    """Say what could not be stored, and why, on standard error; the verdicts themselves are told all the same."""
+    """Print on standard error which results could not be stored, and why. The verdicts themselves are reported all the
+    same."""
     for line in refused[:_REFUSED]:
         print(f"not stored: {escaped(line)}", file=sys.stderr)
     if len(refused) > _REFUSED:
@@ -92,8 +93,8 @@ def tell_refused(refused: Sequence[str]) -> None:
 
 def _judge(store_dir: Path, runs: Sequence[Path], *, master: str | None, again: bool, to: Console, whole: bool,
            refused: list[str] | None = None) -> tuple[list[VerdictRow], list[SummaryRow], int]:
-    """The verdicts in the order of the runs, the summary of a ``whole`` store, and how many runs were judged now.
-    ``refused`` takes in what could not be stored, and why; without it that is an error.
+    """Return the verdicts in the order of the runs, the summary of a ``whole`` store, and the number of runs judged
+    now. ``refused`` receives the results that could not be stored, with the reasons; without it, this is an error.
 
     Raises:
         StormproofError: Spark or the store fails.
@@ -112,7 +113,7 @@ def _judge(store_dir: Path, runs: Sequence[Path], *, master: str | None, again: 
                     continue
                 left.append(run)
                 few = few if few is not None and few.take(run) else None
-                # It starts while the others are looked at.
+                # Spark starts while the other runs are examined.
                 warm = warm or SparkWarmup(master or LOCAL_MASTER, later=few is not None)
                 if few is None:
                     warm.begin()
@@ -122,12 +123,12 @@ def _judge(store_dir: Path, runs: Sequence[Path], *, master: str | None, again: 
             try:
                 for store in {run.resolve().parent for run in runs}:
                     refresh(store)
-                # A query over a small table: on this machine DuckDB has answered it before Spark has planned it.
+                # DuckDB answers a query over a small table on this machine before Spark has planned it.
                 summary = summarize(None, store_dir) if whole else []
             except StormproofError as error:
                 if not refused:
                     raise
-                refused.append(str(error))  # what could not be stored is not in the lake, either
+                refused.append(str(error))  # results that could not be stored are not in the lake, either
                 summary = []
         finally:
             if warm is not None:
@@ -137,8 +138,8 @@ def _judge(store_dir: Path, runs: Sequence[Path], *, master: str | None, again: 
 
 def _judged_now(warm: SparkWarmup, runs: Sequence[Path], few: bool, status: Status,
                 refused: list[str] | None) -> list[VerdictRow]:  # fmt: skip
-    """The verdicts on runs: by forks of this machine alone where they are ``few``, else, and where forks leave some, by
-    Spark."""
+    """Return the verdicts on runs. If they are ``few``, forks of this machine judge them, and Spark judges only those
+    that the forks leave. Otherwise Spark judges them."""
     prepare, spark = plugins.preparation(), None
 
     def told(done: int, total: int) -> None:
@@ -161,8 +162,8 @@ def check_again(store_dir: Path, name: str) -> VerdictRow:
     """Check one stored run again and write its report.
 
     Raises:
-        UsageError: there is no such run, or it is under way.
-        HistoryError: it is damaged, or was made with a plug-in that is not in use here.
+        UsageError: the run does not exist, or it is under way.
+        HistoryError: the run is damaged, or was made with a plug-in that is not in use here.
     """
     runs, _ = _of_our_plugins(_chosen(Store(store_dir), [name])[0], strict=True)
     rows, _, _ = _judge(store_dir, runs, master=None, again=True, to=console(True), whole=False)
@@ -177,17 +178,18 @@ def _write_pages(runs: Sequence[Path], *, reports: bool) -> None:
         for run in runs:
             note_log_events(run)
             write_report(run)
-    for store in dict.fromkeys(run.parent for run in runs):  # a run named by its path may be of another store
+    for store in dict.fromkeys(run.parent for run in runs):  # a run named by its path may belong to another store
         write_index(store)
 
 
 def _of_our_plugins(runs: Sequence[Path], *, strict: bool) -> tuple[list[Path], list[str]]:
-    """The runs whose plug-ins, if they were made with any, are in use here; and why others can't be checked.
+    """Return the runs that can be checked with the plug-ins in use here, and the reasons why the others can't be
+    checked.
 
-    One whose description can't be read is among the first: the check says what is wrong with it.
+    A run with an unreadable description counts as checkable: the check itself reports the damage.
 
     Raises:
-        HistoryError: one can't, and ``strict`` says that all are to be checked.
+        HistoryError: a run can't be checked, and ``strict`` requires all to be checked.
     """
     ours, others = [], []
     for run in runs:
@@ -208,8 +210,8 @@ def _of_our_plugins(runs: Sequence[Path], *, strict: bool) -> tuple[list[Path], 
 
 
 def _chosen(store: Store, names: Sequence[str]) -> tuple[list[Path], list[str], list[str]]:
-    """The runs that have a history; what to say of those that should have one, and of those that ended before there
-    was anything to write."""
+    """Return the runs that have a history, the messages about runs that should have one, and the messages about runs
+    that ended before any data was written."""
     if names:
         runs = [store.resolve(name) for name in names]
         for run in runs:
@@ -232,7 +234,7 @@ def _chosen(store: Store, names: Sequence[str]) -> tuple[list[Path], list[str], 
 
 
 def _without_history(run: Path) -> str | None:
-    """What is wrong with a run that has no history; None for one that is under way."""
+    """Return the reason why a run has no history; None if it is under way."""
     try:
         reason = why_unsealed(run)
     except HistoryError as error:
@@ -241,7 +243,7 @@ def _without_history(run: Path) -> str | None:
 
 
 def tell_taken(to: Console, taken: int, total: int) -> None:
-    """Say how many runs were not judged again, if any."""
+    """Print the number of runs that were not judged again, if any."""
     if taken:
         to.print(f"{taken} of {total} were judged before, by the same checks over the same records (--again judges "
                  "them again)", soft_wrap=True)
@@ -260,7 +262,7 @@ def _json(row: VerdictRow) -> dict[str, Any]:
 
 
 def show(to: Console, rows: Sequence[VerdictRow | ObjectVerdict], summary: Sequence[SummaryRow]) -> None:
-    """Print verdicts, and how each check came out."""
+    """Print verdicts, and the summary of each check."""
     for row in rows[:_SHOWN]:
         to.print(f"{row.verdict:8} {escaped(row.run)}  {escaped(row.sentence)}", soft_wrap=True, markup=False)
     if len(rows) > _SHOWN:

@@ -1,4 +1,4 @@
-"""``stormproof check --store s3://...``: the runs of an object store checked, their verdicts stored beside them."""
+"""``stormproof check --store s3://...``: check the runs of an object store, and store the verdicts next to them."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ _AT_ONCE = 16
 
 def check_in_objects(store: ObjectStore, names: Sequence[str], *, master: str | None, as_json: bool,
                      outcomes: Outcomes | None = None, again: bool = False) -> int:
-    """Check the named runs of an object store, or all; return the exit status of ``recheck.check_stored``.
+    """Check the named runs of an object store, or all. Return the exit status of ``recheck.check_stored``.
 
-    Verdicts, their pages and the lake are stored there; reports and the index are made where runs are in a folder.
+    Verdicts, their pages and the lake are stored there. Reports and the index are written only for runs in a folder.
 
     Raises:
-        UsageError: a run does not exist, or there is none at all. StormproofError: the service, or Spark, fails.
+        UsageError: a run does not exist, or the store holds none. StormproofError: the service, or Spark, fails.
     """
     to = console(as_json)
     refused: list[str] = []
@@ -81,10 +81,10 @@ def check_in_objects(store: ObjectStore, names: Sequence[str], *, master: str | 
 
 
 def chosen(store: ObjectStore, names: Sequence[str]) -> tuple[dict[str, dict[str, Item]], list[str]]:
-    """The runs that have a history, those that are named or all, with their files; and what to say of others.
+    """Return the runs that have a history, the named ones or all, with their files; and messages about the others.
 
     Raises:
-        UsageError: there is no such run, or none at all. StormproofError: the service refuses.
+        UsageError: the run does not exist, or the store holds none. StormproofError: the service refuses.
     """
     found = store.runs()
     if not found:
@@ -116,7 +116,7 @@ def _descriptions(store: ObjectStore, runs: Sequence[str]) -> dict[str, Mapping[
 
 
 def _of_other_plugins(infos: Mapping[str, Mapping[str, Any] | None]) -> dict[str, str]:
-    """What to say of each run that was made with plug-ins that are not in use here."""
+    """Return a message for each run that was made with plug-ins that are not in use here."""
     found = {}
     for run, info in infos.items():
         try:
@@ -124,12 +124,12 @@ def _of_other_plugins(infos: Mapping[str, Mapping[str, Any] | None]) -> dict[str
         except HistoryError as error:
             found[run] = str(error)
         except (TypeError, AttributeError):
-            continue  # its description is damaged: the check says so
+            continue  # its description is damaged: the check reports it
     return found
 
 
 def _note(outcomes: Outcomes, store: ObjectStore, row: ObjectVerdict, info: Mapping[str, Any] | None) -> None:
-    """Note what a run came to, by its description, which is read as that of a run in a folder."""
+    """Record the outcome of a run from its description, which is read like that of a run in a folder."""
     with tempfile.TemporaryDirectory(prefix="stormproof-") as scratch:
         run_dir = Path(scratch) / row.run
         run_dir.mkdir()

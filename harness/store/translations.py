@@ -1,4 +1,4 @@
-"""Translation of foreign histories into the words of a workload, as rows that checks know.
+"""Translation of foreign histories into the operations of a workload, as rows that checks understand.
 
 The ends of operations keep Jepsen's meaning: ``ok`` happened, ``fail`` did not. ``info`` may have happened, and so may
 an operation without an end.
@@ -25,12 +25,12 @@ from workloads.register_client import NO_MATCH
 
 _EMPTY = "empty"
 _NOTHING_LEFT = frozenset({"empty", "exhausted"})
-"""Words of a take that found the queue empty."""
+"""The error words of a take that found the queue empty."""
 
 
 class Unfit(ValueError):
-    """A row does not fit: ``field`` is the name of its wrong field, ``line`` its line, the text tells the
-    expected value."""
+    """A row does not fit: ``field`` is the name of its wrong field, ``line`` its line. The text describes the expected
+    value."""
 
     def __init__(self, field: str, text: str, line: int = 0) -> None:
         super().__init__(text)
@@ -58,7 +58,7 @@ class Event:
 
 @dataclass(frozen=True)
 class Meaning:
-    """The meaning of a history as far as its rows do not tell it. With ``observed``, a ``cas`` that ended ``fail``
+    """The meaning of a history as far as its rows do not define it. With ``observed``, a ``cas`` that ended ``fail``
     found another value; otherwise it did not happen. ``initial`` is the first value of registers."""
 
     observed: bool = False
@@ -78,7 +78,7 @@ class Rows:
         self.rows.append((kind, _utf8(event.f), value, key, event.process, event.time, _utf8(event.node), _utf8(text)))
 
     def table(self, run: str) -> pa.Table:
-        """The rows as a table of HISTORY_SCHEMA."""
+        """Return the rows as a table of HISTORY_SCHEMA."""
         columns: dict[str, list[Any]] = {name: [] for name in HISTORY_SCHEMA.names}
         for index, (kind, f, value, key, process, time, node, error) in enumerate(self.rows):
             number, text = encode_value(value)
@@ -90,23 +90,24 @@ class Rows:
 
 
 def _utf8(text: str | None) -> str | None:
-    """The text without halves of surrogate pairs, which JSON may have and columns can't hold."""
+    """Return the text without unpaired surrogates, which JSON may have and columns can't hold."""
     return None if text is None else text.encode("utf-8", "replace").decode()
 
 
 class Ids:
-    """Numbers from 1 for values of any kind, in order of first sight; equal values, as their format says, have one."""
+    """Assigns numbers from 1 to values of any kind, in order of first occurrence. Values that are equal in their format
+    share a number."""
 
     def __init__(self) -> None:
         self._known: dict[Hashable, int] = {}
 
     def of(self, value: Any) -> int:
-        """The number of a value."""
+        """Return the number of a value."""
         return self._known.setdefault(freeze(value), len(self._known) + 1)
 
 
 class Translation(Protocol):
-    """Makes rows of events, one after another; ``begun`` is the invocation that a completion ends."""
+    """Converts events to rows, one after another. ``begun`` is the invocation that a completion ends."""
 
     def __call__(self, event: Event, begun: Event | None, to: Rows) -> None: ...
 
@@ -134,12 +135,13 @@ class Registers:
 
     def __call__(self, event: Event, begun: Event | None, to: Rows) -> None:
         _known(event, self.functions, "register")
-        # The invocation tells the operation; the completion of one that ended ``info`` may have a reason as its value.
+        # The invocation defines the operation. The completion of one that ended ``info`` may have a reason as its
+        # value.
         key, value = self._parts(begun or event)
         if begun is not None and event.f == "read" and event.type == OK:
             value = self._read(key, event)
         if event.f == "cas":
-            # Both from the start: of one that never ends it is known what it expected, too.
+            # Both from the start: the expected value of a cas that never ends is known, too.
             old, new = map(self._number, _pair(value, "a cas needs [expected new]"))
             failed = event.type == FAIL and self._meaning.observed
             error = NO_MATCH if failed else _not(NO_MATCH, event) if event.type == FAIL else None
@@ -151,7 +153,7 @@ class Registers:
         to.add(event, event.type, self._number(value) if told else None, key)
 
     def _parts(self, event: Event) -> tuple[int, Any]:
-        """The key's number, and the value without it."""
+        """Return the key's number, and the value without the key."""
         if event.key is not None:
             return self._keys.of(event.key), event.value
         if not self._keyed:
@@ -160,7 +162,7 @@ class Registers:
         return self._keys.of(key), value
 
     def _read(self, key: int, event: Event) -> Any:
-        """The value that a read gave; with keys, nil may come without its key."""
+        """Return the value that a read returned. With keys, nil may occur without its key."""
         if not self._keyed or event.value is None:
             return event.value
         of, value = _pair(event.value, "[key value] is expected, as in the invocation")
@@ -186,15 +188,15 @@ def _pair(value: Any, expected: str) -> tuple[Any, Any]:
 
 
 def _not(word: str, event: Event) -> str:
-    """The error of an operation that certainly did not happen, which must not read as an observation."""
+    """Return the error of an operation that certainly did not happen. It must not read as an observation."""
     told = event.error
     text = "did not happen" if told is None else told if isinstance(told, str) else json.dumps(told, default=str)
     return f"did not happen: {text}" if text == word else text
 
 
 class Queues:
-    """``enqueue`` and ``dequeue`` of one queue, or of several by a key. A ``drain`` takes a list of messages, and then
-    the queue was empty."""
+    """``enqueue`` and ``dequeue`` of one queue, or of several by a key. A ``drain`` takes a list of messages, after
+    which the queue was empty."""
 
     functions = ("enqueue", "dequeue", "drain")
 
@@ -202,9 +204,9 @@ class Queues:
         self._messages, self._queues = Ids(), Ids()
         self._seen = 0
         self._drains: dict[int, int] = {}
-        """Process -> how many events there were before it began its drain."""
+        """Process -> the number of events before it began its drain."""
         self._put: dict[int, int] = {}
-        """Queue -> how many events there were before a message was last put there, or may have been put back."""
+        """Queue -> the number of events before a message was last put there, or may have been put back."""
 
     def __call__(self, event: Event, begun: Event | None, to: Rows) -> None:
         _known(event, self.functions, "queue")
@@ -240,7 +242,7 @@ class Queues:
             to.add(event, INVOKE, None, key)
         if event.type != OK:
             to.add(event, INFO, None, key)
-        # The queue was empty at some time within the drain. A message may have come there after that.
+        # The queue was empty at some time within the drain. A message may have arrived there after that.
         elif taken and self._put.get(key, 0) > self._drains[event.process]:
             to.add(event, FAIL, None, key, "messages were put there meanwhile")
         else:
@@ -260,15 +262,15 @@ class Queues:
 
 
 def _found_empty(event: Event) -> bool:
-    """Whether a take that failed says that the queue was empty."""
+    """Return whether a failed take reports that the queue was empty."""
     if event.error is None:
         return event.f == "dequeue"
     return name_of(event.error) in _NOTHING_LEFT
 
 
 class Locks:
-    """``acquire`` and ``release``. The owner is the invocation's value, or the process where that is nil. Another whole
-    number that an acquire gave is its fencing token."""
+    """``acquire`` and ``release``. The owner is the invocation's value, or the process if that value is nil. If an
+    acquire returned a different whole number, that number is its fencing token."""
 
     functions = ("acquire", "release")
 
@@ -298,19 +300,19 @@ class Locks:
 TRANSLATIONS: Mapping[str, Callable[[Meaning, Iterable[Event]], Translation]] = {
     "register": Registers, "queue": Queues, "consume-last": Queues, "lock": Locks, "lease": Locks,
 }  # fmt: skip
-"""Workload -> what makes its operations of foreign ones."""
+"""Workload -> the translation of foreign operations into its own."""
 
 
 JUDGED_BY: Mapping[str, tuple[str, ...]] = {
     "register": ("register",), **dict.fromkeys(("queue", "consume-last"), ("lost", "phantom", "duplicated")),
     "lock": (MUTEX, "fencing"), "lease": ("mutual-exclusion", "fencing"),
 }  # fmt: skip
-"""Workload -> the checks that decide: those that need nothing but what clients did."""
+"""Workload -> the checks that decide: those that need only the clients' operations."""
 
 
 def translated(events: Sequence[Event], make: Callable[[Meaning, Iterable[Event]], Translation],
                meaning: Meaning) -> Rows:
-    """The rows of events, which are given in the order in which they happened.
+    """Return the rows of events, which must be given in the order in which they happened.
 
     Raises:
         Unfit: a row does not fit, or does not pair with another one.
@@ -331,7 +333,7 @@ def translated(events: Sequence[Event], make: Callable[[Meaning, Iterable[Event]
 
 
 def _begun(event: Event, open_ones: dict[int, Event]) -> Event | None:
-    """The invocation that a row ends, None for an invocation."""
+    """Return the invocation that a row ends; None for an invocation."""
     if event.type == INVOKE:
         if (other := open_ones.get(event.process)) is not None:
             raise Unfit("process", f"{event.f} begins, but {other.f} of line {other.line} has not ended")
@@ -345,7 +347,7 @@ def _begun(event: Event, open_ones: dict[int, Event]) -> Event | None:
 
 
 def plain(value: Any) -> Any:
-    """A value of EDN as JSON holds it, sets as lists."""
+    """Return a value of EDN in the form that JSON can hold, with sets as lists."""
     if isinstance(value, frozenset):
         return sorted((plain(each) for each in value), key=repr)
     if isinstance(value, list | tuple):
@@ -356,5 +358,5 @@ def plain(value: Any) -> Any:
 
 
 def plain_name(value: Any) -> str:
-    """The text that a name is: of a keyword without its colon, which a text keeps."""
+    """Return the text of a name. A keyword loses its colon; a text keeps it."""
     return value if isinstance(value, str) else name_of(value) or str(value)

@@ -1,17 +1,17 @@
-"""``stormproof demo``: the same faults, twice. Unsafe settings must come out invalid, safe ones valid.
+"""``stormproof demo``: the same faults, twice. Unsafe settings must give an invalid run, safe ones a valid run.
 
-``split``: the master is cut off, with a third of the clients beside it, for longer than three detection time-outs.
-Where each side elects its own master (``partitions=unspecified``, as the HA Joram document leaves it) both sides
-confirm messages, and one side's are lost when they meet again. Where only a majority may serve, the cut-off master
-confirms nothing and nothing is lost. Producers are faster than consumers, so that queues hold messages when the split
-comes.
+``split``: a partition isolates the master together with a third of the clients, for longer than three detection
+time-outs. If each side elects its own master (``partitions=unspecified``, because the HA Joram document leaves this
+open), both sides confirm messages, and those of one side are lost when the partition heals. If only a majority may
+serve, the isolated master confirms nothing and nothing is lost. Producers are faster than consumers, so that queues
+hold messages when the partition begins.
 
-``offline-events``: subscribers are cut off from the replicas that have events for them. IceStorm discards what comes
-while a subscriber can't be reached (``offline_events=discarded``), though the subscriber stays; where it is kept, it
-arrives.
+``offline-events``: subscribers are cut off from the replicas that have events for them. With
+``offline_events=discarded``, IceStorm discards events that arrive while a subscriber is unreachable, although the
+subscriber stays subscribed. With ``kept``, these events are delivered later.
 
-``fiorano``: the network between the two servers fails. Before FioranoMQ HA had a lock (``lock=false``) both become
-STANDALONE; with it exactly one does. Then the machine that grants the lock dies, which costs a healthy pair nothing:
+``fiorano``: the network between the two servers fails. Before FioranoMQ HA had a lock (``lock=false``), both become
+STANDALONE; with the lock exactly one does. Then the machine that grants the lock dies. A healthy pair is not affected:
 neither server changes its state.
 """
 
@@ -40,13 +40,13 @@ from stormproof.test import Test
 UNSAFE, SAFE, SCENE = "unsafe", "safe", "scene"
 EXPECTED = {UNSAFE: INVALID, SAFE: VALID, SCENE: VALID}
 TRACE = "trace"
-"""Every demonstration records where messages stand, to show why one was lost."""
+"""Every demonstration traces messages, to show why one was lost."""
 _SECOND = 1e9
 
 
 @dataclass(frozen=True)
 class Scene:
-    """What is shown after both halves: other faults of the safe one, during which no node may change its role."""
+    """A third run, after both halves: other faults under the safe setting, during which no node may change its role."""
 
     name: str
     nemesis: str
@@ -55,9 +55,9 @@ class Scene:
 
 @dataclass(frozen=True)
 class Demo:
-    """A test, and the one setting that makes it unsafe or safe; ``times`` are stretched on slow machines.
+    """A test, and the one setting that makes it unsafe or safe. ``times`` are stretched on slow machines.
 
-    ``gates`` are settings of one half; ``scene`` comes after them.
+    ``gates`` are settings of one half. ``scene`` follows after both halves.
     """
 
     name: str
@@ -77,15 +77,16 @@ class Demo:
 
     @property
     def parts(self) -> tuple[str, ...]:
-        """The halves, the unsafe one first, and the scene, if there is one."""
+        """The two halves, the unsafe one first, and the scene, if there is one."""
         return (UNSAFE, SAFE, *((SCENE,) if self.scene else ()))
 
     def test(
         self, twin: str, seed: int, backend: str, given: Mapping[str, Any] = MappingProxyType({}), slower: float = 1.0
     ) -> Test:
-        """The test of one half: the same plan of load and faults for the same seed; or that of the scene.
+        """Return the test of one half, or of the scene. For the same seed, both halves have the same plan of load and
+        faults.
 
-        ``given`` settings win; ``slower`` stretches all times, for machines that are slow.
+        ``given`` settings take precedence. ``slower`` stretches all times, for slow machines.
         """
         times = {name: value * slower for name, value in self.times.items()}
         scene = self.scene if twin == SCENE else None
@@ -98,7 +99,7 @@ class Demo:
         )  # fmt: skip
 
     def value(self, part: str) -> str:
-        """What the setting is in a half, or in the scene."""
+        """Return the value of the setting in a half, or in the scene."""
         return self.values[SAFE if part == SCENE else part]
 
 
@@ -111,7 +112,7 @@ DEMOS: Mapping[str, Demo] = {
             "split", "a three-node HA Joram cluster is split: messages are lost, or not", "joram", "queue", "partition",
             "partitions", {UNSAFE: "unspecified", SAFE: "primary-partition"}, 18.0, 120.0,
             common={"producers": 4, "consumers": 2, "partition_kind": "master"},
-            # Of these the last four are the workload's defaults.
+            # The last four are the workload's defaults.
             times={"detection_timeout": 1.0, "idle_timeout": 3.0, "fault_duration": 6.0, "op_timeout": 3.0,
                    "open_timeout": 2.0, "client_heartbeat": 0.3, "settle_timeout": 60.0},
             gates={UNSAFE: {"both_sides": True}, SAFE: {"majority_ok": 30}},
@@ -127,7 +128,7 @@ DEMOS: Mapping[str, Demo] = {
             common={"producers": 4, "consumers": 2, "client_order": "nearest-first"},
             times={"lease": 1.0, "heartbeat": 0.25, "idle_timeout": 3.0, "fault_duration": 6.0, "op_timeout": 3.0,
                    "open_timeout": 2.0, "client_heartbeat": 0.3, "settle_timeout": 60.0},
-            # Clients stand beside their server, and reach that one alone.
+            # Clients run next to their server, and reach only that one.
             gates={UNSAFE: {**_ALL_LINKS, "both_sides": True}, SAFE: _ALL_LINKS}, nodes=2,
             scene=Scene("the gateway dies", "gateway", {"gateway_kind": "kill"}),
         ),
@@ -137,7 +138,8 @@ DEMOS: Mapping[str, Demo] = {
 
 @dataclass(frozen=True)
 class Twin:
-    """One part of a demonstration, run; ``seconds`` is its wall time, ``moved`` what changed that must not have."""
+    """One completed part of a demonstration. ``seconds`` is its wall time; ``moved`` describes forbidden role
+    changes."""
 
     half: str
     value: str
@@ -147,7 +149,7 @@ class Twin:
 
     @property
     def as_expected(self) -> bool:
-        """Whether the unsafe half was invalid, or the safe one valid, and nothing changed that must not."""
+        """Whether the verdict is the expected one, and no node made a forbidden role change."""
         return bool(self.result.verdict["verdict"] == EXPECTED[self.half]) and not self.moved
 
 
@@ -155,7 +157,8 @@ def run_twins(
     demo: Demo, seed: int, backend: str, why: str, store: Path, spark: SparkWarmup, given: Mapping[str, Any],
     slower: float, queue: Queue | None = None, done: int = 0,
 ) -> list[Twin]:  # fmt: skip
-    """Run both halves, the unsafe one first, and the scene; ``queue`` is of all runs, of which so many are ``done``."""
+    """Run both halves, the unsafe one first, and the scene. ``queue`` counts all runs, of which ``done`` are
+    complete."""
     queue = queue or Queue(len(demo.parts))
     twins = []
     for number, part in enumerate(demo.parts, done + 1):
@@ -176,7 +179,8 @@ def run_twins(
 
 
 def role_changes(run_dir: Path) -> str:
-    """Which nodes changed their role while a fault was in force, and into what, as a clause; empty if none did."""
+    """Return which nodes changed their role while a fault was active, and their new roles, as a clause; empty if none
+    did."""
     faults = read_ledger(run_dir / LEDGER)
     changed = [
         f"{lane.node} became {stretch.role}"
@@ -192,8 +196,8 @@ def run_demo(
     demo: Demo, seed: int, seeds: int, backend: str | None, store: Path, given: Mapping[str, Any], slower: float,
     summary: Path | None,
 ) -> int:  # fmt: skip
-    """Run pairs with consecutive seeds and compare the verdicts; the exit status is 0 when all are as expected."""
-    for part in demo.parts:  # complain about a typing error before probing the machine
+    """Run pairs with consecutive seeds and compare the verdicts. The exit status is 0 when all are as expected."""
+    for part in demo.parts:  # report a typing error before probing the machine
         demo.test(part, seed, backend or "local", given, slower)
     chosen, why = choose_backend(backend)
     print(f"backend {chosen}: {why}", flush=True)
@@ -227,8 +231,8 @@ def run_demo(
 
 
 def beside(twins: Sequence[Twin], store: Path) -> Path | None:
-    """Write the page of the unsafe half beside the safe one, to which the unsafe half's report leads; None where a half
-    is missing."""
+    """Write the page that shows the unsafe half next to the safe one; the report of the unsafe half links to it. Return
+    None if a half is missing."""
     halves = {twin.half: twin.result.run_dir for twin in twins}
     if UNSAFE not in halves or SAFE not in halves:
         return None

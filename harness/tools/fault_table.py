@@ -1,8 +1,8 @@
-"""Which backend can inject which fault, proven by runs.
+"""The table of faults that each backend can inject, proven by runs.
 
 ``python -m harness.tools.fault_table [BACKEND|FAMILY...]`` makes one run for each family of faults on each backend,
-with all kinds one after the other, and notes what their evidence was. The notes are ``docs/faults.json``, the table
-in ``docs/backends.md`` is made of them (``make docs``).
+with all kinds one after the other, and records their evidence in ``docs/faults.json``. ``make docs`` generates the
+table in ``docs/backends.md`` from these records.
 """
 
 from __future__ import annotations
@@ -43,13 +43,13 @@ _INSIDE = "STORMPROOF_FAULT_TABLE_INSIDE"
 
 @dataclass(frozen=True)
 class Scene:
-    """What a family needs around it to be injected."""
+    """The system and settings that a family needs to be injected."""
 
     system: str = "joram"
     nodes: int = 3
     settings: Mapping[str, str] = field(default_factory=dict)
     kinds: tuple[str, ...] = ()
-    """What is tried instead of the family's own kinds and aimed ones."""
+    """The kinds to try instead of the family's own kinds and aimed kinds."""
 
 
 _SCENES: Mapping[str, Scene] = {
@@ -67,7 +67,7 @@ _SCENES: Mapping[str, Scene] = {
 
 @dataclass(frozen=True)
 class Seen:
-    """What a run has shown of a kind: its evidence confirmed it, or why there is none."""
+    """The result of a run for one kind: its evidence confirmed it, or ``why`` it did not."""
 
     backend: str
     family: str
@@ -77,18 +77,18 @@ class Seen:
 
 
 def scene_of(family: str) -> Scene:
-    """Where a family is tried."""
+    """Return the scene in which a family is tried."""
     return _SCENES.get(family, Scene())
 
 
 def kinds_of(family: str) -> tuple[str, ...]:
-    """The kinds of a family that are tried: all, those too that come only where they are asked for."""
+    """Return the kinds of a family that are tried: all kinds, including those that are injected only on request."""
     fault = FAULTS.load(family)
     return scene_of(family).kinds or (*fault.kinds, *fault.aimed_kinds)
 
 
 def schedule_of(family: str, kinds: Iterable[str]) -> tuple[str, float]:
-    """A schedule of these kinds, one after the other, and the time limit that it takes."""
+    """Return a schedule of these kinds, one after the other, and the time limit that it needs."""
     words, begin = [], _FIRST
     for number, kind in enumerate(kinds):
         words.append(f"{family}:{kind}:{begin:g}-{begin + _LASTS:g}:{number + 1}")
@@ -109,7 +109,7 @@ def prove(backend: str, family: str, store: Path, settings: Mapping[str, Any]) -
         return
     tried = list(_tried(backend, family, kinds, store, settings))
     if len(kinds) > 1 and len({each.why for each in tried}) == 1 and not tried[0].proven:
-        # All were refused as one: what stands in the way of one kind need not be in that of another.
+        # All were refused together. One kind's obstacle may not affect another kind, so try each alone.
         option = setting(family, "kind")
         tried = [each for kind in kinds
                  for each in _tried(backend, family, [kind], store, {**settings, option: kind})]  # fmt: skip
@@ -117,7 +117,7 @@ def prove(backend: str, family: str, store: Path, settings: Mapping[str, Any]) -
 
 
 def _tried(backend: str, family: str, kinds: Sequence[str], store: Path, settings: Mapping[str, Any]) -> Iterator[Seen]:
-    """One run with these kinds."""
+    """Make one run with these kinds."""
     scene = scene_of(family)
     schedule, limit = schedule_of(family, kinds)
     try:
@@ -136,7 +136,7 @@ def _tried(backend: str, family: str, kinds: Sequence[str], store: Path, setting
 
 
 def _in_short(error: str) -> str:
-    """A refusal without the host that it was about, and without what to do about it."""
+    """Return a refusal without the name of its host, and without advice."""
     return re.sub(r"\bn\d+ \([^)]*\)", "a host", error).partition("; choose another")[0].partition(": what cuts")[0]
 
 
@@ -145,7 +145,7 @@ def _can(abilities: Mapping[str, str], fault: Any, kind: str) -> bool:
 
 
 def _missing(fault: Any, kind: str, abilities: Mapping[str, str], lacking: Mapping[str, str]) -> str:
-    """Why a backend can't inject a kind."""
+    """Return why a backend can't inject a kind."""
     for need in needs_of(fault, kind):
         if need in lacking:
             return lacking[need]
@@ -164,7 +164,7 @@ _WHY_NOT: Mapping[str, str] = {
 
 
 def record(test: Any, store: Path) -> Path:
-    """Run a test without judging it; its folder.
+    """Run a test without judging it, and return its folder.
 
     Raises:
         StormproofError: the run broke.
@@ -188,16 +188,16 @@ def record(test: Any, store: Path) -> Path:
 
 
 def read_seen(path: Path = SEEN_FILE) -> list[Seen]:
-    """What was seen so far; nothing where there is no such file."""
+    """Return the recorded results; an empty list if the file does not exist."""
     if not path.exists():
         return []
     return [Seen(**row) for row in json.loads(path.read_text(encoding="utf-8"))["seen"]]
 
 
 def note_seen(found: Iterable[Seen], path: Path = SEEN_FILE) -> None:
-    """Keep what was seen, in the place of what was seen of these families on these backends before."""
+    """Store these results, in place of earlier results for the same families on the same backends."""
     found = list(found)
-    with (Path(tempfile.gettempdir()) / "stormproof-faults.lock").open("w") as lock:  # several may be tried at once
+    with (Path(tempfile.gettempdir()) / "stormproof-faults.lock").open("w") as lock:  # several may run at once
         fcntl.flock(lock, fcntl.LOCK_EX)
         _note(found, path)
 
@@ -211,7 +211,7 @@ def _note(found: Sequence[Seen], path: Path) -> None:
 
 
 def table(seen: Sequence[Seen]) -> str:
-    """The table, and below it what can't be and why."""
+    """Return the table, followed by the kinds that can't be injected and the reasons."""
     backends = [name for name in BACKENDS.names() if any(each.backend == name for each in seen)]
     lines = [f"| fault | {' | '.join(f'`{name}`' for name in backends)} |", "| --- |" + " --- |" * len(backends)]
     notes: dict[str, list[str]] = {}
@@ -245,14 +245,14 @@ def _cell(seen: Sequence[Seen], notes: dict[str, list[str]]) -> str:
 
 
 def with_table(text: str, seen: Sequence[Seen]) -> str:
-    """The page with the table in its place."""
+    """Return the page with the table inserted in its place."""
     before, _, rest = text.partition(BEGIN)
     _, _, after = rest.partition(END)
     return f"{before}{BEGIN}\n\n{table(seen)}\n\n{END}{after}"
 
 
 def _over_ssh(families: Sequence[str]) -> None:
-    """The same inside the network of hosts with sshd, which are made for that."""
+    """Try the families over SSH, from inside the network of hosts with sshd that are created for this purpose."""
     from harness.tools.bench.ssh_test_hosts import running_hosts
 
     with tempfile.TemporaryDirectory(prefix="faults-") as folder, running_hosts(Path(folder), 5) as hosts:
@@ -262,7 +262,7 @@ def _over_ssh(families: Sequence[str]) -> None:
 
 
 def main(words: Sequence[str]) -> int:
-    """``[BACKEND|FAMILY...]``: try these, or all."""
+    """Handle ``[BACKEND|FAMILY...]``: try these, or all."""
     backends = [word for word in words if word in BACKENDS.names()] or BACKENDS.names()
     families = [word for word in words if word in FAULTS.names()] or FAULTS.names()
     inside = os.environ.get(_INSIDE)

@@ -1,7 +1,8 @@
-"""``make vagrant-demo``: hosts by `vagrant up`, the demo's two tests on them over SSH, and everything away again.
+"""``make vagrant-demo``: create hosts with `vagrant up`, run the demo's two tests on them over SSH, and remove the
+hosts.
 
-Machines that were there before stay. The keys of those that were made just now are noted at first sight, in a file
-beside Vagrant's own notes: they are on no network but this machine's own.
+Machines that existed before stay. The keys of newly created machines are trusted at first contact, and stored in a file
+next to Vagrant's own notes. This is safe because these machines are only on this machine's own network.
 """
 
 from __future__ import annotations
@@ -27,9 +28,9 @@ from stormproof.timeout_scale import VARIABLE
 
 PROJECT = Path(__file__).resolve().parents[2]
 NOTES = PROJECT / ".vagrant" / "stormproof"
-"""Where the SSH configuration and the keys of the machines lie."""
+"""The folder of the SSH configuration and the keys of the machines."""
 OWN_BOX = "stormproof-host"
-"""What ``nodes/image/vagrant/build`` makes: a box for libvirt, an image for Docker."""
+"""The product of ``nodes/image/vagrant/build``: a box for libvirt, an image for Docker."""
 PUBLIC_BOX = "debian/bookworm64"
 SLOWER_EMULATED = 5.0
 SLOWER_HELP = f"stretch all times and limits  [default: 1; {SLOWER_EMULATED:g} where processors are emulated]"
@@ -40,7 +41,8 @@ _LIBVIRT_SOCKETS = ("/run/libvirt/libvirt-sock", "/run/libvirt/virtqemud-sock")
 
 @dataclass(frozen=True)
 class Provider:
-    """One way to make machines: ``missing`` is None when it can be used here, ``mend`` the command that mends it."""
+    """One way to create machines. ``missing`` is None if it can be used here. ``mend`` is the command that makes it
+    usable."""
 
     name: str
     missing: str | None
@@ -49,7 +51,8 @@ class Provider:
 
 
 def find_providers() -> list[Provider]:
-    """What Vagrant could use here, the strongest first: machines before containers, containers before emulation."""
+    """Return the providers that Vagrant could use here, the most capable first: machines before containers, containers
+    before emulation."""
     box = Provider("virtualbox", None if shutil.which("VBoxManage") else "VirtualBox is not installed",
                    f"{as_root()}apt-get install virtualbox")
     docker = Provider("docker", _docker_missing(), f"{as_root()}apt-get install docker.io, and start it")
@@ -61,11 +64,11 @@ def find_providers() -> list[Provider]:
 
 
 def choose_provider(found: Sequence[Provider], requested: str | None) -> Provider:
-    """The provider that was asked for, or the first that can be used.
+    """Return the requested provider, or the first that can be used.
 
     Raises:
-        UsageError: there is none of that name.
-        BackendError: it can't be used, or none can; the message names the command that mends it.
+        UsageError: no provider has that name.
+        BackendError: it can't be used, or none can; the message names the command that makes it usable.
     """
     if requested:
         named = [provider for provider in found if provider.name == requested]
@@ -103,7 +106,7 @@ def _libvirt_missing() -> str | None:
 
 
 def parse_status(text: str) -> dict[str, tuple[str, str]]:
-    """Machine -> (provider, state) of what ``vagrant status --machine-readable`` printed."""
+    """Return machine -> (provider, state) from the output of ``vagrant status --machine-readable``."""
     facts: dict[str, dict[str, str]] = {}
     for line in text.splitlines():
         _, machine, kind, *data = line.split(",")
@@ -120,13 +123,13 @@ class Vagrant:
         self.environment = dict(environment)
 
     def run(self, *arguments: str) -> None:
-        """Run a command, its output shown. Raises BackendError when it fails."""
+        """Run a command and show its output. Raises BackendError when it fails."""
         done = subprocess.run(["vagrant", *arguments], cwd=PROJECT, env=self.environment, check=False)
         if done.returncode:
             raise BackendError(f"vagrant {' '.join(arguments)} failed with status {done.returncode}; see above")
 
     def ask(self, *arguments: str) -> str:
-        """What a command prints. Raises BackendError when it fails."""
+        """Return the output of a command. Raises BackendError when it fails."""
         done = subprocess.run(["vagrant", *arguments], cwd=PROJECT, env=self.environment, capture_output=True,
                               text=True, check=False)
         if done.returncode:
@@ -134,15 +137,15 @@ class Vagrant:
         return done.stdout
 
     def python(self, module: str, *arguments: str) -> int:
-        """Run a module of ours in this environment, its output shown; its exit status."""
+        """Run a module of ours in this environment and show its output. Return its exit status."""
         return subprocess.run([sys.executable, "-m", module, *arguments], env=self.environment, check=False).returncode
 
 
 def ensure_box(provider: Provider, vagrant: Vagrant) -> str | None:
-    """The box (or image) of ours to use, built if it must be; None where the public one can be had.
+    """Return our own box (or image), built if necessary; None if the public one is available.
 
     Raises:
-        BackendError: there is neither.
+        BackendError: neither is available.
     """
     if provider.name == "docker":
         there: Callable[[], bool] = _has_image
@@ -226,7 +229,7 @@ def vagrant_demo(
 
 
 def note_hosts(vagrant: Vagrant, fresh: bool) -> dict[str, Path]:
-    """Write the SSH configuration and learn the machines' keys; returns the settings that name both files.
+    """Write the SSH configuration and learn the machines' keys. Return the settings that name both files.
 
     ``fresh`` machines have new keys. Raises BackendError when a machine can't be reached or prepared.
     """

@@ -1,1 +1,1 @@
-"""What the parts of a test are to each other: small classes whose hooks do nothing unless they are overridden."""
+"""The contracts between the parts of a test: small classes whose hooks do nothing unless overridden."""

@@ -1,9 +1,10 @@
-"""Backends: machines to run nodes on, split by what they can do.
+"""Backends: the machines that nodes run on, described by their abilities.
 
-Every backend is a ``Backend``. Beyond that it has the abilities whose protocols it fulfils: ``Shells`` or ``Launcher``
-to start programs, ``PacketFaults``, ``PowerControl``, ``Reboots``, ``Clocks``, ``Disks``, ``Files``, ``HasPoints``;
-``Attached`` ones are not made by a run. Its ``abilities`` say in words how each is honoured; a fault says which it
-needs (``stormproof.contracts.fault``). All times are in seconds; every call has a hard time limit of its own.
+Every backend is a ``Backend``. Its further abilities are the protocols that it fulfils: ``Shells`` or ``Launcher`` to
+start programs, ``PacketFaults``, ``PowerControl``, ``Reboots``, ``Clocks``, ``Disks``, ``Files``, ``HasPoints``. A run
+does not create the machines of an ``Attached`` backend. The attribute ``abilities`` describes in words how each ability
+is honoured; a fault declares the abilities that it needs (``stormproof.contracts.fault``). All times are in seconds;
+every call has a hard time limit.
 """
 
 from __future__ import annotations
@@ -23,27 +24,28 @@ from stormproof.process_owner import Leftover
 from stormproof.test import Test
 
 Link = tuple[str, str]
-"""(from, to): names of machines or client hosts, one direction; on a further network, ``n1@NETWORK``."""
+"""(from, to): names of machines or client hosts, one direction; ``n1@NETWORK`` is n1 on an additional network."""
 
 LINKS, PAUSE, KILL, PACKETS, POWER, REBOOT, CLOCKS, DISKS, FILES, POINTS = (
     "links", "pause", "kill", "packets", "power", "reboot", "clocks", "disks", "files", "points"
 )  # fmt: skip
-"""Names of abilities that faults need; ``packets:loss`` is the ability to inject that kind only."""
+"""Names of the abilities that faults need; ``packets:loss`` is the ability to inject packet loss only."""
 
 OWN_ROOT, SHARED_ROOT, HOST_ROOT = "own", "shared", "host"
-"""Whose files a machine sees: its own, which end with the run; this machine's; or those of a host that lives on."""
+"""The origin of the files that a machine sees: a private root that ends with the run, the root of the harness's
+machine, or the root of a host that outlives the run."""
 
 RUNNING, PAUSED, DEAD = "running", "paused", "dead"
 
 
 @dataclass(frozen=True)
 class LinkConditions:
-    """What a link suffers short of a cut; the default is a good link.
+    """The degradation of a link, short of a cut; the default is a good link.
 
-    ``loss``, ``duplicate``, ``reorder``, ``corrupt`` and ``reset`` are shares of its packets, 0 to 1: lost, arriving
-    twice, overtaken by later ones, with a wrong bit (which the receiver's checksum discards), answered by a TCP reset.
-    ``delay`` is added to each packet, in seconds, give or take ``jitter``. ``rate`` is what the link carries, in bytes
-    a second; 0 is unlimited.
+    ``loss``, ``duplicate``, ``reorder``, ``corrupt`` and ``reset`` are shares of the link's packets, 0 to 1: packets
+    that are lost, that arrive twice, that later packets overtake, that have a flipped bit (the receiver's checksum
+    discards them), or that are answered by a TCP reset. ``delay`` is added to each packet, in seconds, with a jitter of
+    plus or minus ``jitter``. ``rate`` is the link's bandwidth in bytes a second; 0 is unlimited.
     """
 
     loss: float = 0.0
@@ -61,13 +63,13 @@ DISK_FAULTS = ("full", "write-error", "sync-error", "slow", "lose-unsynced", "to
 
 @dataclass(frozen=True)
 class DiskFault:
-    """What is wrong with the disk under a machine's data folder until it is set right.
+    """A fault of the disk under a machine's data folder, in force until the disk is set right.
 
-    ``kind`` is one of ``DISK_FAULTS``: ``full`` (writes fail with ENOSPC), ``write-error`` and
-    ``sync-error`` (EIO), ``slow`` (each sync takes ``seconds`` longer), ``lose-unsynced`` (when a program is killed or
-    the machine loses power, what was not synced is gone), ``torn`` (the same, and of the last write that was not synced
-    a part is there). Two happen once, when the fault is set, to a machine whose programs are dead: ``corrupt`` (a piece
-    of what was stored has turned into noise) and ``empty`` (the disk was replaced by a new one).
+    ``kind`` is one of ``DISK_FAULTS``: ``full`` (writes fail with ENOSPC), ``write-error`` and ``sync-error`` (EIO),
+    ``slow`` (each sync takes ``seconds`` longer), ``lose-unsynced`` (data that was not synced is lost when a program is
+    killed or the machine loses power), ``torn`` (the same, but a part of the last unsynced write survives). Two kinds
+    happen once, when the fault is set, to a machine whose programs are dead: ``corrupt`` (noise has replaced a piece of
+    the stored data) and ``empty`` (a new disk has replaced the old one).
     """
 
     kind: str
@@ -76,10 +78,10 @@ class DiskFault:
 
 @dataclass(frozen=True)
 class ProcessState:
-    """What the operating system says of a program's process.
+    """The operating system's view of a program's process.
 
-    ``state`` is ``running``, ``paused`` (stopped by a signal) or ``dead``; ``pid`` is its process id inside
-    the machine, None when dead; ``born`` tells one process from a later one with the same id.
+    ``state`` is ``running``, ``paused`` (stopped by a signal) or ``dead``; ``pid`` is the process id inside the
+    machine, None for a dead process; ``born`` distinguishes a process from a later one with the same id.
     """
 
     state: str
@@ -97,7 +99,7 @@ class CommandResult:
 
 @dataclass(frozen=True)
 class Capability:
-    """One thing that a machine may lack: ``detail`` says what was found, ``mend`` what to do if it is missing."""
+    """A capability that a machine may lack: ``detail`` describes the finding, ``mend`` the remedy if it is missing."""
 
     name: str
     available: bool
@@ -108,14 +110,15 @@ class Capability:
 class Backend(ABC):
     """Machines that can be provisioned, addressed, cut off from each other, and whose programs can be signalled.
 
-    The network is set as a whole: ``set_network`` takes every link that is to be cut now, ``()`` heals all.
-    A program is one process group under its name; kill, pause and resume act on it alone.
+    The network is set as a whole: ``set_network`` takes the complete set of links to cut; ``()`` heals all of them. A
+    program is one process group with a name; kill, pause and resume act on that group alone.
 
-    ``in_process``: its machines are in this process, under simulated time; then it is a ``Launcher``. ``abilities`` say
-    how each ability is honoured, ``ability:kind`` where not all kinds are; what is missing is refused. ``lateness`` are
-    the seconds by which what happens on a machine may be later than its own timers say, None where its clock can't be
-    compared with the harness's. ``root_folder`` says whose files its machines see. ``by_default``: it may be chosen
-    where none is named. ``also_type`` is what a command line has to say beside ``--backend``.
+    ``in_process``: the machines are in this process, under simulated time; the backend is then a ``Launcher``.
+    ``abilities`` maps each ability (``ability:kind`` if not all of its kinds are supported) to a description of how it
+    is honoured; a missing ability is refused. ``lateness`` is the number of seconds by which an event on a machine may
+    be later than the machine's timers indicate; None if the machine's clock can't be compared with the harness's.
+    ``root_folder`` names the origin of the files that the machines see. ``by_default``: the backend may be chosen if
+    the user names none. ``also_type`` is the text that a command line needs in addition to ``--backend``.
     """
 
     name: ClassVar[str] = ""
@@ -129,46 +132,47 @@ class Backend(ABC):
 
     @staticmethod
     def launch_prefix() -> list[str]:
-        """What goes before the command of the process that provisions.
+        """Return the words that precede the command of the process that provisions.
 
         Raises:
-            BackendError: this machine lets this user make no nodes; the message says what would help.
+            BackendError: this user may not create nodes on this machine; the message says what would help.
         """
         return []
 
     @staticmethod
     def requirements() -> Sequence[Capability]:
-        """What it takes to use it here, each with whether it is there; takes tenths of a second."""
+        """Return the requirements for using the backend on this machine, each with its availability; takes tenths of a
+        second."""
         return ()
 
     @staticmethod
     def lacks() -> Mapping[str, str]:
-        """Those of its abilities that can't be had on this machine, each with the reason and what would mend it."""
+        """Return the abilities that are unavailable on this machine, each with the reason and the remedy."""
         return {}
 
     @staticmethod
     def cannot(test: Test, topology: Topology) -> str:
-        """Why such a test can't be here, on whatever machines; empty: it can."""
+        """Return why such a test is impossible on this backend, on any machines; empty if it is possible."""
         return ""
 
     @staticmethod
     def prepare_settings(given: Mapping[str, Any]) -> dict[str, Any]:
-        """The settings as they are to be stored: paths made absolute."""
+        """Return the settings in the form in which they are stored: with absolute paths."""
         return dict(given)
 
     @staticmethod
     def leftovers() -> Sequence[Leftover]:
-        """What runs have made on this machine and is still there, of runs that live and of others, but for folders."""
+        """Return what runs, live or dead, have created on this machine and not removed yet, except folders."""
         return ()
 
     @staticmethod
     def obstacle() -> str | None:
-        """Why it can't be said here that a dead run has left nothing; None when it can."""
+        """Return why it is unknown on this machine whether a dead run has left anything; None if it is known."""
         return None
 
     @staticmethod
     def check_settings(options: Mapping[str, Any]) -> None:
-        """Raises UsageError where a value of its settings makes no sense."""
+        """Raise UsageError if a value of the backend's settings makes no sense."""
 
     @abstractmethod
     async def provision(self, test: Test, topology: Topology, run_dir: Path) -> None:
@@ -176,22 +180,22 @@ class Backend(ABC):
 
     @abstractmethod
     def address(self, name: str) -> str:
-        """IP address of a machine, or of a client host (which a client binds its sockets to); ``n1@NETWORK`` is that of
-        n1 on a further network."""
+        """Return the IP address of a machine, or of a client host (clients bind their sockets to it); ``n1@NETWORK`` is
+        the address of n1 on an additional network."""
 
     @abstractmethod
     def node_dir(self, node: str) -> str:
         """The machine's private folder for programs, data and logs, as seen on the machine."""
 
     def data_dir(self, node: str) -> str:
-        """The folder below it that is on the machine's own disk: what disk faults and power cuts hit."""
+        """Return the subfolder on the machine's private disk, which disk faults and power cuts affect."""
         return f"{self.node_dir(node)}/data"
 
     def shared_dir(self, name: str) -> str:
-        """A folder that all machines have in common (``Topology.shared``), as seen on each.
+        """Return the path of a folder that all machines share (``Topology.shared``), as each machine sees it.
 
         Raises:
-            BackendError: there is none of that name.
+            BackendError: no shared folder has that name.
         """
         raise BackendError(f"these machines have no folder {name!r} in common")
 
@@ -201,27 +205,27 @@ class Backend(ABC):
 
     @abstractmethod
     async def download(self, node: str, path: str) -> bytes:
-        """Read a file of a machine; raises BackendError when it is not there."""
+        """Read a file of a machine; raise BackendError if it does not exist."""
 
     @abstractmethod
     async def stop(self, node: str, program: str, timeout: float = 5.0) -> None:
-        """End a program with SIGTERM, then SIGKILL after ``timeout``; nothing if it is dead."""
+        """End a program with SIGTERM, then with SIGKILL after ``timeout``; do nothing if it is dead."""
 
     @abstractmethod
     async def kill(self, node: str, program: str) -> None:
-        """End a program with SIGKILL; nothing if it is dead."""
+        """End a program with SIGKILL; do nothing if it is dead."""
 
     @abstractmethod
     async def pause(self, node: str, program: str) -> None:
-        """Stop a program's processes with SIGSTOP; raises BackendError when it is dead."""
+        """Stop a program's processes with SIGSTOP; raise BackendError if the program is dead."""
 
     @abstractmethod
     async def resume(self, node: str, program: str) -> None:
-        """Let a program's processes go on with SIGCONT; raises BackendError when it is dead."""
+        """Resume a program's processes with SIGCONT; raise BackendError if the program is dead."""
 
     @abstractmethod
     async def process(self, node: str, program: str) -> ProcessState:
-        """A program's state, read from the operating system."""
+        """Return a program's state, read from the operating system."""
 
     @abstractmethod
     async def set_network(self, cut: frozenset[Link]) -> None:
@@ -229,27 +233,28 @@ class Backend(ABC):
 
     @abstractmethod
     async def dropped(self) -> Mapping[Link, int]:
-        """Packets dropped so far on each link that is cut now (evidence of a partition)."""
+        """Return the number of packets dropped so far on each link that is cut now (evidence of a partition)."""
 
     @abstractmethod
     async def probe(self, link: Link, timeout: float) -> str:
-        """Whether a packet from one machine to another passes and is answered within ``timeout`` seconds.
+        """Probe whether a packet from one machine to another arrives and is answered within ``timeout`` seconds.
 
-        ``open`` when it is, ``cut`` when it is not, ``unknown`` when it can't be told.
+        Returns:
+            ``open`` if it is answered, ``cut`` if it is not, ``unknown`` if neither can be established.
         """
 
     @abstractmethod
     async def release(self) -> None:
-        """Remove everything that ``provision`` made; safe to call twice or after a failed provision."""
+        """Remove everything that ``provision`` created; safe to call twice or after a failed provision."""
 
 
 @runtime_checkable
 class Holding(Protocol):
-    """Machines whose programs can be looked into."""
+    """Machines whose programs' memory can be inspected."""
 
     def holdings(self, node: str) -> Mapping[str, int]:
-        """What the programs of a node that run hold in memory and in their databases: name of a container or table ->
-        how many things; small ones are left out."""
+        """Return the contents of a node's running programs, in memory and in their databases, as a mapping from a
+        container's or table's name to its number of items; small ones are left out."""
         ...
 
 
@@ -258,27 +263,28 @@ class CountsFrames(Protocol):
     """Machines whose network counts what programs send."""
 
     def sent(self) -> Mapping[Link, tuple[int, int]]:
-        """Frames (what a program hands to its kernel at once) and bytes sent so far, on each link that was used."""
+        """Return the frames (data that a program hands to its kernel at once) and bytes sent so far on each used link.
+        """
         ...
 
     def dialled(self) -> Mapping[Link, int]:
-        """How often programs have tried to connect so far, on each link."""
+        """Return the number of connection attempts by programs so far, on each link."""
         ...
 
     def written(self) -> Mapping[str, int]:
-        """How often the programs of each machine have written to its disk so far."""
+        """Return the number of disk writes by the programs of each machine so far."""
         ...
 
 
 @dataclass(frozen=True)
 class Usage:
-    """What the programs of a machine use.
+    """The resource usage of a machine's programs.
 
-    Counted since the machine is measured: ``cpu`` (seconds), ``read`` and ``written`` (bytes from and to storage) of
-    its programs, ``received`` and ``sent`` (bytes on the wire) of the machine. As it is now: ``memory`` (bytes
-    resident; what processes share counts for each), ``disk`` (bytes that its folder takes, and files elsewhere that its
-    programs had open for writing), ``processes``.
-    ``sampling`` are the CPU seconds that the measuring takes there. None: it can't be told there.
+    Counted since the measurement of the machine began: ``cpu`` (seconds), ``read`` and ``written`` (bytes from and to
+    storage) of its programs, ``received`` and ``sent`` (bytes on the wire) of the machine. Current values: ``memory``
+    (resident bytes; memory that processes share counts for each of them), ``disk`` (bytes in the machine's folder, and
+    in files elsewhere that its programs had open for writing), ``processes``. ``sampling`` is the CPU seconds that the
+    measurement itself takes on the machine. None: the value is unavailable there.
     """
 
     cpu: float
@@ -294,23 +300,23 @@ class Usage:
 
 @runtime_checkable
 class Metered(Protocol):
-    """Machines that tell what their programs use."""
+    """Machines that report the resource usage of their programs."""
 
     def usage(self, node: str, interval: float) -> AsyncGenerator[Usage, None]:
-        """What is used there, about each ``interval`` seconds, counted from the first one on, until it is closed.
+        """Yield the machine's usage about every ``interval`` seconds, counted from the first sample, until closed.
 
         Raises:
-            BackendError: it can't be told, or not any more.
+            BackendError: usage can't be measured, or can't be measured any longer.
         """
         ...
 
 
 @runtime_checkable
 class Disturbed(Protocol):
-    """Machines that are looked at, and judged by whether a fault is in force."""
+    """Machines that are observed, and whose observations are judged by whether a fault is in force."""
 
     def told_of_faults(self, disturbed: Callable[[], tuple[bool, int]]) -> None:
-        """``disturbed`` says whether a fault is in force, and how many steps of faults there have been."""
+        """Take a callback that returns whether a fault is in force, and the number of fault steps so far."""
         ...
 
 
@@ -319,11 +325,11 @@ class Shells(Protocol):
     """Machines with a shell: commands are run and programs are started there."""
 
     def code_dir(self, node: str) -> str:
-        """Where programs lie on the machine, which may outlive the run and be used by several at once."""
+        """Return the machine's folder for programs, which may outlive the run and may be shared by several runs."""
         ...
 
     def python(self, node: str) -> str:
-        """The Python interpreter (3.11 or newer) to run on the machine."""
+        """Return the Python interpreter (3.11 or newer) that runs on the machine."""
         ...
 
     async def exec(self, node: str, command: str, timeout: float = 10.0) -> CommandResult:
@@ -331,16 +337,16 @@ class Shells(Protocol):
         ...
 
     async def start(self, node: str, program: str, argv: Sequence[str], log: str) -> None:
-        """Launch a program in the background, its output appended to the file ``log`` on the machine.
+        """Launch a program in the background; append its output to the file ``log`` on the machine.
 
         Raises:
-            BackendError: it runs there already, or there is no such command.
+            BackendError: the program already runs there, or the command does not exist.
         """
 
 
 @dataclass(frozen=True)
 class Credentials:
-    """As whom clients connect; an empty ``login`` names nobody, an empty ``passcode`` is none."""
+    """The login of clients; an empty ``login`` means an anonymous one, an empty ``passcode`` means no passcode."""
 
     login: str = ""
     passcode: str = field(default="", repr=False)
@@ -348,14 +354,14 @@ class Credentials:
 
 @runtime_checkable
 class Attached(Protocol):
-    """Machines on which a system runs already: nothing is installed, started, stopped or removed there."""
+    """Machines that already run a system: the harness installs, starts, stops and removes nothing there."""
 
     def port(self, node: str) -> int:
-        """The port of a replica that clients connect to; ``Backend.address`` is its address."""
+        """Return the port of a replica that clients connect to; the replica's address is ``Backend.address``."""
         ...
 
     def credentials(self) -> Credentials:
-        """As whom clients connect there."""
+        """Return the credentials with which clients connect there."""
         ...
 
 
@@ -363,12 +369,12 @@ Handler = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]
 
 
 class Runtime(Protocol):
-    """What a program that is launched in this process may use of the outside world."""
+    """The access to the outside world that a program launched in this process gets."""
 
     random: random.Random
 
     def now(self) -> float:
-        """Monotonic seconds of the machine."""
+        """Return the machine's monotonic time in seconds."""
         ...
 
     async def connect(self, host: str, port: int) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
@@ -387,10 +393,10 @@ class LaunchedProgram(Protocol):
     """A program that runs in this process."""
 
     def stop(self) -> None:
-        """What SIGTERM does."""
+        """Do what SIGTERM does."""
 
     async def run(self) -> int:
-        """Wait for its end; the exit status."""
+        """Wait for the program to end and return its exit status."""
         ...
 
 
@@ -403,9 +409,9 @@ class Launcher(Protocol):
     """Machines in this process: programs are launched instead of started by a command."""
 
     async def launch(self, node: str, program: str, start: Launch, log: str, shared: str = "") -> None:
-        """Start a program on a machine, which is given the machine's runtime; its log is the file ``log`` there.
+        """Start a program on a machine and pass it the machine's runtime; its log is the file ``log`` there.
 
-        ``shared``: the folder that all machines have in common in which its databases are; else they are the machine's.
+        ``shared`` names the shared folder that holds the program's databases; if empty, they are on the machine's disk.
         """
 
 
@@ -414,35 +420,35 @@ class MovableAddresses(Protocol):
     """Machines in this process, whose programs move addresses (``Topology.addresses``) without a command."""
 
     def give_address(self, node: str, address: str, seconds: float) -> None:
-        """The machine has the address for so many seconds from now, unless it is given again."""
+        """Give the machine the address for ``seconds`` from now, unless it is renewed earlier."""
 
     def take_address(self, node: str, address: str) -> None:
-        """The machine has it no more; nothing if it had not."""
+        """Take the address from the machine; do nothing if the machine does not have it."""
 
     def announce_address(self, node: str, address: str) -> None:
-        """Whoever sends to the address sends to this machine from now on, as after a gratuitous ARP."""
+        """Direct all traffic for the address to this machine from now on, as a gratuitous ARP does."""
 
     def has_address(self, node: str, address: str) -> bool:
-        """Whether the machine has it."""
+        """Return whether the machine has the address."""
         ...
 
 
 @runtime_checkable
 class PacketFaults(Protocol):
-    """Links can be made to lose, delay, double, reorder, damage, slow down or reset packets."""
+    """Links that can be made to lose, delay, duplicate, reorder, corrupt, slow down or reset packets."""
 
     async def set_conditions(self, conditions: Mapping[Link, LinkConditions]) -> None:
-        """Make exactly these links suffer, and all others none; ``{}`` heals; idempotent. Cuts are another matter."""
+        """Degrade exactly these links and restore all others; ``{}`` heals; idempotent. Cuts are separate and stay."""
 
     async def affected_packets(self) -> Mapping[Link, int]:
-        """Packets that suffered so far on each link that has conditions now (evidence)."""
+        """Return the number of packets affected so far on each link that has conditions now (evidence)."""
         ...
 
 
 @dataclass(frozen=True)
 class DiskUse:
-    """The system's use of a machine's disk that faults hit: how many ``files`` of the system are there, and how often
-    the system has written and synced so far (None: not counted). Use by the harness does not count."""
+    """The system's use of the disk that faults hit on a machine: the number of the system's ``files`` on it, and the
+    system's writes and syncs so far (None: not counted). Use by the harness does not count."""
 
     files: int
     writes: int | None = None
@@ -450,14 +456,14 @@ class DiskUse:
 
 
 class TellsUse(Protocol):
-    """Machines that tell whether the system uses the disks that faults hit."""
+    """Machines that report whether the system uses the disks that faults hit."""
 
     async def disk_use(self, node: str) -> DiskUse:
-        """Tell how the system uses the machine's disk."""
+        """Return the system's use of the machine's disk."""
         ...
 
     async def writes_to(self, node: str) -> tuple[str, ...]:
-        """List the folders to which the machine's programs write and that are not on that disk."""
+        """List the folders that the machine's programs write to and that are not on that disk."""
         ...
 
 
@@ -466,42 +472,50 @@ class PowerControl(TellsUse, Protocol):
     """Machines whose power can be cut."""
 
     async def power_off(self, nodes: Sequence[str]) -> None:
-        """Cut the power of these machines at the same moment: no process ends in order, un-synced writes are lost."""
+        """Cut the power of these machines at the same moment: no process shuts down cleanly, and unsynced writes are
+        lost.
+        """
 
     async def power_on(self, nodes: Sequence[str]) -> None:
-        """Give these machines power and wait until they can be used; programs are not started."""
+        """Restore the power of these machines and wait until they are usable; programs are not started."""
 
     async def boot(self, node: str) -> str:
-        """What tells one boot of the machine from another (Linux: its boot id)."""
+        """Return an identifier of the machine's current boot (Linux: its boot id)."""
         ...
 
 
 @runtime_checkable
 class Reboots(Protocol):
-    """Machines that can be restarted in order."""
+    """Machines that can be restarted cleanly."""
 
     async def reboot(self, node: str) -> None:
-        """Restart the machine in order and wait until it can be used; its programs are not started."""
+        """Restart the machine cleanly and wait until it is usable; its programs are not started."""
 
     async def boot(self, node: str) -> str:
-        """What tells one boot of the machine from another (Linux: its boot id)."""
+        """Return an identifier of the machine's current boot (Linux: its boot id)."""
         ...
 
 
 @dataclass(frozen=True)
 class PointStrike:
-    """What is to happen to the program that comes to the point ``point`` as the ``hit``-th (from 1 on, all programs
-    together) since this was armed.
+    """A strike against the program that makes the ``hit``-th pass of the point ``point`` (counted from 1 over all
+    programs together) after the strike was armed.
 
-    ``act`` is one of ``POINT_ACTS``: ``kill`` ends it there; ``power`` takes its machine's power, with what was not
-    synced; ``pause`` lets it stand still there for ``seconds``, with what arrives meanwhile unread; ``cut`` loses every
-    packet on the ``links`` of its machine from then on, ``delay`` lets them suffer by ``conditions``; ``partial`` loses
-    every packet on the ``links``, and the machine's power after ``seconds``, so that some only have heard what it said
-    last (a broadcast that the sender's crash leaves incomplete); what is on the links of ``hush`` is lost then, for
-    ``silence`` seconds at least, so that the others may go on without those who have. ``programs`` are those that may
-    be struck, by machine.
-    ``after``: one that is to end first does and says what it was about to, and nothing more. Nobody is ended or paused
-    there while ``most_down`` of ``nodes`` are down.
+    ``act`` is one of ``POINT_ACTS``:
+
+    - ``kill`` ends the program at the point.
+    - ``power`` cuts the power of its machine, and unsynced data is lost.
+    - ``pause`` suspends the program at the point for ``seconds``; data that arrives during the pause stays unread.
+    - ``cut`` drops every packet on the ``links`` of its machine from then on.
+    - ``delay`` degrades the ``links`` of its machine by ``conditions``.
+    - ``partial`` drops every packet on the ``links``, and cuts the machine's power after ``seconds``, so only some
+      peers have received its last messages (a broadcast that the sender's crash leaves incomplete). The links of
+      ``hush`` then drop their packets for at least ``silence`` seconds, so the other nodes may proceed without the
+      peers that have received them.
+
+    ``programs`` are the programs that may be struck, by machine. ``after``: a program that is to end first completes
+    and sends what it was about to, and does nothing further. No program is ended or paused while ``most_down`` of
+    ``nodes`` are down.
     """
 
     act: str
@@ -523,8 +537,8 @@ POINT_ACTS = ("kill", "power", "pause", "cut", "delay", "partial")
 
 @dataclass(frozen=True)
 class StruckPoint:
-    """Who was struck: process ``pid`` of a ``program``, at ``point``, which all programs together had come by ``count``
-    times in this run, ``time`` seconds after its beginning."""
+    """The outcome of a strike: process ``pid`` of a ``program`` was struck at ``point``. All programs together had
+    passed that point ``count`` times in this run; ``time`` is in seconds since the run's beginning."""
 
     machine: str
     program: str
@@ -538,23 +552,23 @@ class FaultPoints(Protocol):
     """The named points of the programs; at most one strike is armed at a time."""
 
     counts: Mapping[str, int]
-    """How often the programs have come by each that they declare."""
+    """The number of times that the programs have passed each point that they declare."""
     struck: StruckPoint | None
-    """What came of the strike that was armed last; None: nothing yet."""
+    """The outcome of the most recently armed strike; None: it has not struck yet."""
     ended: bool
-    """Whether who was struck to end a moment later (``partial``) has ended."""
+    """Whether the program struck by a delayed end (``partial``) has ended."""
 
     def arm(self, strike: PointStrike) -> None:
-        """Strike from now on."""
+        """Arm this strike."""
 
     def loosen(self, names: Collection[str]) -> None:
         """Strike at the next of these points instead."""
 
     def disarm(self) -> None:
-        """Strike no more; what is in effect stays so."""
+        """Disarm the strike; effects already in force stay in force."""
 
     def lift(self) -> Mapping[Link, int]:
-        """Let the links that were struck be as before; how many packets each has lost or delayed."""
+        """Restore the struck links, and return the number of packets that each has lost or delayed."""
         ...
 
 
@@ -567,17 +581,18 @@ class HasPoints(Protocol):
 
 @runtime_checkable
 class Clocks(Protocol):
-    """Machines with clocks of their own, which can be set wrong."""
+    """Machines with separate clocks, which can be set wrong."""
 
     async def clock(self, node: str) -> float:
-        """The machine's time of day, seconds since 1970."""
+        """Return the machine's time of day, in seconds since 1970."""
         ...
 
     async def set_clock(self, node: str, offset: float, rate: float) -> None:
-        """Make the machine's time of day ``offset`` seconds wrong from now on, running ``rate`` times as fast as right.
+        """Shift the machine's time of day by ``offset`` seconds from now on, and let it run at ``rate`` times the right
+        speed.
 
-        (0, 1) sets it right. Where a machine has clocks of its own, ``rate`` is also that of its monotonic clock, which
-        never jumps.
+        (0, 1) sets the clock right. If a machine has separate clocks, ``rate`` also applies to its monotonic clock,
+        which never jumps.
         """
 
 
@@ -586,18 +601,22 @@ class Disks(TellsUse, Protocol):
     """Machines whose disks can be made to fail."""
 
     async def set_disk(self, node: str, fault: DiskFault | None) -> None:
-        """Bring this fault, and no other, upon the disk of the machine's data folder; None sets it right."""
+        """Put exactly this fault on the disk of the machine's data folder, in place of any other; None sets the disk
+        right.
+        """
 
     async def disk_fault_count(self, node: str) -> int:
-        """How often the disk's latest fault has shown to the system, whether it lasts or not: calls of the system that
-        failed or were slow, times that the disk dropped what was not synced and had files of the system, pieces of such
-        files that it changed."""
+        """Return how often the disk's latest fault has affected the system, whether the fault is still in force or not:
+        the system's calls that failed or were slow, the times that the disk dropped unsynced data while it held files
+        of the system, and the pieces of such files that the disk changed."""
         ...
 
     async def probe_disk(self, node: str) -> str:
-        """What becomes of a small file that is written beside the program's data and synced.
+        """Write and sync a small file next to the program's data, and report the outcome.
 
-        ``ok``, ``failed``, ``slow``, or ``unknown`` when it can't be told. It does not count as a fault that showed.
+        Returns:
+            ``ok``, ``failed``, ``slow``, or ``unknown`` if the outcome can't be determined. A failed probe does not
+                count as an effect of the fault.
         """
         ...
 
@@ -607,4 +626,4 @@ class Files(Protocol):
     """Machines whose files can be deleted."""
 
     async def remove(self, node: str, path: str) -> None:
-        """Delete a file; nothing if there is none. Raises BackendError when it can't be deleted."""
+        """Delete a file; do nothing if it does not exist. Raise BackendError if it can't be deleted."""

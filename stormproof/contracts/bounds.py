@@ -1,6 +1,6 @@
-"""Bounds of time and work that a system claims, as data: multiples of its own settings, each with its source.
+"""Bounds of time and work that a system claims, as data: multiples of the system's settings, each with its source.
 
-A run's description holds those that are claimed of it, with their values; checks judge by these alone.
+A run's description holds the bounds claimed for the run, with their values; checks judge by these alone.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from stormproof.test import Test
 HEALTHY, SERVES, SERVES_WITH_MAJORITY, SERVES_WITH_ONE, KEEPS_ROLES = (
     "healthy", "serves", "serves-with-majority", "serves-with-one", "keeps-roles",
 )  # fmt: skip
-"""What is bounded, in seconds.
+"""The bounded periods, in seconds.
 
-``healthy``: from the last heal until the system says that it is well. ``serves``: how long nothing that clients ask
-for may succeed while no fault is in force. ``serves-with-majority``: the same while processes of a minority of the
-nodes are down or stand still. ``serves-with-one``: the same while one of a pair is, and no fault had been in force for
-a second before.
-``keeps-roles``: after which, with no fault in force, no node changes its role any more.
+``healthy``: from the last heal until the system reports itself healthy. ``serves``: the longest period without any
+successful operation of a client while no fault is in force. ``serves-with-majority``: the same while processes of a
+minority of the nodes are down or paused. ``serves-with-one``: the same while one node of a pair is down or paused,
+provided that no fault was in force in the second before.
+``keeps-roles``: the period without faults after which no node changes its role any longer.
 """
 
 
@@ -28,18 +28,18 @@ JUDGED_BY_BOUNDS: Mapping[str, tuple[str, ...]] = {
     "availability": (HEALTHY, SERVES, SERVES_WITH_MAJORITY, SERVES_WITH_ONE),
     "stability": (KEEPS_ROLES,),
 }
-"""Checks that decide where one of these bounds is claimed."""
+"""The checks that decide if one of these bounds is claimed."""
 
 
 @dataclass(frozen=True)
 class Bound:
-    """``name`` is one of those above. It is ``fixed`` seconds and, of each setting in ``times``, so many times its
-    value. ``source`` is where that comes from.
+    """A bound of time. ``name`` is one of those above. The bound is ``fixed`` seconds, plus, for each setting in
+    ``times``, a multiple of the setting's value. ``source`` is the origin of the claim.
 
-    It is claimed of tests in which none of the faults ``unless`` strike (``FAMILY``, or ``FAMILY:KIND`` for one kind of
-    it), and whose options have all values of ``where``, each of which may be one of several. With ``of_use`` it holds,
-    while nodes are down, where one of those that stay was of use when that began, by its role: part of what serves, or
-    ready to take over.
+    The bound is claimed for tests in which none of the faults ``unless`` strike (``FAMILY``, or ``FAMILY:KIND`` for one
+    kind), and whose options all match ``where``, which may allow several values of an option. With ``of_use``, the
+    bound holds while nodes are down only if one of the remaining nodes was useful by its role when that began: part of
+    the serving group, or ready to take over.
     """
 
     name: str
@@ -51,32 +51,33 @@ class Bound:
     of_use: bool = field(default=False, kw_only=True)
 
     def claimed(self, test: Test) -> bool:
-        """Whether it must hold in a test."""
+        """Return whether the bound must hold in a test."""
         return _claimed(test, self.unless, self.where)
 
     def seconds(self, options: Mapping[str, Any]) -> float:
-        """Its value under these settings."""
+        """Return the bound's value under these settings."""
         return self.fixed + sum(factor * float(options[name]) for name, factor in self.times.items())
 
     @property
     def formula(self) -> str:
-        """What it is, for a person: ``4 x detection_timeout + 2 s``."""
+        """The bound in readable form: ``4 x detection_timeout + 2 s``."""
         parts = [f"{factor:g} x {name}" for name, factor in self.times.items()]
         return " + ".join([*parts, *([f"{self.fixed:g} s"] if self.fixed or not parts else [])])
 
 
 FRAMES, BYTES = "frames", "bytes"
-"""What of work is bounded: frames (what a program hands to its kernel at once), and their bytes."""
+"""The units of bounded work: frames (data that a program hands to its kernel at once), and their bytes."""
 
 
 @dataclass(frozen=True)
 class WorkBound:
-    """How many frames, or bytes, the machines of a run may send each other; ``name`` says of what.
+    """The maximum number of frames, or bytes, that the machines of a run may send each other; ``name`` is the unit.
 
-    For each one that clients have sent to them, so many (``each``) to each other machine; each of their frames counts
-    for ``more`` than it holds (what has to be told of it besides); and ``again`` as many for each fault, after which
-    all that is kept may have to be sent. And from each machine to each other: of each setting in ``times``, so many in
-    each such time; ``fixed`` for the start, and again for each fault. It is claimed as a ``Bound`` is.
+    Each unit that clients have sent to the machines allows ``each`` units to each other machine. Each of the clients'
+    frames also counts ``more`` units in addition to its content, for metadata. Each fault allows ``again`` as many,
+    since everything that is stored may have to be sent again. In addition, each machine may send each other one, per
+    setting in ``times``, that many units in each period of the setting's value, and ``fixed`` units for the start and
+    for each fault. The bound is claimed in the same way as a ``Bound``.
     """
 
     name: str
@@ -90,16 +91,18 @@ class WorkBound:
     again: float = 0
 
     def claimed(self, test: Test) -> bool:
-        """Whether it must hold in a test."""
+        """Return whether the bound must hold in a test."""
         return _claimed(test, self.unless, self.where)
 
     def a_second(self, options: Mapping[str, Any]) -> float:
-        """How many from each machine to each other in a second, under these settings; one that is 0 adds none."""
+        """Return the units allowed per second from each machine to each other, under these settings; a setting of 0
+        adds none.
+        """
         return sum(count / float(options[name]) for name, count in self.times.items() if options[name])
 
     @property
     def formula(self) -> str:
-        """What it is, for a person."""
+        """The bound in readable form."""
         every = [f"{count:g} in each {name}" for name, count in self.times.items()]
         each = f"{self.each:g} to each other machine for each that clients sent"
         each += f" (and {self.more:g} more in each frame)" if self.more else ""
@@ -107,13 +110,13 @@ class WorkBound:
         return f"{each}; between any two, {' and '.join([*every, f'{self.fixed:g} for the start and each fault'])}"
 
     def to_json(self, options: Mapping[str, Any]) -> dict[str, Any]:
-        """What a run's description says of it."""
+        """Return the bound's entry in a run's description."""
         return {"each": self.each, "second": self.a_second(options), "fixed": self.fixed, "formula": self.formula,
                 "source": self.source, "more": self.more, "again": self.again}  # fmt: skip
 
 
 def work_bounds_of(declared: Sequence[WorkBound], test: Test) -> dict[str, dict[str, Any]]:
-    """What a test's description says of the bounds of work that are claimed of it: of each name, the first that is."""
+    """Return the bounds of work claimed for a test, as in its description: the first claimed one of each name."""
     found: dict[str, dict[str, Any]] = {}
     for each in declared:
         if each.name not in found and each.claimed(test):
@@ -122,14 +125,14 @@ def work_bounds_of(declared: Sequence[WorkBound], test: Test) -> dict[str, dict[
 
 
 def _claimed(test: Test, unless: Sequence[str], where: Mapping[str, tuple[Any, ...]]) -> bool:
-    """Whether no fault of a test is one of ``unless``, and its options have values as ``where`` says."""
+    """Return whether none of a test's faults is one of ``unless``, and its options match ``where``."""
     if any(test.has_fault(fault) for fault in unless):
         return False
     return all(test.options.get(name) in values for name, values in where.items())
 
 
 def bounds_of(declared: Sequence[Bound], test: Test) -> dict[str, dict[str, Any]]:
-    """What a test's description says of the bounds that are claimed of it: of each name, the first that is."""
+    """Return the bounds of time claimed for a test, as in its description: the first claimed one of each name."""
     found: dict[str, dict[str, Any]] = {}
     for each in declared:
         if each.name not in found and each.claimed(test):

@@ -1,4 +1,4 @@
-"""Checks: what is asked of a recorded run, and what is found."""
+"""Checks: questions about a recorded run, and their findings."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ VERDICTS = (VALID, UNKNOWN, INVALID)
 """From the most to the least favourable."""
 
 MAX_EXAMPLES = 50
-"""Anomalies of one check that a verdict holds as examples."""
+"""The maximum number of a check's anomalies that a verdict holds as examples."""
 
 
 def worst(verdicts: Iterable[str]) -> str:
-    """The least favourable of some verdicts (valid < unknown < invalid); valid if there are none."""
+    """Return the least favourable of some verdicts (valid < unknown < invalid); valid if there are none."""
     return max(verdicts, key=VERDICTS.index, default=VALID)
 
 
 @dataclass(frozen=True)
 class Anomaly:
-    """One thing that should not have happened; ``ops`` are the rows of the history that prove it.
+    """One event that should not have happened; ``ops`` are the rows of the history that prove it.
 
     ``value`` is the message as ``producer/sequence``, ``key`` the queue.
     """
@@ -41,9 +41,9 @@ class Anomaly:
 
 @dataclass(frozen=True)
 class CheckOutcome:
-    """What one check found: ``count`` anomalies in all, of which ``anomalies`` are examples.
+    """The finding of one check: ``count`` anomalies in total, with ``anomalies`` as examples.
 
-    ``pages`` makes, by file name, the pages that explain it; they are written into the run's folder.
+    ``pages`` maps file names to functions that render the explaining pages; they are written into the run's folder.
     """
 
     verdict: str
@@ -64,7 +64,7 @@ class RecordedRun(Protocol):
 
     @property
     def info(self) -> Mapping[str, Any]:
-        """What run.json holds."""
+        """The content of run.json."""
         ...
 
     @property
@@ -74,24 +74,24 @@ class RecordedRun(Protocol):
 
     @property
     def history(self) -> HistoryColumns:
-        """Its rows as arrays, each invocation joined with its completion."""
+        """The rows as arrays, each invocation joined with its completion."""
         ...
 
     @property
     def folder(self) -> Path | None:
-        """Where it lies, if it lies anywhere."""
+        """The run's folder, if there is one."""
         ...
 
 
 class Check(ABC):
-    """Something that is asked of a run.
+    """A question about a run.
 
-    ``anomaly`` is the name under which a run counts what was found, None for a mere reading of the history; ``decides``
-    is whether it bears on the verdict when a run does not say which guarantees it is judged by. ``subjects`` are the
-    kinds of histories that it takes: ``messages`` (of queues), ``topics``, ``transactions``, ``metadata``, ``events``,
-    ``registers``, ``locks``, or ``any``. ``guarantee`` says what a broker that passes it has kept.
-    ``speaks_when_held``: its summary is the sentence on a valid run. ``headline_figures``: its figures are among those
-    of the run.
+    ``anomaly`` is the name under which a run counts the findings, None for a mere reading of the history; ``decides``
+    tells whether the check affects the verdict of a run that does not declare its guarantees. ``subjects`` are the
+    kinds of histories that it accepts: ``messages`` (of queues), ``topics``, ``transactions``, ``metadata``,
+    ``events``, ``registers``, ``locks``, or ``any``. ``guarantee`` describes the guarantee that a broker has kept if
+    the check passes. ``speaks_when_held``: its summary is the sentence of a valid run. ``headline_figures``: its
+    figures are among those of the run.
     """
 
     name: str = ""
@@ -104,12 +104,14 @@ class Check(ABC):
 
     @abstractmethod
     def judge(self, run: RecordedRun) -> CheckOutcome:
-        """What the check finds in a run.
+        """Return the check's finding about a run.
 
         Raises:
-            HistoryError: it can't judge this history, for the reason that the text gives; it is *unknown* then.
+            HistoryError: the check can't judge this history, for the reason in the text; the result is then *unknown*.
         """
 
     def clause(self, count: int) -> str:
-        """What a verdict's sentence says of so many anomalies; empty: it repeats what others say louder."""
+        """Return the clause about ``count`` anomalies in a verdict's sentence; empty if other clauses make the same
+        point.
+        """
         return ""

@@ -1,4 +1,4 @@
-"""Clients: one logical process's way to the system, and the four primitives that a queue of any system has."""
+"""Clients: a logical process's access to the system, and the four primitives of a queue in any system."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from stormproof.operation import Op
 
 
 class Client(Protocol):
-    """One logical process's way to the system. After an ``info`` it is closed and a new one is opened."""
+    """A logical process's access to the system. It is closed and replaced after an ``info`` completion."""
 
     async def open(self) -> None:
-        """Connect; an exception here completes the operation as ``fail``."""
+        """Connect; an exception completes the operation as ``fail``."""
 
     async def invoke(self, op: Op) -> Op:
         """Carry out the operation and return its completion; an exception is recorded as ``info``."""
@@ -25,31 +25,33 @@ class Client(Protocol):
 
 @runtime_checkable
 class Flushable(Client, Protocol):
-    """A client that may hold what was confirmed to it and is not safe yet."""
+    """A client that may hold confirmed operations that are not safe yet."""
 
     async def flush(self) -> None:
-        """Wait until all of it is safe, or can't be saved; no operation is under way. Must not raise.
+        """Wait until all confirmed operations are safe or can't be saved. No operation is under way. Must not raise.
 
-        The interpreter calls it of a client that its thread has lost, before it closes it; and, when all faults
-        are healed, of every client in use.
+        The interpreter calls it for a client that its thread has lost, before closing the client, and for every client
+        in use once all faults are healed.
         """
 
 
 @runtime_checkable
 class Noting(Client, Protocol):
-    """A client that may carry out more than the one operation that it was asked for."""
+    """A client that may carry out more operations than the one it was asked for."""
 
     def notes(self, *, over: bool) -> list[tuple[Op, Op]]:
-        """Further operations since it was last asked, invocation and completion, to be recorded behind the last one.
+        """Return the further operations (invocation, completion) since the last call, to be recorded after the last
+        operation.
 
-        ``over``: the client is used no longer; nothing that it was given may come to its application after this.
+        ``over``: the client is not used any longer; nothing that it has received may reach its application after this
+        call.
         """
         ...
 
 
 @runtime_checkable
 class Refusable(Client, Protocol):
-    """A client that tells failures of the system from answers of it, such as *empty*.
+    """A client that distinguishes failures of the system from answers such as *empty*.
 
     ``unserved``: the last operation failed because the system did not serve it. The thread then pauses before its next
     operation, longer each time (``stormproof.backoff``). It also pauses after an ``info``, and after an ``open`` that
@@ -60,37 +62,38 @@ class Refusable(Client, Protocol):
 
 
 class NotDone(Exception):
-    """What was asked certainly did not happen; the text says why. Any other exception: it may have happened."""
+    """The operation certainly did not happen; the text says why. After any other exception, it may have happened."""
 
 
 class NotFound(NotDone):
-    """The queue, log or key that was asked for is not there, by the word of a node that would know.
+    """The requested queue, log or key does not exist, according to a node with authoritative knowledge.
 
-    Raise it only for a definite answer of the leader, or of a group with a majority, about something that does not
-    expire by itself; a node that may lag behind has to raise ``NotDone``. Where such answers last until the drain's
-    limit, and no other came, everything that was confirmed and not delivered is lost.
+    Raise it only for a definite answer of the leader, or of a group with a majority, about an object that does not
+    expire by itself; a node that may lag behind must raise ``NotDone``. If such answers last until the drain's limit
+    and there is no other answer, all messages that were confirmed and not delivered count as lost.
     """
 
 
 class Abandoned(BaseException):
-    """A call of a client did not end, even after it had been cancelled, and was left behind; the text says which.
+    """A client's call did not end, even after its cancellation, and was left behind; the text names the call.
 
-    What it may still do stays possible, so its operation never ends. It is no ``Exception``: code that turns errors
+    The call may still take effect, so its operation never ends. This is not an ``Exception``: code that turns errors
     into completions lets it pass, as it lets a cancellation pass.
     """
 
 
 @dataclass(frozen=True)
 class Delivery:
-    """A message that was taken from a queue; awaiting ``ack()`` takes it for good, or raises.
+    """A message that was taken from a queue; awaiting ``ack()`` removes it for good, or raises.
 
-    Awaiting ``give_back()`` puts it back for others; without it, the end of the connection has to.
+    Awaiting ``give_back()`` returns it to the queue for others; without ``give_back``, the end of the connection must
+    return it.
 
-    ``number`` is how often the message was delivered, this time included, where the system counts that so that no later
-    delivery of it ever has a smaller or the same number: a fencing token. None: it does not.
+    ``number`` is the delivery count of the message, including this delivery, if the system counts deliveries such that
+    every later delivery of the message has a larger number: a fencing token. None: the system has no such count.
 
-    ``came`` is the time of the event loop at which the message's bytes came, where the system sends messages before
-    they are asked for. None: it sends a message when ``take`` asks for one.
+    ``came`` is the time of the event loop at which the message's bytes arrived, if the system sends messages before
+    they are requested. None: the system sends a message when ``take`` requests one.
     """
 
     body: bytes
@@ -102,10 +105,10 @@ class Delivery:
 
 @runtime_checkable
 class Prefetching(Protocol):
-    """A connection that says how many messages a broker may give it ahead of their acknowledgement.
+    """A connection that declares how many unacknowledged messages a broker may send it ahead.
 
-    A client that does not return from a call is abandoned, and may go on holding that many. Without this declaration
-    nobody knows how many, and whatever is missing after that is no proven loss.
+    A client that does not return from a call is abandoned, and may continue to hold that many messages. Without this
+    declaration the number is unknown, and messages missing afterwards are no proven loss.
     """
 
     prefetch: int
@@ -114,43 +117,43 @@ class Prefetching(Protocol):
 @runtime_checkable
 class AcknowledgingUnseen(Protocol):
     """A connection whose library acknowledges messages before ``take`` has returned them, if ``acknowledges_unseen`` is
-    true: a take that ends without an answer may then have taken all that was given ahead."""
+    true: a take that ends without an answer may then have consumed all prefetched messages."""
 
     acknowledges_unseen: bool
 
 
 @runtime_checkable
 class Beating(Protocol):
-    """A connection with heart-beats: the system finds out by itself that its client stands still.
+    """A connection with heartbeats: the system detects by itself that its client has stalled.
 
-    ``heartbeat`` are the seconds between two of the client's; 0: there are none.
+    ``heartbeat`` is the client's heartbeat interval in seconds; 0: no heartbeats.
     """
 
     heartbeat: float
 
     async def stand_still(self, seconds: float) -> None:
-        """Send nothing for so many seconds, and stay connected, as a process that is stopped does."""
+        """Send nothing for ``seconds`` and stay connected, as a stopped process does."""
 
 
 @runtime_checkable
 class RegisterConnection(Protocol):
-    """A connection to a system of any kind that keeps single values by name, as the workload `register` needs it.
+    """A connection to any kind of system that keeps single values by name, as the workload `register` needs it.
 
-    What exceptions mean, and what the harness does, is as for ``QueueConnection``.
+    Exceptions, and the harness's calls, have the same meaning as for ``QueueConnection``.
     """
 
     async def connect(self, host: str, port: int, local: str) -> None:
-        """Connect from the address ``local``, which decides on which side of a partition the client stands."""
+        """Connect from the address ``local``, which determines the client's side in a partition."""
 
     async def read(self, name: str) -> bytes | None:
-        """The value of a register, None when it has none."""
+        """Return the value of a register, or None if it has none."""
         ...
 
     async def write(self, name: str, value: bytes) -> None:
-        """Set a register; returns when the system has confirmed it."""
+        """Set a register; return once the system has confirmed the value."""
 
     async def cas(self, name: str, expected: bytes | None, value: bytes) -> bool:
-        """Set a register if it holds ``expected`` (None: nothing); whether it did."""
+        """Set a register if it holds ``expected`` (None: nothing); return whether it was set."""
         ...
 
     async def close(self) -> None:
@@ -159,36 +162,37 @@ class RegisterConnection(Protocol):
 
 @runtime_checkable
 class LockConnection(Protocol):
-    """A connection to a system that has locks of its own, as the workload `lease` with ``guard=service`` needs it.
+    """A connection to a system with native locks, as the workload `lease` with ``guard=service`` needs it.
 
-    What exceptions mean, and what the harness does, is as for ``QueueConnection``. A connection tells how its locks end
-    by attributes that it may have:
+    Exceptions, and the harness's calls, have the same meaning as for ``QueueConnection``. A connection declares how its
+    locks end by optional attributes:
 
-    * ``heartbeat`` is as for ``Beating``, whose ``stand_still`` then has to be there. 0 declares that nothing renews a
-      lock by itself, so that a holder that sleeps stands still. Without this attribute nobody knows that: stalls do not
-      count, and a run with ``holders=stalling`` is *unknown*.
-    * ``session`` is the number of seconds after which the system takes the locks of a silent client away, if that is
-      not the lease that ``acquire`` asks for.
+    * ``heartbeat`` is as for ``Beating``; ``stand_still`` of ``Beating`` must then exist, too. 0 declares that nothing
+      renews a lock automatically, so a holder that sleeps counts as stalled. Without this attribute it is unknown
+      whether it does: stalls do not count, and a run with ``holders=stalling`` is *unknown*.
+    * ``session`` is the number of seconds after which the system takes the locks away from a silent client, if that
+      differs from the lease that ``acquire`` requests.
     * ``acquire_seconds`` is the time that the harness waits for ``acquire``. Without it, the harness waits a little
-      longer than a session, or a lease, lasts.
+      longer than the duration of a session or lease.
     """
 
     async def connect(self, host: str, port: int, local: str) -> None:
-        """Connect from the address ``local``, which decides on which side of a partition the client stands."""
+        """Connect from the address ``local``, which determines the client's side in a partition."""
 
     async def acquire(self, name: str, seconds: float) -> int | None:
-        """Wait for a lock, and have it for so many seconds.
+        """Wait for a lock, and hold it for ``seconds``.
 
         Returns:
-            The fencing token: any integer, larger for each holder than for those before. None: the system has none.
+            The fencing token: any integer, larger for each holder than for all holders before. None: the system has no
+                tokens.
         """
         ...
 
     async def give_up(self, name: str) -> None:
-        """Wait for a lock no longer; raises when it may be ours later."""
+        """Stop waiting for a lock; raise if the lock may still be granted later."""
 
     async def release(self, name: str) -> bool:
-        """Give a lock back; whether it was ours still."""
+        """Release a lock; return whether this connection still held it."""
         ...
 
     async def close(self) -> None:
@@ -197,11 +201,12 @@ class LockConnection(Protocol):
 
 @dataclass(frozen=True)
 class Subscriber:
-    """Who subscribes to a topic, and how.
+    """A subscriber of a topic and its delivery settings.
 
-    A system that connects to its subscribers finds this one at ``port`` of its address. ``ordered``: events must come
-    in order. ``retries`` are further attempts after a failed delivery, before the subscriber may be removed. It takes
-    ``work`` seconds for each event, one after the other, before it acknowledges that.
+    A system that connects to its subscribers finds this one at ``port`` of its address. ``ordered``: events must arrive
+    in order. ``retries`` is the number of further attempts after a failed delivery before the subscriber may be
+    removed. The subscriber processes events one after the other, and takes ``work`` seconds for each before it
+    acknowledges it.
     """
 
     name: str
@@ -213,7 +218,7 @@ class Subscriber:
 
 @dataclass(frozen=True)
 class Event:
-    """An event that came to a subscriber; ``host`` is the address of the node that delivered it, if that is known."""
+    """An event that reached a subscriber; ``host`` is the address of the node that delivered it, if known."""
 
     body: bytes
     host: str = ""
@@ -221,39 +226,40 @@ class Event:
 
 @runtime_checkable
 class EventConnection(Protocol):
-    """A connection to a system that delivers what is published to a topic to all its subscribers, as the workload
-    `events` needs it.
+    """A connection to a system that delivers everything published to a topic to all the topic's subscribers, as the
+    workload `events` needs it.
 
-    What exceptions mean, and what the harness does, is as for ``QueueConnection``; but a subscriber whose request
-    failed is connected again, to another node, by the same object: what it listens with stays.
+    Exceptions, and the harness's calls, have the same meaning as for ``QueueConnection``, with one difference: after a
+    failed request, the same object reconnects a subscriber to another node, and its listening socket stays.
     """
 
     async def connect(self, host: str, port: int, local: str) -> None:
-        """Connect from the address ``local``, which decides on which side of a partition the client stands."""
+        """Connect from the address ``local``, which determines the client's side in a partition."""
 
     async def create(self, topic: str) -> None:
-        """Make a topic; one that is there is as good."""
+        """Create a topic; an existing one is accepted."""
 
     async def link(self, source: str, target: str) -> None:
-        """Have what is published to ``source`` delivered to the subscribers of ``target``, too."""
+        """Have events published to ``source`` also delivered to the subscribers of ``target``."""
 
     async def subscribe(self, topic: str, subscriber: Subscriber) -> None:
-        """Have a topic's events delivered here until the run's end; to be subscribed already is as good."""
+        """Have a topic's events delivered to this connection until the run's end; an existing subscription is accepted.
+        """
 
     async def publish(self, topic: str, body: bytes) -> None:
-        """Publish; returns when the system has confirmed that it has the event."""
+        """Publish an event; return once the system has confirmed its receipt."""
 
     async def take(self, timeout: float) -> Event | None:
-        """The next event that came, None when none came within ``timeout`` seconds."""
+        """Return the next event that arrived, or None if none arrived within ``timeout`` seconds."""
         ...
 
     async def close(self) -> None:
-        """Disconnect and listen no longer; must not raise."""
+        """Disconnect and stop listening; must not raise."""
 
 
 @dataclass(frozen=True)
 class LogEntry:
-    """What stands at one offset of a log."""
+    """The entry at one offset of a log."""
 
     offset: int
     body: bytes
@@ -261,21 +267,21 @@ class LogEntry:
 
 @runtime_checkable
 class LogConnection(Protocol):
-    """A connection to a system of any kind that keeps logs by name, as the workload `log` needs it.
+    """A connection to any kind of system that keeps logs by name, as the workload `log` needs it.
 
-    An offset is above 0 and below 2**31, and grows along a log; there may be gaps. What exceptions mean, and what the
-    harness does, is as for ``QueueConnection``.
+    An offset is above 0 and below 2**31, and grows along a log; gaps may occur. Exceptions, and the harness's calls,
+    have the same meaning as for ``QueueConnection``.
     """
 
     async def connect(self, host: str, port: int, local: str) -> None:
-        """Connect from the address ``local``, which decides on which side of a partition the client stands."""
+        """Connect from the address ``local``, which determines the client's side in a partition."""
 
     async def append(self, name: str, body: bytes) -> int:
-        """Append to a log; returns the offset when the system has confirmed it."""
+        """Append to a log; return the offset once the system has confirmed it."""
         ...
 
     async def read(self, name: str, after: int, limit: int) -> Sequence[LogEntry]:
-        """The first entries after an offset (0: from the beginning), so many at most; none where there are none yet."""
+        """Return up to ``limit`` entries after an offset (0: from the beginning); empty if there are none yet."""
         ...
 
     async def close(self) -> None:
@@ -284,45 +290,45 @@ class LogConnection(Protocol):
 
 @runtime_checkable
 class CopyConnection(Protocol):
-    """A connection to logs that can also read what one node has itself, whoever leads: for `divergence`."""
+    """A connection to logs that can also read one node's local copy, leader or not; for the workload `divergence`."""
 
     async def connect_copy(self, host: str, port: int, local: str) -> None:
-        """Connect to this node's own copy; only ``read`` is asked for then."""
+        """Connect to this node's local copy; the harness then calls only ``read``."""
 
 
 @dataclass(frozen=True)
 class Progress:
-    """A watch says that all events up to a revision have been told."""
+    """A watch's notification that all events up to a revision have been delivered."""
 
     revision: int
 
 
 @runtime_checkable
 class WatchConnection(Protocol):
-    """A connection to a system of any kind whose clients can watch what is put under a key, as the workload `watch`
+    """A connection to any kind of system whose clients can watch the values put under a key, as the workload `watch`
     needs it.
 
-    A revision is above 0 and below 2**31, and grows with every put; there are gaps. What exceptions mean, and what the
-    harness does, is as for ``QueueConnection``.
+    A revision is above 0 and below 2**31, and grows with every put; gaps occur. Exceptions, and the harness's calls,
+    have the same meaning as for ``QueueConnection``.
     """
 
     async def connect(self, host: str, port: int, local: str) -> None:
-        """Connect from the address ``local``, which decides on which side of a partition the client stands."""
+        """Connect from the address ``local``, which determines the client's side in a partition."""
 
     async def put(self, name: str, body: bytes) -> int:
-        """Put a value under a key; returns the revision when the system has confirmed it."""
+        """Put a value under a key; return the revision once the system has confirmed it."""
         ...
 
     async def head(self, name: str) -> int:
-        """The revision of a key's last value, as the whole system has it; 0 where there is none."""
+        """Return the revision of a key's last value in the whole system; 0 if the key has no value."""
         ...
 
     async def watch(self, name: str, after: int) -> None:
-        """Watch a key's events after a revision (0: from the beginning), in the place of what was watched before."""
+        """Watch a key's events after a revision (0: from the beginning), in place of the previous watch."""
 
     async def event(self, timeout: float) -> LogEntry | Progress | None:
-        """The next event of what is watched, with its revision as ``offset``; or what the system says of its progress;
-        None when none came within ``timeout`` seconds. Raises when there will be no more."""
+        """Return the watch's next event, with its revision as ``offset``, or the system's report of its progress; None
+        if neither arrived within ``timeout`` seconds. Raise if the watch has ended."""
         ...
 
     async def close(self) -> None:
@@ -330,24 +336,24 @@ class WatchConnection(Protocol):
 
 
 class QueueConnection(Protocol):
-    """A connection to a broker of any kind, with the four primitives that the queue workload needs of it.
+    """A connection to any kind of broker, with the four primitives that the queue workload needs.
 
-    The harness decides what an exception means for the history: ``NotDone`` is *fail*, whatever else *info*. It bounds
-    every call, asks for one thing at a time, and closes a connection on which something went wrong.
+    The harness maps exceptions to the history: ``NotDone`` becomes *fail*, any other exception *info*. The harness
+    limits the time of every call, makes one call at a time, and closes a connection on which a call went wrong.
     """
 
     async def connect(self, host: str, port: int, local: str) -> None:
-        """Connect from the address ``local``, which decides on which side of a partition the client stands."""
+        """Connect from the address ``local``, which determines the client's side in a partition."""
 
     async def send(self, queue: str, body: bytes) -> None:
-        """Put a message into a queue; returns when the broker has confirmed that it has it."""
+        """Put a message into a queue; return once the broker has confirmed its receipt."""
 
     async def take(self, queue: str, timeout: float) -> Delivery | None:
-        """The next message of a queue, None when none came within ``timeout`` seconds."""
+        """Return the next message of a queue, or None if none arrived within ``timeout`` seconds."""
         ...
 
     async def depth(self, queue: str) -> int:
-        """How many messages a queue holds, delivered but unacknowledged ones included."""
+        """Return the number of messages in a queue, including those delivered but not acknowledged."""
         ...
 
     async def close(self) -> None:

@@ -19,11 +19,10 @@ from stormproof.history.log_timestamps import SUFFIX
 from stormproof.test import Test
 
 MAIN = "broker"
-"""Name of the program that a machine runs where a system names none."""
+"""The name of a machine's program if the system names none."""
 
 SHARED_LOCK = "shared-lock"
-"""What a system says among its ``helper_roles`` whose lock file is in a folder that its nodes share: no link leads
-there."""
+"""An entry of a system's ``helper_roles`` if its lock file is in a folder that its nodes share: no link leads there."""
 
 POLL = 0.1
 _LONGEST_LINE = 300
@@ -31,11 +30,11 @@ _LONGEST_LINE = 300
 
 @dataclass(frozen=True)
 class NodeStatus:
-    """What a node says of itself.
+    """A node's report about itself.
 
-    ``role`` is the system's word (``master``, ``slave``, ``starting``...), ``serving`` whether it takes
-    clients, ``epoch`` the number of its view or term, ``view`` the members it believes in, in order.
-    ``depths`` maps a queue's name to the messages in it, delivered-but-unacknowledged ones included.
+    ``role`` is the system's word (``master``, ``slave``, ``starting``...), ``serving`` whether it accepts clients,
+    ``epoch`` the number of its view or term, ``view`` the members of that view as the node knows them, in order.
+    ``depths`` maps a queue's name to its number of messages, including those delivered but not acknowledged.
     """
 
     node: str
@@ -50,11 +49,11 @@ class NodeStatus:
 
 @dataclass(frozen=True)
 class Lock:
-    """A lock on a file, which a node needs in order to serve: the machine that hosts the file, its path there, and what
-    it says.
+    """A file lock that a node needs in order to serve: the machine that hosts the file, the path there, and the
+    content.
 
-    ``present``: the file is there. ``holder`` has the lock, as the file says (empty: nobody has), and ``epoch`` tells
-    one time that it was granted from another.
+    ``present``: the file exists. ``holder`` is the lock's holder according to the file (empty: the lock is free), and
+    ``epoch`` distinguishes one grant of the lock from another.
     """
 
     machine: str
@@ -66,8 +65,8 @@ class Lock:
 
 @dataclass(frozen=True)
 class Deployment:
-    """What a cluster is made of: the test, what its workload has set up, the machines, the clients' password; the words
-    by which its nodes tell that they lead, or have joined (``System``)."""
+    """The constituents of a cluster: the test, the workload's demands, the backend, the topology, the clients'
+    password, and the role words by which nodes report that they lead, or have joined (``System``)."""
 
     test: Test
     demands: Demands
@@ -81,15 +80,15 @@ class Deployment:
 class Cluster(ABC):
     """A running (or not yet running) system.
 
-    A subclass installs, starts a program, and asks a node for its status; the rest has defaults that suit a cluster of
-    nodes with one program each, of which any that is reachable is healthy.
+    A subclass installs the system, starts a program, and asks a node for its status. The other methods have defaults
+    that suit a cluster whose nodes have one program each and are healthy if they are reachable.
     """
 
     login = "stormproof"
     reliable_connections = True
+    """Clients of the reference broker may ask for connections whose frames are numbered and retransmitted."""
     exchanges = False
-    """Whether clients may send to exchanges, and ask for them."""
-    """Whether clients of the reference broker may ask for connections whose frames are numbered and sent again."""
+    """Clients may send to exchanges, and request exchanges."""
 
     def __init__(self, deployment: Deployment) -> None:
         self.test: Test = deployment.test
@@ -99,102 +98,107 @@ class Cluster(ABC):
         self.passcode: str = deployment.passcode
         self.leading_roles, self.joined_roles = deployment.leading_roles, deployment.joined_roles
         self.attached: Attached | None = self.backend if isinstance(self.backend, Attached) else None
-        """The machines, where the system runs there already."""
+        """The machines, if the system already runs there."""
         self.credentials = self.attached.credentials() if self.attached else Credentials()
-        """As whom clients connect to it there."""
+        """The credentials with which clients connect to it there."""
         self._prefix = f"stormproof-{secrets.token_hex(4)}-" if self.attached else ""
         self.helped_since: float | None = None
-        """When an operator first acted (time of the event loop), of what ``repair`` has not told yet; None if nobody
-        did."""
+        """The time (of the event loop) of an operator's first action that ``repair`` has not reported yet; None: no
+        action."""
         self.unsure = ""
-        """Why nobody knows whether the system is healthy, where what would tell fails itself."""
+        """Why the system's health is unknown, if the probe for it fails itself."""
         self.own_names: set[str] = set()
-        """What clients of this run use there; ``leave`` deletes it."""
+        """The names that clients of this run use there; ``leave`` deletes the objects."""
         if self.attached:
             queues = tuple(map(self.own_name, self.demands.queues))
             self.demands = replace(self.demands, queues=queues)
 
     def own_name(self, name: str) -> str:
-        """The name of something that clients make: where others use the system, too, one that nobody else has."""
+        """Return the name for an object that clients create: a unique name if others use the system, too."""
         if self.attached:
             self.own_names.add(self._prefix + name)
         return self._prefix + name
 
     async def leave(self) -> str:
-        """Delete what this run has made on a system that runs on. Returns a sentence that says what is left there."""
+        """Delete what this run has created on a system that continues to run. Return a sentence that says what is left
+        there."""
         left = ", ".join(sorted(self.own_names))
         return f"left there, since its clients can't delete them: {left}" if left else ""
 
     @abstractmethod
     async def install(self) -> None:
-        """Bring programs and configuration to all machines.
+        """Install programs and configuration on all machines.
 
         Raises:
-            BackendError: a machine lacks something, or refused the files.
+            BackendError: a machine lacks a requirement, or refused the files.
         """
 
     @abstractmethod
     async def start_program(self, machine: str, program: str) -> None:
-        """Start a program that does not run."""
+        """Start a program that is not running."""
 
     @abstractmethod
     async def status(self, node: str) -> NodeStatus:
-        """Ask one node; never raises: an unreachable one has ``reachable=False``."""
+        """Return the status of one node; never raise: an unreachable node has ``reachable=False``."""
 
     def programs(self, machine: str) -> tuple[str, ...]:
-        """The programs of a machine, in the order in which they are started; the first is the one that faults hit
-        unless they name another."""
+        """Return the programs of a machine in the order in which they are started. Faults hit the first one unless they
+        name another."""
         return (MAIN,)
 
     def program_roles(self) -> Mapping[str, str]:
-        """As ``System.program_roles``, of this cluster's test."""
+        """Return ``System.program_roles`` for this cluster's test."""
         return {}
 
     def private_networks(self) -> tuple[str, ...]:
-        """As ``System.private_networks``, of this cluster's test."""
+        """Return ``System.private_networks`` for this cluster's test."""
         return ()
 
     async def lock(self) -> Lock | None:
-        """The lock as its file is now; None where no file says who may serve."""
+        """Return the lock according to its file now; None if no file decides which node may serve."""
         return None
 
     async def holds_lock(self, node: str) -> bool | None:
-        """Whether a node believes that it holds the lock; None where it does not answer."""
+        """Return whether a node believes that it holds the lock; None if it does not answer."""
         return None
 
     async def time_of(self, node: str) -> float | None:
-        """The time of day as the node's program has it, seconds since 1970; None where it does not tell."""
+        """Return the time of day of the node's program, in seconds since 1970; None if the program does not report
+        it."""
         return None
 
     def stores_nothing(self, machine: str) -> str:
-        """Why a machine stores nothing anywhere, as the system is set; empty: it does. While its disk has no file of
-        the system, faults of that disk then need no evidence that they met what was stored."""
+        """Return why a machine stores nothing anywhere under the system's settings; empty: it does store data. As long
+        as its disk has no file of the system, faults of that disk then need no evidence that they affected stored
+        data."""
         return ""
 
     def stores_elsewhere(self, machine: str) -> str:
-        """Why a machine stores on no disk of its own, as the system is set, and where instead; empty: it does. Then a
-        loss of its power counts by the end of its processes, and a fault of its disk does not count."""
+        """Return why a machine stores nothing on its private disk under the system's settings, and where it stores data
+        instead; empty: it uses that disk. Otherwise a power loss of the machine counts as proven by the end of its
+        processes, and a fault of its disk does not count."""
         return ""
 
     def restarted(self, machine: str, program: str) -> bool:
-        """Whether something of the system's own starts the program again when it was killed: then healing does not."""
+        """Return whether a part of the system restarts the program after a kill; healing then does not."""
         return self.attached is not None
 
     def healthy(self, statuses: Sequence[NodeStatus]) -> bool:
-        """Whether the system is as it should be, going by what its nodes said at one time."""
+        """Return whether the system is healthy, according to the nodes' simultaneous statuses."""
         return all(status.reachable for status in statuses)
 
     async def prepare(self) -> None:
-        """Once, when the system is healthy for the first time: declare queues, users, policies."""
+        """Declare queues, users and policies; called once, when the system is healthy for the first time."""
 
     async def repair(self) -> str:
-        """What an operator does after faults, by the system's own manual; called once, between the last heal and the
-        drain. Returns a sentence that says what was done; empty: nothing had to be."""
+        """Do what an operator does after faults according to the system's manual; called once, between the last heal
+        and the drain. Return a sentence that says what was done; empty: nothing was necessary."""
         return ""
 
     async def recover(self, timeout: float) -> str:
-        """What an operator does after the loss of all nodes, or of the one that served, when all run again and other
-        faults may go on: until it serves, or ``timeout`` seconds have passed. Returns what ``repair`` does."""
+        """Do what an operator does after the loss of all nodes, or of the serving one, once all nodes run again, while
+        other faults may continue. Ends when the system serves, or after ``timeout`` seconds. Returns a sentence as
+        ``repair`` does."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + timeout
         while True:
@@ -204,76 +208,81 @@ class Cluster(ABC):
             await asyncio.sleep(POLL)
 
     async def shut_down(self, timeout: float) -> Mapping[str, Any]:
-        """What an operator does to end the whole system in order, for at most ``timeout`` seconds, where it can come to
-        rest (``System.shuts_down``); its programs run on. Returns which nodes are at rest
-        (``clean``), or the ``error``."""
+        """Do what an operator does to shut down the whole system cleanly, within ``timeout`` seconds, if the system
+        supports a clean shutdown (``System.shuts_down``); its programs continue to run. Return the nodes that have shut
+        down (``clean``), or the ``error``."""
         raise NotImplementedError
 
     async def attend(self, note: Callable[[str], None]) -> None:
-        """What an operator on call does while load and faults go on; until it is cancelled, or nothing is left to do.
-        ``note`` is told of each deed, as ``repair`` tells."""
+        """Do what an operator on call does during load and faults, until cancelled or until no work is left. Each
+        action is reported to ``note``, in the form that ``repair`` uses."""
 
     @property
     def linger(self) -> float:
-        """Seconds for which the system keeps what belonged to connections that clients have lost."""
+        """Return the seconds for which the system keeps the state of connections that clients have lost."""
         return 0.0
 
     async def leaders(self) -> Mapping[str, str]:
-        """Object (a queue, say) -> the node that leads it, where leadership is by object."""
+        """Return the node that leads each object (a queue, say), if each object has its own leader."""
         return {}
 
     @property
     def leader_witnesses(self) -> tuple[str, ...]:
-        """Who is asked, each by itself and again and again, for leaders while a run goes on: nodes, whose opinions may
-        differ; an empty name for what ``leaders`` tells. Nobody: leadership is not by object."""
+        """Return the witnesses that are each asked for leaders repeatedly during a run: nodes, whose opinions may
+        differ; an empty name stands for the answer of ``leaders``. Empty: objects have no leaders."""
         return ()
 
     async def leaders_told(self, witness: str) -> Mapping[str, str]:
-        """The leaders as that witness has them; empty, or an exception, where it does not tell."""
+        """Return the leaders according to that witness; the result is empty, or an exception is raised, if it does not
+        answer."""
         return await self.leaders()
 
     async def depths(self) -> dict[str, int] | None:
-        """Name of a queue or durable subscription -> messages left; None when nobody can tell."""
+        """Return the number of messages left in each queue or durable subscription, by name; None if it is unknown."""
         return None
 
     def queue_connection(self) -> QueueConnection | None:
-        """A new connection with the primitives of the queue workload; None where clients speak STOMP."""
+        """Return a new connection with the primitives of the queue workload; None if clients speak STOMP."""
         return None
 
     def client_addresses(self) -> Sequence[tuple[str, int]]:
-        """Where clients connect, in the order of ``node_names``."""
+        """Return the addresses that clients connect to, in the order of ``node_names``."""
         return ()
 
     def client_address(self, place: int) -> tuple[str, int] | None:
-        """The one address at which a client (of that number) finds whoever serves; None where it has the list."""
+        """Return the one address at which client number ``place`` finds the serving node; None if clients use the
+        list."""
         return None
 
     def logs(self, machine: str) -> Mapping[str, str]:
-        """Log files to keep: name in the run's folder (without ``.log``) -> path on the machine."""
+        """Return the log files to keep: name in the run's folder (without ``.log``) -> path on the machine."""
         first, *others = self.programs(machine)
         files = {machine: self.log_path(machine, first)}
         return files | {f"{machine}.{program}": self.log_path(machine, program) for program in others}
 
     def spares(self) -> tuple[str, ...]:
-        """The nodes that don't belong to the group at the beginning."""
+        """Return the nodes that don't belong to the group at the beginning."""
         return ()
 
     async def members(self) -> tuple[str, ...]:
-        """Who belongs to the group, as the serving node says; empty when nobody serves."""
+        """Return the group's members according to the serving node; empty if no node serves."""
         return ()
 
     async def add_member(self, node: str) -> str | None:
-        """Ask the serving node to take a spare node into the group; None if it will, otherwise why not."""
+        """Ask the serving node to add a spare node to the group; return None if it agrees, otherwise the reason for the
+        refusal."""
         return "its group takes no more replicas"
 
     async def remove_member(self, node: str) -> str | None:
-        """Ask the serving node to go on without a replica; None if it will, otherwise why not."""
+        """Ask the serving node to remove a replica; return None if it agrees, otherwise the reason for the refusal."""
         return "its group gives no replica up"
 
     async def change(self, node: str, settings: Mapping[str, Any], version: str = "") -> str | None:
-        """Give a node's programs, which do not run, other settings and another version from their next start on.
+        """Give a node's programs, which are not running, other settings and another version, effective from their next
+        start.
 
-        ``version`` is the folder where that is; empty: the one that they have. None when it is done, otherwise why not.
+        ``version`` is the folder of that version; empty: keep the present one. Returns None on success, otherwise the
+        reason for the refusal.
         """
         return "its nodes can't be given other settings, or another version, one by one"
 
@@ -284,20 +293,20 @@ class Cluster(ABC):
 
     @property
     def servers(self) -> Sequence[tuple[str, ...]]:
-        """The nodes of each server, by its number: nodes of one hold the same data."""
+        """The nodes of each server, by the server's number; the nodes of one server hold the same data."""
         return (self.node_names,)
 
     def log_path(self, machine: str, program: str) -> str:
-        """Where a program's output goes, on its machine."""
+        """Return the path of a program's output on its machine."""
         return f"{self.backend.node_dir(machine)}/{program}.log"
 
     async def start(self) -> None:
-        """Start everything: helpers first, since replicas may need them."""
+        """Start all programs: helpers first, since replicas may need them."""
         for machines in ([helper.name for helper in self.topology.helpers], self.topology.nodes):
             await asyncio.gather(*(self.start_node(machine) for machine in machines))
 
     async def start_node(self, machine: str) -> None:
-        """Start the programs of a machine that do not run, but for those that the system starts itself."""
+        """Start the programs of a machine that are not running, except those that the system restarts itself."""
         programs = self.programs(machine)
         for program in programs:
             if len(programs) == 1 or (
@@ -306,29 +315,29 @@ class Cluster(ABC):
                 await self.start_program(machine, program)
 
     async def stop(self) -> None:
-        """Stop all programs in order."""
+        """Stop all programs cleanly."""
         everything = [(machine, program) for machine in self.topology.machines for program in self.programs(machine)]
         await asyncio.gather(*(self.backend.stop(machine, program) for machine, program in everything))
 
     async def statuses(self) -> list[NodeStatus]:
-        """Ask all replicas at once, in node order."""
+        """Return the statuses of all replicas, asked concurrently, in node order."""
         return list(await asyncio.gather(*(self.status(node) for node in self.node_names)))
 
     async def primary(self) -> str | None:
-        """The node that leads now, or None."""
+        """Return the node that leads now, or None."""
         return self.leading(await self.statuses())
 
     def leading(self, statuses: Sequence[NodeStatus]) -> str | None:
-        """The node that leads, going by what the nodes said at one time: the only one that claims it, or None."""
+        """Return the leader according to the nodes' simultaneous statuses: the only claimant, or None."""
         claimants = self.claimants(statuses)
         return claimants[0] if len(claimants) == 1 else None
 
     def claimants(self, statuses: Sequence[NodeStatus]) -> tuple[str, ...]:
-        """The nodes that say that they lead, by what the nodes said at one time: those with a leading role in the
-        highest epoch.
+        """Return the nodes that claim to lead according to their simultaneous statuses: those with a leading role in
+        the highest epoch.
 
-        Where no role tells who leads: the node that serves, the one with the highest epoch if several do. A single node
-        needs no role, either.
+        If no role indicates the leader, the serving node counts as the leader, or the one with the highest epoch if
+        several serve. A single node needs no role, either.
         """
         claims = [status for status in statuses if status.reachable and status.role in self.leading_roles]
         if not claims and (not self.leading_roles or self.test.nodes == 1):
@@ -338,16 +347,16 @@ class Cluster(ABC):
         return tuple(status.node for status in claims if status.epoch == newest)
 
     def joined(self, statuses: Sequence[NodeStatus]) -> tuple[str, ...] | None:
-        """The replicas that follow and have what the leader has, going by what the nodes said at one time; None where
-        no status tells it."""
+        """Return the replicas that follow and have all the leader's data, according to the nodes' simultaneous
+        statuses; None if no status indicates that."""
         if not self.joined_roles:
             return None
         return tuple(status.node for status in statuses if status.reachable and status.role in self.joined_roles)
 
     async def await_healthy(self, timeout: float) -> bool:
-        """Wait until the system is healthy; False when ``timeout`` passes.
+        """Wait until the system is healthy; return False if ``timeout`` passes first.
 
-        ``unsure`` tells then why no look gave an answer; it is empty where one look did.
+        After a timeout, ``unsure`` gives the reason why no probe had an answer; it is empty if at least one had.
         """
         loop = asyncio.get_running_loop()
         deadline, answered = loop.time() + timeout, False
@@ -362,7 +371,7 @@ class Cluster(ABC):
             await asyncio.sleep(POLL)
 
     async def describe(self) -> str:
-        """One line on every machine, for an error message."""
+        """Describe every machine in one line, for an error message."""
         parts = [await self._described(status) for status in await self.statuses()]
         for helper in self.topology.helpers:
             states = [(program, await self.backend.process(helper.name, program))
@@ -372,12 +381,13 @@ class Cluster(ABC):
         return "; ".join(parts)
 
     async def collect_logs(self, folder: Path) -> None:
-        """Copy each machine's logs into ``folder``; a missing one becomes a file that says so.
+        """Copy each machine's logs into ``folder``; a missing log becomes a file that says so.
 
-        A backend that knows better than the machine when each line was written says so in a file of moments beside it.
+        A backend that knows the time of each line more precisely than the machine records it in a file of moments next
+        to the log.
         """
         folder.mkdir(parents=True, exist_ok=True)
-        if self.attached:  # nobody knows where they are
+        if self.attached:  # their place is unknown
             return
         for machine in self.topology.machines:
             for name, path in self.logs(machine).items():
@@ -407,7 +417,7 @@ class Cluster(ABC):
         return f"{status.node} unreachable ({error}; its process is {process.state}, its last words: {said})"
 
     async def _last_words(self, node: str) -> str:
-        """The last line of a node's log."""
+        """Return the last line of a node's log."""
         try:
             log = await self.backend.download(node, self.log_path(node, self.programs(node)[0]))
         except BackendError as error:

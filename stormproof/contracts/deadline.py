@@ -1,9 +1,9 @@
-"""Deadlines: what must not be pending for long inside a system's nodes, as data; each with its source.
+"""Deadlines: limits, as data, on how long work may be pending inside a system's nodes; each with its source.
 
-A bound (``stormproof.contracts.bounds``) is about the service as a whole. A deadline is about one node: a link that is
-to be dialled again, a lease that is to be renewed, a connection that nobody comes back to. A program says of itself
-what is pending (``pending()``), the simulator looks now and then, and a run ends in which something has been pending
-for longer than its deadline.
+A bound (``stormproof.contracts.bounds``) is about the service as a whole. A deadline is about one node: a link that
+must be dialled again, a lease that must be renewed, a connection to which no client returns. A program reports its
+pending work (``pending()``), the simulator samples it, and a run ends if some work has been pending for longer than its
+deadline.
 """
 
 from __future__ import annotations
@@ -16,36 +16,39 @@ from stormproof.contracts.bounds import Bound
 from stormproof.test import Test
 
 Pending = Mapping[str, Collection[Hashable]]
-"""Name of a deadline -> what is pending now, each thing by something that it alone has. What makes progress has another
-name after each step of it, so that it is the standstill that counts."""
+"""Name of a deadline -> the work pending now, each item identified by something unique to it. Work that makes progress
+has a new identity after each step, so only a standstill counts."""
 
 
 class Waits(Protocol):
     """A node's program as deadlines see it."""
 
     def pending(self) -> Pending:
-        """What is pending now. Asked for some times a second, so it has to be cheap, and must not change anything."""
+        """Return the work pending now. It is called several times a second, so it must be cheap, and must not change
+        anything."""
         ...
 
 
 @runtime_checkable
 class Plans(Protocol):
-    """A program that knows of some things when it will do something about them."""
+    """A program that knows for some items when it will act on them."""
 
     def planned(self) -> Mapping[str, Mapping[Hashable, float]]:
-        """Name of a deadline -> thing that is pending -> for how many seconds more it is going to be, at least."""
+        """Return, for each deadline's name and each pending item, the minimum number of further seconds for which it
+        stays pending.
+        """
         ...
 
 
 @dataclass(frozen=True)
 class Deadline(Bound):
-    """``what`` may be pending for so many seconds at most.
+    """``what`` may be pending for at most the bound's seconds.
 
-    What is going to be pending for too long by the program's own plans is late already.
+    An item that by the program's plans will be pending for too long counts as late already.
 
-    Only time counts in which the node runs: not while it is paused, or waits for its disk. Of one that is ``calm`` only
-    time counts in which no fault is in force: it depends on other nodes. What must never be, but for a moment, is
-    ``momentary``: then it does not matter how a node's clock runs.
+    Only time in which the node runs counts: not time in which it is paused, or waits for its disk. With ``calm``, only
+    time without any fault in force counts, because the item depends on other nodes. With ``momentary``, the item must
+    not exist except for a moment: the speed of the node's clock then does not matter.
     """
 
     what: str = ""
@@ -54,15 +57,15 @@ class Deadline(Bound):
 
     @property
     def rule(self) -> str:
-        """What holds, for a person."""
+        """The rule in readable form."""
         return f"{self.what} for at most {self.formula}{' while no fault is in force' if self.calm else ''}"
 
 
 _WRONG = frozenset({"clock", "disk"})
-"""Faults under which a node's time is not ours."""
+"""Faults under which a node's time differs from the harness's."""
 
 
 def deadlines_of(declared: Sequence[Deadline], test: Test) -> tuple[Deadline, ...]:
-    """Those that are claimed of a test: under a wrong clock or a bad disk those alone that are momentary."""
+    """Return the deadlines claimed for a test: under a wrong clock or a faulty disk only the momentary ones."""
     wrong = set(test.nemesis) & _WRONG
     return tuple(each for each in declared if each.claimed(test) and (each.momentary or not wrong))

@@ -1,8 +1,8 @@
-"""What the default campaign may draw, declared beside the options that it is about.
+"""The settings that the default campaign may draw, declared next to the options that they concern.
 
-A campaign that always runs the same settings finds the same things. Each seed draws some of the settings anew (swarm
-testing: Groce, Zhang, Eide, Chen, Regehr, *Swarm Testing*, ISSTA 2012): of tiny logs and windows, other modes, more
-nodes, other clients.
+A campaign that always runs the same settings finds the same things. Each seed therefore draws new values for some of
+the settings (swarm testing: Groce, Zhang, Eide, Chen, Regehr, *Swarm Testing*, ISSTA 2012): tiny logs and windows,
+other modes, more nodes, other clients.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True)
 class Draw:
-    """A setting that a ``share`` of all runs draws from ``values``, each with the same chance (one that stands there
-    twice has twice the chance); other runs have its default. ``where`` are settings without which it is not drawn."""
+    """A setting that a ``share`` of all runs draws uniformly from ``values`` (a value listed twice has twice the
+    chance); other runs use its default. ``where`` are settings that a run must have for the draw."""
 
     name: str
     values: tuple[object, ...]
@@ -24,8 +24,8 @@ class Draw:
 
 @dataclass(frozen=True)
 class Never:
-    """A combination that is not drawn, and ``why``: settings (``nodes`` among them) with any of the values that are
-    listed, of ``workloads`` and fault families (``faults``) if any are named: then one of them must be there."""
+    """A combination that is never drawn, and ``why``: settings (``nodes`` among them) with any of the listed values. If
+    ``workloads`` or fault families (``faults``) are named, it applies only to tests with one of them."""
 
     why: str
     where: Mapping[str, tuple[object, ...]] = field(default_factory=dict)
@@ -33,7 +33,7 @@ class Never:
     faults: tuple[str, ...] = ()
 
     def covers(self, workload: str, faults: Sequence[str], settings: Mapping[str, object]) -> bool:
-        """Whether this is such a combination; settings that are missing have none of the values."""
+        """Return whether this is such a combination; missing settings match none of the values."""
         if self.workloads and workload not in self.workloads:
             return False
         if self.faults and not set(self.faults) & set(faults):
@@ -43,10 +43,11 @@ class Never:
 
 @dataclass(frozen=True)
 class Drawing:
-    """How tests of a system are drawn.
+    """The rules for drawing tests of a system.
 
-    ``draws`` are its settings; ``nodes`` how many nodes there may be. ``timeouts`` names options, in seconds, that
-    decide what a silence means: faults last a little less and a little more than these. ``never`` is left out.
+    ``draws`` are its settings; ``nodes`` are the possible numbers of nodes. ``timeouts`` names options, in seconds,
+    that determine how a silence is interpreted: faults last a little less and a little more than these. ``never`` lists
+    the combinations to leave out.
     """
 
     draws: tuple[Draw, ...] = ()

@@ -1,4 +1,4 @@
-"""Fault families: each plans on facts, injects, heals, and brings evidence."""
+"""Fault families: each plans from facts, injects, heals, and provides evidence."""
 
 from __future__ import annotations
 
@@ -20,31 +20,32 @@ CUTS_LINKS, LEAVES_LINKS, DELAYS_MESSAGES = "cuts links", "leaves links", "delay
 ENDS_PROCESS, MAY_END_PROCESS, STOPS_TIME = "ends process", "may end process", "stops time"
 MOVES_CLOCK, LOSES_DATA, STRIKES_LATER = "moves clock", "loses data", "strikes later"
 LOSES_SYNCED = "loses synced data"
-"""What a fault does to those that it hits, as far as judging a run depends on it; noted in the ledger. One that strikes
-later does that at some time between its injection and its heal. One that loses synced data takes what the disk had
-confirmed, so that a system may wait for a person afterwards."""
+"""The effects of a fault on its targets, as far as a verdict depends on them; the ledger records them. A fault that
+strikes later takes effect at some time between its injection and its heal. A fault that loses synced data removes data
+whose sync the disk had confirmed, so the system may afterwards wait for a person."""
 
 
 FROM_HEAL = "seconds from heal"
-"""In the evidence of the heal of a fault that strikes later: when it struck (most often before: a negative number)."""
+"""In the heal's evidence of a fault that strikes later: the time of the strike relative to the heal (usually
+negative)."""
 
 
 class Infeasible(Exception):
-    """A fault can't be injected in the present state; the message says why. It is recorded, not an error."""
+    """The fault can't be injected in the present state; the message says why. This is recorded and is not an error."""
 
 
 @dataclass(frozen=True)
 class ClusterFacts:
-    """What a family plans on: the state of the system at the moment of injection.
+    """The facts from which a family plans: the state of the system at the moment of injection.
 
-    ``hosts`` maps a node to the client host beside it. ``states`` are the operating system's word on the first program
-    of each machine that the system does not start again itself: what it ends and starts as it likes says nothing of
-    whether the machine is down. ``primary`` and ``leaders`` (object -> node) are only asked for when the kind needs
-    them. ``spares`` don't belong to the group at first. ``groups`` are the nodes that hold the same data, where not all
-    do. ``data_loss`` is what ``Fault.inspect`` found. ``programs`` are those of each machine, ``running`` those of them
-    that run, where a machine has several. ``aim`` is the family's ``Fault.aim``, ``node_roles`` what each node says it
-    is, where that is such a role; ``program_roles`` as ``Cluster.program_roles``. ``lock``
-    is ``Cluster.lock``, where the aim is its holder, ``private_networks`` are those of ``Cluster.private_networks``.
+    ``hosts`` maps a node to its client host. ``states`` are the operating system's states of the first program of each
+    machine that the system does not restart itself: a program that the system ends and starts at will does not indicate
+    whether the machine is down. ``primary`` and ``leaders`` (object -> node) are only queried if the kind needs them.
+    ``spares`` don't belong to the group at first. ``groups`` are the nodes that hold the same data, if not all nodes
+    do. ``data_loss`` is the result of ``Fault.inspect``. ``programs`` are the programs of each machine, ``running`` the
+    running ones, if a machine has several. ``aim`` is the family's ``Fault.aim``, ``node_roles`` each node's reported
+    role, if it is a role that can be aimed at; ``program_roles`` is ``Cluster.program_roles``. ``lock`` is
+    ``Cluster.lock``, if the fault aims at its holder; ``private_networks`` is ``Cluster.private_networks``.
     """
 
     nodes: tuple[str, ...]
@@ -66,30 +67,32 @@ class ClusterFacts:
     lock: Lock | None = None
     private_networks: tuple[str, ...] = ()
     rivals: tuple[str, ...] = ()
-    """The nodes that all say that they lead, where several do."""
+    """The nodes that all claim to lead, if several do."""
     joined: tuple[str, ...] | None = None
-    """The replicas that follow and have what the leader has; None where nobody asked, or the system does not tell."""
+    """The replicas that follow and have all the leader's data; None if it was not queried, or the system does not
+    report it.
+    """
 
     def eligible(self) -> list[str]:
-        """Nodes whose broker runs, in order: all that may be paused or killed."""
+        """Return the nodes whose broker runs, in order: all that may be paused or killed."""
         return [node for node in self.nodes if self.states[node] == RUNNING]
 
     def may_go_down(self) -> int:
-        """How many more nodes may be taken down now."""
+        """Return how many further nodes may be taken down now."""
         return self.max_down - sum(self.states[node] != RUNNING for node in self.nodes)
 
     def helpers(self, role: str) -> tuple[str, ...]:
-        """The machines with a role; empty for what is no role."""
+        """Return the machines with a role; empty for an unknown role."""
         return tuple(helper.name for helper in self.topology.helpers if helper.role == role)
 
 
 @dataclass(frozen=True)
 class FaultPlan:
-    """One fault with its targets resolved. ``note`` explains a choice; the rest is for one family each.
+    """A fault with its targets resolved. ``note`` explains a choice; each of the other fields belongs to one family.
 
-    ``cut`` are the links that a partition cuts, ``conditions`` what links suffer, ``offsets`` seconds by which clocks
-    are wrong, one for each target, ``rates`` how fast they run, ``disk`` what is wrong with disks, ``program`` the one
-    that is hit on each target (empty: its first), ``strike`` what happens at a named point.
+    ``cut`` are the links that a partition cuts, ``conditions`` the degradations of links, ``offsets`` the errors of
+    clocks in seconds, one for each target, ``rates`` the speeds of clocks, ``disk`` the fault of disks, ``program`` the
+    program to hit on each target (empty: the first), ``strike`` the strike at a named point.
     """
 
     kind: str
@@ -103,17 +106,19 @@ class FaultPlan:
     program: str = ""
     strike: PointStrike | None = None
     unmet: str = ""
-    """Which state the fault expects and did not find (nobody led, say): then it does not count. Empty: it found it."""
+    """The state that the fault expects and did not find (such as: no leader); the fault then does not count. Empty: it
+    was found.
+    """
     unchecked: str = ""
-    """What of that state could not be checked, since the system does not tell it."""
+    """The part of that state that could not be checked, since the system does not report it."""
 
 
 @dataclass(frozen=True)
 class Evidence:
-    """What shows that a step took effect (``found``), and whether it suffices.
+    """The evidence that a step took effect (``found``), and whether it suffices.
 
-    ``repair`` is what was done in its course as an operator would, a sentence for the ledger; empty: nothing was.
-    ``targets``, at a heal: those that were hit, where the plan names all that might be.
+    ``repair`` describes what the step did in an operator's place, as a sentence for the ledger; empty: nothing.
+    ``targets``, at a heal: the targets actually hit, if the plan names all potential ones.
     """
 
     found: Mapping[str, Any] = field(default_factory=dict)
@@ -123,14 +128,14 @@ class Evidence:
 
 
 class Fault(ABC):
-    """A fault family; a new instance for each run. ``plan`` is pure; ``inject`` and ``heal`` act on the cluster.
+    """A fault family; each run creates a new instance. ``plan`` is pure; ``inject`` and ``heal`` act on the cluster.
 
     Families of one ``conflict_group`` never have faults at the same time. ``undo`` is the kind of undo
-    (``stormproof.history.undo``) that reverses the fault. ``needs`` are the abilities that a backend must have, whole
-    or for the kind; where kinds differ, ``kind_undo`` and ``kind_needs`` tell. ``aims_at_roles``: roles of helper
-    machines are kinds, too. ``aimed_kinds`` come only where they are asked for, and are none of ``any``. ``effects``
-    (``kind_effects`` where kinds differ) are what judging depends on. ``draws`` is what the default campaign draws of
-    its settings, ``drawn`` how often that draws it, compared with others.
+    (``stormproof.history.undo``) that reverses the fault. ``needs`` are the abilities that a backend must have, in full
+    or for the kind; if kinds differ, ``kind_undo`` and ``kind_needs`` specify it per kind. ``aims_at_roles``: roles of
+    helper machines are also kinds. ``aimed_kinds`` occur only on explicit request, and do not belong to ``any``.
+    ``effects`` (``kind_effects`` if kinds differ) are those on which a verdict depends. ``draws`` are the settings of
+    the family that the default campaign draws, ``drawn`` is the family's weight in that draw.
     """
 
     name: ClassVar[str] = ""
@@ -148,7 +153,7 @@ class Fault(ABC):
     drawn: ClassVar[int] = 1
     kinds: tuple[str, ...] = ()
     no_leader: str = ""
-    """Why it can't aim at the node that leads, in a test whose system does not tell; empty: it can."""
+    """Why the family can't aim at the leading node in a test whose system does not report it; empty: it can."""
 
     @abstractmethod
     def plan(self, kind: str, facts: ClusterFacts, rng: random.Random) -> FaultPlan:
@@ -160,21 +165,24 @@ class Fault(ABC):
 
     @abstractmethod
     async def heal(self, cluster: Cluster, plan: FaultPlan, injected: Evidence) -> Evidence:
-        """Undo it; must be harmless when the fault was applied only in part. The evidence is of the fault."""
+        """Undo the fault; must be harmless if the fault was applied only in part. The returned evidence is about the
+        fault.
+        """
 
     def expects_replica(self, kind: str) -> bool:
-        """Whether a fault of this kind tells something only if a replica had joined the one that leads: one that takes
-        over, that changes must reach, or that the others can go on without."""
+        """Return whether a fault of this kind is meaningful only if a replica had joined the leader: a replica that
+        takes over, that changes must reach, or that the others can continue without."""
         return False
 
     def check(self, test: Test, system: System) -> None:
-        """Raises UsageError when the test, or the system, leaves nothing for it to do."""
+        """Raise UsageError if the test, or the system, leaves nothing for the family to do."""
 
     def aim(self, options: Mapping[str, Any]) -> str:
-        """Which of the nodes it hits, where kinds tell what happens to them; empty: its kinds tell."""
+        """Return which of the nodes the fault hits, if kinds specify its effect; empty: its kinds specify the target.
+        """
         return ""
 
     async def inspect(self, cluster: Cluster) -> tuple[str, ...]:
-        """The nodes from which it took what they had stored and that may not have been given it back; must not change
-        anything."""
+        """Return the nodes whose stored data this family has destroyed and may not have been restored yet; must not
+        change anything."""
         return ()

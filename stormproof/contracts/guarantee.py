@@ -1,7 +1,7 @@
-"""What a system guarantees, as data: which guarantee holds in which mode, under which fault.
+"""A system's guarantees, as data: the guarantees of each mode under each fault.
 
-Written once, beside the system. It decides which checks bear on a run's verdict, and makes the page that compares the
-guarantees with what runs have shown.
+They are written once, next to the system. They determine which checks affect a run's verdict, and provide the page that
+compares the guarantees with the results of runs.
 """
 
 from __future__ import annotations
@@ -11,23 +11,26 @@ from dataclasses import dataclass, field
 from typing import Any
 
 PROMISED, KNOWN_VIOLATION, NOT_PROMISED = "promised", "known violation", "not promised"
-"""Statuses. ``known violation``: the document demands it, but this mode can't keep it, which runs are to show."""
+"""Statuses. ``known violation``: the document demands the guarantee, but this mode can't keep it; runs are to show
+that."""
 
 KIND = ":"
-"""``GUARANTEE:KIND`` is about one kind of the anomalies that a check finds; what is said of the guarantee holds for the
-others."""
+"""``GUARANTEE:KIND`` is about one kind of the anomalies that a check finds; the statement about the whole guarantee
+holds for the other kinds."""
 
 ANY_FAULT = ("*",)
-"""For a guarantee that is about runs with any fault at all."""
+"""For a guarantee about runs with any fault at all."""
 
 
 ACTS_AS: Mapping[str, tuple[str, ...]] = {"points": ("kill", "power", "partition", "pause", "packets")}
-"""Families that do what others do, at another time: what is said of those holds for runs with these, too."""
+"""Families that have the effects of other families, at another time: statements about those hold for runs with these,
+too.
+"""
 
 
 @dataclass(frozen=True)
 class Such:
-    """Settings of which something is true that no single value tells: ``holds`` says of which, ``words`` says it."""
+    """A condition on settings that no single value expresses: ``holds`` evaluates it, ``words`` describes it."""
 
     words: str
     holds: Callable[[Mapping[str, Any]], bool]
@@ -37,9 +40,9 @@ class Such:
 class Guarantee:
     """The status of one guarantee.
 
-    ``name`` is that of the check that would find it violated. ``where`` is the section of the system's document (or
-    ``ours``), ``why`` the reason. It is about runs whose settings have the values in ``mode`` and are ``such``,
-    and that have one of ``faults``; without ``faults`` it doesn't matter which they have.
+    ``name`` is the name of the check that would find it violated. ``where`` is the section of the system's document (or
+    ``ours``), ``why`` the reason. The guarantee is about runs whose settings have the values in ``mode`` and satisfy
+    ``such``, and that have one of ``faults``; without ``faults``, the faults of the run don't matter.
     """
 
     name: str
@@ -51,7 +54,7 @@ class Guarantee:
     such: Such | None = None
 
     def covers(self, options: Mapping[str, Any], faults: Iterable[str]) -> bool:
-        """Whether it is about a run with these settings and faults."""
+        """Return whether the guarantee is about a run with these settings and faults."""
         named = tuple(like for fault in faults for like in (fault, *ACTS_AS.get(fault, ())))
         if self.faults == ANY_FAULT:
             fits = bool(named)
@@ -63,9 +66,9 @@ class Guarantee:
 
 @dataclass(frozen=True)
 class Trial:
-    """What the modes of a system are tried with when their guarantees are compared with what runs show: workloads,
-    faults (joined by commas), and settings that let these faults matter; operations a second, and seconds, where they
-    are others than usual. ``of_mode`` are modes that need something else, by name; its settings come on top of these.
+    """The test settings with which a system's modes are tried when guarantees are compared with results: workloads,
+    faults (joined by commas), and settings with which these faults matter; operations a second, and seconds, if they
+    differ from the defaults. ``of_mode`` are the modes that need other settings, by name, on top of these.
     """
 
     workloads: tuple[str, ...] = ("queue",)
@@ -79,7 +82,7 @@ class Trial:
 def guarantee_for(
     declared: Sequence[Guarantee], name: str, options: Mapping[str, Any], faults: Sequence[str]
 ) -> Guarantee | None:
-    """What a system says of a guarantee in a run: the first that is about it; None if it says nothing."""
+    """Return a system's statement about a guarantee in a run: the first one that applies; None if there is none."""
     for guarantee in declared:
         if guarantee.name == name and guarantee.covers(options, faults):
             return guarantee

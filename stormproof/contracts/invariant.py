@@ -1,7 +1,7 @@
-"""Invariants: what must hold of a system's nodes at every instant of a simulated run, and what watches them.
+"""Invariants: rules for a system's nodes that hold at every instant of a simulated run, and their watchers.
 
-Checks judge what clients saw; an invariant looks at the nodes themselves, and fires in the moment in which something
-goes wrong, long before a client may notice, if one ever does.
+Checks judge the observations of clients. An invariant examines the nodes themselves and fires at the moment of a
+violation, long before a client may notice it, if one ever does.
 """
 
 from __future__ import annotations
@@ -13,65 +13,67 @@ from typing import Any, Protocol
 from stormproof.test import Test
 
 INVARIANTS = "invariants"
-"""The option of simulated tests that has them watched, and the check that judges by them."""
+"""The option of simulated tests that switches invariants on, and the name of the check that judges by them."""
 
 
 BROKER = "broker"
-"""What a program is that does not say otherwise by an attribute ``kind``."""
+"""The kind of a program without an attribute ``kind``."""
 
 
 class Watched(Protocol):
-    """A node's program as invariants see it. One that is no broker (a manager, a gateway) has a ``kind``."""
+    """A node's program as invariants see it. A program that is not a broker (a manager, a gateway) has a ``kind``."""
 
     def observed(self) -> tuple[Any, ...]:
-        """What it knows and believes now. Asked for after each callback of its, so it has to be cheap; two that are
-        equal mean that nothing has changed which an invariant asks for."""
+        """Return the program's present knowledge and beliefs. It is called after each of the program's callbacks, so it
+        must be cheap; two equal results mean that nothing relevant to an invariant has changed."""
         ...
 
 
 class Watcher:
-    """Watches one group of nodes through one run; what it has seen is its own."""
+    """A watcher of one group of nodes through one run, with private state about its observations."""
 
     fields: tuple[str, ...] = ()
-    """Of what is observed, what it looks at: where nothing of that has changed it is not asked. Empty: always."""
+    """The observed fields that the watcher depends on: it is not called if none of them has changed. Empty: it is
+    always called."""
     period = 0.0
     """Simulated seconds between two calls of ``inspect`` for a node; 0: it is not called."""
 
     def look(self, node: str, program: Any, now: Any, before: Any) -> str:
-        """A node has changed. Not asked of one that leaves it at this.
+        """Examine a node after a change. Not called for a watcher that does not override it.
 
         Args:
-            node: its name.
+            node: the node's name.
             program: the ``Watched`` itself.
-            now: what is observed of it, ``before``: what was, None when its program has just been started.
+            now: its present observation.
+            before: its previous observation, None if its program has just been started.
 
         Returns:
-            What is wrong, for a person; empty when nothing is.
+            A readable description of the violation; empty if there is none.
         """
         return ""
 
     def inspect(self, node: str, program: Any) -> str:
-        """Look at a node now and then, for as long as it takes; returns as ``look`` does."""
+        """Examine a node periodically; an expensive check is allowed. Returns as ``look`` does."""
         return ""
 
     def ended(self, node: str) -> None:
-        """The node's program has ended, in whatever way."""
+        """Handle the end of the node's program, in whatever way it has ended."""
         return
 
 
 class EagerWatcher(Watcher):
-    """One that at times wants to look after every callback."""
+    """A watcher that at times requires a call after every callback."""
 
     eager = False
-    """Whether it does for now, though what is observed is as before."""
+    """It requires one now, even if the observation has not changed."""
 
 
 @dataclass(frozen=True)
 class Invariant:
     """One rule. ``source`` is the paper or the section of the document that states it.
 
-    It is claimed of tests in which none of the faults ``unless`` strike, and whose options have all values of
-    ``where``, each of which may be one of several. Programs ``of`` these kinds are looked at.
+    The rule is claimed for tests in which none of the faults ``unless`` strike, and whose options all match ``where``,
+    which may allow several values of an option. Programs of the kinds ``of`` are examined.
     """
 
     name: str
@@ -83,7 +85,7 @@ class Invariant:
     of: tuple[str, ...] = (BROKER,)
 
     def claimed(self, test: Test) -> bool:
-        """Whether it must hold in a test."""
+        """Return whether the rule must hold in a test."""
         if any(test.has_fault(fault) for fault in self.unless):
             return False
         return all(test.options.get(name) in values for name, values in (self.where or {}).items())

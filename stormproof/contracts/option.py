@@ -1,4 +1,4 @@
-"""Settings that ``--set name=value`` takes."""
+"""Settings that ``--set name=value`` accepts."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Option:
-    """A setting that ``--set name=value`` takes, declared by a system, workload, fault or backend.
+    """A setting that ``--set name=value`` accepts, declared by a system, workload, fault or backend.
 
-    ``choices`` are its values where there are only so many; ``extensible``: a system may add to them. A number is at
-    least ``least``. ``load``: it counts clients, or what they use, and a smaller test has fewer. ``was`` is the
-    option's name in the release before; ``--set`` takes that name, too, for one release.
+    ``choices`` are the possible values if they are limited; ``extensible``: a system may add to them. A number is at
+    least ``least``. ``load``: the setting counts clients, or resources that they use, and a smaller test has fewer.
+    ``was`` is the option's name in the previous release; ``--set`` accepts that name, too, for one release.
     """
 
     name: str

@@ -1,4 +1,4 @@
-"""What the programs of a system may hold when nobody uses them, declared beside its guarantees."""
+"""Limits on the items that the programs of a system may hold when idle, declared next to its guarantees."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from dataclasses import dataclass
 from typing import Any
 
 LEFT = -1
-"""Any number of things, which clients have left."""
+"""Any number of items, left there by clients."""
 
 
 @dataclass(frozen=True)
 class Keep:
-    """A container or table of the nodes' programs (as ``Holding`` names it; the beginning of its name is enough) that
-    may hold ``times`` as many things as an option says and some ``more``, with the reason ``why``; ``LEFT``: it holds
-    what clients have left, and other things may be held because of that. ``like`` names another one which says how
-    many."""
+    """A container or table of the nodes' programs that may hold items when idle, with the reason ``why``. ``name`` is
+    its name in ``Holding``, or the beginning of that. The limit is ``times`` the value of an option, plus ``more``.
+    With ``LEFT``, it holds what clients have left, and other items may exist because of that. ``like`` names another
+    container with the same limit."""
 
     name: str
     why: str
@@ -25,7 +25,8 @@ class Keep:
     times: int = 1
 
     def most(self, options: Mapping[str, Any]) -> int | str:
-        """How many things it may hold, ``LEFT`` is any number; or the name of what may hold as many."""
+        """Return the maximum number of items (``LEFT``: unlimited), or the name of the container with the same
+        limit."""
         if self.like:
             return self.like
         return LEFT if self.more == LEFT else self.more + self.times * int(options.get(self.option, 0))

@@ -1,7 +1,7 @@
-"""Abstract states of a cluster: what of its nodes' states tells one situation from another, declared as data.
+"""Abstract states of a cluster: the parts of its nodes' states that distinguish situations, declared as data.
 
-A search that is guided by coverage keeps the runs that came into situations which none before had met. Numbers as such
-(epochs, indices) never repeat; what counts is how those of different nodes are related.
+A coverage-guided search keeps the runs that reached situations that no earlier run had reached. Numbers as such
+(epochs, indices) never repeat; the relations between the numbers of different nodes are what counts.
 """
 
 from __future__ import annotations
@@ -11,11 +11,12 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Abstraction:
-    """Which fields of what a program shows of itself (``Watched.observed``) make an abstract state.
+    """The fields of a program's observation (``Watched.observed``) that form an abstract state.
 
-    ``kept`` count as they are; of ``present`` whether they are there (neither 0 nor empty); of ``behind`` whether they
-    are less than the most that one of the nodes has. Of each pair in ``unequal`` it counts whether the two differ in a
-    node. ``changes`` are those whose change is looked at: what changes with each message would be looked at too often.
+    Fields in ``kept`` count with their values; fields in ``present`` by whether they are set (neither 0 nor empty);
+    fields in ``behind`` by whether they are less than the maximum over the nodes. Each pair in ``unequal`` counts by
+    whether the two differ in a node. Only a change of a field in ``changes`` triggers an evaluation: fields that change
+    with each message would trigger it too often.
     """
 
     changes: tuple[str, ...]

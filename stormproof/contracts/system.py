@@ -1,4 +1,4 @@
-"""A system under test: what it is called and takes, which machines and programs it has, what it guarantees."""
+"""A system under test: its name and options, its machines and programs, its guarantees."""
 
 from __future__ import annotations
 
@@ -23,20 +23,21 @@ from stormproof.node_logs import LogLine, parse_stamped
 from stormproof.test import DEFAULT_NODES, Test
 
 MANAGER = "manager"
-"""The role of a program that runs on every node: it starts the node's first program, and ends it unless most of its
-like hear each other."""
+"""The role of a program that runs on every node: it starts the node's first program, and ends that program unless a
+majority of the managers hear each other."""
 
 
 GATEWAY, SHARED_DATABASE = "gateway", "shared-db"
-"""Roles of helper machines: one grants the lock that a node needs in order to serve, one has the only database."""
+"""Roles of helper machines: the gateway grants the lock that a node needs in order to serve; the other has the only
+database."""
 
 
 @dataclass(frozen=True)
 class RoleChange:
-    """A line of a log announces that its node has another role.
+    """A log line that announces a new role of its node.
 
-    ``group`` names the group, view or epoch that it belongs to now; ``serving``: it is part of one that serves;
-    ``leads``: it serves alone, or leads those that serve.
+    ``group`` names the node's group, view or epoch from then on; ``serving``: the node is part of a group that serves;
+    ``leads``: it serves alone, or leads the serving nodes.
     """
 
     role: str
@@ -47,9 +48,9 @@ class RoleChange:
 
 @dataclass(frozen=True)
 class StateTransfer:
-    """A line of a log says that a node's state was replaced by another's, or given to it. An empty ``target`` is the
-    node whose log it is; so is an empty ``source`` of another target, else it is not known. ``upto``: the entry of the
-    log (``LogMark``) up to which it is to contain everything, where the line says that."""
+    """A log line that reports a transfer of state to or from a node. An empty ``target`` is the node that wrote the
+    log; an empty ``source`` is that node if the target is another one, and unknown otherwise. ``upto``: the log entry
+    (``LogMark``) up to which the state contains everything, if the line reports it."""
 
     source: str
     target: str
@@ -59,7 +60,8 @@ class StateTransfer:
 
 @dataclass(frozen=True)
 class GroupChange:
-    """A line of a log announces who belongs to the group of its node from now on; ``group`` names it as roles do."""
+    """A log line that announces the members of its node's group from then on; ``group`` has the same form as in
+    roles."""
 
     group: str
     members: tuple[str, ...]
@@ -67,11 +69,11 @@ class GroupChange:
 
 @dataclass(frozen=True)
 class Grant:
-    """A line of a log says that whoever keeps a lock gave it to a node; what it saw then.
+    """A log line by which the keeper of a lock reports a grant to a node, and the keeper's knowledge at that time.
 
-    ``epoch`` is that of the new holder, ``known`` the one in which it was up to date by its own account; ``last`` held
-    the lock before, in the epoch ``before``. ``stale``: by the record, ``last`` may have served since then. ``leased``
-    are others who had been told that they hold it, for times that were not over.
+    ``epoch`` is the epoch of the new holder, ``known`` the epoch in which the holder was up to date by its own account.
+    ``last`` is the previous holder, in the epoch ``before``. ``stale``: according to the keeper's record, ``last`` may
+    have served since then. ``leased`` are other nodes that had been promised the lock for periods that had not expired.
     """
 
     to: str
@@ -85,11 +87,11 @@ class Grant:
 
 @dataclass(frozen=True)
 class LogMark:
-    """A line of a log, written for a trace of messages, says that its replica's log was given the entry ``index``, the
-    first of several of ``epoch``; without one, that the log ends before that entry. ``emptied``: all of it is contained
-    in a state that has replaced it.
+    """A log line, written for a trace of messages, that reports that its replica's log was given the entry ``index``,
+    the first of several entries of ``epoch``; without an epoch, that the log ends before that entry. ``emptied``: a
+    state that has replaced the log contains all of it.
 
-    An epoch may have two parts, of which the one before the slash is the number that people see.
+    An epoch may have two parts; the part before the slash is the number shown to people.
     """
 
     index: int
@@ -99,9 +101,9 @@ class LogMark:
 
 @dataclass(frozen=True)
 class StateMark:
-    """A line of a log, written for a trace of messages, says what the node's whole state is that it gives to ``peer``
-    (``given``) or has taken from it, up to the entry ``upto`` (``LogMark``): of each part a text, equal for equal
-    content, that begins with how much it is, before a colon."""
+    """A log line, written for a trace of messages, that reports the node's whole state at a transfer: the state that it
+    gives to ``peer`` (``given``) or has taken from it, up to the entry ``upto`` (``LogMark``). ``parts`` has a text for
+    each part, equal for equal content, that begins with the part's size before a colon."""
 
     peer: str
     given: bool
@@ -110,27 +112,28 @@ class StateMark:
 
 
 PUT, GONE, GIVEN, HELD, READ, TOLD, PASSED = "put", "gone", "given", "held", "read", "told", "passed"
-"""What a trace tells of messages: they came into a place, or left it; they were given to a consumer; what was held
-before is replaced by what follows (the program was started, or its whole state is another). A command that reads, in
-its turn, found this value; a client was told it. A copy of it came, and was not taken."""
+"""The message events of a trace: messages arrived at a place, or left it; they were given to a consumer; the lines that
+follow replace everything held before (the program was started, or its whole state was replaced). READ: a command found
+this value when its turn came. TOLD: a client was given it. PASSED: a copy of a message arrived and was not taken."""
 SENT, COPIED, ACKNOWLEDGED, RETURNED, CLOSED, RESET, DELETED, STARTED, REPLACED, LOGGED, TRUNCATED = (
     "sent", "copied", "acknowledged", "returned", "closed", "reset", "deleted", "started", "replaced", "logged",
     "truncated")
-"""Why: a client's command put it there; another node's copy is followed; a client has acknowledged it; a client gave it
-back; its client's connection was closed; all beyond a position was discarded; its queue was removed; the program was
-started; the whole state was replaced by another node's; it came into a log, to be applied later, or was removed from
-it, as another node's log contradicts it. Any other word is shown as it is."""
+"""The causes of message events: a client's command put the message there; the node follows another node's copy; a
+client has acknowledged it; a client gave it back; its client's connection was closed; all messages beyond a position
+were discarded; its queue was deleted; the program was started; another node's state replaced the whole state; the
+message was written to a log, to be applied later, or was removed from the log because another node's log contradicts
+it. Any other word is shown verbatim."""
 COUNTED = "counted"
-"""Why a copy was not taken: a message of its number had come before."""
+"""The cause of a copy that was not taken: a message with its number had arrived before."""
 
 
 @dataclass(frozen=True)
 class MessageMark:
-    """A line of a log says what became of ``messages`` at ``place`` (a queue, say) on its node: ``PUT``, ``GONE``,
-    ``GIVEN``, ``READ``, ``TOLD``, ``PASSED`` or ``HELD`` for the reason ``cause``. ``token`` tells one command from
-    another, where a command was the reason; of ``LOGGED`` it is ``INDEX EPOCH`` of the log's entry (``LogMark``), of
-    ``COUNTED`` the message's number, how far was counted, and the name of the message that had this number, if that is
-    there still."""
+    """A log line that reports what happened to ``messages`` at ``place`` (a queue, say) on its node: ``PUT``, ``GONE``,
+    ``GIVEN``, ``READ``, ``TOLD``, ``PASSED`` or ``HELD``, with the reason ``cause``. If a command was the reason,
+    ``token`` distinguishes it from other commands. For ``LOGGED``, ``token`` is ``INDEX EPOCH`` of the log's entry
+    (``LogMark``). For ``COUNTED``, it is the message's number, the count reached, and the name of the message that had
+    this number, if that message still exists."""
 
     what: str
     place: str = ""
@@ -141,9 +144,9 @@ class MessageMark:
 
 @dataclass(frozen=True)
 class DiskWrites:
-    """A line of a log counts what its program has done since it was started: ``writes``, transactions that it brought
-    to its machine's disk; store operations (``changes``) that it carried out for clients, and ``messages`` that these
-    stored, for whatever machines wrote them."""
+    """A log line that counts its program's work since its start: ``writes`` is the number of transactions written to
+    its machine's disk, ``changes`` the number of store operations carried out for clients, and ``messages`` the number
+    of messages that these operations stored, whichever machines wrote them."""
 
     writes: int
     changes: int = 0
@@ -156,7 +159,7 @@ NO_BUG = "none"
 
 @dataclass(frozen=True)
 class KnownBug:
-    """A bug of the system that can be switched on by the option ``bug``; ``command`` shows it."""
+    """A bug of the system that the option ``bug`` can switch on; ``command`` demonstrates it."""
 
     name: str
     summary: str
@@ -165,7 +168,7 @@ class KnownBug:
 
 @dataclass(frozen=True)
 class AdminArgument:
-    """An argument (or, with a default, an option) of an administrator's command."""
+    """An argument of an administrator's command, or an option if it has a default."""
 
     name: str
     help: str
@@ -177,7 +180,7 @@ class AdminArgument:
 
 @dataclass(frozen=True)
 class AdminAccess:
-    """Whom an administrator's command asks: HOST:PORT of a node, and who asks."""
+    """The target of an administrator's command: HOST:PORT of a node, and the credentials."""
 
     server: str
     login: str
@@ -188,8 +191,8 @@ class AdminAccess:
 class AdminCommand:
     """An administrator's command of a system: ``stormproof admin SYSTEM NAME``; ``name`` may be two words.
 
-    ``run`` gets whom to ask and the arguments by name, and yields the lines to print. It raises UsageError for what
-    can't be done, BackendError where nobody answers.
+    ``run`` takes the access and the arguments by name, and yields the lines to print. It raises UsageError for an
+    impossible request, and BackendError if no node answers.
     """
 
     name: str
@@ -199,22 +202,23 @@ class AdminCommand:
 
 
 class System(ABC):
-    """A kind of system under test; its instances hold no state of a run, which is the ``Cluster``'s.
+    """A kind of system under test. Its instances hold no state of a run; the ``Cluster`` holds that.
 
-    ``provides`` names what workloads may need. ``packages`` are the Debian packages
-    that its machines need. ``simulated``: its programs can
-    run in this process, under simulated time. ``guarantees`` and ``modes`` say what it guarantees in which mode,
-    ``trial`` what the modes are tried with. ``states`` (name -> summary) are those whose coverage runs report.
+    ``provides`` names features that workloads may need. ``packages`` are the Debian packages that the system's machines
+    need. ``simulated``: its programs can run in this process, under simulated time. ``guarantees`` and ``modes``
+    declare its guarantees in each mode; ``trial`` declares the settings with which the modes are tried. ``states``
+    (name -> summary) are the states whose coverage runs report.
 
-    ``invariants`` are what must hold of simulated nodes at every instant, ``keeps`` what they may hold at rest,
-    ``deadlines`` for how long what may be pending in them, ``bounds`` within which times it serves again and is at
-    rest, ``work`` what they may send each other. Recorded for what steers runs: ``fault_points`` (name -> what happens
-    there), and ``abstraction``, by which a guided search tells situations apart (None: it can't). ``drawing`` is what
-    the default campaign draws of its settings. ``defaults`` are this system's defaults of options that workloads
-    declare (name -> value); an option that is not named there keeps its workload's default.
+    ``invariants`` must hold for simulated nodes at every instant, and ``keeps`` limit what idle nodes may hold.
+    ``deadlines`` limit how long work may be pending in nodes. ``bounds`` limit the times until the system serves again
+    and until its roles are stable. ``work`` limits the traffic between machines. Two attributes serve tools that steer
+    runs: ``fault_points`` (name -> the event at that point), and ``abstraction``, by which a guided search
+    distinguishes situations (None: it can't). ``drawing`` declares which of its settings the default campaign draws.
+    ``defaults`` are this system's defaults for options that workloads declare (name -> value); other options keep their
+    workload's default.
 
-    ``leading_roles`` are the words of ``NodeStatus.role`` for the node that leads, ``joined_roles`` those for a replica
-    that follows it and has what it has: faults aim by the first, and expect the second. Empty: no status tells it.
+    ``leading_roles`` are the words of ``NodeStatus.role`` for the leading node, ``joined_roles`` those for a follower
+    that has all the leader's data: faults aim by the former, and expect the latter. Empty: no status indicates it.
     """
 
     name: str = ""
@@ -243,13 +247,13 @@ class System(ABC):
 
     @abstractmethod
     def cluster(self, deployment: Deployment) -> Cluster:
-        """A cluster of it on provisioned machines; nothing is installed or started yet."""
+        """Return a cluster of the system on provisioned machines; nothing is installed or started yet."""
 
     def node_count(self, asked: int | None, demands: Demands, options: Mapping[str, Any]) -> int:
-        """How many replicas a test has if so many were asked for (None: as many as usual).
+        """Return the number of replicas of a test for which ``asked`` were requested (None: the usual number).
 
         Raises:
-            UsageError: it can't have so many.
+            UsageError: the system can't have that many.
         """
         if demands.servers > 1 or demands.local_servers:
             raise UsageError(f"{self.name} has no servers that send each other messages")
@@ -261,97 +265,100 @@ class System(ABC):
         return nodes
 
     def check(self, test: Test, demands: Demands) -> None:
-        """Raises UsageError when it would refuse one of the test's settings."""
+        """Raise UsageError if the system would refuse one of the test's settings."""
 
     def only_real(self, options: Mapping[str, Any]) -> str:
-        """Which of these options asks for programs that can't be simulated; empty: none, if the system can be."""
+        """Return the option that requires programs that can't be simulated; empty if there is none, provided that the
+        system can be simulated at all."""
         return ""
 
     def topology(self, test: Test, demands: Demands) -> Topology:
-        """The machines and networks of a test."""
+        """Return the machines and networks of a test."""
         return Topology(test.node_names, test.client_hosts, packages=self.packages)
 
     def elements(self, test: Test, demands: Demands) -> tuple[tuple[str, ...], ...]:
-        """The nodes of each server that every destination of a test is spread over; empty where none is."""
+        """Return the nodes of each server over which every destination of a test is spread; empty if none is spread."""
         return ()
 
     def program_roles(self, test: Test) -> Mapping[str, str]:
-        """The programs of a node that faults aim at by what they are: role (``MANAGER``) -> name."""
+        """Return a node's programs that faults address by role: role (``MANAGER``) -> name."""
         return {}
 
     def helper_roles(self, test: Test) -> frozenset[str]:
-        """The roles (``GATEWAY``, ``SHARED_DATABASE``) of helpers that its nodes need in order to serve."""
+        """Return the roles (``GATEWAY``, ``SHARED_DATABASE``) of the helpers that the system's nodes need in order to
+        serve."""
         return frozenset()
 
     def private_networks(self, test: Test) -> tuple[str, ...]:
-        """The networks on which nodes speak with each other alone."""
+        """Return the networks that carry only traffic between nodes."""
         return ()
 
     def simulation_over(self) -> None:
-        """A simulated run has ended in this process: undo what its programs have changed here."""
+        """Undo the changes of the system's programs to this process, after a simulated run in it has ended."""
 
     def spare_nodes(self, test: Test) -> int:
-        """How many of a test's nodes don't belong to the group at first, to be added while it runs.
+        """Return the number of a test's nodes that don't belong to the group at first and are added while it runs.
 
         Raises:
-            UsageError: the group of such a test takes no more replicas; the message says why.
+            UsageError: the group of such a test accepts no further replicas; the message says why.
         """
         raise UsageError(f"{self.name} takes no replicas while it runs")
 
     def gives_up_replicas(self, test: Test) -> bool:
-        """Whether the group of such a test can go on without a replica that is removed from it
+        """Return whether the group of such a test can continue without a removed replica
         (``Cluster.remove_member``)."""
         return False
 
     def leads_objects(self) -> bool:
-        """Whether each object (a queue, say) has a leader, which ``Cluster.leaders`` names."""
+        """Return whether each object (a queue, say) has a leader, which ``Cluster.leaders`` names."""
         return False
 
     def shuts_down(self, test: Test) -> bool:
-        """Whether all nodes of such a test can come to rest together, in order (``Cluster.shut_down``)."""
+        """Return whether all nodes of such a test can shut down together and cleanly (``Cluster.shut_down``)."""
         return False
 
     def parse_line(self, line: str) -> LogLine:
-        """What a line of a node's log says, and when; lines without a time take that of the one before."""
+        """Return the text and time of a line of a node's log; a line without a time takes the time of the line
+        before."""
         return parse_stamped(line)
 
     def role_change(self, text: str) -> RoleChange | None:
-        """The change of role that a line of a node's log announces."""
+        """Return the change of role that a line of a node's log announces."""
         return None
 
     def state_transfer(self, text: str) -> StateTransfer | None:
-        """The transfer of state that a line of a node's log announces."""
+        """Return the transfer of state that a line of a node's log announces."""
         return None
 
     def group_change(self, text: str) -> GroupChange | None:
-        """The change of the group's members that a line of a node's log announces."""
+        """Return the change of the group's members that a line of a node's log announces."""
         return None
 
     def message_mark(self, text: str) -> MessageMark | None:
-        """What a line of a node's log, written for a trace of messages, says of some; reports leave such lines out of
-        the logs that they show."""
+        """Return the statement about messages in a log line that was written for a trace of messages; reports leave
+        such lines out of the logs that they show."""
         return None
 
     def log_mark(self, text: str) -> LogMark | None:
-        """What such a line says of a replica's log."""
+        """Return the statement about a replica's log in such a line."""
         return None
 
     def state_mark(self, text: str) -> StateMark | None:
-        """What such a line says of a state that is given or taken."""
+        """Return the statement about a given or taken state in such a line."""
         return None
 
     def grant(self, text: str) -> Grant | None:
-        """The grant of a lock that a line of a log tells."""
+        """Return the grant of a lock that a log line reports."""
         return None
 
     def disk_writes(self, text: str) -> DiskWrites | None:
-        """What a line of a machine's log says of disk writes."""
+        """Return the disk-write counts that a line of a machine's log reports."""
         return None
 
     def states_reached(self, logs: Mapping[str, str]) -> dict[str, int]:
-        """How often each of ``states`` was reached, given the text of each node's log."""
+        """Return the number of times that each of ``states`` was reached, given the text of each node's log."""
         return {}
 
     def admin_commands(self) -> Sequence[AdminCommand]:
-        """What its administrators do by command."""
+        """Return the commands of the system's administrators."""
         return ()

@@ -1,4 +1,4 @@
-"""Which machines a test has: replicas, helpers with a role, and the networks that they are on."""
+"""The machines of a test: replicas, helpers with a role, and the networks that connect them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _CAPABILITY = re.compile(r"[A-Z][A-Z_]*")
 
 @dataclass(frozen=True)
 class Helper:
-    """A machine beside the replicas, which is none of them: a gateway, a shared database.
+    """A machine that is not a replica: a gateway, a shared database.
 
     Faults aim at it by its ``role``. It is on the main network and on those that ``networks`` names.
     """
@@ -29,14 +29,14 @@ class Helper:
 class Topology:
     """The machines of a test.
 
-    ``nodes`` are the replicas, ``client_hosts`` the places that clients stand at, one beside each of them.
-    ``networks`` are further networks, which all replicas are on: there, n1 has the name (and address) ``n1@NETWORK``.
-    ``packages`` are Debian packages that every machine needs beside what backends always bring, ``capabilities`` are
-    Linux capabilities (``NET_RAW``) that its programs need beside what containers always get. ``addresses`` name
-    addresses on the main network that no machine has at first: programs move them from machine to machine. ``shared``
-    names folders that all machines have in common, as on a cluster's file system. ``far`` are replicas at another
-    place, each with the seconds that a packet takes to there or from there; backends that simulate their network heed
-    it.
+    ``nodes`` are the replicas, ``client_hosts`` the hosts of the clients, one for each replica. ``networks`` are
+    additional networks, which all replicas are on: there, n1 has the name (and address) ``n1@NETWORK``. ``packages``
+    are Debian packages that every machine needs in addition to those that backends always install, ``capabilities`` are
+    Linux capabilities (``NET_RAW``) that its programs need in addition to those that containers always get.
+    ``addresses`` name addresses on the main network that no machine has at first: programs move them from machine to
+    machine. ``shared`` names folders that all machines share, as on a cluster's file system. ``far`` are replicas at a
+    remote site, each with the seconds that a packet takes in either direction; backends that simulate their network
+    apply this delay.
     """
 
     nodes: tuple[str, ...]
@@ -50,7 +50,7 @@ class Topology:
     far: tuple[tuple[str, float], ...] = ()
 
     def __post_init__(self) -> None:
-        # They become names of hosts, network devices, containers and files, and stand in batches of commands.
+        # These become names of hosts, network devices, containers and files, and appear in batches of commands.
         for what, names, pattern in (
             ("a machine", (*self.nodes, *(helper.name for helper in self.helpers)), _NAME),
             ("a network", self.networks, _NAME), ("a Debian package", self.packages, _PACKAGE),
@@ -67,7 +67,7 @@ class Topology:
 
     @property
     def distances(self) -> Mapping[str, float]:
-        """Each host at another place, clients' hosts there included, with the seconds that it is away."""
+        """Each remote host, including the client hosts at remote sites, with the one-way delay in seconds."""
         beside = dict(zip(self.nodes, self.client_hosts, strict=False))
         return {host: seconds for node, seconds in self.far for host in (node, beside.get(node, node))}
 
@@ -77,19 +77,19 @@ class Topology:
         return tuple(dict.fromkeys(helper.role for helper in self.helpers))
 
     def on(self, network: str) -> tuple[str, ...]:
-        """The machines on a further network."""
+        """Return the machines on an additional network."""
         return (*self.nodes, *(helper.name for helper in self.helpers if network in helper.networks))
 
     def endpoints(self, machine: str) -> tuple[str, ...]:
-        """Every name under which a machine has an address: its own, and one for each further network that it is on."""
+        """Return every name under which a machine has an address: the main one, and one for each additional network."""
         return (machine, *(endpoint(machine, network) for network in self.networks if machine in self.on(network)))
 
 
 def endpoint(machine: str, network: str) -> str:
-    """The name of a machine on a further network."""
+    """Return the name of a machine on an additional network."""
     return f"{machine}@{network}"
 
 
 def machine_of(name: str) -> str:
-    """The machine that an endpoint belongs to."""
+    """Return the machine of an endpoint."""
     return name.partition("@")[0]

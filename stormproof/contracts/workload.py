@@ -1,4 +1,4 @@
-"""Workloads: what clients do, and what a run must show before it is called valid."""
+"""Workloads: the operations of clients, and the coverage that a run must show before it is called valid."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from stormproof.test import Test
 class Workload(ABC):
     """Clients and the operations that they carry out; a new instance for each run.
 
-    A subclass declares ``options``, the ``guarantees`` (checks) that make a run invalid when they are violated, and
-    what it ``needs`` of a system; it makes clients and generators. ``subject`` is what its histories are about,
-    where their functions alone don't tell (``stormproof.vocabulary``). ``draws`` is what the default campaign draws
-    of its settings. ``run_dir`` is where its run is recorded, once it has one: whatever it makes elsewhere on this
-    machine is noted there (``stormproof.resource_log``).
+    A subclass declares ``options``, the ``guarantees`` (checks) whose violation makes a run invalid, and the features
+    that it ``needs`` from a system; it creates clients and generators. ``subject`` is the subject of its histories, if
+    their functions alone don't determine it (``stormproof.vocabulary``). ``draws`` are the settings of the workload
+    that the default campaign draws. ``run_dir`` is the folder of its run, once there is one: it records there whatever
+    it creates elsewhere on this machine (``stormproof.resource_log``).
     """
 
     name: str = ""
@@ -33,13 +33,13 @@ class Workload(ABC):
     subject: str = ""
     draws: tuple[Draw, ...] = ()
     drawn: int = 1
-    """How often the default campaign draws it, compared with others."""
+    """Its weight in the draws of the default campaign."""
     run_dir: Path | None = None
 
     @classmethod
     @abstractmethod
     def concurrency(cls, options: Mapping[str, Any]) -> int:
-        """Number of client threads.
+        """Return the number of client threads.
 
         Raises:
             UsageError: the options make no sense.
@@ -47,47 +47,48 @@ class Workload(ABC):
 
     @classmethod
     def judged_by(cls, options: Mapping[str, Any]) -> tuple[str, ...]:
-        """The guarantees that runs with these options are judged by: ``guarantees``, and what options add."""
+        """Return the guarantees by which runs with these options are judged: ``guarantees``, and those that options
+        add."""
         return cls.guarantees
 
     @classmethod
     def names(cls, options: Mapping[str, Any]) -> tuple[str, ...]:
-        """What the keys of its histories stand for, in order, where a number tells people nothing; else empty."""
+        """Return the names of its histories' keys, in order, if a number is meaningless to people; else empty."""
         return ()
 
     @classmethod
     def demands(cls, options: Mapping[str, Any]) -> Demands:
-        """What a system has to set up for it."""
+        """Return the objects that a system must set up for the workload."""
         return Demands()
 
     @classmethod
     def gates(cls, options: Mapping[str, Any]) -> dict[str, Any]:
-        """Coverage gates: what a run must have done for its verdict to be *valid* (docs/checks.md)."""
+        """Return the coverage gates: the conditions on a run for its verdict to be *valid* (docs/checks.md)."""
         return {"faults_confirmed": True}
 
     @classmethod
     def prefetch(cls, options: Mapping[str, Any]) -> int | None:
-        """How many messages a broker may give one of its STOMP clients ahead of their acknowledgement; None: nobody
-        knows. Other clients' connections say it themselves (``Prefetching``)."""
+        """Return how many unacknowledged messages a broker may send ahead to one of the workload's STOMP clients; None:
+        unknown. Other clients' connections declare it themselves (``Prefetching``)."""
         return None
 
     @abstractmethod
     def client(self, cluster: Cluster, thread: int, host: str) -> Client:
-        """A client for one process of a thread, which stands at the client host ``host``."""
+        """Return a client for one process of a thread, located on the client host ``host``."""
 
     @abstractmethod
     def main(self, test: Test) -> Generator:
-        """The load, while faults come and go."""
+        """Return the load during the phase with faults."""
 
     def drain(self, test: Test) -> Generator:
-        """Afterwards, when everything is healed: reads what is left."""
+        """Return the operations after the last heal: they read the remaining messages."""
         return lift(None)
 
     def used(self) -> Mapping[str, int]:
-        """How often its clients have used each item of what the system offers (docs/surface.md), as far as it counts
-        them: the run's record tells it."""
+        """Return how often the workload's clients have used each feature of the system (docs/surface.md), as far as it
+        is counted, for the run's record."""
         return {}
 
     def depth(self, test: Test) -> Generator:
-        """At the very end, when all clients are gone: counts what is left."""
+        """Return the operations at the very end, without any clients left: they count the remaining messages."""
         return lift(None)

@@ -1,4 +1,4 @@
-"""What a workload has a system set up before clients come."""
+"""The objects that a workload demands from a system before clients connect."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Reaction:
-    """A client inside the broker that takes from ``source`` (``/queue/NAME`` or ``/topic/NAME``), computes, and sends
-    to ``target``; ``quality`` says when it acknowledges, ``taking`` whether messages are pushed to it or pulled."""
+    """A client inside the broker that takes messages from ``source`` (``/queue/NAME`` or ``/topic/NAME``), computes,
+    and sends to ``target``; ``quality`` determines when it acknowledges, ``taking`` whether messages are pushed to it
+    or pulled."""
 
     name: str
     quality: str
@@ -19,11 +20,11 @@ class Reaction:
 
 @dataclass(frozen=True)
 class Demands:
-    """Queues and topics that clients will use, by name, and the servers that there have to be.
+    """Queues and topics that clients will use, by name, and the required servers.
 
-    ``servers`` are replicated ones, each a group of nodes of its own; ``local_servers`` single nodes beside them, which
-    pass messages on. ``spread``: each queue, or topic, is on all servers. ``security``: brokers have principals with
-    rights.
+    ``servers`` is the number of replicated servers, each a separate group of nodes; ``local_servers`` is the number of
+    single nodes in addition, which forward messages. ``spread``: each queue, or topic, is on all servers. ``security``:
+    brokers have principals with rights.
     """
 
     queues: tuple[str, ...] = ()

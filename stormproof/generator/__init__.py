@@ -1,7 +1,7 @@
-"""Pure generators of operations, after Jepsen's: import as ``from harness import generator as gen``.
+"""Pure generators of operations, after Jepsen's: import as ``from stormproof import generator as gen``.
 
-Combinators take a generator, an ``Op`` (done once), a function, a sequence of those, or None (nothing).
-``docs/generators.md`` explains them; ``simulate`` shows in virtual time what one does.
+Combinators accept a generator, an ``Op`` (done once), a function, a sequence of those, or None (nothing).
+``docs/generators.md`` explains them; ``simulate`` shows a generator's operations in virtual time.
 """
 
 from stormproof.generator.basic import (

@@ -1,4 +1,4 @@
-"""Generators of what to do: single operations, sequences, functions, limits, renaming."""
+"""Generators that determine operations: single operations, sequences, functions, limits, renaming."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ NOTHING = Nothing()
 
 
 def lift(source: Source) -> Generator:
-    """Make a generator of what stands for one.
+    """Return the generator that a source stands for.
 
-    A generator is itself; ``None`` is nothing; an operation happens once; a function is called for each
-    operation (see ``from_function``); anything else iterable is run through in order (see ``from_iterable``).
+    A generator stands for itself; ``None`` is nothing; an operation happens once; a function is called for each
+    operation (see ``from_function``); any other iterable is run through in order (see ``from_iterable``).
     """
     if isinstance(source, Generator):
         return source
@@ -55,12 +55,12 @@ class Once(Generator):
 
 
 def once(source: Source) -> Generator:
-    """The first operation of ``source`` only."""
+    """Return only the first operation of ``source``."""
     return limit(1, source)
 
 
 class _Items:
-    """A list made of an iterator as it is read: each cell is computed once and then stays what it is."""
+    """A list built from an iterator as it is read: each cell is computed once and then never changes."""
 
     __slots__ = ("_cell", "_iterator")
 
@@ -69,7 +69,7 @@ class _Items:
         self._cell: tuple[Generator, _Items] | None = None
 
     def read(self) -> tuple[Generator, _Items] | None:
-        """The first item and the rest, or None at the end."""
+        """Return the first item and the rest, or None at the end."""
         if self._iterator is not None:
             iterator, self._iterator = self._iterator, None
             for item in iterator:
@@ -80,7 +80,7 @@ class _Items:
 
 @dataclass(frozen=True, slots=True)
 class Sequence(Generator):
-    """Generators one after the other: ``head`` until it is exhausted, then those in ``rest``."""
+    """Generators in sequence: ``head`` until it is exhausted, then those in ``rest``."""
 
     head: Generator
     rest: _Items
@@ -103,21 +103,23 @@ class Sequence(Generator):
 
 
 def from_iterable(items: Iterable[Any]) -> Generator:
-    """Run through items (anything ``lift`` takes) in order; an iterator may be endless, and is read as needed.
+    """Return a generator that runs through items (anything ``lift`` accepts) in order; an iterator may be endless, and
+    is read as needed.
 
-    What is read is kept as long as a generator that started before it is: don't hold on to one that yields millions.
+    Items that were read are kept as long as any generator that started before them: don't keep such a generator if the
+    iterator yields millions.
     """
     return Sequence(NOTHING, _Items(iter(items)))
 
 
 def sequence(*sources: Source) -> Generator:
-    """Generators one after the other, without waiting for operations of the one before to complete."""
+    """Return generators in sequence, without waiting for operations of the previous one to complete."""
     return from_iterable(sources)
 
 
 @dataclass(frozen=True, slots=True)
 class Function(Generator):
-    """Calls ``make`` for the next generator each time that the one before it is exhausted."""
+    """Calls ``make`` for the next generator each time that the previous one is exhausted."""
 
     make: Callable[..., Any]
     takes_context: bool
@@ -141,10 +143,10 @@ class Function(Generator):
 
 
 def from_function(make: Callable[..., Any]) -> Generator:
-    """Operations from a function of no arguments, or of (test, context); it ends by answering None.
+    """Return operations from a function of no arguments, or of (test, context); it ends by returning None.
 
-    The function must have no side effects: an answer may be thrown away and asked for again. For values that
-    must each be used exactly once take ``indexed`` or ``from_iterable``.
+    The function must have no side effects: an answer may be discarded and requested again. For values that must each be
+    used exactly once, use ``indexed`` or ``from_iterable``.
     """
     try:
         parameters = len(inspect.signature(make).parameters)
@@ -169,13 +171,13 @@ class Indexed(Generator):
 
 
 def indexed(make: Callable[[int], Op], start: int = 0) -> Generator:
-    """Endless operations ``make(start)``, ``make(start + 1)``, ...: each number is used exactly once."""
+    """Return endless operations ``make(start)``, ``make(start + 1)``, ...: each number is used exactly once."""
     return Indexed(make, start)
 
 
 @dataclass(frozen=True, slots=True)
 class Repeat(Generator):
-    """Asks the same generator again and again, without letting it go on; ``left`` None is for ever."""
+    """Asks the same generator repeatedly, without letting it advance; ``left`` None means forever."""
 
     source: Generator
     left: int | None
@@ -197,13 +199,13 @@ class Repeat(Generator):
 
 
 def repeat(source: Source, times: int | None = None) -> Generator:
-    """The first operation of ``source`` over and over, ``times`` times or for ever."""
+    """Return the first operation of ``source`` repeatedly, ``times`` times or forever."""
     return Repeat(lift(source), times)
 
 
 @dataclass(frozen=True, slots=True)
 class Cycle(Generator):
-    """Starts ``source`` again each time that it is exhausted; ``left`` counts the rounds still to start."""
+    """Restarts ``source`` each time that it is exhausted; ``left`` is the number of rounds still to start."""
 
     source: Generator
     current: Generator
@@ -217,7 +219,7 @@ class Cycle(Generator):
                 return None
             left = None if left is None else left - 1
             answer = self.source.op(test, ctx)
-            if answer is None:  # a source without operations would be started for ever
+            if answer is None:  # a source without operations would be started forever
                 return None
         op, following = answer
         return op, Cycle(self.source, NOTHING if following is None else following, left)
@@ -228,7 +230,7 @@ class Cycle(Generator):
 
 
 def cycle(source: Source, rounds: int | None = None) -> Generator:
-    """All operations of ``source``, then all of them again, ``rounds`` times or for ever."""
+    """Return all operations of ``source``, then all of them again, ``rounds`` times or forever."""
     return Cycle(lift(source), NOTHING, rounds)
 
 
@@ -258,7 +260,7 @@ class Limit(Generator):
 
 
 def limit(count: int, source: Source) -> Generator:
-    """At most ``count`` operations of ``source``."""
+    """Return at most ``count`` operations of ``source``."""
     return Limit(count, lift(source))
 
 
@@ -286,13 +288,13 @@ class ProcessLimit(Generator):
 
 
 def process_limit(count: int, source: Source) -> Generator:
-    """Operations of ``source`` until crashes have brought more than ``count`` different processes."""
+    """Return operations of ``source`` until crashes have led to more than ``count`` different processes."""
     return ProcessLimit(count, frozenset(), lift(source))
 
 
 @dataclass(frozen=True, slots=True)
 class UntilOk(Generator):
-    """Operations of ``source`` until one of its own is ``ok``."""
+    """Operations of ``source`` until one of these operations is ``ok``."""
 
     source: Generator
     own: frozenset[int] = frozenset()
@@ -316,7 +318,7 @@ class UntilOk(Generator):
 
 
 def until_ok(source: Source) -> Generator:
-    """Operations of ``source`` until one of them is ``ok``; others that were under way may still complete."""
+    """Return operations of ``source`` until one of them is ``ok``; others that were under way may still complete."""
     return UntilOk(lift(source))
 
 
@@ -341,10 +343,10 @@ class MapOps(Generator):
 
 
 def map_ops(change: Callable[[Op], Op], source: Source) -> Generator:
-    """The operations of ``source``, each changed by a pure function (which must leave ``process`` alone)."""
+    """Return the operations of ``source``, each changed by a pure function (which must leave ``process`` unchanged)."""
     return MapOps(change, lift(source))
 
 
 def f_map(names: Mapping[str, str], source: Source) -> Generator:
-    """The operations of ``source`` with ``f`` renamed where ``names`` has it."""
+    """Return the operations of ``source`` with ``f`` renamed if ``names`` has an entry for it."""
     return map_ops(lambda op: op._replace(f=names.get(op.f, op.f)), source)

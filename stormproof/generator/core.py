@@ -1,9 +1,8 @@
-"""What a generator is: the protocol, the context it decides in, and pure randomness.
+"""The generator protocol, the context in which a generator decides, and pure randomness.
 
-After Jepsen's generators: a generator is an immutable value. Asked for an operation it answers with the operation
-and the generator that follows; told of an event it answers with the generator that follows. Because
-nothing is changed in place, a generator can be asked and its answer thrown away, run in virtual time,
-stored, and started again.
+After Jepsen's generators: a generator is an immutable value. Asked for an operation, it answers with the operation and
+the following generator; told of an event, it answers with the following generator. Because nothing is modified in
+place, a generator can be asked and its answer discarded, run in virtual time, stored, and restarted.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ class GeneratorError(StormproofError):
 
 
 class Pending(NamedTuple):
-    """There is nothing to do now; ask again after an event, or at ``wake`` (nanoseconds) if that is known."""
+    """No operation is due; ask again after an event, or at ``wake`` (nanoseconds) if that is known."""
 
     wake: int | None = None
 
@@ -45,12 +44,12 @@ PENDING = Pending()
 
 
 def thread_bit(thread: int) -> int:
-    """The bit that stands for a thread in a context's masks: the nemesis is bit 0, client t is bit t + 1."""
+    """Return a thread's bit in a context's masks: the nemesis is bit 0, client t is bit t + 1."""
     return 1 << (thread + 1)
 
 
 def threads_mask(threads: Iterable[int]) -> int:
-    """The mask of a set of threads."""
+    """Return the mask of a set of threads."""
     mask = 0
     for thread in threads:
         mask |= thread_bit(thread)
@@ -58,13 +57,12 @@ def threads_mask(threads: Iterable[int]) -> int:
 
 
 class Context(NamedTuple):
-    """What a generator may base its decision on.
+    """The information on which a generator may base its decision.
 
-    ``time`` is nanoseconds since the start of the run. ``threads`` and ``free`` are bit masks (see
-    ``thread_bit``) of all threads that this generator may use, and of those that are idle.
-    ``processes[t]`` is the process that client thread t plays now. ``turn`` is the bit position at which
-    the round over free threads goes on, so that all get their share. ``overtime``: the load goes on though the test's
-    time limit is over.
+    ``time`` is nanoseconds since the start of the run. ``threads`` and ``free`` are bit masks (see ``thread_bit``) of
+    all threads that this generator may use, and of the idle ones. ``processes[t]`` is the current process of client
+    thread t. ``turn`` is the bit position at which the round-robin over free threads continues, so all threads get
+    their share. ``overtime``: the load continues beyond the test's time limit.
     """
 
     time: int
@@ -76,61 +74,61 @@ class Context(NamedTuple):
 
     @classmethod
     def initial(cls, concurrency: int, time: int = 0) -> Context:
-        """All of ``concurrency`` client threads and the nemesis, idle; thread t plays process t."""
+        """Return the context of ``concurrency`` idle client threads and the idle nemesis; thread t plays process t."""
         mask = (1 << (concurrency + 1)) - 1
         return cls(time, mask, mask, tuple(range(concurrency)), 1)
 
     def thread_of(self, process: int) -> int:
-        """The thread that plays (or played) a process: processes are renewed in steps of the concurrency."""
+        """Return the thread of a present or past process: process numbers are renewed in steps of the concurrency."""
         return NEMESIS if process < 0 else process % len(self.processes)
 
     def bit_of(self, process: int) -> int:
-        """The bit of the thread that plays (or played) a process."""
+        """Return the bit of the thread of a present or past process."""
         return NEMESIS_MASK if process < 0 else 2 << process % len(self.processes)
 
     def process_of(self, thread: int) -> int:
-        """The process that a thread plays now."""
+        """Return the current process of a thread."""
         return NEMESIS if thread < 0 else self.processes[thread]
 
     def next_bit(self) -> int:
-        """Bit position of the free thread whose turn it is; there must be one."""
+        """Return the bit position of the free thread whose turn it is; there must be one."""
         candidates = (self.free >> self.turn << self.turn) or self.free
         return (candidates & -candidates).bit_length() - 1
 
     def free_bits(self) -> list[int]:
-        """Bit positions of the free threads, the one whose turn it is first."""
+        """Return the bit positions of the free threads, beginning with the one whose turn it is."""
         ahead = self.free >> self.turn << self.turn
         return [*_bits(ahead), *_bits(self.free ^ ahead)]
 
     def restrict(self, mask: int) -> Context:
-        """The same moment as seen by a generator that may use only the threads in ``mask``."""
+        """Return the same moment for a generator that may use only the threads in ``mask``."""
         return Context(self.time, self.free & mask, self.threads & mask, self.processes, self.turn, self.overtime)
 
     def at(self, time: int) -> Context:
-        """The same context at another time."""
+        """Return the same context at another time."""
         return Context(time, self.free, self.threads, self.processes, self.turn, self.overtime)
 
     def in_overtime(self) -> Context:
-        """The same moment as seen by a load that goes on though the test's time limit is over."""
+        """Return the same moment for a load that continues beyond the test's time limit."""
         return Context(self.time, self.free, self.threads, self.processes, self.turn, True)
 
     def busy(self, thread: int) -> Context:
-        """The context after ``thread`` took an operation; the next one has its turn."""
+        """Return the context after ``thread`` took an operation; it is the next thread's turn."""
         bit = thread + 1
         return Context(self.time, self.free & ~(1 << bit), self.threads, self.processes, bit + 1)
 
     def freed(self, thread: int) -> Context:
-        """The context after ``thread`` completed its operation."""
+        """Return the context after ``thread`` completed its operation."""
         return Context(self.time, self.free | thread_bit(thread), self.threads, self.processes, self.turn)
 
     def renewed(self, thread: int) -> Context:
-        """The context after the process of a client thread crashed and a new one took its place."""
+        """Return the context after the process of a client thread crashed and a new one took its place."""
         fresh = self.processes[thread] + len(self.processes)
         processes = (*self.processes[:thread], fresh, *self.processes[thread + 1 :])
         return Context(self.time, self.free, self.threads, processes, self.turn)
 
     def fill(self, template: Op) -> Op:
-        """The operation for the free thread whose turn it is, stamped with the time."""
+        """Return the operation for the free thread whose turn it is, stamped with the time."""
         process = self.process_of(self.next_bit() - 1)
         return Op(template[0], template[1], template[2], template[3], process, self.time, template[6])
 
@@ -154,11 +152,11 @@ class Generator:
     __slots__ = ()
 
     def op(self, test: Test, ctx: Context) -> Answer:
-        """The operation to do now, and what follows. Must be pure: the answer may be thrown away."""
+        """Return the operation to do now, and the following generator. Must be pure: the answer may be discarded."""
         raise NotImplementedError
 
     def update(self, test: Test, ctx: Context, event: Op) -> Generator:
-        """The generator that follows an event: an invocation that was carried out, or a completion.
+        """Return the generator that follows an event: an invocation that was carried out, or a completion.
 
         ``ctx`` already shows the thread busy or free again, and a crashed process not yet renewed.
         """
@@ -166,11 +164,11 @@ class Generator:
 
 
 Source: TypeAlias = "Generator | Op | Callable[..., Any] | Iterable[Any] | None"
-"""What combinators take: see ``lift``."""
+"""The inputs that combinators accept: see ``lift``."""
 
 
 def earliest(a: Pending | None, b: Pending) -> Pending:
-    """Of two pending answers the one that wakes first; an unknown wake time never hides a known one."""
+    """Return the pending answer that wakes first; an unknown wake time never hides a known one."""
     if a is None or a.wake is None:
         return b
     if b.wake is None:
@@ -179,42 +177,44 @@ def earliest(a: Pending | None, b: Pending) -> Pending:
 
 
 class Seed(NamedTuple):
-    """A random source as a value (splitmix64, Steele, Lea & Flood, OOPSLA 2014): a draw gives a new source."""
+    """A random source as a value (splitmix64, Steele, Lea & Flood, OOPSLA 2014): a draw returns a new source."""
 
     state: int
 
     @classmethod
     def of(cls, rng: random.Random) -> Seed:
-        """A source that depends on the next 64 bits of ``rng``."""
+        """Return a source that depends on the next 64 bits of ``rng``."""
         return cls(rng.getrandbits(64))
 
     def bits(self) -> tuple[int, Seed]:
-        """64 random bits."""
+        """Return 64 random bits, and the new source."""
         state = (self.state + 0x9E3779B97F4A7C15) & 0xFFFFFFFFFFFFFFFF
         z = ((state ^ (state >> 30)) * 0xBF58476D1CE4E5B9) & 0xFFFFFFFFFFFFFFFF
         z = ((z ^ (z >> 27)) * 0x94D049BB133111EB) & 0xFFFFFFFFFFFFFFFF
         return z ^ (z >> 31), Seed(state)
 
     def below(self, n: int) -> tuple[int, Seed]:
-        """A number in 0 .. n - 1 (n is far below 2**32, so the bias of the multiplication does not matter)."""
+        """Return a number in 0 .. n - 1, and the new source (n is far below 2**32, so the bias of the multiplication
+        does not matter).
+        """
         bits, rest = self.bits()
         return (bits >> 32) * n >> 32, rest
 
 
 def describe(generator: object) -> str:
-    """A generator in at most 300 characters, for error messages."""
+    """Describe a generator in at most 300 characters, for error messages."""
     try:
         text = repr(generator)
-    except Exception as error:  # a broken __repr__ must not hide the error that is being told
+    except Exception as error:  # a broken __repr__ must not hide the reported error
         text = f"<{type(generator).__name__}, whose repr fails: {error}>"
     return text if len(text) <= 300 else text[:297] + "..."
 
 
 def ask(generator: Generator, test: Test, ctx: Context) -> Answer:
-    """``generator.op`` with its answer checked.
+    """Return the checked answer of ``generator.op``.
 
     Raises:
-        GeneratorError: it failed, or answered with something that can't be carried out.
+        GeneratorError: it failed, or its answer can't be carried out.
     """
     try:
         answer = generator.op(test, ctx)
@@ -236,7 +236,7 @@ def ask(generator: Generator, test: Test, ctx: Context) -> Answer:
 
 
 def tell(generator: Generator, test: Test, ctx: Context, event: Op) -> Generator:
-    """``generator.update`` with failures and answers checked as in ``ask``."""
+    """Return the result of ``generator.update``, with failures and answers checked as in ``ask``."""
     try:
         following = generator.update(test, ctx, event)
     except StormproofError:

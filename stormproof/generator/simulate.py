@@ -1,4 +1,4 @@
-"""Run a generator in virtual time: the exact operations that it would give, for tests and previews."""
+"""Execution of a generator in virtual time: the exact operations that it would yield, for tests and previews."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ POLL = 1_000_000
 
 
 class Outcome(NamedTuple):
-    """How an operation ends: the completion's type, nanoseconds from invocation to completion, and the completion's
-    value (None: that of the invocation)."""
+    """The outcome of an operation: the completion's type, the nanoseconds from invocation to completion, and the
+    completion's value (None: the invocation's value)."""
 
     type: str
     latency: int
@@ -25,37 +25,37 @@ class Outcome(NamedTuple):
 
 
 Model = Callable[[Op, int], Outcome]
-"""What becomes of an invocation; the second argument counts invocations from 0."""
+"""Determines the outcome of an invocation; the second argument counts invocations from 0."""
 
 
 def quick(op: Op, number: int) -> Outcome:
-    """Everything is ok at once."""
+    """Complete everything as ok at once."""
     return Outcome(OK, 0)
 
 
 def perfect(op: Op, number: int) -> Outcome:
-    """Everything is ok after 10 ns."""
+    """Complete everything as ok after 10 ns."""
     return Outcome(OK, 10)
 
 
 def crashing(op: Op, number: int) -> Outcome:
-    """Everything crashes after 10 ns."""
+    """Crash everything after 10 ns."""
     return Outcome(INFO, 10)
 
 
 def imperfect(op: Op, number: int) -> Outcome:
-    """In turn ok, info and fail after 10, 20 and 30 ns."""
+    """Complete operations in turn as ok, info and fail after 10, 20 and 30 ns."""
     return (Outcome(OK, 10), Outcome(INFO, 20), Outcome(FAIL, 30))[number % 3]
 
 
 def simulate(
     source: Source, model: Model = perfect, *, concurrency: int = 2, test: Test | None = None, max_ops: int = 100_000
 ) -> list[Op]:
-    """The history of a generator by the interpreter's rules in virtual time, sleeps and logs included.
+    """Return the history of a generator by the interpreter's rules in virtual time, sleeps and logs included.
 
     Raises:
-        GeneratorError: the generator broke its contract, gave more than ``max_ops`` operations, or waits for
-            an event though nothing is under way.
+        GeneratorError: the generator broke its contract, yielded more than ``max_ops`` operations, or waits for an
+            event though no operation is under way.
     """
     run = _Simulation(model, Context.initial(concurrency), test or Test("none", "none", concurrency=concurrency))
     generator: Generator | None = lift(source)
@@ -79,7 +79,7 @@ def simulate(
 
 
 def invocations(history: list[Op]) -> list[Op]:
-    """The invocations of a simulated history."""
+    """Return the invocations of a simulated history."""
     return [op for op in history if op.type not in (OK, FAIL) and op.error is None]
 
 

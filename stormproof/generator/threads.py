@@ -1,4 +1,4 @@
-"""Generators of who: parts of the threads, each thread for itself, mixtures, and waiting for each other."""
+"""Generators that choose threads: subsets of threads, independent threads, mixtures, and synchronization."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from stormproof.test import Test
 
 @dataclass(frozen=True, slots=True)
 class OnThreads(Generator):
-    """``source`` sees only the threads in ``mask``, and only their events."""
+    """Lets ``source`` see only the threads in ``mask``, and only their events."""
 
     mask: int
     source: Generator
@@ -47,17 +47,17 @@ class OnThreads(Generator):
 
 
 def on_threads(threads: Iterable[int], source: Source) -> Generator:
-    """``source`` on these threads only (clients count from 0, the nemesis is -1)."""
+    """Return ``source`` restricted to these threads (clients count from 0, the nemesis is -1)."""
     return OnThreads(threads_mask(threads), lift(source))
 
 
 def clients(source: Source) -> Generator:
-    """``source`` on all threads but the nemesis."""
+    """Return ``source`` restricted to all threads except the nemesis."""
     return OnThreads(CLIENTS_MASK, lift(source))
 
 
 def nemesis(source: Source) -> Generator:
-    """``source`` on the nemesis only."""
+    """Return ``source`` restricted to the nemesis."""
     return OnThreads(NEMESIS_MASK, lift(source))
 
 
@@ -87,8 +87,8 @@ class Reserve(Generator):
         return wake or PENDING, self if all(map(is_, parts, self.parts)) else Reserve(self.masks, tuple(parts))
 
     def _order(self, ctx: Context) -> list[int]:
-        # The group of the thread whose turn it is goes first: under a common rate each group then gets
-        # operations in proportion to its threads.
+        # The group of the thread whose turn it is goes first: under a common rate, each group then gets operations in
+        # proportion to its threads.
         bit = 1 << ctx.next_bit() if ctx.free else 0
         return sorted(range(len(self.masks)), key=lambda i: not self.masks[i] & bit)
 
@@ -105,7 +105,7 @@ class Reserve(Generator):
 
 
 def reserve(*counts_and_sources: int | Source, default: Source = None) -> Generator:
-    """Share the client threads out: ``reserve(5, writes, 2, reads, default=rest)``.
+    """Divide the client threads: ``reserve(5, writes, 2, reads, default=rest)``.
 
     The first 5 threads do ``writes``, the next 2 ``reads``, all others ``default`` (None: nothing).
     """
@@ -126,7 +126,7 @@ def reserve(*counts_and_sources: int | Source, default: Source = None) -> Genera
 
 @dataclass(frozen=True, slots=True)
 class EachThread(Generator):
-    """A generator for each thread by its own; ``parts[bit]``, None once exhausted."""
+    """A separate generator for each thread; ``parts[bit]``, None once exhausted."""
 
     make: Callable[[int], Generator]
     parts: tuple[Generator | None, ...] = ()
@@ -167,19 +167,21 @@ class EachThread(Generator):
 
 
 def each_thread(source: Source) -> Generator:
-    """``source`` from its start on each thread, independently."""
+    """Return a generator that runs ``source`` from its start on each thread, independently."""
     lifted = lift(source)
     return EachThread(lambda thread: lifted)
 
 
 def per_thread(make: Callable[[int], Source]) -> Generator:
-    """``make(thread)`` on each thread: as ``each_thread``, for generators that must know their thread."""
+    """Return a generator of ``make(thread)`` on each thread: as ``each_thread``, for generators that must know their
+    thread.
+    """
     return EachThread(lambda thread: lift(make(thread)))
 
 
 @dataclass(frozen=True, slots=True)
 class AnyOf(Generator):
-    """Whichever has an operation; when several have, they take turns."""
+    """The generators that have an operation, in turn."""
 
     parts: tuple[Generator, ...]
     turn: int = 0
@@ -217,13 +219,13 @@ class AnyOf(Generator):
 
 
 def any_of(*sources: Source) -> Generator:
-    """Operations of whichever generator has one now; those that have take turns. All are told of all events."""
+    """Return operations of any generator that has one now, in turn. Every generator receives every event."""
     return AnyOf(tuple(lift(source) for source in sources))
 
 
 @dataclass(frozen=True, slots=True)
 class Mix(Generator):
-    """A random one of ``parts`` for each operation; ``choice`` is drawn already."""
+    """A random one of ``parts`` for each operation; ``choice`` is already drawn."""
 
     parts: tuple[Generator, ...]
     choice: int
@@ -260,13 +262,13 @@ def _mixed(parts: tuple[Generator, ...], seed: Seed) -> Generator | None:
 
 
 def mix(sources: Iterable[Source], rng: random.Random) -> Generator:
-    """Operations of randomly chosen generators, until all are exhausted; one that is pending is passed over."""
+    """Return operations of randomly chosen generators, until all are exhausted; pending ones are skipped."""
     return _mixed(tuple(lift(source) for source in sources), Seed.of(rng)) or NOTHING
 
 
 @dataclass(frozen=True, slots=True)
 class Synchronize(Generator):
-    """Waits until all its threads are idle, then it is ``source``."""
+    """Waits until all its threads are idle, then behaves as ``source``."""
 
     source: Generator
 
@@ -278,15 +280,15 @@ class Synchronize(Generator):
 
 
 def synchronize(source: Source) -> Generator:
-    """``source``, begun only when every thread that it may use is idle."""
+    """Return ``source``, begun only when every thread that it may use is idle."""
     return Synchronize(lift(source))
 
 
 def phases(*sources: Source) -> Generator:
-    """Generators one after the other, each begun when all threads have completed the one before."""
+    """Return generators in sequence, each begun when all threads have completed the one before."""
     return sequence(*(synchronize(source) for source in sources))
 
 
 def then(first: Source, second: Source) -> Generator:
-    """``first``, and when all threads have completed it, ``second``."""
+    """Return ``first``, and when all threads have completed it, ``second``."""
     return sequence(first, synchronize(second))

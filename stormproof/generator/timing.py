@@ -1,4 +1,4 @@
-"""Generators of when: limits of time, rates, delays, fixed times, sleep and log."""
+"""Generators that determine times: time limits, rates, delays, fixed times, sleep and log."""
 
 from __future__ import annotations
 
@@ -24,13 +24,14 @@ from stormproof.operation import Op
 from stormproof.test import Test
 
 CATCH_UP = 10_000_000
-"""Nanoseconds of lateness that a rate makes up for. It covers the event loop's timers (1 ms steps); longer
-stalls are not made up for, so that a healed system does not get a burst."""
+"""The maximum lateness in nanoseconds that a rate makes up for. It covers the event loop's timers (1 ms steps); longer
+stalls are not made up for, so a healed system does not get a burst."""
 
 
 @dataclass(frozen=True, slots=True)
 class TimeLimit(Generator):
-    """``source`` until ``length`` nanoseconds after it was first asked; the test's own limit is void in overtime."""
+    """Runs ``source`` until ``length`` nanoseconds after it was first asked; the test's own limit is void in
+    overtime."""
 
     length: int
     source: Generator
@@ -58,13 +59,13 @@ class TimeLimit(Generator):
 
 
 def time_limit(seconds: float, source: Source) -> Generator:
-    """Operations of ``source`` for so many seconds from when it is first asked; those under way complete."""
+    """Return operations of ``source`` for ``seconds`` after it is first asked; those under way complete."""
     return TimeLimit(_nanoseconds(seconds), lift(source))
 
 
 @dataclass(frozen=True, slots=True)
 class Spaced(Generator):
-    """Leaves gaps between operations: ``gap`` nanoseconds each, or with a seed random ones of that mean."""
+    """Leaves gaps between operations: ``gap`` nanoseconds each, or, with a seed, random ones with that mean."""
 
     gap: int
     source: Generator
@@ -95,7 +96,7 @@ class Spaced(Generator):
 
 
 def stagger(seconds: float, source: Source, rng: random.Random) -> Generator:
-    """Operations of ``source`` at random times, ``seconds`` apart on average (gaps uniform in 0 to twice that).
+    """Return operations of ``source`` at random times, ``seconds`` apart on average (gaps uniform in 0 to twice that).
 
     The gaps are between operations of all threads together. Lateness up to 10 ms is made up for.
     """
@@ -103,14 +104,14 @@ def stagger(seconds: float, source: Source, rng: random.Random) -> Generator:
 
 
 def rate(per_second: float, source: Source, rng: random.Random) -> Generator:
-    """``per_second`` operations of ``source`` a second on average, over all threads: see ``stagger``."""
+    """Return ``per_second`` operations of ``source`` a second on average, over all threads: see ``stagger``."""
     if per_second <= 0:
         raise GeneratorError(f"a rate must be above 0 operations a second, not {per_second}")
     return stagger(1 / per_second, source, rng)
 
 
 def delay(seconds: float, source: Source) -> Generator:
-    """Operations of ``source`` exactly ``seconds`` apart, as far as threads are free."""
+    """Return operations of ``source`` exactly ``seconds`` apart, as far as threads are free."""
     return Spaced(_nanoseconds(seconds), lift(source), None)
 
 
@@ -136,7 +137,7 @@ class Timeline(Generator):
 
 
 def timeline(steps: Iterable[tuple[float, Op]]) -> Generator:
-    """Operations at given seconds (ascending) after the generator is first asked."""
+    """Return operations at given seconds (ascending) after the generator is first asked."""
     return Timeline(tuple((_nanoseconds(seconds), op) for seconds, op in steps))
 
 
@@ -163,7 +164,7 @@ class Wait(Generator):
 
 
 def wait(seconds: float) -> Generator:
-    """A pause in a sequence that keeps no thread busy."""
+    """Return a pause in a sequence that keeps no thread busy."""
     return Wait(_nanoseconds(seconds)) if seconds > 0 else NOTHING
 
 

@@ -32,13 +32,13 @@ NUMBERS: Mapping[str, Any] = {"index": np.int64, "time": np.int64, "process": np
 NAMES = ("run", "f", "node", "error")
 RUN, TEXT = "run", "text"
 Pairing = Callable[[Int32s, Int8s, Int32s, Int64s], tuple[Int64s, "tuple[int, str] | None"]]
-"""From process, kind, function and time to what ``pair_rows`` returns."""
+"""A function from process, kind, function and time to the result of ``pair_rows``."""
 BATCH_ROWS = 250_000
-"""Rows that are decoded at a time: a row group as we write them."""
+"""Number of rows decoded at a time: the size of a row group in our files."""
 Digested = Callable[[pa.RecordBatch, Mapping[str, Any]], None]
-"""Takes rows into a digest, as ``RowsDigest.update`` does."""
+"""Adds rows to a digest, as ``RowsDigest.update`` does."""
 _LARGE = 4 << 20
-"""Bytes from which on a file is digested in another thread, and its columns are decoded in several."""
+"""File size in bytes from which the digest runs in another thread, and columns are decoded in several threads."""
 
 
 @dataclass(frozen=True)
@@ -49,29 +49,30 @@ class Names:
     names: tuple[str, ...]
 
     def at(self, row: int) -> str | None:
-        """The text in one row."""
+        """Return the text in one row."""
         code = int(self.codes[row])
         return None if code < 0 else self.names[code]
 
     def rows_with(self, *wanted: str) -> Bools:
-        """By row: whether its text is one of these."""
+        """Return, for each row, whether its text is one of these."""
         hit: Bools = np.asarray([*(name in wanted for name in self.names), False], dtype=np.bool_)[self.codes]
         return hit
 
     def rows_containing(self, words: str) -> Bools:
-        """By row: whether its text contains these words."""
+        """Return, for each row, whether its text contains these words."""
         hit: Bools = np.asarray([*(words in name for name in self.names), False], dtype=np.bool_)[self.codes]
         return hit
 
 
 @dataclass(frozen=True)
 class HistoryColumns:
-    """The rows of one run; arrays of equal length, a row's place in them is its identity here.
+    """The rows of one run, as arrays of equal length; a row's position in them is its identity here.
 
-    ``index`` is its number in the file. ``kind`` is a code of ``TYPE_NAMES``; ``role`` one of ``stormproof.vocabulary``
-    (OTHER for what it does not know, and for the nemesis' rows). ``partner`` is the row of the other half of an
-    operation, -1 where there is none: the operation was open when the run ended. ``problem`` says why the rows do not
-    form a history, with the first row at fault; None when they do. ``texts`` are values that are text, by row.
+    ``index`` is the row's number in the file. ``kind`` is a code of ``TYPE_NAMES``; ``role`` is a code of
+    ``stormproof.vocabulary`` (OTHER for unknown functions, and for the nemesis's rows). ``partner`` is the row of the
+    other half of an operation, -1 if there is none: the operation was open when the run ended. ``problem`` is the
+    reason why the rows do not form a history, with the first row at fault; None if they do. ``texts`` are the values
+    that are text, by row.
     """
 
     index: Int64s
@@ -88,11 +89,11 @@ class HistoryColumns:
     problem: tuple[int, str] | None = None
     texts: Mapping[int, str] = field(default_factory=dict)
     runs: int = 1
-    """How many runs its rows name."""
+    """The number of runs that the rows name."""
 
     @property
     def rows(self) -> int:
-        """How many rows there are."""
+        """The number of rows."""
         return len(self.time)
 
 
@@ -100,18 +101,18 @@ def read_columns(
     path: Path, file_sha256: str | None = None, rows_sha256: str | None = None, *, texts: bool = False,
     pair: Pairing | None = None, row_bytes: int = ROW_BYTES,
 ) -> HistoryColumns:
-    """Read a history file; its rows may be anything, as long as it has the columns.
+    """Read a history file; its rows may have any content, as long as the file has the columns.
 
     Args:
-        file_sha256: what the file's digest must be.
-        rows_sha256: what the digest of its rows must be.
-        texts: whether values that are text are wanted.
-        pair: what joins invocations and completions, as ``pair_rows`` does; that one, if none is given.
-        row_bytes: what the caller will take for each row.
+        file_sha256: the expected digest of the file.
+        rows_sha256: the expected digest of its rows.
+        texts: whether to read the values that are text.
+        pair: the function that joins invocations and completions; by default ``pair_rows``.
+        row_bytes: the memory that the caller will use for each row.
 
     Raises:
-        HistoryError: there is no sealed history, it is another one (by a digest), it can't be read, or would take
-            more memory than it may (``stormproof.history.read_limits``).
+        HistoryError: there is no sealed history, a digest shows that it is another one, it can't be read, or it would
+            exceed the memory limit (``stormproof.history.read_limits``).
     """
     demand_file(path)
     if not path.exists():
@@ -164,8 +165,8 @@ def pair_rows(
 ) -> tuple[Int64s, tuple[int, str] | None]:
     """Join each client's invocation with the completion that follows it in the same process.
 
-    Returns the partner's row of every row (-1: none, as the nemesis' rows), and the first row that no history has
-    there, with the reason. What can be joined is joined all the same.
+    Returns the partner's row of every row (-1: none, as for the nemesis's rows), and the first row that breaks the
+    rules of a history, with the reason. Rows that can be joined are joined even then.
     """
     rows = len(kind)
     partner = np.full(rows, -1, dtype=np.int64)
@@ -193,18 +194,18 @@ PROBLEMS = (
     "a completion of another function than was invoked",
     "time runs backwards",
 )
-"""What rows that form no history have wrong."""
+"""The errors of rows that form no history."""
 
 
 def first_problem(rows: Sequence[int]) -> tuple[int, str] | None:
-    """The first of these rows (-1: none), each the first with one of PROBLEMS, and which that is."""
+    """Return the first of these rows (-1: none), each the first with one of PROBLEMS, and its problem."""
     return min(((row, reason) for row, reason in zip(rows, PROBLEMS, strict=True) if row >= 0), default=None)
 
 
 @contextmanager
 def _digesting(digest: RowsDigest | None, size: int) -> Iterator[Digested | None]:
-    """What takes rows into a digest: at once, or beside the caller, who is never more than one piece ahead. That is
-    most of what reading takes, and needs no Python meanwhile."""
+    """Yield the function that adds rows to a digest: directly, or in a second thread that is at most one piece behind.
+    The digest takes most of the time of reading, and runs without the GIL."""
     if digest is None or size < _LARGE:
         yield digest.update if digest is not None else None
         return
@@ -224,9 +225,10 @@ def _digesting(digest: RowsDigest | None, size: int) -> Iterator[Digested | None
 def _read_columns(
     content: pa.Buffer, path: Path, texts: bool, digested: Digested | None, row_bytes: int
 ) -> tuple[dict[str, NDArray[Any]], dict[str, Names], dict[int, str]]:
-    """All columns, and the values that are text by row, read some rows at a time so that only these are ever decoded.
+    """Return all columns, and the values that are text by row, read in batches so that only the texts of one batch are
+    decoded at a time.
 
-    Texts are read with dictionaries: written out, a small file could hold any amount of them.
+    Texts are read with dictionaries: fully expanded, a small file could hold any amount of them.
     """
     footer = pq.ParquetFile(pa.BufferReader(content), **FOOTER_LIMITS).metadata
     demand_small(footer, path, row_bytes)
@@ -245,7 +247,7 @@ def _read_columns(
             batch.column(name).validate(full=True)  # a damaged file may point behind its dictionary
         sizes = {name: text_sizes(batch.column(name)) for name in wanted[len(NUMBERS):]}
         written_out = sum(int(each.sum(dtype=np.int64)) + batch.column(name).null_count for name, each in sizes.items())
-        # A footer may lie about what follows.
+        # A footer may misstate the content.
         taken += batch.nbytes + written_out
         demand_bytes(taken, path)
         for name in NUMBERS:
@@ -266,16 +268,16 @@ def _read_columns(
         offset = end
     if offset != rows:
         raise HistoryError(f"{path}: it holds {offset} rows, and says {rows}")
-    # Which rows are of which run is of no use to anybody, how many runs there are is.
+    # Only the number of runs matters, not the run of each row.
     codes[RUN] = np.empty(0, dtype=np.int32)
     return numbers, {name: Names(codes[name], tuple(known[name])) for name in NAMES}, found
 
 
 def demand_schema(schema: pa.Schema, path: Path) -> None:
-    """See that a file is of the one schema; a column may lack the dictionary that it was written with.
+    """Check that a file has the one schema; a column may lack the dictionary with which it was written.
 
     Raises:
-        HistoryError: it isn't.
+        HistoryError: it has another schema.
     """
     version = (schema.metadata or {}).get(b"stormproof.schema", str(SCHEMA_VERSION).encode()).decode("utf-8", "replace")
     if version != str(SCHEMA_VERSION):
@@ -290,7 +292,8 @@ def demand_schema(schema: pa.Schema, path: Path) -> None:
 
 
 def codes_of(column: Any, known: dict[str, int]) -> Int32s:
-    """A dictionary column's codes in terms of ``known``, which grows; row groups have dictionaries of their own."""
+    """Return a dictionary column's codes in terms of ``known``, which grows; each row group has a separate dictionary.
+    """
     translate = [known.setdefault(name, len(known)) for name in column.dictionary.to_pylist()]
     local = column.indices.fill_null(-1) if column.indices.null_count else column.indices
     numbers: Int32s = local.to_numpy(zero_copy_only=False)

@@ -1,9 +1,9 @@
-"""What the machines of a run used while it went on: ``costs.jsonl``, a line each time that a machine was looked at.
+"""The resource usage of a run's machines: ``costs.jsonl``, one line for each sample of a machine.
 
-A line has ``time`` (nanoseconds of the run), ``node`` (a helper machine is one, too), and what
-``stormproof.contracts.backend.Usage`` has; counters go on over a restart of the node or of the sampling. Where a
-machine could not be looked at, it has ``trouble``, the reason, instead. Lines are written whole, one by one: whatever
-ends the harness leaves at most a torn last one, which is not read.
+A line has ``time`` (nanoseconds of the run), ``node`` (or the name of a helper machine), and the fields of
+``stormproof.contracts.backend.Usage``; counters continue across a restart of the node or of the sampling. If a machine
+could not be sampled, the line has ``trouble``, the reason, instead. Each line is written as a whole, so whatever ends
+the harness leaves at most one torn last line, which readers skip.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from stormproof.errors import HistoryError
 from stormproof.history.read_limits import read_small_text
 
 COUNTERS = ("cpu", "read", "written", "received", "sent", "sampling")
-"""Fields of ``Usage`` that are counted on; the others are as they are at that time."""
+"""The cumulative fields of ``Usage``; the other fields are current values."""
 LATE = 3.0
-"""Intervals after which a sample did not come: what was used meanwhile is known, when is not."""
+"""The number of intervals after which a sample counts as missing: the usage in the gap is known, its time is not."""
 MAX_REASON = 200
 _NAMES = tuple(field.name for field in fields(Usage))
 _WHOLE = frozenset(_NAMES) - {"cpu", "sampling"}
@@ -32,7 +32,7 @@ _MAY_LACK = frozenset({"disk", "read", "written"})
 
 @dataclass(frozen=True)
 class Sample:
-    """What a machine had used at a time (seconds of the run)."""
+    """A machine's usage at a time (seconds of the run)."""
 
     time: float
     usage: Usage
@@ -40,7 +40,7 @@ class Sample:
 
 @dataclass(frozen=True)
 class Trouble:
-    """From when on (seconds of the run) a machine could not be looked at, and why."""
+    """The time (seconds of the run) from which a machine could not be sampled, and the reason."""
 
     time: float
     reason: str
@@ -48,13 +48,15 @@ class Trouble:
 
 @dataclass(frozen=True)
 class NodeCosts:
-    """What is known of one machine, in order of time."""
+    """The samples and troubles of one machine, in order of time."""
 
     samples: tuple[Sample, ...] = ()
     troubles: tuple[Trouble, ...] = ()
 
     def gaps(self) -> list[tuple[float, float | None]]:
-        """From when to when (None: the end) there were no samples because it could not be looked at."""
+        """Return the (start, end) of each period without samples because of a trouble; the end is None for the run's
+        end.
+        """
         found: list[tuple[float, float | None]] = []
         for trouble in self.troubles:
             if found and (found[-1][1] is None or found[-1][1] >= trouble.time):
@@ -66,32 +68,32 @@ class NodeCosts:
 
 
 def sample_line(time: int, node: str, usage: Usage) -> str:
-    """The line of a sample, at ``time`` nanoseconds."""
+    """Return the line of a sample at ``time`` nanoseconds."""
     return json.dumps({"time": time, "node": node, **asdict(usage)}) + "\n"
 
 
 def trouble_line(time: int, node: str, reason: str) -> str:
-    """The line of a machine that can't be looked at from ``time`` (nanoseconds) on."""
+    """Return the line of a machine that can't be sampled from ``time`` (nanoseconds) on."""
     return json.dumps({"time": time, "node": node, "trouble": " ".join(reason.split())[:MAX_REASON]}) + "\n"
 
 
 def added(before: Usage | None, since: Usage) -> Usage:
-    """What has been used in all: before the counting began anew, and since."""
+    """Return the total usage: before the counters were reset, and since then."""
     if before is None:
         return since
     told = asdict(since)
     for name in COUNTERS:
         old = getattr(before, name)
-        if old is not None:  # what was not told for a while is not lost
+        if old is not None:  # a value that was missing for a while is not lost
             told[name] = old if told[name] is None else old + told[name]
     return Usage(**told)
 
 
 def read_costs(path: Path) -> dict[str, NodeCosts]:
-    """What each machine used, by its name; empty where nothing was noted. Lines that are no such line are left out.
+    """Return the costs of each machine, by its name; empty if none were recorded. Malformed lines are skipped.
 
     Raises:
-        HistoryError: it is too large, or no file. OSError: it can't be read.
+        HistoryError: the file is too large, or the path is not a file. OSError: the file can't be read.
     """
     try:
         lines = read_small_text(path).splitlines()
@@ -138,8 +140,8 @@ def _usage(row: Mapping[str, Any]) -> Usage | None:
 
 
 def grown(samples: Sequence[Sample], name: str) -> float | None:
-    """By how much a counter has grown over some samples; None where it was never told. It never shrinks: what looks as
-    if it did began anew."""
+    """Return the growth of a counter over some samples; None if no sample has it. Counters never shrink: an apparent
+    decrease is a reset of the counter, and counts as 0."""
     told = [value for each in samples if (value := getattr(each.usage, name)) is not None]
     if not told:
         return None
@@ -147,15 +149,15 @@ def grown(samples: Sequence[Sample], name: str) -> float | None:
 
 
 def since(costs: NodeCosts, start: float) -> Sequence[Sample]:
-    """The samples from ``start`` (seconds) on, with the last one before, from which what came after is counted."""
+    """Return the samples from ``start`` (seconds) on, and the last one before ``start`` as the base of the counts."""
     first = max((at for at, each in enumerate(costs.samples) if each.time <= start), default=0)
     return costs.samples[first:]
 
 
 def totals(costs: NodeCosts, start: float) -> dict[str, float | int | None]:
-    """What a machine used from ``start`` (seconds) on; empty when nothing is known of it.
+    """Return a machine's usage from ``start`` (seconds) on; empty if there are no samples.
 
-    CPU and sampling in seconds, ``seconds`` is how long it was looked at; all else are bytes.
+    CPU and sampling times are in seconds, ``seconds`` is the length of the sampled period; all other values are bytes.
     """
     samples = since(costs, start)
     if not samples:
@@ -173,8 +175,8 @@ def totals(costs: NodeCosts, start: float) -> dict[str, float | int | None]:
 
 
 def summary(path: Path, start: float, interval: float) -> dict[str, Any] | None:
-    """What a run's ``run.json`` says of costs: totals of each machine from ``start`` (seconds) on, and where it could
-    not be looked at. None where nothing was noted. Whatever is wrong with the file, this does not fail for it."""
+    """Return the costs for a run's ``run.json``: totals of each machine from ``start`` (seconds) on, and the troubles
+    of machines that could not be sampled. None if no costs were recorded. Never raises because of a damaged file."""
     try:
         costs = read_costs(path)
     except (HistoryError, OSError) as error:

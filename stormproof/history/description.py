@@ -1,4 +1,4 @@
-"""Whether a run's description is what was sealed; needs neither pandas nor more of a history than its footer."""
+"""Verification of a run description's seal; needs neither pandas nor more of a history than its footer."""
 
 from __future__ import annotations
 
@@ -14,14 +14,16 @@ from stormproof.history.read_limits import FOOTER_LIMITS
 from stormproof.run_folder import HISTORY, RUN_FILE, RUNNING, SEALED_SINCE, demand_seal
 
 DESCRIBED_BY = "stormproof.run-schema"
-"""The format of the description beside the history: who takes its seal away can't say that it never had one."""
+"""The history's metadata field with the format of the run's description: removing a description's seal does not make it
+look like a description of an older format, which has no seal.
+"""
 
 
 def demand_sealed(run_dir: Path, info: Mapping[str, Any]) -> bool:
-    """Whether a run's description (as ``read_run`` gives it) is sealed; an older format knew no seal.
+    """Return whether a run's description (as ``read_run`` returns it) is sealed; an older format has no seal.
 
     Raises:
-        HistoryError: it does not fit its seal, or has lost it.
+        HistoryError: it does not match its seal, or has lost it.
     """
     path = run_dir / RUN_FILE
     if demand_seal(path, info):
@@ -32,11 +34,11 @@ def demand_sealed(run_dir: Path, info: Mapping[str, Any]) -> bool:
 
 
 def _run_schema(history: Path) -> int:
-    """The format of the run's description by its history; 0 where that does not tell."""
+    """Return the format of the run's description according to its history; 0 if the history does not record it."""
     if not history.is_file():
         return 0
     try:
         found = pq.ParquetFile(history, **FOOTER_LIMITS).metadata.metadata or {}
         return int(found.get(DESCRIBED_BY.encode(), b"0"))
     except (OSError, ValueError, pa.ArrowException):
-        return 0  # whoever reads the history says what is wrong with it
+        return 0  # a reader of the history reports its error

@@ -1,4 +1,4 @@
-"""The digest of a history's rows, taken piece by piece."""
+"""The digest of a history's rows, computed piece by piece."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ import pyarrow.compute as pc
 from stormproof.history.schema import HISTORY_SCHEMA
 
 _PIECE = 64 << 20
-"""Bytes of text that are expanded at a time."""
+"""The maximum bytes of text that are expanded at a time."""
 
 
 class RowsDigest:
-    """SHA-256 of rows, of all columns but ``run``, however they are chunked or encoded.
+    """SHA-256 of rows, over all columns except ``run``, regardless of their chunks or encoding.
 
-    Each column gives a digest (numbers: little-endian bytes; texts: lengths as 32-bit numbers, -1 for null, and the
-    UTF-8 bytes); the result is the digest of these digests in the schema's order.
+    Each column has a digest (numbers: little-endian bytes; texts: lengths as 32-bit numbers, -1 for null, and the UTF-8
+    bytes); the result is the digest of these digests in the schema's order.
     """
 
     def __init__(self) -> None:
@@ -28,8 +28,8 @@ class RowsDigest:
         self._digests = {field.name: (hashlib.sha256(), hashlib.sha256()) for field in self._fields}
 
     def update(self, rows: pa.Table | pa.RecordBatch, sizes: Mapping[str, Any] | None = None) -> None:
-        """Take some more rows; their columns have the schema's types, texts with a dictionary or without. ``sizes`` are
-        the ``text_sizes`` of a batch's columns, where they are known."""
+        """Add further rows; their columns have the schema's types, texts with a dictionary or without. ``sizes`` are
+        the ``text_sizes`` of a batch's columns, if known."""
         for field in self._fields:
             column = rows.column(field.name)
             for chunk in column.chunks if isinstance(column, pa.ChunkedArray) else [column]:
@@ -50,7 +50,7 @@ class RowsDigest:
             texts.update(_joined(piece))
 
     def hexdigest(self) -> str:
-        """The digest of what was taken."""
+        """Return the digest of all added rows."""
         whole = hashlib.sha256()
         for field in self._fields:
             first, texts = self._digests[field.name]
@@ -61,7 +61,7 @@ class RowsDigest:
 
 
 def text_sizes(chunk: pa.Array) -> Any:
-    """The lengths in bytes of a column's texts, -1 for null; none is expanded."""
+    """Return the lengths in bytes of a column's texts, -1 for null, without expanding any text."""
     if chunk.null_count == len(chunk):
         return np.full(len(chunk), -1, dtype=np.int32)
     if not pa.types.is_dictionary(chunk.type):
@@ -72,7 +72,7 @@ def text_sizes(chunk: pa.Array) -> Any:
 
 
 def _pieces(chunk: pa.Array, sizes: Any) -> list[pa.Array]:
-    """The column in parts of a bounded size; a text that is longer alone is a part."""
+    """Return the column in parts of a limited size; a text that exceeds the limit alone is a part."""
     ends = np.cumsum(sizes, dtype=np.int64)
     if not len(ends) or ends[-1] <= _PIECE:
         return [chunk]
@@ -86,7 +86,7 @@ def _pieces(chunk: pa.Array, sizes: Any) -> list[pa.Array]:
 
 
 def _joined(piece: pa.Array) -> memoryview:
-    """The bytes of its texts, one after the other: just how Arrow keeps them once no null is left."""
+    """Return the concatenated bytes of the column's texts: exactly Arrow's storage once no null is left."""
     if pa.types.is_dictionary(piece.type):
         piece = piece.dictionary.take(piece.indices.drop_null())
     plain = pa.concat_arrays([pc.fill_null(piece, "")])

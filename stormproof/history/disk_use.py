@@ -1,4 +1,5 @@
-"""Evidence that a fault of disks or power met what the system had stored; in the ledger by node, under ``DISKS``."""
+"""Evidence that a fault of disks or power affected stored data of the system; in the ledger by node, under
+``DISKS``."""
 
 from __future__ import annotations
 
@@ -7,20 +8,21 @@ from typing import Any
 
 DISKS = "disks"
 FILES, WRITES_TO, UNKNOWN = "files", "writes to", "files not known"
-"""Of a node: how many files of the system are on the disk that is hit; the folders beside it to which the node writes;
-why nobody can tell how many files there are."""
+"""For a node: the number of the system's files on the disk that is hit; the other folders to which the node writes; the
+reason why the number of files is unknown."""
 STORES_NOTHING, STORES_ELSEWHERE = "stores nothing", "stores elsewhere"
-"""Why a node without such files stores nothing, or stores on no disk of its own, by the declaration of the system."""
+"""The system's declaration why a node without such files stores nothing, or stores nothing on its private disk."""
 
 
 def in_use(found: Mapping[str, Any]) -> bool:
-    """Whether a loss of power met the system. A node that was hit had files of the system on its disk, or has none
-    there by the system's declaration: then the end of its processes counts, wherever the store is."""
+    """Return whether a loss of power affected the system: a node that was hit had files of the system on its disk, or
+    has none there by the system's declaration. In the latter case the end of its processes counts, wherever the store
+    is."""
     return any(use.get(FILES) or use.get(STORES_NOTHING) or use.get(STORES_ELSEWHERE) for _, use in _uses(found))
 
 
 def stores_nothing(found: Mapping[str, Any]) -> Iterator[str]:
-    """The nodes that were hit and store nothing on their own disks, with the system's reason."""
+    """Yield the nodes that were hit and store nothing on their private disks, with the system's reason."""
     for node, use in _uses(found):
         if why := use.get(STORES_NOTHING):
             yield f"{node} stores nothing on its disk: {why}"
@@ -29,7 +31,8 @@ def stores_nothing(found: Mapping[str, Any]) -> Iterator[str]:
 
 
 def unused(found: Mapping[str, Any]) -> Iterator[str]:
-    """Why the fault met nothing of the system, and where that is instead: a sentence for each node."""
+    """Yield, for each node, a sentence about why the fault affected nothing of the system, and where its data is
+    instead."""
     for node, use in _uses(found):
         if use.get(UNKNOWN):
             yield f"nobody can tell what {node} stores on its disk: {use[UNKNOWN]}"

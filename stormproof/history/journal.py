@@ -1,12 +1,12 @@
-"""The journal: a history on disk while it is made, readable after a crash at any byte.
+"""The journal: a history on disk while the run writes it, readable after a crash at any byte.
 
-The file is a row of frames: magic (4 bytes), length of the payload, CRC-32 of the payload (both 32 bits, little
-endian), payload. The first frame's payload is a JSON object with the schema's version and the run's id; each
-of the others is an Arrow IPC stream with some rows. A frame that was cut off by a crash is dropped when read.
+The file is a sequence of frames: magic (4 bytes), length of the payload, CRC-32 of the payload (both 32 bits, little
+endian), payload. The first frame's payload is a JSON object with the schema's version and the run's id; each further
+one is an Arrow IPC stream with some rows. Readers drop a frame that was cut off by a crash.
 
-A journal may come from strangers: it is read only where it fits the bound of ``stormproof.history.read_limits``, its
-batches must be of the one schema and not compressed (a small frame could hold any amount of rows), and are validated in
-full, since what reads Arrow's arrays trusts their offsets.
+A journal may come from strangers: it is read only if it fits the limit of ``stormproof.history.read_limits``, its
+batches must have the one schema and must not be compressed (a small frame could hold any amount of rows), and are
+validated in full, since code that reads Arrow's arrays trusts their offsets.
 """
 
 from __future__ import annotations
@@ -55,21 +55,21 @@ JOURNAL_SCHEMA = pa.schema(
 
 
 class EmptyJournalError(HistoryError):
-    """A file without one whole frame: the harness died at its first write, or it is no journal."""
+    """A file without one complete frame: the harness died at its first write, or the file is not a journal."""
 
 
 class JournalWriter:
     """Appends operations to a journal; the interpreter's recorder.
 
-    Rows are kept for at most 4,096 rows or 0.1 s (``flush`` is called by the interpreter's ticker too) and then
-    written by one ``write``; ``fsync`` follows about each second, in a thread, and at ``close``.
+    Rows are buffered for at most 4,096 rows or 0.1 s (the interpreter's ticker calls ``flush``, too) and then written
+    by one ``write``; ``fsync`` follows about every second, in a thread, and at ``close``.
 
-    ``lasting=False`` is for simulated runs, which are repeated rather than rescued: rows are written when there are
-    4,096 and at ``close``, no clock is read, nothing is fsynced.
+    ``lasting=False`` is for simulated runs, which are repeated rather than rescued: rows are written once there are
+    4,096 and at ``close``, no clock is read, and nothing is fsynced.
     """
 
     def __init__(self, path: Path, run: str, *, lasting: bool = True) -> None:
-        """Create the file. Raises StormproofError when it exists or can't be written."""
+        """Create the file. Raise StormproofError if it exists or can't be written."""
         self.path = path
         self.rows = 0
         """Rows recorded so far."""
@@ -100,18 +100,17 @@ class JournalWriter:
             self.flush()
 
     def flush(self) -> None:
-        """Write what is pending.
+        """Write the pending rows.
 
         Raises:
-            StormproofError: the disk is full or fails. What was written before stays readable, nothing is
-                written any more.
+            StormproofError: the disk is full or fails. Earlier rows stay readable, and nothing further is written.
         """
         if self._lasting:
             self._write_pending()
             self._sync_sometimes()
 
     def close(self) -> None:
-        """Write and fsync what is pending, and close the file; harmless when closed or failed before."""
+        """Write and fsync the pending rows, and close the file; harmless if it is closed or has failed before."""
         if self._fd < 0:
             return
         try:
@@ -130,7 +129,7 @@ class JournalWriter:
         if self._pending:
             rows = self._pending
             payload = encode_rows(rows, self.rows - len(rows))
-            self._pending = []  # not before: where memory or files are short, these rows come with the next ones
+            self._pending = []  # not before: if memory or files run short, these rows are written with the next ones
             self._write(payload)
 
     def _write(self, payload: bytes) -> None:
@@ -140,7 +139,7 @@ class JournalWriter:
             while view:
                 view = view[os.write(self._fd, view) :]
         except OSError as error:
-            os.ftruncate(self._fd, self._size)  # leave whole frames only
+            os.ftruncate(self._fd, self._size)  # leave complete frames only
             self._fail(error)
         self._size += len(frame)
 
@@ -169,7 +168,7 @@ class JournalWriter:
 
 
 def encode_rows(rows: Sequence[Op], first: int) -> bytes:
-    """Rows as an Arrow IPC stream of JOURNAL_SCHEMA; ``first`` is the index of the first."""
+    """Return rows as an Arrow IPC stream of JOURNAL_SCHEMA; ``first`` is the index of the first."""
     kinds, names, values, keys, processes, times, nodes, errors = zip(*rows, strict=True)
     encoded = [encode_value(value) for value in values]
     columns = [
@@ -192,7 +191,7 @@ def encode_rows(rows: Sequence[Op], first: int) -> bytes:
 
 @dataclass(frozen=True)
 class JournalContents:
-    """What a journal holds: the run's id, its rows, and how many bytes at its end were cut off and dropped."""
+    """The content of a journal: the run's id, its rows, and the number of bytes of a torn tail that were dropped."""
 
     run: str
     batches: tuple[pa.RecordBatch, ...]
@@ -200,15 +199,15 @@ class JournalContents:
 
     @property
     def rows(self) -> int:
-        """Number of rows."""
+        """The number of rows."""
         return sum(batch.num_rows for batch in self.batches)
 
 
 def read_journal(path: Path) -> JournalContents:
-    """All whole frames of a journal; a torn tail is left out and counted.
+    """Return all complete frames of a journal; a torn tail is skipped and counted.
 
     Raises:
-        EmptyJournalError: not even the first frame is whole.
+        EmptyJournalError: not even the first frame is complete.
         HistoryError: the file is missing, or is damaged before its end.
     """
     try:
@@ -248,7 +247,7 @@ def _read_header(path: Path, payload: memoryview) -> str:
 
 
 def _batches(path: Path, number: int, payload: memoryview) -> list[pa.RecordBatch]:
-    """The rows of one frame."""
+    """Return the rows of one frame."""
     try:
         messages = list(pa.ipc.MessageReader.open_stream(pa.py_buffer(payload)))
         if not messages or messages[0].type != "schema" or not pa.ipc.read_schema(messages[0]).equals(JOURNAL_SCHEMA):
@@ -269,8 +268,9 @@ def _batches(path: Path, number: int, payload: memoryview) -> list[pa.RecordBatc
 
 
 def _is_compressed(metadata: bytes) -> bool:
-    """Whether a record batch's buffers are compressed, by its metadata: FlatBuffers' Message, whose third field is a
-    RecordBatch, whose fourth is the compression (https://arrow.apache.org/docs/format/Columnar.html, Message.fbs)."""
+    """Return whether a record batch's buffers are compressed according to its metadata: FlatBuffers' Message, whose
+    third field is a RecordBatch, whose fourth field is the compression
+    (https://arrow.apache.org/docs/format/Columnar.html, Message.fbs)."""
     message = _U32.unpack_from(metadata)[0]
     header = _field(metadata, message, 2)
     if not header:
@@ -282,7 +282,7 @@ _U16, _I32, _U32 = struct.Struct("<H"), struct.Struct("<i"), struct.Struct("<I")
 
 
 def _field(data: bytes, table: int, number: int) -> int:
-    """Where a table's field is, 0 if it has no such field."""
+    """Return the position of a table's field, 0 if it has no such field."""
     shape = table - _I32.unpack_from(data, table)[0]
     place = 4 + 2 * number
     if shape < 0 or place >= _U16.unpack_from(data, shape)[0]:
@@ -303,7 +303,7 @@ def _check_indexes(path: Path, batches: Sequence[pa.RecordBatch]) -> None:
 
 
 def _frames(data: bytes) -> Iterator[tuple[int, memoryview]]:
-    """(end, payload) of each whole frame up to the first that is not."""
+    """Yield (end, payload) of each complete frame up to the first incomplete one."""
     view = memoryview(data)
     offset = 0
     while (end := _frame_end(data, offset)) is not None:
@@ -327,9 +327,10 @@ def _header(data: bytes, offset: int) -> tuple[bytes, int, int]:
 
 
 def _whole_frame_after(path: Path, data: bytes, offset: int) -> int | None:
-    """Where a whole frame begins behind a broken one: then it is damage, not a torn tail.
+    """Return the position of a complete frame behind a broken one: the file is then damaged, not merely torn at the
+    end.
 
-    Raises HistoryError where what follows looks like frames again and again, and takes too long to be told from them.
+    Raises HistoryError if the rest resembles frames so often that distinguishing it from frames takes too long.
     """
     patience = 4 * len(data) + (64 << 20)
     found = data.find(MAGIC, offset + 1)

@@ -1,8 +1,8 @@
 """Histories as JSON lines, for other tools and for tests written by hand.
 
-The first line may be ``{"schema": 1, "run": id}``. Every other line is one row: ``type``, ``f`` and ``process``, and
-where they apply ``time``, ``key``, ``value`` (an integer, or [a, b] for a pair), ``text`` (the JSON text of a
-value that is neither), ``node``, ``error``. ``index`` is written for readers' sake and must be the row's number.
+The first line may be ``{"schema": 1, "run": id}``. Every other line is one row: ``type``, ``f`` and ``process``, and,
+if they apply, ``time``, ``key``, ``value`` (an integer, or [a, b] for a pair), ``text`` (the JSON text of a value that
+is neither), ``node``, ``error``. ``index`` is written for the convenience of readers and must be the row's number.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _LARGEST = 1 << 31
 
 
 def export_jsonl(table: pa.Table, file: TextIO) -> None:
-    """Write a history; ``import_jsonl`` gives the same rows again."""
+    """Write a history; ``import_jsonl`` restores the same rows."""
     runs = table.column("run").unique().to_pylist()
     if len(runs) > 1:
         raise HistoryError(f"one history a file: this table holds {len(runs)} runs")
@@ -109,7 +109,7 @@ def _is_whole(value: object, least: int, bits: int) -> bool:
 
 
 def _is_text(value: object) -> bool:
-    """Whether a value is a text that UTF-8 can hold: half of a surrogate pair is none."""
+    """Return whether a value is a text that UTF-8 can encode, without unpaired surrogates."""
     return isinstance(value, str) and not any("\ud800" <= each <= "\udfff" for each in value)
 
 
@@ -127,11 +127,11 @@ _FIELDS: Mapping[str, tuple[bool, Callable[[Any], bool], str]] = {
     "node": (False, _is_text_or_null, "a text"),
     "error": (False, _is_text_or_null, "a text"),
 }
-"""Field of a row -> whether each row has it, whether a value fits, and the expected value in words."""
+"""Field of a row -> whether it is required, whether a value fits, and the expected value in words."""
 
 
 def _wrong(data: Mapping[str, Any], index: int) -> str:
-    """The first wrong field with the expected value; empty if all fields fit."""
+    """Return the first wrong field with the expected value; empty if all fields fit."""
     if data.get("index", index) != index:
         return f"index: {index} is expected, the number of the row, not {_shown(data['index'])}"
     for name, (needed, fits, expected) in _FIELDS.items():

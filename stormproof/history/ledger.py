@@ -1,7 +1,7 @@
-"""The fault ledger: what the nemesis did to which machine, when, and the evidence that it took effect.
+"""The fault ledger: the nemesis's actions on each machine, their times, and the evidence that they took effect.
 
-One JSON object a line in ``ledger.jsonl``: a line when a fault is injected, a line when it is healed, one for a repair,
-as an operator would do it, and one for each time in which the harness itself stood still. Times are nanoseconds on the
+``ledger.jsonl`` has one JSON object a line: one for each injection of a fault, one for each heal, one for each repair
+that an operator would do, and one for each period in which the harness itself stalled. Times are nanoseconds on the
 clock of the history.
 """
 
@@ -22,9 +22,9 @@ from stormproof.history.read_limits import read_small
 INJECT, HEAL, REPAIR, STANDSTILL = "inject", "heal", "repair", "standstill"
 
 UNMET = "unmet"
-"""In the evidence of an injection: which state the fault expects and did not find. Such a fault does not count."""
+"""In the evidence of an injection: the state that the fault expects and did not find. Such a fault does not count."""
 UNCHECKED = "not checked"
-"""In the same evidence: what of that state nobody tells."""
+"""In the same evidence: the part of that state that the system does not report."""
 
 _YEAR = 3e7
 """Seconds."""
@@ -40,18 +40,18 @@ _EFFECTS: Mapping[str, tuple[str, ...]] = {
     "clock": ("moves clock",),
     "disk": ("may end process", "loses data"),
 }
-"""Effects of the families whose ledgers did not tell them."""
+"""Effects of the families in ledgers that did not record effects."""
 
 
 @dataclass(frozen=True)
 class LedgerLine:
     """One step of one fault.
 
-    ``id`` joins the two steps of a fault; ``fault`` is the family (``partition``), ``kind`` the variant
-    (``master``); ``phase`` is ``inject`` or ``heal``; ``confirmed`` says whether ``evidence`` shows that the
-    step took effect; ``error`` is the reason when it could not be done. ``time`` is when the step began,
-    ``done`` when it was complete. ``effects`` are those of the family. A ``claimed`` step is one that an imported
-    history tells of; Stormproof neither did nor saw it.
+    ``id`` joins the two steps of a fault; ``fault`` is the family (``partition``), ``kind`` the variant (``master``);
+    ``phase`` is ``inject`` or ``heal``; ``confirmed`` tells whether ``evidence`` shows that the step took effect;
+    ``error`` is the reason if it could not be done. ``time`` is when the step began, ``done`` when it was complete.
+    ``effects`` are those of the family. A ``claimed`` step is one that an imported history reports; Stormproof neither
+    did nor observed it.
     """
 
     id: int
@@ -68,7 +68,7 @@ class LedgerLine:
     claimed: bool = False
 
     def to_json(self) -> str:
-        """The line as it stands in the file, without the line break."""
+        """Return the line as in the file, without the line break."""
         row = {
             "id": self.id, "fault": self.fault, "kind": self.kind, "phase": self.phase, "time": self.time,
             "targets": self.targets, "evidence": self.evidence, "proven": self.confirmed, "error": self.error,
@@ -79,37 +79,38 @@ class LedgerLine:
 
 @dataclass(frozen=True)
 class Repair:
-    """What was done between the last heal and the drain, as an operator would: ``text`` is a sentence."""
+    """An action between the last heal and the drain in an operator's place: ``text`` is a sentence."""
 
     text: str
     start: int
     end: int
 
     def to_json(self) -> str:
-        """The line as it stands in the file, without the line break."""
+        """Return the line as in the file, without the line break."""
         return json.dumps({"phase": REPAIR, "time": self.start, "done": self.end, "text": self.text})
 
 
 @dataclass(frozen=True)
 class Standstill:
-    """A time in which the harness itself did nothing: it was stopped, its machine suspended, or it got no processor."""
+    """A period in which the harness itself stalled: it was stopped, its machine was suspended, or it got no processor.
+    """
 
     start: int
     end: int
     seconds: float
-    """How long it was, a suspended machine's time included, which the history's clock leaves out."""
+    """The length of the period, including the time of a suspended machine, which the history's clock omits."""
 
     def to_json(self) -> str:
-        """The line as it stands in the file, without the line break."""
+        """Return the line as in the file, without the line break."""
         return json.dumps({"phase": STANDSTILL, "time": self.start, "done": self.end, "seconds": self.seconds})
 
 
 @dataclass(frozen=True)
 class FaultWindow:
-    """A fault from its injection to its heal; ``end`` is None while (or if never) healed.
+    """A fault from its injection to its heal; ``end`` is None while it is not healed, or if it never was.
 
-    ``confirmed`` is true when injecting it is shown to have taken effect (a heal's evidence may complete
-    it: packets are only dropped while the fault lasts).
+    ``confirmed`` is true if evidence shows that its injection took effect (a heal's evidence may complete it: packets
+    are only dropped while the fault lasts).
     """
 
     id: int
@@ -123,19 +124,19 @@ class FaultWindow:
     heal_evidence: Mapping[str, Any]
     error: str | None = None
     in_force: int | None = None
-    """From here to ``end`` the fault was in force for certain; None where the ledger does not say."""
+    """From this time to ``end`` the fault was certainly in force; None if the ledger does not record it."""
     effects: frozenset[str] = frozenset()
     healed: int | None = None
-    """When healing it was complete; None where it never was, or the ledger does not say."""
+    """When its heal was complete; None if it never was, or if the ledger does not record it."""
     struck: int | None = None
-    """When a fault that strikes later did so, which may be while it is being healed: its window ends with the heal.
-    None for any other, or where it did not."""
+    """When a fault that strikes later did so, which may be during its heal: its window ends with the heal. None for any
+    other fault, or if it did not strike."""
     claimed: bool = False
-    """An imported history tells of it; Stormproof has no evidence."""
+    """An imported history reports it; Stormproof has no evidence."""
 
     @property
     def unmet(self) -> str:
-        """Which state it expects and did not find; empty: it found it, or the ledger does not say."""
+        """The state that it expects and did not find; empty: it found the state, or the ledger does not record it."""
         return str(self.inject_evidence.get(UNMET, ""))
 
     @property
@@ -145,7 +146,7 @@ class FaultWindow:
 
 
 def read_ledger(path: Path) -> list[FaultWindow]:
-    """The windows of a ledger file in order of injection; a torn last line is left out.
+    """Return the windows of a ledger file in order of injection; a torn last line is skipped.
 
     Raises:
         HistoryError: another line is not a ledger line.
@@ -157,18 +158,18 @@ def read_ledger(path: Path) -> list[FaultWindow]:
 
 
 def read_repairs(path: Path) -> list[Repair]:
-    """The repairs that a ledger file tells of, in order; raises HistoryError as ``read_ledger`` does."""
+    """Return the repairs in a ledger file, in order; raise HistoryError as ``read_ledger`` does."""
     return [Repair(row["text"], row["time"], row["done"]) for row in _rows(path) if row["phase"] == REPAIR]
 
 
 def read_standstills(path: Path) -> list[Standstill]:
-    """When the harness stood still, in order; raises HistoryError as ``read_ledger`` does."""
+    """Return the periods in which the harness stalled, in order; raise HistoryError as ``read_ledger`` does."""
     rows = (row for row in _rows(path) if row["phase"] == STANDSTILL)
     return [Standstill(row["time"], row["done"], float(row["seconds"])) for row in rows]
 
 
 def ledger_sha256(path: Path) -> str:
-    """The digest of a ledger file; one that is not there is as one without lines.
+    """Return the digest of a ledger file; a missing file counts as one without lines.
 
     Raises:
         HistoryError: it can't be read.
@@ -177,7 +178,7 @@ def ledger_sha256(path: Path) -> str:
 
 
 def demand_same(path: Path, sha256: str) -> None:
-    """See that a ledger is what the run wrote; raises HistoryError where it isn't, or can't be read."""
+    """Check that a ledger is the one that the run wrote; raise HistoryError if it isn't, or can't be read."""
     if ledger_sha256(path) != sha256:
         raise HistoryError(f"{path}: not the ledger that the run recorded (ledger_sha256 in run.json differs)")
 
@@ -197,7 +198,7 @@ def _rows(path: Path) -> Sequence[Mapping[str, Any]]:
 
 @functools.lru_cache(maxsize=1)
 def _parsed(path: Path, content: bytes) -> Sequence[Mapping[str, Any]]:
-    """The lines of a ledger; whoever reads one for its faults reads it for its repairs next."""
+    """Return the lines of a ledger. Cached, since a reader of its faults reads its repairs next."""
     found = []
     lines = content.decode("utf-8", "replace").split("\n")
     for number, line in enumerate(lines, 1):
@@ -230,7 +231,7 @@ _WHERE_TOLD: Mapping[str, Any] = {"done": (int, type(None)), "effects": _TEXTS, 
 
 
 def _wrong(row: object) -> str:
-    """What is wrong with a line, if anything."""
+    """Return the error of a line, if any."""
     if not isinstance(row, dict):
         return "no JSON object"
     phase = row.get("phase")
@@ -243,8 +244,7 @@ def _wrong(row: object) -> str:
             continue
         value = row[name]
         fits = _are_texts(value) if kinds is _TEXTS else isinstance(value, kinds)
-        # For Python, true is a whole number.
-        # Times are columns of 64 bits; NaN is beyond all bounds as well.
+        # For Python, true is a whole number. Times are columns of 64 bits; NaN is also outside all bounds.
         if isinstance(value, int | float) and not abs(value) < 1 << 63:
             return f"its {name} has more than 64 bits"
         if not fits or (isinstance(value, bool) and bool not in kinds):
@@ -257,7 +257,7 @@ def _are_texts(value: object) -> bool:
 
 
 def _targets(inject: Mapping[str, Any], heal: Mapping[str, Any] | None) -> tuple[str, ...]:
-    """Whom a fault hit: where its injection names all whom it might, its heal tells."""
+    """Return a fault's targets: if its injection names all potential ones, its heal names the ones it hit."""
     hit = heal["targets"] if heal is not None else []
     return tuple(hit if hit and set(hit) <= set(inject["targets"]) else inject["targets"])
 

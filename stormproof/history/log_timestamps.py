@@ -1,7 +1,7 @@
-"""When the lines of a node's log were written, where somebody knows better than the node.
+"""The write times of the lines in a node's log, if the backend knows them better than the node.
 
-A clock fault moves the times that a node writes into its log. A simulated run knows the right ones: beside ``n1.log``
-lies ``n1.log.moments``, which has for each line of the log the seconds since 1970.
+A clock fault moves the times that a node writes into its log. A simulated run knows the right ones: ``n1.log.moments``
+next to ``n1.log`` has the seconds since 1970 for each line of the log.
 """
 
 from __future__ import annotations
@@ -16,12 +16,13 @@ SUFFIX = ".moments"
 
 
 def write_moments(moments: Iterable[float]) -> bytes:
-    """The content of the file."""
+    """Return the content of the file."""
     return "".join(f"{moment:.6f}\n" for moment in moments).encode()
 
 
 def read_moments(log: Path, lines: int, tail: bool = False) -> list[float] | None:
-    """The moments of a log of so many lines, or of so many lines at its end; None where there are none, or not as many.
+    """Return the write times of a log's ``lines`` lines, or of as many lines at its end (``tail``); None if there are
+    none, or if their number differs.
     """
     try:
         moments = [float(line) for line in read_small_text(Path(f"{log}{SUFFIX}")).splitlines()]

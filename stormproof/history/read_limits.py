@@ -1,4 +1,4 @@
-"""How much memory a stored history may take: it may come from strangers, and a small file can hold a huge one."""
+"""Memory limits for stored histories, which may come from strangers: a small file can expand to a huge history."""
 
 from __future__ import annotations
 
@@ -14,31 +14,31 @@ from stormproof.errors import HistoryError, UsageError
 from stormproof.text import size
 
 VARIABLE = "STORMPROOF_MAX_HISTORY"
-"""The environment variable that raises the bound for every command, and for the processes that a command starts."""
+"""The environment variable that raises the limit for every command, and for the processes that a command starts."""
 DEFAULT = 6 << 30
 """Bytes; enough to judge 50 million rows."""
 ROW_BYTES = 100
-"""What judging takes for a row, its texts aside, as measured."""
+"""The measured memory for judging a row, without its texts."""
 OBJECT_BYTES = 300
-"""What a row takes at most where it becomes objects: in reports, exports and data frames."""
+"""The maximum memory of a row in the form of objects: in reports, exports and data frames."""
 _COLUMNS = 64
-"""Of ROW_BYTES, what a row takes as arrays; the bytes that a footer tells are of these columns, too."""
+"""The part of ROW_BYTES that a row takes as arrays; the byte counts in a footer include these columns, too."""
 FOOTER_LIMITS: Mapping[str, int] = MappingProxyType({"thrift_string_size_limit": 16 << 20,
                                                      "thrift_container_size_limit": 20_000})  # fmt: skip
-"""For whoever opens a Parquet file: room for lists of a footer is made by what it says of their length. 20,000 groups
-of rows are 5,000,000,000 rows as we write them."""
+"""Limits for opening a Parquet file: the reader allocates lists of a footer by their declared length. 20,000 row groups
+are 5,000,000,000 rows in our files."""
 JSON_TIMES = 32
-"""What a JSON text takes once it is read, as a multiple of its size: at most about this."""
+"""The approximate maximum ratio of a parsed JSON text's memory to the text's size."""
 
 _PIECE = 1 << 20
 _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 
 
 def read_size(text: str, option: str = "--max-history") -> int:
-    """The bytes that a person means by ``6G``, ``500M`` or a plain number.
+    """Return the number of bytes in a size such as ``6G``, ``500M`` or a plain number.
 
     Raises:
-        UsageError: it is no size.
+        UsageError: the text is not a size.
     """
     found = re.fullmatch(r"(\d{1,15})\s*([KMGT]?)(i?B)?", text.strip(), re.IGNORECASE | re.ASCII)
     if found is None or not int(found[1]):
@@ -47,22 +47,22 @@ def read_size(text: str, option: str = "--max-history") -> int:
 
 
 def max_history() -> int:
-    """Bytes that one history may take in memory."""
+    """Return the maximum bytes of memory for one history."""
     text = os.environ.get(VARIABLE)
     return read_size(text) if text else DEFAULT
 
 
 def set_max_history(text: str | None) -> None:
-    """Let this process, and those that it starts from now on, take as much for a history."""
+    """Set the limit for this process, and for those that it starts from now on."""
     if text:
         os.environ[VARIABLE] = str(read_size(text))
 
 
 def demand_small(footer: Any, where: object, row_bytes: int = ROW_BYTES) -> None:
-    """See by a Parquet file's footer that what it holds may be read, where that takes ``row_bytes`` for each row.
+    """Check by a Parquet file's footer that the content may be read, if that takes ``row_bytes`` for each row.
 
     Raises:
-        HistoryError: it would take more than the bound.
+        HistoryError: reading would take more than the limit.
     """
     groups = (footer.row_group(number) for number in range(footer.num_row_groups))
     rows, stored = max(0, footer.num_rows), sum(max(0, group.total_byte_size) for group in groups)
@@ -70,7 +70,7 @@ def demand_small(footer: Any, where: object, row_bytes: int = ROW_BYTES) -> None
 
 
 def demand_bytes(needed: int, where: object) -> None:
-    """See that a history that takes so many bytes may be read; raises HistoryError as ``demand_small`` does."""
+    """Check that a history that takes ``needed`` bytes may be read; raise HistoryError as ``demand_small`` does."""
     bound = max_history()
     if needed > bound:
         raise HistoryError(f"{where}: unpacked it would take {size(needed)}, and {size(bound)} is the bound; "
@@ -78,19 +78,19 @@ def demand_bytes(needed: int, where: object) -> None:
 
 
 def demand_file(path: Path) -> None:
-    """Raises HistoryError where something else than a file has this path: a pipe would be waited for without end."""
+    """Raise HistoryError if the path is something other than a file: reading a pipe could block forever."""
     if path.exists() and not path.is_file():
         raise HistoryError(f"{path} can't be read: it is no file")
 
 
 def read_small(path: Path, times: int = JSON_TIMES) -> bytes:
-    """The bytes of a file that will take ``times`` its size once it is read.
+    """Return the bytes of a file that takes ``times`` its size in memory once parsed.
 
     Raises:
-        HistoryError: it would take more than the bound, or is something else than a file: a pipe could be waited for
-            without end, a device be read without end. OSError: it can't be read.
+        HistoryError: it would take more than the limit, or is not a file: a pipe could block forever, a device could be
+            read without end. OSError: it can't be read.
     """
-    # A pipe is opened at once then, though nobody writes to it.
+    # O_NONBLOCK opens a pipe at once even if it has no writer.
     with os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb", buffering=0) as file:
         if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
             raise HistoryError(f"{path} can't be read: it is no file")
@@ -103,5 +103,5 @@ def read_small(path: Path, times: int = JSON_TIMES) -> bytes:
 
 
 def read_small_text(path: Path, times: int = JSON_TIMES) -> str:
-    """As ``read_small``, as text; what is no UTF-8 is replaced."""
+    """Return the text of a file, read as by ``read_small``; invalid UTF-8 is replaced."""
     return read_small(path, times).decode("utf-8", "replace")

@@ -1,6 +1,6 @@
-"""The one Arrow schema of a history, and how operations' values become columns.
+"""The one Arrow schema of a history, and the encoding of operations' values as columns.
 
-This module is all that the checkers may import of the harness.
+This module depends on nothing else in Stormproof.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ TYPE_CODES = {"invoke": 0, "ok": 1, "fail": 2, "info": 3}
 TYPE_NAMES = ("invoke", "ok", "fail", "info")
 
 NO_VALUE = -1
-"""``value`` of an operation that has none; also ``key`` of one that belongs to no object."""
+"""``value`` of an operation without a value; also ``key`` of an operation without an object."""
 TEXT_VALUE = -2
 """``value`` of an operation whose value is neither an integer nor a pair: its JSON is in ``text``."""
 
@@ -40,10 +40,10 @@ HISTORY_SCHEMA = pa.schema(
 
 
 def encode_value(value: Any) -> tuple[int, str | None]:
-    """The ``value`` and ``text`` columns of an operation's value.
+    """Return the ``value`` and ``text`` columns of an operation's value.
 
-    A non-negative integer below 2**63 stands for itself; a pair (a, b) of non-negative integers below 2**31 is
-    ``a << 32 | b``; ``None`` is NO_VALUE; everything else is TEXT_VALUE with its JSON beside it.
+    A non-negative integer below 2**63 stands for itself; a pair (a, b) of non-negative integers below 2**31 is ``a <<
+    32 | b``; ``None`` is NO_VALUE; everything else is TEXT_VALUE with its JSON in ``text``.
     """
     if value is None:
         return NO_VALUE, None
@@ -57,5 +57,5 @@ def encode_value(value: Any) -> tuple[int, str | None]:
 
 
 def decode_pair(value: int) -> tuple[int, int]:
-    """The pair that ``encode_value`` packed into one integer."""
+    """Return the pair that ``encode_value`` packed into one integer."""
     return value >> PAIR_SHIFT, value & ((1 << PAIR_SHIFT) - 1)

@@ -1,4 +1,4 @@
-"""Histories in their lasting form: journal to Parquet, and both to tables for people and programs."""
+"""Histories in their permanent form: from the journal to Parquet, and from both to tables for people and programs."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ DELTA_COLUMNS = ["index", "time", "value"]
 
 @dataclass(frozen=True)
 class Sealed:
-    """A sealed history: SHA-256 of its rows and of its file, rows, and the bytes of torn tail that were dropped.
+    """A sealed history: SHA-256 of its rows and of its file, rows, and the bytes of a torn tail that were dropped.
 
-    The rows' digest tells whether two runs are the same; the file's, whether the file is still what was written.
+    The rows' digest tells whether two runs are the same; the file's digest tells whether the file is unchanged.
     """
 
     sha256: str
@@ -41,7 +41,7 @@ class Sealed:
 
 
 def seal(run_dir: Path) -> Sealed:
-    """Write ``history.parquet`` from the run's journal; atomic, and harmless to repeat. The journal stays, until
+    """Write ``history.parquet`` from the run's journal; atomic, and harmless to repeat. The journal stays until
     ``drop_journal``.
 
     Raises:
@@ -58,17 +58,17 @@ def seal(run_dir: Path) -> Sealed:
 
 def drop_journal(run_dir: Path) -> None:
     """Remove the journal of a run whose ``run.json`` has the digests of its sealed history."""
-    with contextlib.suppress(OSError):  # it does no harm
+    with contextlib.suppress(OSError):  # a remaining journal does no harm
         fd = os.open(run_dir, os.O_RDONLY | os.O_DIRECTORY)
         try:
-            os.fsync(fd)  # no power cut may undo the renaming of what replaces it
+            os.fsync(fd)  # no power cut may undo the renaming of the file that replaces it
         finally:
             os.close(fd)
         (run_dir / JOURNAL).unlink()
 
 
 def write_history(table: pa.Table, run: str, path: Path) -> None:
-    """Store a table of HISTORY_SCHEMA as a history file; it is whole or not there."""
+    """Store a table of HISTORY_SCHEMA as a history file, atomically: it is complete or does not exist."""
     metadata = {"stormproof.schema": str(SCHEMA_VERSION), "stormproof.run": run, DESCRIBED_BY: str(RUN_SCHEMA)}
     partial = path.with_name(path.name + ".partial")
     try:
@@ -85,17 +85,17 @@ def write_history(table: pa.Table, run: str, path: Path) -> None:
             os.fsync(file.fileno())
         partial.replace(path)
     except OSError as error:
-        with contextlib.suppress(OSError):  # the first error is the one to tell
+        with contextlib.suppress(OSError):  # the first error is the one to report
             partial.unlink()
         reason = error.strerror or error
         raise StormproofError(f"can't write {path}: {reason} (the journal beside it is whole)") from error
 
 
 def read_history(run_dir: Path) -> pa.Table:
-    """The history of a run folder as a table of HISTORY_SCHEMA: sealed, or else straight from the journal.
+    """Return the history of a run folder as a table of HISTORY_SCHEMA: sealed, or else directly from the journal.
 
     Raises:
-        HistoryError: there is neither, or it can't be read.
+        HistoryError: neither exists, or it can't be read.
     """
     path = run_dir / HISTORY
     if not path.exists():
@@ -120,7 +120,7 @@ def read_history(run_dir: Path) -> pa.Table:
 
 
 def history_frame(run_dir: Path) -> pd.DataFrame:
-    """The history of a run folder as a pandas DataFrame for people.
+    """Return the history of a run folder as a pandas DataFrame for people.
 
     ``type`` is its name, ``time`` stays in nanoseconds, ``value`` and ``key`` are as the schema encodes them.
     """
@@ -130,7 +130,8 @@ def history_frame(run_dir: Path) -> pd.DataFrame:
 
 
 def rows_sha256(table: pa.Table) -> str:
-    """SHA-256 of a history's rows, of all columns but ``run``, however they are chunked or encoded."""
+    """Return the SHA-256 of a history's rows, over all columns except ``run``, regardless of their chunks or encoding.
+    """
     digest = RowsDigest()
     digest.update(table)
     return digest.hexdigest()

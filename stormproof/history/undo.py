@@ -1,8 +1,7 @@
-"""The undo journal: what must be undone if the harness dies now.
+"""The undo journal: the actions to undo if the harness dies now.
 
-One JSON object a line in ``undo.jsonl``: an undo is on disk before its fault is applied, and a ``done`` line
-follows once the fault is healed. A line that was cut off by a crash was never followed by its fault, so it
-is skipped.
+``undo.jsonl`` has one JSON object a line: an undo is on disk before its fault is applied, and a ``done`` line follows
+once the fault is healed. A line that was cut off by a crash was never followed by its fault, so readers skip it.
 """
 
 from __future__ import annotations
@@ -29,9 +28,9 @@ FILE = "file"
 
 @dataclass(frozen=True)
 class Undo:
-    """How to undo one fault: ``network`` (let all links pass), ``conditions`` (let no link suffer), ``resume`` or
+    """The way to undo one fault: ``network`` (let all links pass), ``conditions`` (restore all links), ``resume`` or
     ``start`` the nodes' brokers, ``power`` (power on, then start), ``clock`` (set right), ``disk`` (set right, then
-    start what is dead), ``file`` (nothing: the program whose file was deleted writes it anew)."""
+    start dead programs), ``file`` (nothing: the program whose file was deleted writes a new one)."""
 
     id: int
     undo: str
@@ -42,7 +41,7 @@ class UndoJournal:
     """Appends to a run's undo journal; every line is fsynced before a method returns."""
 
     def __init__(self, run_dir: Path) -> None:
-        """Open it. Raises StormproofError when it can't be written."""
+        """Open it. Raise StormproofError if it can't be written."""
         self._path = run_dir / UNDO_FILE
         self._next = 1 + max((line["id"] for line in _lines(run_dir)), default=-1)
         try:
@@ -54,14 +53,14 @@ class UndoJournal:
             os.write(self._fd, b"\n")
 
     def begin(self, undo: str, nodes: tuple[str, ...] = ()) -> int:
-        """Note an undo, before its fault is applied; returns its id."""
+        """Record an undo, before its fault is applied; return its id."""
         ident = self._next
         self._next += 1
         self._append({"id": ident, "undo": undo, "nodes": list(nodes)})
         return ident
 
     def done(self, ident: int) -> None:
-        """Note that the fault is healed."""
+        """Record that the fault is healed."""
         self._append({"id": ident, "done": True})
 
     def close(self) -> None:
@@ -82,7 +81,7 @@ class UndoJournal:
 
 
 def pending_undos(run_dir: Path) -> list[Undo]:
-    """The undos of a run that are not done, the latest first (the order in which to apply them)."""
+    """Return the undos of a run that are not done, the latest first (the order in which to apply them)."""
     pending: dict[int, Undo] = {}
     for line in _lines(run_dir):
         if line.get("done"):

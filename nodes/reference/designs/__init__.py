@@ -18,7 +18,7 @@ DESIGNS = {
 
 
 def design_factory(name: str) -> Callable[[Broker], Design]:
-    """The class of the design of that name; called with the broker, it makes a Design.
+    """Return the class of the design with this name; calling it with the broker creates a Design.
 
     Raises:
         ConfigError: there is no design of that name.
@@ -31,7 +31,9 @@ def design_factory(name: str) -> Callable[[Broker], Design]:
 
 
 def is_in_memory(config: Config) -> bool:
-    """Whether the design keeps the broker's state elsewhere: its own database is a working copy, which is in memory."""
+    """Tell whether the design keeps the broker's state on another machine; the node's database is then an in-memory
+    copy.
+    """
     return bool(getattr(design_factory(config.design), "in_memory", _never)(config))
 
 
@@ -40,5 +42,5 @@ def _never(config: Config) -> bool:
 
 
 def make_design(broker: Broker) -> Design:
-    """The design that the broker's configuration names; raises ConfigError as ``design_factory`` does."""
+    """Create the design that the broker's configuration names; raises ConfigError as ``design_factory`` does."""
     return design_factory(broker.config.design)(broker)

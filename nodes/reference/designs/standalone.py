@@ -9,7 +9,7 @@ from nodes.reference.api import Admission, Broker, Command, Effect, Pending
 
 
 class Standalone:
-    """Group commit: the commands that are there share one transaction, and one wait for the disk."""
+    """Group commit: all waiting commands share one transaction and one disk sync."""
 
     has_topic_manager = False
     has_services = True
@@ -25,46 +25,48 @@ class Standalone:
         """Begin to serve."""
         self._task = self._broker.runtime.spawn(self._run(), "commit")
         self._broker.began_serving()
-        # What begins with it is over before the first client can come.
+        # The commands that this start causes are finished before the first client can connect.
         while self._commands:
             self._commit()
 
     async def stop(self) -> None:
-        """Commit what is waiting, and end."""
+        """Commit the waiting commands, and end."""
         if self._task is not None and not self._task.done():
             self._task.cancel()
             self._commit()
 
     def admission(self) -> Admission:
-        """Everybody is let in."""
+        """Admit every client."""
         return Admission(True)
 
     def submit(self, command: Command) -> None:
-        """Apply and commit with whatever else comes in this turn of the event loop."""
+        """Queue a command; it is committed together with all others that arrive in this turn of the event loop."""
         self._commands.append(command)
         self._wake.set()
 
     def observed(self) -> tuple[()]:
-        """No invariant asks for anything."""
+        """Return nothing: no invariant observes this design."""
         return ()
 
     def pending(self) -> Pending:
-        """What clients wait for; a command by how many were done before it."""
+        """Return pending work: clients' waits and uncommitted commands, identified by the number of commands done
+        before.
+        """
         if self._broker.stopping:
             return {}
         waiting = {"uncommitted": [self._done]} if self._commands else {}
         return {**self._broker.pending(), **waiting}
 
     def miscounted(self) -> str:
-        """What is counted otherwise than it is there."""
+        """Describe the first wrong counter; empty if all are right."""
         return self._broker.miscounted()
 
     def unlike_store(self) -> str:
-        """In what memory and store differ."""
+        """Describe a difference between memory and store; empty if there is none."""
         return self._broker.unlike_store()
 
     def status(self) -> dict[str, Any]:
-        """A view of one."""
+        """Return the status: a master in a view of one node."""
         return {"role": "master", "serving": True, "epoch": 0, "view": [self._broker.config.node]}
 
     async def _run(self) -> None:

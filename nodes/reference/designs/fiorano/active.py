@@ -1,8 +1,9 @@
-"""The serving side: carries out commands, has them stored here and at the standby, releases what is safe.
+"""The serving side: carries out commands, has them stored locally and at the standby, and releases safe effects.
 
 [Working of Fiorano Replicated High Availability: "the Active Server replicates its data store and state to the Passive
-Server".] What one transaction changed is one change-set. While this server is alone its effects go out as soon as it is
-on disk and the lock is held; with a standby, as soon as that has it on disk, too.
+Server".] The changes of one transaction form one change-set. While this server is alone, the effects of a change-set
+are released as soon as it is on disk and the lock is held. With a standby, they are released once the standby, too, has
+it on disk.
 """
 
 from __future__ import annotations
@@ -32,14 +33,16 @@ from nodes.reference.points import ALL_SENT, EPOCH_ADOPTED, PAGE_SENT, SET_SENT,
 _LEFT_OUT: Mapping[str, frozenset[str]] = {
     ACL_NOT_REPLICATED: frozenset({"security"}), COMPLETE_TOO_EARLY: frozenset({"messages", "deliveries"}),
 }
-"""Bug that can be switched on -> tables of which a synchronisation sends no pages."""
+"""Injected bug -> tables of which a synchronisation sends no pages."""
 
 
 @dataclass(eq=False)
 class Standing:
-    """What is known of the standby that is being synchronised, or is synchronised: ``stored`` up to which change-set.
+    """The progress of a standby that is being synchronised or is synchronised; ``stored`` is its newest stored
+    change-set.
 
-    ``complete``: it was sent everything, so nothing is confirmed without it any more. ``sent``: so many pages.
+    ``complete``: the standby was sent everything, so nothing is confirmed without it from then on. ``sent``: the number
+    of pages sent so far.
     """
 
     sync: int
@@ -52,15 +55,15 @@ class Standing:
 
 
 class ActiveSide:
-    """Serves clients from when it is made until ``stop``.
+    """Serves clients from its creation until ``stop``.
 
     Args:
         send: sends a message over the HA channel.
-        above: an epoch that a standby may have; what only this server has is confirmed in a later one.
-        fencing: whether the lock is looked at before anything is confirmed.
+        above: an epoch that a standby may have; changes that only this server has are confirmed in a later epoch.
+        fencing: whether the lock is checked before anything is confirmed.
         tally: counts change-sets.
-        window: so many pages may be on their way.
-        bugs: those that are switched on.
+        window: the maximum number of pages in flight.
+        bugs: the bugs that are switched on.
     """
 
     def __init__(self, broker: Broker, engine: StoreEngine, repository: Repository, tables: Tables, lock: Lock,
@@ -76,20 +79,20 @@ class ActiveSide:
         self._commands: list[Command] = []
         self._wake = asyncio.Event()
         self._waiting: deque[tuple[int, int, list[Effect]]] = deque()
-        """What is not confirmed: number of the change-set, the epoch in which it was made, and its effects."""
+        """The unconfirmed change-sets: their number, the epoch in which they were created, and their effects."""
         self.began = repository.stamp
-        """How far the repository was when this server began to serve."""
+        """The repository's stamp when this server began to serve."""
         self.confirmed = (0, 0)
-        """Epoch and number of the newest change-set of which clients were told."""
+        """Epoch and number of the newest change-set that was confirmed to clients."""
         self._copying: dict[asyncio.Task[None], int] = {}
-        """What sends a standby all pages, until it has; with the number of the synchronisation."""
+        """The running copy tasks, which send a standby all pages, each with the number of its synchronisation."""
         self._told: tuple[int, int] | None = None
-        """Epoch and number of the change-set that the standby was told of last."""
+        """Epoch and number of the change-set that was last reported to the standby."""
         self._noted = engine.changes = Noted()
         self._task = broker.runtime.spawn(self._run(), "fiorano commit")
 
     def stop(self) -> None:
-        """Serve no longer; what was not confirmed stays so."""
+        """Stop serving; unconfirmed changes stay unconfirmed."""
         self.part()
         self._engine.changes = None
         self._waiting.clear()
@@ -97,7 +100,7 @@ class ActiveSide:
         self._task.cancel()
 
     def submit(self, command: Command) -> None:
-        """Carry out with whatever else comes in this turn of the event loop."""
+        """Queue a command; it is carried out together with all others that arrive in this turn of the event loop."""
         self._commands.append(command)
         self._wake.set()
 
@@ -108,7 +111,7 @@ class ActiveSide:
             self.commit()
 
     def commit(self) -> None:
-        """Carry out what waits, in one transaction."""
+        """Carry out all waiting commands in one transaction."""
         commands, self._commands = self._commands, []
         if not commands:
             return
@@ -127,7 +130,7 @@ class ActiveSide:
         self.release()
 
     def adopt_epoch(self) -> None:
-        """What is changed and confirmed from now on is of the lock's present epoch."""
+        """Adopt the lock's present epoch: later changes and confirmations belong to it."""
         if self._lock.epoch > self._repository.stamp.epoch:
             with self._broker.transaction():
                 self._repository.write(epoch=self._lock.epoch)
@@ -147,21 +150,21 @@ class ActiveSide:
         self._send(Changes(standing.sync, stamp.epoch, stamp.counter, stamp.changed, tables))
         self._told = stamp.epoch, stamp.counter
 
-    # What may be confirmed.
+    # Confirmation.
 
     @property
     def shares(self) -> bool:
-        """Whether a standby has everything, so that nothing is confirmed without it."""
+        """Tell whether a standby has everything, in which case nothing is confirmed without it."""
         return self.standing is not None and self.standing.complete
 
     @property
     def untold(self) -> bool:
-        """Whether a standby that has everything has not been told how far this server is."""
+        """Tell whether a standby that has everything has not yet been informed of this server's newest stamp."""
         stamp = self._repository.stamp
         return self.shares and self._told != (stamp.epoch, stamp.counter)
 
     def may_go_alone(self) -> bool:
-        """Whether what only this server has may be confirmed now."""
+        """Tell whether changes that only this server has may be confirmed now."""
         if not self._fencing or PASSIVE_SERVES in self._bugs:
             return True
         if LOCK_NOT_RECHECKED in self._bugs:
@@ -169,7 +172,7 @@ class ActiveSide:
         return self._lock.holds() and self._lock.epoch > self.above and self._repository.stamp.epoch == self._lock.epoch
 
     def _safe(self) -> int:
-        """Up to which change-set clients may be told; -1: of none."""
+        """Return the number of the newest change-set that may be confirmed to clients; -1 for none."""
         standing = self.standing
         if standing is not None and standing.complete and RECEIPT_BEFORE_STANDBY not in self._bugs:
             return standing.stored
@@ -178,7 +181,7 @@ class ActiveSide:
         return -1
 
     def release(self) -> None:
-        """Let clients have what is safe."""
+        """Release the effects of all safe change-sets to clients."""
         safe = self._safe()
         effects: list[Effect] = []
         while self._waiting and self._waiting[0][0] <= safe:
@@ -189,7 +192,9 @@ class ActiveSide:
             self._broker.release(effects)
 
     def pending(self) -> Pending:
-        """What is not carried out, or not confirmed, and pages that the standby has not answered, or is not sent."""
+        """Return pending work: waiting commands, unconfirmed change-sets, pages not acknowledged and pages not yet
+        sent.
+        """
         found: dict[str, Collection[Hashable]] = {}
         if self._commands:
             found["command"] = [self._repository.stamp.counter]
@@ -205,8 +210,8 @@ class ActiveSide:
         return found
 
     def miscounted(self) -> str:
-        """Whether each change-set since this server began to serve was counted, and no synchronisation goes on that is
-        over."""
+        """Check that every change-set since this server began to serve was counted, and that no finished
+        synchronisation still runs."""
         present = self.standing.sync if self.standing is not None else 0
         if over := [sync for task, sync in self._copying.items() if sync != present and not task.cancelling()]:
             return f"synchronisations that are over: {over[0]} goes on"
@@ -216,7 +221,7 @@ class ActiveSide:
     # The standby.
 
     def synchronise(self, sync: int) -> None:
-        """Begin to bring the standby up to date, while clients are served."""
+        """Begin to bring the standby up to date while clients are served."""
         self.part()
         standing = self.standing = Standing(sync)
         stamp = self._repository.stamp
@@ -226,13 +231,13 @@ class ActiveSide:
         task.add_done_callback(self._copying.pop)
 
     def part(self) -> None:
-        """The channel is broken, or the standby is none any more."""
+        """Forget the standby, because the channel is broken or the other server is not a standby any longer."""
         standing, self.standing = self.standing, None
         if standing is not None and standing.task is not None:
             standing.task.cancel()
 
     def stored(self, message: Stored) -> bool:
-        """What the standby has; whether it has everything now."""
+        """Note what the standby has stored; return whether it now has everything."""
         standing = self.standing
         if standing is None or message.sync != standing.sync:
             return False

@@ -1,4 +1,6 @@
-"""The configuration of a server: the HA layer as the document names it, and what is ours [Terminology]."""
+"""A server's configuration: the HA layer as the document names it, and the options that this project adds
+[Terminology].
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,7 @@ from nodes.reference.replication.transfer import CHUNK_BYTES
 REPLICATED_MODE, SHARED_MODE = MODES = ("replicated", "shared")
 DATABASE = "database"
 LIMITATIONS = (DATABASE,)
-"""What can be left as the document leaves it."""
+"""Limitations of the documented design that can be left in place."""
 
 _LAYER: Mapping[str, type] = {
     "Primary": bool, "Lockfile": str, "BackupHAIPAddress": str, "BackupHAPort": int, "GatewayServerIPAddress": str,
@@ -28,8 +30,8 @@ _WORDS = {bool: "true or false", str: "a text", int: "a port (1 to 65535)"}
 class HALayer:
     """The HA layer configuration, which both modes need.
 
-    ``primary``: whether this server runs with the primary profile. ``lockfile`` is the file on the gateway machine;
-    ``backup`` is where the other server's HA channel is, ``gateway`` where the gateway is: host, port.
+    ``primary``: whether this server runs with the primary profile. ``lockfile`` is the file on the gateway machine.
+    ``backup`` is the host and port of the other server's HA channel, ``gateway`` those of the gateway.
     """
 
     primary: bool
@@ -40,16 +42,16 @@ class HALayer:
 
 @dataclass(frozen=True)
 class Options:
-    """How the two servers work together. Times are in seconds.
+    """The options that define how the two servers work together. Times are in seconds.
 
-    ``mode``: two databases, one of them replicated to the other, or one shared database. ``lease`` is that of the
-    lock, ``heartbeat`` the time between signs of life on the HA channel; four that are missing are a broken channel.
-    ``start_alone``: serve without having met the other server. ``lock``: without it every server acts as if it held
-    the lock. ``fencing``: the lock's epochs count, and whether the lease still runs is looked at before anything is
-    confirmed; without it the lock is as plain as the document's. ``stamps``: what tells which repository is newer.
-    ``database`` is where the shared database's service is, ``database_timeout`` after how long without an answer it
-    counts as out of reach. ``page``: bytes, about, of each page of a synchronisation, of which ``page_window`` may be
-    on their way. ``as_documented``: limitations that are left as in the document.
+    ``mode``: two databases, one replicated to the other, or one shared database. ``lease`` is the lock's lease.
+    ``heartbeat`` is the interval of heartbeats on the HA channel; four missing ones mean a broken channel.
+    ``start_alone``: serve without having met the other server. ``lock``: without it every server acts as if it held the
+    lock. ``fencing``: the lock's epochs count, and the lease is checked before anything is confirmed; without it the
+    lock is as plain as the document's. ``stamps``: the criterion that decides which repository is newer. ``database``
+    is the address of the shared database's service; without an answer for ``database_timeout`` it counts as
+    unreachable. ``page``: approximate size in bytes of a page of a synchronisation; at most ``page_window`` pages are
+    in flight. ``as_documented``: limitations that are left as in the document.
     """
 
     layer: HALayer
@@ -71,17 +73,19 @@ class Options:
 
     @property
     def silence(self) -> float:
-        """Seconds without a sign of life after which the HA channel is broken."""
+        """Seconds without a heartbeat after which the HA channel counts as broken."""
         return 4 * self.heartbeat
 
     @property
     def channel(self) -> str:
-        """What both servers call their cluster, so that one of the other mode is refused."""
+        """The cluster name that both servers use; it includes the mode, so that servers of different modes refuse each
+        other.
+        """
         return f"{self.cluster}, {self.mode} mode"
 
     @classmethod
     def from_config(cls, config: Config) -> Options:
-        """Read ``config.options``; defaults for what is ours where nothing is set.
+        """Read ``config.options``; this project's own options have defaults.
 
         Raises:
             ConfigError: a parameter of the HA layer is missing or unknown, a value can't be used, or ``peers`` are not
@@ -113,10 +117,11 @@ class Options:
 
 
 def read_layer(options: Values) -> HALayer:
-    """The HA layer's parameters, all of which are needed.
+    """Read the HA layer's parameters, all of which are required.
 
     Raises:
-        ConfigError: one is missing, is unknown (it begins with a capital, as theirs do), or can't be used.
+        ConfigError: a parameter is missing, can't be used, or is unknown (it begins with a capital letter, as the
+            document's parameters do).
     """
     for name in options:
         if name[:1].isupper() and name not in _LAYER:
@@ -133,7 +138,7 @@ def read_layer(options: Values) -> HALayer:
 
 
 def read_limitations(text: Any) -> frozenset[str]:
-    """Names of limitations joined by commas; raises ConfigError for one that there is not."""
+    """Parse a comma-separated list of limitations; raises ConfigError for an unknown one."""
     names = frozenset(filter(None, str(text).split(",")))
     for name in sorted(names):
         if name not in LIMITATIONS:
@@ -142,7 +147,7 @@ def read_limitations(text: Any) -> frozenset[str]:
 
 
 def switch(options: Values, name: str, default: bool) -> bool:
-    """True or false; raises ConfigError."""
+    """Read a boolean option; raises ConfigError if it is neither true nor false."""
     value = options.get(name, default)
     if not isinstance(value, bool):
         raise ConfigError(f"options.{name}: {value!r} is neither true nor false")
@@ -150,7 +155,7 @@ def switch(options: Values, name: str, default: bool) -> bool:
 
 
 def _peer(config: Config, layer: HALayer) -> str:
-    """The name of the other server, whose address is the HA layer's."""
+    """Return the name of the other server, whose address must be the HA layer's."""
     others = [name for name in config.peers if name != config.node]
     if config.node not in config.peers or len(others) != 1:
         raise ConfigError(f"peers: are not {config.node!r}, this server, and one other; design fiorano is a pair")

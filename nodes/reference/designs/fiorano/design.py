@@ -1,4 +1,4 @@
-"""The design ``fiorano``: one server of an enterprise server, its HA channel and its clock."""
+"""The design ``fiorano``: one server of an enterprise server, with its HA channel and its clock."""
 
 from __future__ import annotations
 
@@ -29,16 +29,23 @@ from nodes.reference.replication.links import Links
 from nodes.reference.wire import WireError
 
 _PASSING = (WAITING, ACTIVATING, ACTIVE_TRANSITION, PASSIVE_TRANSITION)
-"""States that a server passes through."""
+"""Transitional states."""
 
 
 class Observed(NamedTuple):
-    """What invariants look at: the server's present and previous state, whether it lets clients in, the epoch in which
-    it holds the lock (0: it does not) and whether its lease runs, its repository's stamp, the highest epoch that it has
-    asked for and the highest that it has disowned, and whether it may confirm what only it has; up to which change-set
-    its standby has everything, as far as it knows, and the newest of which clients were told (its epoch and number);
-    what the other server has said of the epochs that it disowns; whether there is a channel, and whether it seeks or
-    keeps the lock; how often it has changed its state; whether its standby has not been told how far it is."""
+    """The values that invariants observe.
+
+    - ``state`` and ``before``: the present and the previous state. ``changes`` is the number of state changes.
+    - ``serves``: whether clients are admitted.
+    - ``lock``: the epoch in which this server holds the lock (0: it does not); ``holds``: whether its lease runs.
+    - ``stamp``: the repository's stamp.
+    - ``asked`` and ``disowned``: the highest epoch that this server has asked for, and the highest that it has
+      disowned; ``peer_disowned``: the highest that the other server says it has disowned.
+    - ``alone``: whether it may confirm changes that only it has.
+    - ``stored``: the newest change-set up to which its standby has everything, as far as this server knows.
+    - ``confirmed``: epoch and number of the newest change-set that was confirmed to clients.
+    - ``channel``: whether there is a channel; ``seeks``: whether it seeks or keeps the lock.
+    - ``untold``: whether its standby has not yet been informed of its newest stamp."""
 
     state: str
     before: str
@@ -78,11 +85,13 @@ class Fiorano:
 
     @staticmethod
     def in_memory(config: Config) -> bool:
-        """In mode shared the database is elsewhere, and the server's own a working copy."""
+        """Tell whether the mode is shared: the database is then on another machine, and the server's own is a working
+        copy.
+        """
         return config.options.get("mode") == SHARED_MODE
 
     async def start(self) -> None:
-        """Open the HA channel, seek the lock.
+        """Open the HA channel and seek the lock.
 
         Raises:
             ConfigError: the address of the HA channel can't be listened on.
@@ -97,14 +106,14 @@ class Fiorano:
         self._ticker = self._runtime.spawn(self._tick_forever(), "fiorano timers")
 
     async def stop(self) -> None:
-        """End; the other server sees that the channel is gone."""
+        """Stop; the other server notices that the channel is gone."""
         if self._ticker is not None:
             self._ticker.cancel()
         self._server.stop()
         await self._links.stop()
 
     def admission(self) -> Admission:
-        """Clients are let in by the server that serves; the other one says where that is, if it knows."""
+        """Admit clients if this server serves; otherwise redirect them to the serving server, if it is known."""
         server = self._server
         if server.serves:
             return Admission(True)
@@ -113,21 +122,22 @@ class Fiorano:
                          self._broker.config.client_addresses.get(self._options.peer) if serves else None)
 
     def submit(self, command: Command) -> None:
-        """Have it carried out where this server serves."""
+        """Have a command carried out if this server serves."""
         self._server.submit(command)
 
     def status(self) -> dict[str, Any]:
-        """What a person needs to see."""
+        """Return the status for an administrator."""
         server = self._server
         view = [self._name] if server.peer is None else sorted((self._name, self._options.peer))
         return {"role": server.state, "serving": server.serves, "epoch": server.stamp.epoch, "view": view,
                 "mode": self._options.mode, "primary": self._options.layer.primary, **server.status()}
 
     async def administer(self, request: Mapping[str, Any]) -> Mapping[str, Any]:
-        """``status``: how this server is; ``accept``: its repository is the one to go on with (``Server.accept``).
+        """Carry out ``status`` (report this server's status) or ``accept`` (``Server.accept``: declare its repository
+        valid).
 
         Raises:
-            ConfigError: the request is none of these, or can't be carried out now.
+            ConfigError: the request is neither of these, or can't be carried out now.
         """
         match request.get("op"):
             case "status":
@@ -138,7 +148,7 @@ class Fiorano:
         raise ConfigError("there is no such request (there are: status, accept)")
 
     def observed(self) -> Observed:
-        """How this server stands, for invariants."""
+        """Return this server's state for invariants."""
         server, lock = self._server, self._server.lock
         return Observed(server.state, server.before, server.serves, lock.epoch, lock.holds(), server.stamp,
                         lock.asked, server.disowned, server.alone, server.stored, server.confirmed,
@@ -146,7 +156,7 @@ class Fiorano:
                         lock.seeks, server.changes, server.untold)  # fmt: skip
 
     def pending(self) -> Pending:
-        """What this server has to do, or to hear, before long."""
+        """Return pending work: the server's actions and the messages it expects."""
         if self._broker.stopping:
             return {}
         server = self._server
@@ -171,63 +181,63 @@ class Fiorano:
         return found
 
     def _who_serves(self) -> str | None:
-        """Where the other server lets clients in, if it says that it does."""
+        """Return the other server's client address if that server says that it serves."""
         peer = self._server.peer
         return self._broker.config.client_addresses.get(self._options.peer) if peer and peer.state in SERVING else None
 
     def miscounted(self) -> str:
-        """What is counted otherwise than it is there."""
+        """Describe the first wrong counter; empty if all are right."""
         broker, server = self._broker, self._server
         return (broker.miscounted() if server.serves else broker.left_over()) or server.miscounted()
 
     def unlike_store(self) -> str:
-        """In what memory and store differ, where this server serves; elsewhere the store alone is written."""
+        """Describe a difference between memory and store if this server serves; a standby writes to the store only."""
         return self._broker.unlike_store() if self._server.serves else ""
 
     @property
     def step(self) -> int:
-        """The last step that this node has done and others do as well (``replicated``)."""
+        """The number of the last replicated step on this node, comparable with other nodes (``replicated``)."""
         return self._server.stamp.counter
 
     def replicated(self) -> tuple[Hashable, Image] | None:
-        """How far this server's repository is, and what it then holds; None where that is not the same elsewhere."""
+        """Return the repository's position and its content; None while the other server's content may differ."""
         return self._server.replicated()
 
     @property
     def alone(self) -> bool:
-        """Whether it may confirm now what only it has."""
+        """Tell whether it may now confirm changes that only it has."""
         return self._server.alone
 
     @property
     def stamp(self) -> Stamp:
-        """How far its repository is."""
+        """The repository's stamp."""
         return self._server.stamp
 
     @property
     def began(self) -> Stamp:
-        """How far its repository was when it began to serve."""
+        """The repository's stamp when this server began to serve."""
         return self._server.began
 
     @property
     def accepts(self) -> int:
-        """How often a person has told it to go on with what it has."""
+        """The number of times that an administrator declared this server's repository valid."""
         return self._server.accepts
 
     @property
     def reasons(self) -> Sequence[tuple[View, str]]:
-        """How things stood at its latest changes of state, each with the state that it came to."""
+        """The views at its latest state changes, each with the state that resulted."""
         return self._server.reasons
 
     def lease_left(self) -> float:
-        """Seconds for which its lease of the lock will run, by its clock; below 0 where none does."""
+        """Return the seconds left of its lease of the lock, by its clock; negative without a lease."""
         return self._server.lock.lease_left()
 
     def in_database(self) -> tuple[tuple[int, int], Rows] | None:
-        """Of an active server that shares a database: how far it is, and what the database then has."""
+        """Return the position and the content of the database if this is an active server in shared mode."""
         return self._server.in_database() if isinstance(self._server, SharedPair) else None
 
     def holds_lock(self) -> bool:
-        """Whether its lease runs now."""
+        """Tell whether its lease runs now."""
         return self._server.lock.epoch > 0 and self._server.lock.holds()
 
     async def _tick_forever(self) -> None:
@@ -246,15 +256,15 @@ class Fiorano:
     # The HA channel.
 
     def link_up(self, peer: str) -> None:
-        """Say how things stand here."""
+        """Report this server's state to the other server."""
         self._server.link_up()
 
     def link_down(self, peer: str) -> None:
-        """The channel is broken."""
+        """Handle the loss of the channel."""
         self._server.link_down()
 
     def frames(self, peer: str, frames: Sequence[Any]) -> None:
-        """What the other server says; raises LinkError for anything else."""
+        """Handle messages of the other server; raises LinkError for anything else."""
         sent: list[Sent] = []
         for message in map(unpack, frames):
             if isinstance(message, Hello | Stored):
@@ -273,7 +283,7 @@ class Fiorano:
             self._links.send(self._options.peer, pack(message))
         except WireError as error:
             self._runtime.log("the other server can't be told", level="error", error=str(error))
-            # Not at once: whoever sends this counts on the channel. Then all is sent page by page.
+            # Not cut at once, because the sender relies on the channel. After the cut, everything is sent page by page.
             asyncio.get_running_loop().call_soon(self._cut)
 
     def _cut(self) -> None:

@@ -1,4 +1,4 @@
-"""A server's side of the lock: seeks it, renews it, counts its lease, lets it go."""
+"""A server's side of the lock: seeks and renews it, measures its lease, and releases it."""
 
 from __future__ import annotations
 
@@ -33,16 +33,17 @@ from nodes.reference.replication.links import Complaints, FrameParser, Handshake
 from nodes.timeouts import within
 
 _RENEWALS = 5
-"""Requests in the time of a lease."""
+"""Requests per lease."""
 _LATE = 0.4
 """Share of a lease that is left when it has nearly ended."""
 
 
 class Wish(NamedTuple):
-    """What a server wants of the lock.
+    """A server's demand for the lock.
 
-    ``low`` is the epoch in which its repository was up to date, ``other`` how far the other server may have asked, as
-    that one says (``grants.Take``); ``above``: only an epoch later than this one will do.
+    ``low`` is the epoch in which its repository was up to date. ``other`` is the highest epoch that the other server
+    may have asked for, as that server says (``grants.Take``). ``above``: only an epoch later than this one is
+    acceptable.
     """
 
     low: int
@@ -51,7 +52,7 @@ class Wish(NamedTuple):
 
 
 class Lock(Protocol):
-    """The lock as a server sees it; ``epoch`` is that in which it holds the lock, 0 while it does not."""
+    """A server's view of the lock; ``epoch`` is the epoch in which it holds the lock, 0 while it does not."""
 
     epoch: int
 
@@ -62,50 +63,50 @@ class Lock(Protocol):
 
     @property
     def settled(self) -> int:
-        """The highest epoch that this server has asked for and certainly will not come to use."""
+        """The highest epoch that this server has asked for and certainly will never use."""
         ...
 
     def holds(self) -> bool:
-        """Whether this server holds the lock now."""
+        """Tell whether this server holds the lock now."""
         ...
 
     def looked_at(self) -> bool:
-        """The same, as far as was known when somebody last looked."""
+        """Tell whether this server held the lock at the last check."""
         ...
 
     @property
     def seeks(self) -> bool:
-        """Whether it is wanted."""
+        """Tell whether this server wants the lock."""
         ...
 
     def lease_left(self) -> float:
-        """Seconds for which the lease will run; below 0 where none does, or none is needed."""
+        """Return the seconds left of the lease; negative without a lease, or if none is needed."""
         ...
 
     def pending(self) -> Pending:
-        """What is to be asked before long."""
+        """Return pending work: requests that are due."""
         ...
 
     def want(self, wish: Wish | None) -> None:
-        """Seek or keep the lock; None: let it go."""
+        """Seek or keep the lock; None: release it."""
 
     def start(self) -> None:
         """Begin."""
 
     def stop(self) -> None:
-        """End; the lock is let go if there is time."""
+        """Stop; the lock is released if there is time."""
 
     def tick(self) -> None:
-        """Look whether the lease has ended."""
+        """Check whether the lease has ended."""
 
 
 class GatewayLock:
     """The lock that the gateway grants.
 
     Args:
-        asked: the highest epoch that was ever asked for, as the repository has it.
-        note: writes such a number to the repository, which is on disk when it returns.
-        changed: called when the lock was obtained, or is lost.
+        asked: the highest epoch that was ever asked for, according to the repository.
+        note: writes such an epoch to the repository; it is on disk when this returns.
+        changed: called when the lock is obtained or lost.
     """
 
     def __init__(self, runtime: Runtime, node: str, options: Options, asked: int, note: Callable[[int], None],
@@ -124,11 +125,11 @@ class GatewayLock:
         self._number = 0
         self._outstanding = False
         self._awaited: int | None = None
-        """The number of the request that is not answered yet."""
+        """The number of the unanswered request; None if there is none."""
         self._newest = 0
-        """The highest epoch that the gateway has told of."""
+        """The highest epoch that the gateway has reported."""
         self._said: tuple[Hashable, ...] = ()
-        """What this connection's last request was about."""
+        """The subject of this connection's last request."""
         self.epoch = 0
         self.connected = False
         """Whether there is a connection with the gateway."""
@@ -140,34 +141,36 @@ class GatewayLock:
 
     @property
     def settled(self) -> int:
-        """What may not be used: nothing that was asked for and may yet be granted, or is held and not used yet."""
+        """The highest disowned epoch; epochs that may still be granted, or that are held but not yet used, are
+        excluded.
+        """
         if not self._outstanding and self.epoch < self._asked:
             self._settled = self._asked
         return self._settled
 
     def use(self) -> None:
-        """The server serves in the epoch that it holds."""
+        """Note that the server serves in the epoch that it holds."""
         self._settled = max(self._settled, self.epoch)
 
     def holds(self) -> bool:
-        """Whether the lease runs, by this server's clock, counted from when it was asked for."""
+        """Tell whether the lease runs, by this server's clock, counted from when the request was sent."""
         return self.epoch > 0 and (self._runtime.now() < self._until or not self._rechecked)
 
     def looked_at(self) -> bool:
-        """Whether it ran when ``tick`` last looked."""
+        """Tell whether the lease ran at the last ``tick``."""
         return self._known
 
     @property
     def seeks(self) -> bool:
-        """Whether the gateway is asked for it."""
+        """Tell whether this server seeks the lock at the gateway."""
         return self._wish is not None
 
     def lease_left(self) -> float:
-        """Seconds for which the lease will run, by this server's clock; below 0 where none does."""
+        """Return the seconds left of the lease, by this server's clock; negative without a lease."""
         return self._until - self._runtime.now() if self.epoch else -math.inf
 
     def pending(self) -> Pending:
-        """What the gateway is to be asked before long."""
+        """Return pending work: requests to the gateway that are due, and the answer that is awaited."""
         found: dict[str, Collection[Hashable]] = {}
         if self.connected and self._awaited is None and (about := self._about()):
             found["asking"] = [self._number]
@@ -184,7 +187,7 @@ class GatewayLock:
         return found
 
     def want(self, wish: Wish | None) -> None:
-        """Seek or keep the lock; None: let it go."""
+        """Seek or keep the lock; None: release it."""
         if wish != self._wish:
             self._wish = wish
             self._wake.set()
@@ -192,16 +195,16 @@ class GatewayLock:
             self._known = False
 
     def start(self) -> None:
-        """Begin to talk with the gateway."""
+        """Begin to talk to the gateway."""
         self._task = self._runtime.spawn(self._talk_forever(), "gateway")
 
     def stop(self) -> None:
-        """End; the lease runs out by itself."""
+        """Stop; the lease runs out by itself."""
         if self._task is not None:
             self._task.cancel()
 
     def tick(self) -> None:
-        """Look whether the lease has ended."""
+        """Check whether the lease has ended."""
         if self._known and self._until - self._runtime.now() < _LATE * self._options.lease:
             self._runtime.point(LOCK_ENDS)
         if self._known and not self.holds():
@@ -229,11 +232,11 @@ class GatewayLock:
             except LinkError as error:
                 self._complaints.tell(SERVICE, str(error))
             except (OSError, TimeoutError, asyncio.IncompleteReadError):
-                pass  # it is not there, or stands still: the lease runs out
+                pass  # the gateway is down or suspended: the lease runs out
             await asyncio.sleep(lease / _RENEWALS)
 
     async def _open(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, parser: FrameParser) -> None:
-        """Name the lock file that this server is configured for; raises LinkError where the gateway has another one."""
+        """Report the lock file that this server is configured for; raises LinkError if the gateway has another one."""
         self._number += 1
         writer.write(encode_frame([OPEN, self._number, self._options.layer.lockfile]))
         match await _read(reader, parser):
@@ -255,7 +258,7 @@ class GatewayLock:
                 asked, *arguments = request
                 self._outstanding = asked == TAKE
                 if asked == RELEASE:
-                    # From now on it may be granted to the other server, whenever the answer comes.
+                    # From now on the gateway may grant it to the other server, no matter when the answer arrives.
                     self._until = -math.inf
                 writer.write(encode_frame([asked, self._number, *arguments]))
                 self._awaited = self._number
@@ -264,7 +267,7 @@ class GatewayLock:
                 self._outstanding, self._awaited = False, None
                 self._take(request, sent, answer)
                 if self._request() not in (None, request):
-                    continue  # what comes next need not wait
+                    continue  # the next request need not wait
             try:
                 async with within(lease / _RENEWALS):
                     await self._wake.wait()
@@ -272,7 +275,7 @@ class GatewayLock:
                 pass
 
     def _about(self) -> tuple[Hashable, ...]:
-        """What the next request is about; empty: nothing is to be asked."""
+        """Return the subject of the next request; empty if there is nothing to ask."""
         wish = self._wish
         if wish is None:
             return (RELEASE, self.epoch) if self.epoch else ()
@@ -287,7 +290,7 @@ class GatewayLock:
         return [TAKE, wish.low if self._options.fencing else ANY, self._asked, wish.other, self._proposal(wish)]
 
     def _proposal(self, wish: Wish) -> int:
-        """An epoch to ask for, which nobody has been told that this server will not use; it is on disk."""
+        """Return an epoch to ask for that this server has not disowned; it is on disk before it is used."""
         if self._asked <= max(self._settled, wish.low, wish.other, wish.above, self._newest):
             self._asked = max(self._asked, wish.low, wish.other, wish.above, self._newest) + 1
             self._note(self._asked)
@@ -327,7 +330,7 @@ class GatewayLock:
             self._runtime.log("lock obtained", epoch=epoch)
         self._runtime.point(LOCK_GRANTED)
         known, self._known = self._known, self._wish is not None
-        # A lease that had ended, unseen by ``tick``, begins anew.
+        # A renewed lease that had ended without ``tick`` noticing counts as a change.
         if self._known and (not known or not held or asked == TAKE):
             self._changed()
 
@@ -339,7 +342,7 @@ class GatewayLock:
 
 
 class NoLock:
-    """As before the locking mechanism: every server acts as if it held the lock."""
+    """The behaviour before the locking mechanism: every server acts as if it held the lock."""
 
     def __init__(self, asked: int, note: Callable[[int], None]) -> None:
         self.epoch = self._asked = asked
@@ -347,50 +350,50 @@ class NoLock:
 
     @property
     def asked(self) -> int:
-        """The highest epoch that there was."""
+        """The highest epoch so far."""
         return self._asked
 
     @property
     def settled(self) -> int:
-        """All: nobody grants anything."""
+        """Every epoch, because no gateway grants any."""
         return self._asked
 
     def use(self) -> None:
-        """Nothing has to be known of that."""
+        """Do nothing: uses of an epoch need not be tracked."""
 
     def holds(self) -> bool:
-        """Always."""
+        """Return True: every server acts as if it held the lock."""
         return True
 
     looked_at = holds
 
     @property
     def seeks(self) -> bool:
-        """Nobody is asked for it."""
+        """Return False: without a gateway, the lock is never sought."""
         return False
 
     def lease_left(self) -> float:
-        """There is no lease."""
+        """Return minus infinity: no lease exists."""
         return -math.inf
 
     def pending(self) -> Pending:
-        """Nobody is asked."""
+        """Return nothing: without a gateway, no request is due."""
         return {}
 
     def want(self, wish: Wish | None) -> None:
-        """A later epoch at once, where one is wanted."""
+        """Adopt a later epoch at once if one is wanted."""
         if wish is not None and self.epoch <= max(wish.low, wish.above):
             self.epoch = self._asked = max(self._asked, wish.low, wish.above) + 1
             self._note(self._asked)
 
     def start(self) -> None:
-        """There is nothing to begin."""
+        """Do nothing: no connection has to be opened."""
 
     def stop(self) -> None:
-        """There is nothing to end."""
+        """Do nothing: no connection has to be closed."""
 
     def tick(self) -> None:
-        """Nothing can be lost."""
+        """Do nothing: the lock can't be lost."""
 
 
 async def _read(reader: asyncio.StreamReader, parser: FrameParser) -> Any:

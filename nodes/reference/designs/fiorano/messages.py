@@ -1,4 +1,4 @@
-"""What the two servers say to each other over the HA channel."""
+"""The messages between the two servers over the HA channel."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from nodes.reference.replication.messages import MessageCodec
 
 
 class Hello(NamedTuple):
-    """How things stand at the sender: sent when the channel comes up, at each change of state, and as a heartbeat.
+    """The sender's status: sent when the channel is established, at each change of state, and as a heartbeat.
 
     ``state`` and ``before`` are its present and previous state; the rest is its profile and its stamp
     (``repository.Stamp``).
@@ -27,7 +27,7 @@ class Hello(NamedTuple):
 
 
 class Begin(NamedTuple):
-    """A synchronisation begins: what follows makes a new repository, from ``counter`` on; ``sync`` is its number."""
+    """The start of synchronisation ``sync``: the messages that follow build a new repository, from ``counter`` on."""
 
     sync: int
     epoch: int
@@ -35,7 +35,7 @@ class Begin(NamedTuple):
 
 
 class Page(NamedTuple):
-    """Rows of one table as they are after the changes that were sent before."""
+    """Rows of one table in their state after all changes sent before."""
 
     sync: int
     table: str
@@ -43,9 +43,9 @@ class Page(NamedTuple):
 
 
 class Changes(NamedTuple):
-    """One change-set: what was committed together, with the lock's epoch; ``counter`` numbers them.
+    """One change-set: the changes of one commit, with the lock's epoch; ``counter`` numbers the change-sets.
 
-    Each of ``tables`` is ``[table, rows, keys of rows that are gone]``.
+    Each of ``tables`` is ``[table, rows, keys of deleted rows]``.
     """
 
     sync: int
@@ -56,7 +56,7 @@ class Changes(NamedTuple):
 
 
 class Complete(NamedTuple):
-    """The synchronisation is complete: with this the standby has all up to ``counter``."""
+    """The end of a synchronisation: with this message the standby has everything up to ``counter``."""
 
     sync: int
     epoch: int
@@ -64,7 +64,8 @@ class Complete(NamedTuple):
 
 
 class Stored(NamedTuple):
-    """The standby has on disk all change-sets up to ``counter``; ``frames``: so many more of what it was sent.
+    """Acknowledges that the standby has all change-sets up to ``counter`` on disk; ``frames``: messages newly
+    acknowledged.
 
     ``whole``: its repository is complete.
     """
@@ -81,7 +82,7 @@ _CODEC = MessageCodec((Hello, Begin, Page, Changes, Complete, Stored))
 
 
 def unpack(frame: Any) -> Message:
-    """The message in a link frame; raises LinkError when it is none."""
+    """Decode the message in a link frame; raises LinkError if it is not a valid message."""
     message = cast("Message", _CODEC.unpack(frame))
     if isinstance(message, Hello) and not {message.state, message.before} <= _STATES:
         raise LinkError("the other server is in a state that there is not")
@@ -89,12 +90,12 @@ def unpack(frame: Any) -> Message:
 
 
 def pack(message: Message) -> bytes:
-    """The link frame of a message; raises WireError when it is too long."""
+    """Encode a message as a link frame; raises WireError if it is too long."""
     return _CODEC.pack(message)
 
 
 def check_tables(tables: list[Any]) -> None:
-    """Raises LinkError unless these are the tables of a change-set, as far as their shape goes."""
+    """Check the shape of a change-set's tables; raises LinkError if it is malformed."""
     for each in tables:
         fine = isinstance(each, list) and list(map(type, each)) == [str, list, list]
         if not fine or not all(type(key) is int for key in each[2]):

@@ -1,4 +1,4 @@
-"""Mode replicated: two databases, and what a server does in each of its states."""
+"""Mode replicated: two databases, and a server's actions in each of its states."""
 
 from __future__ import annotations
 
@@ -56,39 +56,38 @@ class Pair(Server):
 
     @property
     def serves(self) -> bool:
-        """Whether clients are let in."""
+        """Tell whether clients are admitted."""
         return self._active is not None
 
     @property
     def alone(self) -> bool:
-        """Whether what only this server has may be confirmed now."""
+        """Tell whether changes that only this server has may be confirmed now."""
         return self._active is not None and not self._active.shares and self._active.may_go_alone()
 
     @property
     def untold(self) -> bool:
-        """Whether a standby that has everything has not been told how far this server is."""
+        """Tell whether a standby that has everything has not yet been informed of this server's newest stamp."""
         return self._active is not None and self._active.untold
 
     @property
     def stored(self) -> int:
-        """Up to which change-set the standby has everything on disk, as it says; -1: there is none, or it said nothing.
-        """
+        """The newest change-set up to which the standby reports all on disk; -1 without a standby or a report."""
         standing = self._active.standing if self._active is not None else None
         return standing.stored if standing is not None else -1
 
     @property
     def confirmed(self) -> tuple[int, int]:
-        """Epoch and number of the newest change-set of which clients were told since this server began to serve."""
+        """Epoch and number of the newest change-set that was confirmed to clients since this server began to serve."""
         return self._active.confirmed if self._active is not None else (0, 0)
 
     @property
     def began(self) -> Stamp:
-        """How far the repository was when this server began to serve."""
+        """The repository's stamp when this server began to serve."""
         return self._active.began if self._active is not None else self.stamp
 
     @property
     def stamp(self) -> Stamp:
-        """How far the repository is."""
+        """The repository's stamp."""
         return self._repository.stamp
 
     def stop(self) -> None:
@@ -98,19 +97,19 @@ class Pair(Server):
             self._active.stop()
 
     def submit(self, command: Command) -> None:
-        """Carry it out, if this server serves."""
+        """Carry out a command if this server serves."""
         if self._active is not None:
             self._active.submit(command)
 
     def link_down(self) -> None:
-        """The channel is broken; the epoch of the server that was active is refused before the lock is sought."""
+        """Handle the loss of the channel; the formerly active server's epoch is refused before the lock is sought."""
         self._standby.refuse()
         if self._active is not None:
             self._active.part()
         super().link_down()
 
     def take_sent(self, messages: Sequence[Sent]) -> None:
-        """What the active server replicates; raises LinkError when it is malformed."""
+        """Apply the messages that the active server replicates; raises LinkError if one is malformed."""
         if self.state not in (PASSIVE_TRANSITION, PASSIVE):
             return
         synchronised = self._standby.apply(messages)
@@ -120,8 +119,9 @@ class Pair(Server):
             self.decide()
 
     def pending(self) -> Pending:
-        """What the standby has not answered, and what clients therefore wait for; what this server has not heard as
-        the standby, or may not confirm though it is alone."""
+        """Return pending work: the standby's missing answers and the confirmations that clients therefore wait for; on
+        the standby, the changes it has not received; on a server that is alone, the changes that it may not confirm
+        yet."""
         found: dict[str, Collection[Hashable]] = dict(self._active.pending()) if self._active is not None else {}
         mine, peer = self.stamp, self.peer
         if self.state == PASSIVE and peer is not None and peer.state in (ACTIVE, ACTIVE_TRANSITION):
@@ -132,29 +132,30 @@ class Pair(Server):
         return found
 
     def miscounted(self) -> str:
-        """Whether each change-set since this server began to serve was counted."""
+        """Check that every change-set since this server began to serve was counted."""
         return self._active.miscounted() if self._active is not None else ""
 
     def replicated(self) -> tuple[Hashable, Image] | None:
-        """As soon as a standby has everything, both repositories of a stamp hold the same."""
+        """Return the stamp and the content: once a standby has everything, equal stamps mean equal repositories."""
         stamp = self._repository.stamp
         if not stamp.whole or (self._active is None and self.state != PASSIVE):
             return None
         return (stamp.epoch, stamp.counter), stored(self._broker.database)
 
     def take_stored(self, message: Stored) -> None:
-        """What the standby has."""
+        """Handle the standby's acknowledgement."""
         if self._active is not None and self._active.stored(message) and not self._synced:
             self._synced = True
             self.decide()
 
     def accept(self, alone: bool) -> None:
-        """Where neither repository may be used, or nobody may know what the other one has confirmed, a person decides:
-        this one counts as whole and up to date. What a broken off synchronisation has brought is dropped, and so is
-        what the other server has confirmed alone. ``alone``: serve without the other server, too.
+        """Declare this server's repository whole and up to date. An administrator decides this if neither repository
+        may be used, or if nobody can know which changes the other server has confirmed. The partial result of an
+        interrupted synchronisation is dropped, and so are changes that the other server has confirmed alone. ``alone``:
+        serve without the other server, too.
 
         Raises:
-            ConfigError: this server does not wait, or the other one's repository is the better one.
+            ConfigError: this server is not in state WAITING, or the other server's repository is the better one.
         """
         mine, peer = self.stamp, self.peer
         if self.state != WAITING:
@@ -184,7 +185,7 @@ class Pair(Server):
         primary = options.layer.primary
         facts = {
             WHOLE: mine.whole,
-            # Without epochs, nothing tells that nobody has served meanwhile.
+            # Without epochs, it can't be proven that the other server has not served in the meantime.
             MET: self._met and options.lock and options.fencing,
             START_ALONE: options.start_alone,
             SYNCED: self._synced,
@@ -203,7 +204,7 @@ class Pair(Server):
             return Wish(ANY, ALONE)
         if peer is not None and self.state == WAITING:
             return Wish(max(mine.epoch, peer.epoch), max(peer.asked, 0))
-        # A standby may be up to date in an epoch up to this one: what it does not get is of a later one.
+        # A standby may be up to date in an epoch up to this one: any change that it misses belongs to a later one.
         alone = self._active is not None and not self._active.shares
         return Wish(mine.epoch, ALONE, self._shared_epoch() if alone else 0)
 

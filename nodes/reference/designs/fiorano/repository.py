@@ -1,4 +1,4 @@
-"""What a repository says of itself, and which of two is the newer one [Repository Timestamps]."""
+"""The stamp of a repository, and the comparison that decides which of two is newer [Repository Timestamps]."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 COUNTER, WALL_CLOCK = STAMPS = ("counter", "wall-clock")
-"""What a stamp is: the lock's epoch and a count of changes, or the time of day of the last change."""
+"""The kinds of stamp: the lock's epoch with a count of changes, or the time of day of the last change."""
 
 
 @dataclass(frozen=True)
 class Stamp:
-    """How far a repository is, and what its server has asked of the lock.
+    """The position of a repository, and the highest epoch that its server has requested.
 
     ``whole`` is false from the beginning of a synchronisation to its end. ``epoch`` is the lock's epoch in which the
     last change was made (or in which this repository was synchronised), ``counter`` the number of changes ever made,
     ``changed`` the time of day of the last one. ``asked`` is the highest epoch that this server may have been granted:
-    it is on disk before the gateway is asked.
+    it is on disk before the server sends the request to the gateway.
     """
 
     whole: bool = True
@@ -28,10 +28,11 @@ class Stamp:
 
 
 def is_newer(mine: Stamp, other: Stamp, primary: bool, stamps: str = COUNTER) -> bool:
-    """Whether the repository of ``mine`` is the one to go on with; ``primary``: it is the primary server's.
+    """Tell whether the repository of ``mine`` is the one to use; ``primary``: it is the primary server's.
 
-    A repository that is not whole is never newer, and one that is empty is none against one that was being
-    synchronised in a later epoch: nobody knows what that would have become.
+    A repository that is not whole is never newer. A whole one (an empty one, for example) does not win against one that
+    was being synchronised in a later epoch, because the content that the synchronisation would have produced is
+    unknown.
     """
     if not mine.whole:
         return False
@@ -57,7 +58,7 @@ class Repository:
         self.stamp = Stamp(bool(row[0]), *row[1:]) if row else Stamp()
 
     def write(self, **changes: Any) -> None:
-        """Change some of it."""
+        """Change the named fields of the stamp."""
         self.stamp = stamp = replace(self.stamp, **changes)
         self._database.execute(
             "INSERT OR REPLACE INTO fiorano_repository VALUES (0, ?, ?, ?, ?, ?)",

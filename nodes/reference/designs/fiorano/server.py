@@ -1,4 +1,6 @@
-"""What a server of either mode is made of: its state, what it knows of the other one, the lock, and the table."""
+"""The common parts of a server in either mode: its state, its knowledge of its peer, the lock, and the transition
+table.
+"""
 
 from __future__ import annotations
 
@@ -25,11 +27,11 @@ NOT_SERVING = "this server does not serve now"
 
 
 class Server(ABC):
-    """A server in one mode, whose ``table`` decides; ``first`` is the state that it starts in.
+    """A server in one mode, driven by the transitions in ``table``; ``first`` is its initial state.
 
-    ``asked`` is the highest epoch of the lock that this server has ever asked for, ``send`` sends a message over the
-    HA channel. A mode says what is true (``_facts``), what it wants of the lock (``_wish``), and does what entering a
-    state means (``_entered``).
+    ``asked`` is the highest epoch of the lock that this server has ever asked for, ``send`` sends a message over the HA
+    channel. A mode supplies the facts that are true (``_facts``), its demand for the lock (``_wish``), and the actions
+    on entering a state (``_entered``).
     """
 
     def __init__(self, broker: Broker, options: Options, table: Sequence[Transition], first: str, asked: int,
@@ -40,20 +42,20 @@ class Server(ABC):
         self.tally = Tally(self._runtime)
         self.state, self.before = first, DEAD
         self.peer: Hello | None = None
-        """What the other server said last on the channel as it is now; None: nothing yet, or there is no channel."""
+        """The other server's last message on the present channel; None if there was none, or without a channel."""
         self._linked = self._deciding = False
         self.reasons: deque[tuple[View, str]] = deque(maxlen=3)
-        """How things stood at the latest changes of the state, each with the state that came of it."""
+        """The views at the latest state changes, each with the state that resulted."""
         self.changes = 0
         self.accepts = 0
-        """How often a person has said that this server's repository is the one to go on with."""
+        """The number of times that an administrator declared this server's repository valid."""
         self._lock_then = False
-        """Whether the lock was held when this server decided last."""
+        """Whether the lock was held at this server's last decision."""
         self._greetings = 0
         self._told: tuple[str, str] | None = None
-        """The present and the previous state as they were broadcast last on the channel as it is now."""
+        """The present and the previous state as last broadcast on the present channel."""
         self.disowned = 0
-        """The highest epoch of which the other server was told that this one will not come to use it."""
+        """The highest epoch that this server has disowned to the other server: it will never use it."""
         self.lock: GatewayLock | NoLock
         if options.lock:
             self.lock = GatewayLock(self._runtime, broker.config.node, options, asked, self._note_asked, self.decide,
@@ -61,94 +63,94 @@ class Server(ABC):
         else:
             self.lock = NoLock(asked, self._note_asked)
 
-    # A mode.
+    # Defined by the mode.
 
     @property
     @abstractmethod
     def serves(self) -> bool:
-        """Whether clients are let in."""
+        """Tell whether clients are admitted."""
 
     @property
     def alone(self) -> bool:
-        """Whether what only this server has may be confirmed now."""
+        """Tell whether changes that only this server has may be confirmed now."""
         return False
 
     @property
     def untold(self) -> bool:
-        """Whether a standby that has everything has not been told how far this server is."""
+        """Tell whether a standby that has everything has not yet been informed of this server's newest stamp."""
         return False
 
     @property
     def stored(self) -> int:
-        """Up to which change-set the standby has everything on disk, as it says; -1: nobody says so."""
+        """The newest change-set up to which the standby reports everything on disk; -1 without a report."""
         return -1
 
     @property
     def confirmed(self) -> tuple[int, int]:
-        """Epoch and number of the newest change-set of which clients were told; zeros where nobody counts them."""
+        """Epoch and number of the newest change-set that was confirmed to clients; zeros where this is not tracked."""
         return 0, 0
 
     @property
     def began(self) -> Stamp:
-        """How far the repository was when this server began to serve."""
+        """The repository's stamp when this server began to serve."""
         return self.stamp
 
     @property
     @abstractmethod
     def stamp(self) -> Stamp:
-        """How far the repository is."""
+        """The repository's stamp."""
 
     @abstractmethod
     def submit(self, command: Command) -> None:
-        """Carry it out, if this server serves; dropped otherwise (then clients are being dropped, too)."""
+        """Carry out a command if this server serves; otherwise drop it (then clients are being dropped, too)."""
 
     @abstractmethod
     def _facts(self) -> Mapping[str, bool]:
-        """The words of ``transitions.py`` that are true now."""
+        """Return the facts, as named in ``transitions.py``, that are true now."""
 
     @abstractmethod
     def _wish(self) -> Wish:
-        """What this server wants of the lock, while it wants it."""
+        """Return this server's demand for the lock; called only while it wants the lock."""
 
     @abstractmethod
     def _entered(self, line: Transition) -> None:
-        """The state has changed by this line; nobody has been told yet."""
+        """Act on the state change of this line, which has not been reported yet."""
 
     @abstractmethod
     def _decided(self) -> None:
-        """No line holds any more, and the lock knows what is wanted of it."""
+        """Act after a decision: no further line holds, and the lock knows this server's demand."""
 
     @abstractmethod
     def _note_asked(self, epoch: int) -> None:
-        """This epoch of the lock is going to be asked for."""
+        """Store this epoch of the lock before it is requested."""
 
     def pending(self) -> Pending:
-        """What waits for the other server, or the database."""
+        """Return pending work: everything that waits for the other server or the database."""
         return {}
 
     def miscounted(self) -> str:
-        """What this server has counted otherwise than it is there."""
+        """Describe the first wrong counter; empty if all are right."""
         return ""
 
     def replicated(self) -> tuple[Hashable, Image] | None:
-        """How far the repository is, and what it then holds; None where that is not the same elsewhere."""
+        """Return the repository's position and its content; None while the other server's content may differ."""
         return None
 
     def accept(self, alone: bool) -> None:
-        """A person says that this server's repository is the one to go on with, whatever it lacks.
+        """Declare this server's repository the valid one, even if it lacks changes; requested by an administrator.
 
         Raises:
-            ConfigError: there is nothing to be decided by a person.
+            ConfigError: the mode leaves no such decision to an administrator.
         """
         raise ConfigError("mode shared has one repository, on which nobody has to decide")
 
     def take_sent(self, messages: Sequence[Sent]) -> None:
-        """What the active server replicates; raises LinkError when it is malformed."""
+        """Apply the messages that the active server replicates; raises LinkError if one is malformed."""
 
     def take_stored(self, message: Stored) -> None:
-        """What the standby has."""
+        """Handle the standby's acknowledgement."""
 
-    # From start to stop.
+    # Lifecycle.
 
     def start(self) -> None:
         """Enter the first state."""
@@ -159,11 +161,11 @@ class Server(ABC):
         self.decide()
 
     def stop(self) -> None:
-        """End; nobody is told, the other server sees the channel break."""
+        """Stop without notice; the other server sees the channel break."""
         self.lock.stop()
 
     def tick(self) -> None:
-        """Look at the lease, tell the other server that this one lives."""
+        """Check the lease, and send the other server a heartbeat."""
         self.lock.tick()
         self.decide()
         self.greet()
@@ -172,18 +174,18 @@ class Server(ABC):
     # The channel.
 
     def link_up(self) -> None:
-        """The channel carries; it is established when the other server has said how it is."""
+        """Greet the other server; the channel counts as established once that server has reported its state."""
         self._linked = True
         self.greet()
 
     def link_down(self) -> None:
-        """The channel is broken: what comes on it no longer counts."""
+        """Handle the loss of the channel: messages on it no longer count."""
         self._linked, self.peer, self._told = False, None, None
         self._runtime.point(CHANNEL_LOST)
         self.decide()
 
     def greet(self) -> None:
-        """Broadcast the present and the previous state, and how far the repository is."""
+        """Broadcast the present and the previous state, and the repository's stamp."""
         if self._linked:
             stamp = self.stamp
             self.disowned = max(self.disowned, self.lock.settled)
@@ -193,17 +195,17 @@ class Server(ABC):
             self._greetings += 1
 
     def take_hello(self, hello: Hello) -> None:
-        """How things stand at the other server."""
+        """Note the other server's status."""
         if hello.primary == self._options.layer.primary:
             said = "true" if hello.primary else "false"
             raise LinkError(f"Primary is {said} on both servers; it must be true on one of them")
         self.peer = hello
         self.decide()
 
-    # What follows.
+    # Decisions.
 
     def view(self) -> View:
-        """How things stand."""
+        """Return everything that a state change depends on."""
         lock = self.lock.holds() if self._options.fencing else self.lock.looked_at()
         facts = frozenset(name for name, fact in self._facts().items() if fact)
         if self.peer is None:
@@ -211,9 +213,9 @@ class Server(ABC):
         return View(self.state, True, self.peer.state, self.peer.before, lock, facts)
 
     def decide(self) -> None:
-        """Change the state by the table for as long as a line holds, and seek or keep or release the lock."""
+        """Change the state by the table as long as a line holds, then seek, keep or release the lock."""
         if self._deciding:
-            return  # what entering a state brings about is seen by whoever enters it
+            return  # the running decision sees the consequences of entering a state
         self._deciding = True
         try:
             while (line := next_step(self._table, view := self.view())) is not None:
@@ -229,25 +231,27 @@ class Server(ABC):
         self._decided()
 
     def _tell_state(self) -> None:
-        """One line in the log, and a broadcast."""
+        """Log the state, and broadcast it."""
         stamp, peer = self.stamp, self.peer
         self._runtime.log("state", present=self.state, previous=self.before, epoch=stamp.epoch, counter=stamp.counter,
                           whole=stamp.whole, lock=self.lock.holds(), peer=peer.state if peer is not None else DEAD)
         self.greet()
 
     def undecided(self) -> str:
-        """The state into which the table has this server change, and it has not; empty: none."""
+        """Return the state to which the table demands a change that has not happened yet; empty for none."""
         line = next_step(self._table, self.view())
         return line.to if line is not None else ""
 
     def overdue(self) -> str:
-        """The same, but for a lease that has ended since this server looked: it decides by whatever else it learns."""
+        """Like ``undecided``, but ignore a lease that ended since the last decision: any other news must lead to a
+        decision.
+        """
         view = self.view()
         line = next_step(self._table, replace(view, lock=view.lock or self._lock_then))
         return line.to if line is not None else ""
 
     def unsaid(self) -> Pending:
-        """What the other server is to be told: a sign of life before long, a new state at once."""
+        """Return pending messages to the other server: a heartbeat when the next is due, a new state at once."""
         if not self._linked:
             return {}
         found: dict[str, Collection[Hashable]] = {"sign-of-life": [self._greetings]}
@@ -256,7 +260,7 @@ class Server(ABC):
         return found
 
     def status(self) -> dict[str, Any]:
-        """What a person needs to see."""
+        """Return the status for an administrator."""
         stamp, peer = self.stamp, self.peer
         return {
             "state": self.state, "previous": self.before, "lock": self.lock.holds(), "lock epoch": self.lock.epoch,

@@ -1,7 +1,7 @@
-"""Mode shared: one database, which a service on another machine keeps; only the active server changes it.
+"""Mode shared: one database, kept by a service on another machine; only the active server changes it.
 
 [Working of Fiorano Shared High Availability.] The engine's own database is a working copy in memory. A commit is
-confirmed when the service has it on disk, in the epoch of the lock; older epochs are refused there.
+confirmed when the service has it on disk, in the epoch of the lock; the service refuses older epochs.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ from nodes.reference.storage.protocol import FencedError, StorageError, StorageU
 from nodes.reference.storage.shared_state import SharedState
 
 _LOOKS = 4
-"""How often in a lease the database is asked whether it is there."""
+"""The number of reachability checks of the database per lease."""
 _REST = 10
-"""Leases after which a server that could not use what the database holds tries again."""
+"""Leases to wait before a server retries a database whose content it could not use."""
 
 
 class SharedPair(Server):
-    """One server of two that share a database."""
+    """One of two servers that share a database."""
 
     def __init__(self, broker: Broker, engine: StoreEngine, options: Options, send: Callable[[Message], None]) -> None:
         assert options.database is not None
@@ -49,7 +49,9 @@ class SharedPair(Server):
         self._rest_until = -math.inf
         self._epoch = self._above = self._commits = 0
         self._kept = 0
-        """The epoch in which the database was loaded and nothing changed since: loading took longer than the lease."""
+        """The epoch in which the database was loaded, with no changes since; set when loading took longer than the
+        lease.
+        """
         self._commands: list[Command] = []
         self._wake = asyncio.Event()
         self._waiting: deque[tuple[asyncio.Task[None] | None, list[Effect]]] = deque()
@@ -60,16 +62,16 @@ class SharedPair(Server):
 
     @property
     def serves(self) -> bool:
-        """Whether clients are let in."""
+        """Tell whether clients are admitted."""
         return self.state == ACTIVE
 
     @property
     def stamp(self) -> Stamp:
-        """There is one repository: the epoch is that in which this server held it last."""
+        """The stamp of the one repository: the epoch is that in which this server last held it."""
         return Stamp(epoch=self._epoch, counter=self._commits)
 
     def start(self) -> None:
-        """Look for the database, and for the lock."""
+        """Begin to watch the database, and seek the lock."""
         super().start()
         self._tasks = [self._runtime.spawn(self._look_forever(), "database"),
                        self._runtime.spawn(self._commit_forever(), "fiorano commit")]  # fmt: skip
@@ -83,20 +85,22 @@ class SharedPair(Server):
         self._client.close()
 
     def submit(self, command: Command) -> None:
-        """Carry it out, if this server serves."""
+        """Carry out a command if this server serves."""
         if self.serves:
             self._commands.append(command)
             self._wake.set()
 
     def pending(self) -> Pending:
-        """What the database has not answered, or is to be asked, and commands that are not carried out."""
+        """Return pending work: the database's missing answers, due requests to it, and commands that are not carried
+        out.
+        """
         found: dict[str, Collection[Hashable]] = {"database-look": [self._looks]}
         if asked := list(self._client.asked):
             found["database-answer"] = asked
         if lost := self._client.unanswerable():
             found["database-lost"] = lost
         if not self._reachable:
-            found["database"] = [""]  # resting as well: only a damaged database is a reason to rest
+            found["database"] = [""]  # during a rest, too: only a damaged database is a reason to rest
         if self._waiting:
             found["commit"] = [(self._epoch, self._commits - len(self._waiting))]
             task = self._waiting[0][0]
@@ -107,28 +111,28 @@ class SharedPair(Server):
         return found
 
     def miscounted(self) -> str:
-        """What is left of the time when this server was active."""
+        """Describe state left over from the time when this server was active."""
         left = {"commits that wait": len(self._waiting), "commands": len(self._commands),
                 "databases that are held": int(self._activated)}
         wrong = [f"{what}: {count} are left" for what, count in left.items() if count]
         return wrong[0] if wrong and self.state == PASSIVE else ""
 
     def in_database(self) -> tuple[tuple[int, int], Rows] | None:
-        """The epoch and the number of the last commit, and what the database then has; None where that is not known:
-        this server is not active, or a commit is under way."""
+        """Return the epoch and number of the last commit, and the database's content; None if that is unknown, because
+        this server is not active or a commit is in flight."""
         if self.state != ACTIVE or self._waiting or self._commands or not self._store.epoch:
             return None
         return self._store.position, rows_of(self._broker.database)
 
     def _note_asked(self, epoch: int) -> None:
-        """The gateway keeps the epoch, and the database refuses older ones: nothing has to be kept here."""
+        """Do nothing: the gateway stores the epoch, and the database refuses older ones."""
 
     def _facts(self) -> Mapping[str, bool]:
         return {REACHABLE: self._reachable or self._goes_on_without, ACTIVATED: self._activated}
 
     @property
     def _goes_on_without(self) -> bool:
-        """As documented: the active server does not care whether it reaches the database."""
+        """Tell whether the active server ignores an unreachable database, as documented."""
         return DATABASE in self._options.as_documented and self.state == ACTIVE
 
     def _wish(self) -> Wish:
@@ -150,7 +154,7 @@ class SharedPair(Server):
             self._activation = self._runtime.spawn(self._activate(self.lock.epoch), "activation")
 
     def _let_go(self, keep: bool = False) -> None:
-        """Hold the database no longer: memory may be ahead of it. ``keep``: it was loaded and nothing was changed."""
+        """Release the database: memory may be ahead of it. ``keep``: it was loaded and nothing has changed."""
         activation, self._activation = self._activation, None
         if activation is not None and activation is not asyncio.current_task():
             activation.cancel()
@@ -186,26 +190,26 @@ class SharedPair(Server):
             await self._resume()
 
     def _failed(self, error: StorageError) -> None:
-        """A request to the database was refused, or not answered."""
+        """Handle a request that the database refused or did not answer."""
         if isinstance(error, FencedError):
             self._above = max(self._above, error.epoch)
             if self.state == PASSIVE:
                 return
             self._runtime.log("database refused an older epoch", level="error", epoch=self._epoch, newer=error.epoch)
             if self._options.fencing:
-                self._reachable = False  # until it is asked again: what this server holds is worth nothing
+                self._reachable = False  # until the next check: this server's content is worthless
         elif self._reachable:
             self._reachable = False
             self._runtime.log("database out of reach", level="error", reason=str(error))
         self.decide()
 
     async def _activate(self, epoch: int) -> None:
-        """Claim the database, and load all that it holds."""
+        """Claim the database, and load its content."""
         try:
             if DATABASE_NOT_LOADED in self._bugs:
                 await self._store.go_on(epoch)
             elif self._kept == epoch == self._store.epoch:
-                await self._store.renew()  # nobody has claimed it since, so memory is what it holds
+                await self._store.renew()  # no other server has claimed it since, so memory equals its content
             else:
                 await self._store.take_over(epoch)
         except StorageError as error:
@@ -223,13 +227,13 @@ class SharedPair(Server):
         self.decide()
 
     async def _resume(self) -> None:
-        """Write to the database again, as if nothing had been missed meanwhile: what the document warns of."""
+        """Write to the database again as if nothing had been missed in the meantime, which the document warns of."""
         self._above = max(self._above, self.lock.epoch, self._epoch)
         try:
             newest = (await self._client.state()).epoch
             await self._store.go_on(newest + 1)
         except StorageError:
-            return  # the next look tells
+            return  # the next check shows it
         self._epoch = newest + 1
         self._runtime.log("database resumed", level="warning", epoch=self._epoch)
 
@@ -258,12 +262,12 @@ class SharedPair(Server):
 
     def _committed(self, task: asyncio.Task[None]) -> None:
         if not task.cancelled():
-            task.exception()  # of commits that nobody waits for any more, nobody will ask
+            task.exception()  # retrieve it: a dropped commit has no other reader
         self._runtime.point(DATABASE_HAS)
         self._release()
 
     def _release(self) -> None:
-        """Let clients have what the database has, in order."""
+        """Release to clients, in order, the effects that the database has stored."""
         effects: list[Effect] = []
         failure: StorageError | None = None
         while self._waiting and ((task := self._waiting[0][0]) is None or task.done()):
@@ -284,7 +288,7 @@ class SharedPair(Server):
             self._failed(failure)
 
     def _confirms_without(self, failure: StorageError) -> bool:
-        """Whether clients are told all the same, as the document leaves it."""
+        """Tell whether clients get confirmations despite the failure, as the document leaves it."""
         if isinstance(failure, FencedError):
             return not self._options.fencing
         return self._goes_on_without

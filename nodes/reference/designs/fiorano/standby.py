@@ -1,4 +1,4 @@
-"""The passive side: writes what the active server sends to a database of its own, and says what is on disk."""
+"""The passive side: writes the active server's messages to the local database, and reports how far they are on disk."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ Sent = Begin | Page | Changes | Complete
 
 
 class Standby:
-    """A repository that follows the active server; ``send`` tells it what is stored.
+    """A repository that follows the active server; ``send`` reports to that server how far it is stored.
 
-    ``following`` is the number of the synchronisation whose changes are taken, 0 for none: then nothing is taken from
-    anybody. ``stale``: others than the engine have written, so it has to be loaded before it is used.
+    ``following`` is the number of the synchronisation whose changes are accepted; while it is 0, no changes are
+    accepted. ``stale``: rows were written past the engine, so it must be reloaded before it is used.
     """
 
     def __init__(self, broker: Broker, repository: Repository, tables: Tables, send: Callable[[Stored], None]) -> None:
@@ -27,14 +27,14 @@ class Standby:
         self.stale = False
 
     def refuse(self) -> None:
-        """Take nothing more from the server that was active: its epoch is over here."""
+        """Accept nothing more from the formerly active server: its epoch has ended here."""
         self.following = 0
 
     def apply(self, messages: Sequence[Sent]) -> bool:
-        """Write what was sent, in one transaction; whether a synchronisation is complete now.
+        """Write the messages in one transaction; return whether a synchronisation is complete now.
 
         Raises:
-            LinkError: something is malformed, or something before it is missing.
+            LinkError: a message is malformed, or one before it is missing.
         """
         if not messages or not (self.following or any(isinstance(message, Begin) for message in messages)):
             return False
@@ -48,7 +48,7 @@ class Standby:
                 try:
                     completed |= self._take(message)
                 except LinkError as error:
-                    mistake = error  # nothing of this one was written, and what came before it is as it should be
+                    mistake = error  # nothing of this one was written, and the messages before it are valid
                     break
                 done += 1
         if mistake is not None:

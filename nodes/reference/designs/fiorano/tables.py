@@ -1,7 +1,7 @@
-"""The tables that are replicated: read page by page, written as the active server says, replaced as a whole.
+"""The replicated tables: read page by page, written as the active server says, replaced as a whole.
 
-A synchronisation is staged in tables of its own, so that a repository that was left in the middle of one can still be
-opened; it takes the place of the old one in one transaction.
+A synchronisation is staged in separate tables. A repository left in the middle of one can therefore still be opened.
+The staged tables replace the old ones in one transaction.
 """
 
 from __future__ import annotations
@@ -16,20 +16,22 @@ from nodes.reference.replication.links import LinkError
 from nodes.reference.replication.transfer import CHUNK_BYTES, cut
 
 STAGED = "staged_"
-"""What the names of staging tables begin with."""
+"""The prefix of staging tables' names."""
 
 
 class Tables:
-    """All replicated tables of a server's database: the engine's; a ``page`` has about so many bytes, at least."""
+    """All replicated tables of a server's database, which are the engine's; ``page`` is the minimum size of a page in
+    bytes.
+    """
 
     def __init__(self, database: sqlite3.Connection, page: int = CHUNK_BYTES) -> None:
         self._database, self._page = database, page
         self.drop_staged()
 
     def pages(self) -> Iterator[tuple[str, list[list[Any]]]]:
-        """(table, rows) until every row that is there now, and still is when its turn comes, was given.
+        """Yield (table, rows) until every row was yielded that exists now and still exists when its turn comes.
 
-        Rows may change meanwhile: each page is as the table is when it is asked for.
+        Rows may change in the meantime: each page reflects the table when the page is requested.
         """
         for name in COLUMNS:
             highest, after = highest_key(self._database, name), None
@@ -38,26 +40,27 @@ class Tables:
                 yield name, [row[1:] for row in rows]
 
     def stage(self) -> None:
-        """Begin a new repository, which is empty; in an open transaction, as all that follows."""
+        """Begin a new, empty repository; needs an open transaction, as all methods below."""
         self.drop_staged()
         for name, columns in COLUMNS.items():
             self._database.execute(f"CREATE TABLE {STAGED}{name} ({', '.join(columns)})")
 
     def write(self, name: str, rows: Sequence[Any], removed: Sequence[int], staged: bool) -> None:
-        """Rows, each in place of the one with its key, and keys of rows that go; they have been checked."""
+        """Write rows, each replacing the one with its key, and delete the rows in ``removed``; all were checked before.
+        """
         table = STAGED + name if staged else name
         self._database.executemany(f"DELETE FROM {table} WHERE id = ?", [(key,) for key in removed])
         marks = ", ".join("?" * len(COLUMNS[name]))
         self._database.executemany(f"INSERT OR REPLACE INTO {table} VALUES ({marks})", rows)
 
     def replace(self) -> None:
-        """Let what was staged be the repository."""
+        """Replace the repository by the staged one."""
         for name in COLUMNS:
             self._database.execute(f"DROP TABLE {name}")
             self._database.execute(f"ALTER TABLE {STAGED}{name} RENAME TO {name}")
 
     def check(self, name: str, rows: Sequence[Any]) -> None:
-        """Raises LinkError unless there is such a table, and the rows fit it."""
+        """Check that there is such a table and that the rows fit it; raises LinkError otherwise."""
         if name not in COLUMNS:
             raise LinkError(f"there is no table {name[:40]!r}")
         for row in rows:
@@ -69,6 +72,6 @@ class Tables:
                 raise LinkError(str(error)) from error
 
     def drop_staged(self) -> None:
-        """Forget what was staged."""
+        """Drop the staged tables."""
         for name in COLUMNS:
             self._database.execute(f"DROP TABLE IF EXISTS {STAGED}{name}")

@@ -1,4 +1,4 @@
-"""How often a server has written to its disk, and for what: told in its log now and then.
+"""Counts of a server's disk writes and their causes, logged now and then.
 
 [Determining which HA to use: "for each database Store operation it needs just one disk-write", "for each operation on
 the database, it needs two disk-writes".]
@@ -12,13 +12,14 @@ from typing import Any
 from nodes.reference.api import Runtime
 
 EVENT = "disk writes"
-"""The log's event. Its fields count since the program's start: ``writes``, transactions that were brought to a disk of
-this machine; ``changes``, change-sets that this server has made as the active one, and ``messages``, those in them."""
+"""The name of the log event. Its fields count since the program's start: ``writes``, transactions written to a disk of
+this machine; ``changes``, change-sets that this server has created as the active one; ``messages``, the messages in
+them."""
 _EVERY = 2.0
 
 
 class Tally:
-    """Counts change-sets and their messages; ``tell`` logs them with the writes that somebody else has counted."""
+    """Counts change-sets and their messages; ``tell`` logs them with the disk writes that the caller has counted."""
 
     def __init__(self, runtime: Runtime) -> None:
         self._runtime = runtime
@@ -27,12 +28,12 @@ class Tally:
         self.changes = self.messages = 0
 
     def add(self, tables: Iterable[Sequence[Any]]) -> None:
-        """One change-set: (table, rows, keys of rows that are gone)."""
+        """Count one change-set: (table, rows, keys of deleted rows)."""
         self.changes += 1
         self.messages += sum(len(rows) for name, rows, _ in tables if name == "messages")
 
     def tell(self, writes: int) -> None:
-        """Log what has changed since the last time, unless that was just now."""
+        """Log the counts if they changed since the last time, but not more often than every ``_EVERY`` seconds."""
         now, counted = self._runtime.now(), (writes, self.changes, self.messages)
         if counted != self._told and now >= self._at + _EVERY:
             self._told, self._at = counted, now

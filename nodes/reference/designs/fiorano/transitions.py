@@ -1,7 +1,7 @@
-"""When a server changes its state, as data: each line with the sentence that it comes from, or marked as ours.
+"""The state transitions as data: each line quotes the sentence that it implements, or is marked as this project's own.
 
-A line holds where all that it names is so; the first line that holds tells the next state. A server seeks the lock
-where it would then begin to serve, and keeps it while it serves; nothing else says who seeks it.
+A line holds if all its conditions are met; the first line that holds determines the next state. A server seeks the lock
+if the lock would let it begin to serve, and keeps it while it serves; no other rule decides who seeks it.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ from nodes.reference.designs.fiorano.states import (
 )
 
 NEWER = "newer"
-"""This repository is whole, and the one to go on with: the other one is older, or as new and not the primary's."""
+"""This repository is whole and the one to use: the other is older, or equally new and not the primary's."""
 OLDER = "older"
-"""The same holds of the other server's repository."""
+"""The other server's repository is whole and the one to use."""
 WHOLE = "whole"
 """This repository was not left in the middle of a synchronisation."""
 MET = "met"
-"""Since it was started this server has served, or been the standby, so it is no server that starts alone."""
+"""This server has served or been the standby since it was started, so it does not count as starting alone."""
 START_ALONE = "start_alone"
-"""The option of that name."""
+"""The option ``start_alone`` is set."""
 SYNCED = "synced"
 """The standby has all that this server has: the synchronisation is complete."""
 ACTIVATED = "activated"
@@ -42,11 +42,11 @@ OURS = "ours"
 
 @dataclass(frozen=True)
 class View:
-    """All that a change of state depends on.
+    """Everything that a state change depends on.
 
-    ``channel`` is true when the HA channel is established and the other server has said how it is; ``peer`` and
+    ``channel`` is true when the HA channel is established and the other server has reported its state; ``peer`` and
     ``peer_before`` are its present and previous state (DEAD without the channel); ``lock``: whether this server holds
-    the lock; ``facts`` are the words above that are true now.
+    the lock; ``facts`` are the facts above that are true now.
     """
 
     state: str
@@ -59,9 +59,9 @@ class View:
 
 @dataclass(frozen=True)
 class Transition:
-    """One line: from ``state`` to ``to`` where the rest is so; None or nothing named: whatever it is.
+    """One line: from ``state`` to ``to`` if all other conditions are met; None or an empty tuple imposes none.
 
-    ``sentence`` is the document's, or says why for one that is ours.
+    ``sentence`` is the document's, or gives the reason for a line of this project.
     """
 
     state: str
@@ -76,7 +76,7 @@ class Transition:
     ours: bool = False
 
     def holds(self, view: View) -> bool:
-        """Whether a server of which all that is so changes its state by this line."""
+        """Tell whether a server with this view changes its state by this line."""
         return (
             view.state == self.state
             and self.channel in (None, view.channel)
@@ -237,12 +237,12 @@ _HOLDERS = (ACTIVE, ACTIVE_TRANSITION, STANDALONE, ACTIVATING)
 
 
 def next_step(table: Sequence[Transition], view: View) -> Transition | None:
-    """The line by which a server changes its state now; None if it stays as it is."""
+    """Return the line by which a server changes its state now; None if the state stays."""
     return next((line for line in table if line.holds(view)), None)
 
 
 def wants_lock(table: Sequence[Transition], view: View) -> bool:
-    """Whether a server seeks the lock, or keeps it."""
+    """Tell whether a server seeks or keeps the lock."""
     with_lock = next_step(table, replace(view, lock=True))
     if with_lock is not None and with_lock.lock:
         return with_lock.to in _HOLDERS

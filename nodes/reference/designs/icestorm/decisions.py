@@ -1,4 +1,4 @@
-"""What a replica decides, as pure functions: majorities, full participation, which database is the most recent."""
+"""A replica's decisions as pure functions: majorities, full participation, the choice of the most recent database."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from typing import NamedTuple
 INACTIVE, ELECTION, REORGANIZATION, NORMAL = "inactive", "election", "reorganization", "normal"
 """The states of a replica."""
 EPOCH_STEP = 64
-"""Epochs are a round and the id of the coordinator that opened it, so no two coordinators have the same."""
+"""An epoch is a round combined with the id of the coordinator that opened it, so no two coordinators share an epoch."""
 
 
 class Stamp(NamedTuple):
-    """What is recorded upon each change of the database: the epoch of the group that made it, and a count within it.
+    """The stamp recorded with each change of the database: the epoch of the group that made it, and a count within it.
 
     With the option ``stamp=wall-clock`` the time of day (seconds) decides instead; it is 0 otherwise.
     """
@@ -22,44 +22,45 @@ class Stamp(NamedTuple):
     wall: float = 0.0
 
     def age(self) -> tuple[float, int, int]:
-        """What stamps are compared by: the most recent has the greatest."""
+        """Return the sort key of a stamp: the most recent stamp has the greatest key."""
         return (self.wall, self.epoch, self.counter)
 
 
 def majority(replicas: int) -> int:
-    """The fewest replicas that are more than half of all."""
+    """Return the smallest majority of this number of replicas."""
     return replicas // 2 + 1
 
 
 def next_epoch(newest: int, ident: int) -> int:
-    """An epoch of the replica ``ident`` that is newer than ``newest``."""
+    """Return an epoch of the replica ``ident`` that is newer than ``newest``."""
     return (newest // EPOCH_STEP + 1) * EPOCH_STEP + ident
 
 
 def round_of(epoch: int) -> int:
-    """The round of an epoch, for people."""
+    """Return the round of an epoch, for display."""
     return epoch // EPOCH_STEP
 
 
 def may_replicate(group: int, replicas: int, max_seen: int, needed: int) -> bool:
-    """Whether a group of that size may begin: with every replica, or with ``needed`` when all have been seen before.
+    """Tell whether a group of that size may begin: with every replica, or with ``needed`` if all have been seen before.
 
     ``max_seen`` is the size of the largest group that any of its members has been in since its process started. While
-    it is below the number of replicas, nobody knows whether an absent one holds something more recent.
+    it is below the number of replicas, an absent replica may hold a more recent database.
     """
     return group == replicas or (group >= needed and max_seen >= replicas)
 
 
 def most_recent(stamps: Mapping[str, Stamp], oldest: bool = False) -> str:
-    """Whose database is the most recent (by mistake, the oldest); the first of those that are equally so."""
+    """Return the replica with the most recent database (by mistake, the oldest); of equal ones, the first."""
     return (min if oldest else max)(stamps, key=lambda name: stamps[name].age())
 
 
 def follows(before: tuple[str, str, str], after: tuple[str, str, str], name: str) -> bool:
-    """Whether a replica of that name may go from one (state, coordinator, group) to another.
+    """Tell whether a replica of that name may go from one (state, coordinator, group) to another.
 
-    As the paper's procedures have it: whoever recovers has a group of its own, which nobody else is in; only a group
-    that is formed is left for an election; a group is reorganized, and then formed, whose election it was.
+    The paper's procedures allow three kinds of steps. A recovering replica forms a new group of which it is the only
+    member. A replica leaves a group for an election only if that group is formed. A group is reorganized, and then
+    formed, only after its own election.
     """
     (former, *was), (state, *now) = before, after
     if state == INACTIVE and now[0] == name and was[1] != now[1]:
@@ -70,10 +71,10 @@ def follows(before: tuple[str, str, str], after: tuple[str, str, str], name: str
 
 
 def merge_delay(ident: int, highest: int, replicas: int, timeout: float) -> float:
-    """How long a coordinator waits before it invites others, in seconds.
+    """Return the seconds that a coordinator waits before it invites others.
 
-    The longer the higher the highest priority among them is, so that coordinators that found each other don't all begin
-    at once and the highest comes first (Garcia-Molina 1982, invitation algorithm, procedure Check). A ``timeout``
-    at least, since the highest looks around no more often.
+    The delay grows with the highest priority among them, so that coordinators that found each other don't all begin at
+    once and the highest is the first (Garcia-Molina 1982, invitation algorithm, procedure Check). It is at least one
+    ``timeout``, since the highest checks for others only at that interval.
     """
     return timeout * (1 + (highest - ident) / replicas) if highest > ident else 0.0

@@ -1,8 +1,8 @@
-"""Events on their way to subscribers: each replica delivers what was published at it.
+"""Event delivery to subscribers: each replica delivers the events that were published at it.
 
-A subscriber is a listener of its own. The replica connects to its endpoint and sends MESSAGE frames; the subscriber
-answers each with an ACK of its ``ack`` header. Events wait in memory only: what a replica had not delivered when it
-died is lost.
+Each subscriber is a separate listener. The replica connects to its endpoint and sends MESSAGE frames; the subscriber
+answers each with an ACK of its ``ack`` header. Events wait in memory only: events that a replica had not delivered when
+it died are lost.
 """
 
 from __future__ import annotations
@@ -29,17 +29,17 @@ from nodes.timeouts import within
 
 COST = "x-cost"
 MAX_WAITING_BYTES = 64 << 20
-"""What may wait for one subscriber: bytes of events' bodies."""
+"""Upper bound of the bytes of event bodies that wait for one subscriber."""
 _WINDOW = 16
 _READ = 1 << 16
 _REMEMBERED = 2 * _WINDOW
-"""Events of which it is remembered that a subscriber has acknowledged them."""
+"""The number of acknowledged events per subscriber that are remembered."""
 _RESTS, _CONNECTS, _DELIVERS = "rests", "connects", "delivers"
 
 
 @dataclass(frozen=True)
 class Event:
-    """One event; ``number`` counts those of ``replica``, at which it was published."""
+    """One event; ``number`` is its sequence number at ``replica``, where it was published."""
 
     number: int
     replica: str
@@ -48,21 +48,21 @@ class Event:
     body: bytes
 
     def frame(self, subscriber: str) -> bytes:
-        """As it goes to a subscriber."""
+        """Encode the event as a frame for a subscriber."""
         headers = {"subscription": subscriber, "message-id": str(self.number), "destination": f"/topic/{self.topic}",
                    "ack": str(self.number), "x-replica": self.replica}
-        # A publisher can't say what only a replica knows.
+        # A publisher can't override headers that only a replica knows.
         headers = {**self.headers, **headers, "content-length": str(len(self.body))}
         return stomp.encode(Frame("MESSAGE", headers, self.body))
 
 
 class Delivery:
-    """All subscribers of this replica's database, each with the events that wait for it."""
+    """All subscribers of this replica's database, each with its waiting events."""
 
     def __init__(self, config: Config, runtime: Runtime, options: Options, database: Database,
                  failed: Callable[[str, Subscriber], None], notes: MessageNotes | None = None) -> None:
-        """``failed`` is told (topic, subscriber) when a subscriber's attempts are used up; ``notes`` where events wait,
-        if anybody asked."""
+        """Create the delivery. ``failed`` is called with (topic, subscriber) when a subscriber's attempts are used up;
+        ``notes`` traces the waiting events if tracing is on."""
         self._node = config.node
         self._bugs = switched_on(config.options)
         self._runtime = runtime
@@ -74,7 +74,7 @@ class Delivery:
         self._events = 0
 
     def publish(self, topic: str, headers: Mapping[str, str], body: bytes) -> None:
-        """Queue an event for every subscriber of the topic and of those that it links to.
+        """Queue an event for every subscriber of the topic and of the topics that it links to.
 
         An event goes over one link at most, and only over links whose cost is 0 or not below the event's.
         """
@@ -88,7 +88,7 @@ class Delivery:
                 self._outbox(name, subscriber).add(event)
 
     def forget_gone(self) -> None:
-        """Drop what waits for those that are no longer subscribed."""
+        """Drop the waiting events of former subscribers."""
         for (topic, ident), outbox in list(self._outboxes.items()):
             known = self._database.topics.get(topic)
             if known is None or known.subscribers.get(ident) != outbox.subscriber:
@@ -96,14 +96,14 @@ class Delivery:
                 del self._outboxes[(topic, ident)]
 
     def unlike_store(self) -> str:
-        """For whom something waits that is no subscriber in the database."""
+        """Describe events that wait for subscribers missing in the database; empty if there are none."""
         topics = self._database.topics
         strangers = [key for key, outbox in self._outboxes.items()
                      if key[0] not in topics or topics[key[0]].subscribers.get(key[1]) != outbox.subscriber]
         return f"outboxes: {strangers[:3]} are no subscribers" if strangers else ""
 
     def miscounted(self) -> str:
-        """Of which subscriber's events the bytes are counted wrongly."""
+        """Describe the first wrong counter, or the first broken limit; empty if there is none."""
         wrong = [f"bytes that wait for {ident}: {outbox.counted} are counted, and there are {outbox.there}"
                  for (_, ident), outbox in self._outboxes.items() if outbox.counted != outbox.there]
         wrong += [f"events under way to {ident}: {outbox.most} at once, and it is {outbox.subscriber.reliability}"
@@ -111,14 +111,14 @@ class Delivery:
                   if outbox.most > (1 if outbox.subscriber.reliability == ORDERED else _WINDOW)]
         wrong += [f"events for {ident}: {outbox.again} were there again"
                   for (_, ident), outbox in self._outboxes.items() if outbox.again]
-        # What comes back, as a connection has failed, waits besides.
+        # Events that return from a failed connection wait in addition.
         most = self._options.max_waiting + _WINDOW
         wrong += [f"events for {ident}: {outbox.queued} wait, and {outbox.unqueued} were dropped as they came"
                   for (_, ident), outbox in self._outboxes.items() if outbox.unqueued or outbox.queued > most]
         return next(iter(wrong), "")
 
     def pending(self) -> Pending:
-        """What waits for subscribers: for the next attempt, for room that there is, for an acknowledgement."""
+        """Return pending work for subscribers: the next attempt, sends that have room, and acknowledgements."""
         found: dict[str, list[Hashable]] = {}
         for (topic, ident), outbox in self._outboxes.items():
             if (what := outbox.pending()) is not None:
@@ -126,14 +126,14 @@ class Delivery:
         return found
 
     def waiting(self) -> dict[str, int]:
-        """Subscriber -> events that are not delivered to it yet; every subscriber is listed."""
+        """Return subscriber -> the number of events not yet delivered to it; every subscriber is listed."""
         counts = {ident: 0 for topic in self._database.topics.values() for ident in topic.subscribers}
         for (_, ident), outbox in self._outboxes.items():
             counts[ident] = counts.get(ident, 0) + outbox.waiting
         return counts
 
     def stop(self) -> None:
-        """Deliver nothing more."""
+        """Stop all deliveries."""
         for outbox in self._outboxes.values():
             outbox.stop()
 
@@ -164,37 +164,36 @@ class Outbox:
         self._flying: dict[str, tuple[Event, float]] = {}
         self._attempts = 0
         self._tries, self._phase = 0, _RESTS
-        """How often it has connected, or tried to; what it does now."""
+        """The number of connection attempts, and the present phase."""
         self.again = 0
-        """Events that came twice, or were sent again when the subscriber had acknowledged them: never any."""
+        """Events that arrived twice, or were resent after the subscriber had acknowledged them; must stay 0."""
         self.unqueued = 0
-        """Events that were dropped as they came, instead of the oldest: never any."""
+        """Events that were dropped on arrival instead of the oldest; must stay 0."""
         self._last = 0
         self._taken: deque[int] = deque(maxlen=_REMEMBERED)
         self.most = 0
-        """Events that were under way at once, at most."""
+        """The maximum number of events in flight at once."""
         self._moved = asyncio.Event()
         self._window = 1 if subscriber.reliability == ORDERED else _WINDOW
         self._task = runtime.spawn(self._run(), f"delivery to {subscriber.ident}")
 
     @property
     def counted(self) -> int:
-        """Bytes of the events that wait, as they were counted."""
+        """The bytes of the waiting events, according to the running count."""
         return self._bytes
 
     @property
     def queued(self) -> int:
-        """How many events wait, and are not under way."""
+        """The number of events that wait and are not in flight."""
         return len(self._queue)
 
     @property
     def there(self) -> int:
-        """Bytes of the events that wait."""
+        """The bytes of the waiting events, recounted."""
         return sum(len(event.body) for event in self._queue)
 
     def pending(self) -> tuple[str, *tuple[Hashable, ...]] | None:
-        """The deadline that it has to keep, and what tells this step from the next; None when there is nothing to do.
-        """
+        """Return the deadline to keep, and values that distinguish this step from the next; None without work to do."""
         if self._task.done():
             return "removal", self.subscriber.since
         if self._phase == _CONNECTS:
@@ -207,11 +206,11 @@ class Outbox:
 
     @property
     def waiting(self) -> int:
-        """Events that the subscriber has not acknowledged."""
+        """The number of events that the subscriber has not acknowledged."""
         return len(self._queue) + len(self._flying)
 
     def add(self, event: Event) -> None:
-        """One more event; the oldest that wait are dropped when there are far too many."""
+        """Queue an event; the oldest waiting ones are dropped when there are far too many."""
         if self._task.done():
             return  # its attempts are used up, and it will be removed
         self.again += event.number <= self._last
@@ -229,7 +228,7 @@ class Outbox:
         self._moved.set()
 
     def stop(self) -> None:
-        """Deliver nothing more."""
+        """Stop delivering."""
         self._note("gone", "no longer subscribed here", *self._queue, *(event for event, _ in self._flying.values()))
         self._task.cancel()
 
@@ -253,7 +252,7 @@ class Outbox:
                 await asyncio.sleep(self._options.retry_interval)
 
     def _take_back(self) -> None:
-        """What was under way waits again, before all else."""
+        """Put the events in flight back to the front of the queue."""
         failed = [event for event, _ in self._flying.values()]
         self._flying.clear()
         self._bytes += sum(len(event.body) for event in failed)
@@ -322,10 +321,10 @@ class Outbox:
             writer.transport.abort()
 
     async def _something(self, reading: asyncio.Future[bytes]) -> None:
-        """Wait until the subscriber has said something, or another event may go.
+        """Wait until the subscriber has sent something, or another event may be sent.
 
         Raises:
-            TimeoutError: the event that is under way for longest has not been acknowledged in time.
+            TimeoutError: the event that has been in flight for longest was not acknowledged in time.
         """
         self._moved.clear()
         moved = asyncio.ensure_future(self._moved.wait())
@@ -343,4 +342,4 @@ class Outbox:
 
 
 class _Quiet(Exception):
-    """The subscriber closed an idle connection, which is no failure."""
+    """The subscriber closed an idle connection, which is not a failure."""

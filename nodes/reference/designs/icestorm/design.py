@@ -1,7 +1,8 @@
 """The design ``icestorm``: one replica, as its clients see it.
 
-Every replica takes publishers; what changes topics, subscribers or links goes to the coordinator, wherever it was asked
-for. While a replica is not in a group that replicates, requests wait (the client's view: *inactive*).
+Every replica accepts publishers. Changes of topics, subscribers or links go to the coordinator, regardless of the
+replica that received the request. While a replica is not in a group that replicates, requests wait (the client's view:
+*inactive*).
 """
 
 from __future__ import annotations
@@ -30,16 +31,16 @@ from nodes.reference.designs.icestorm.topics import CommandError, Database, Subs
 from nodes.reference.engine.topics import TOPIC_MANAGER, TOPIC_PREFIX
 
 IDLE = "idle"
-"""Why connections are ended that nobody uses."""
+"""The reason for closing unused connections."""
 _TURN = 0.001
 """Seconds that may pass while a client's command is being confirmed."""
 _AGAIN = 0.05
-"""Seconds until something is tried again that could not be asked for."""
+"""Seconds before a request that could not be carried out is tried again."""
 _MAX_COST_DIGITS = 9
 
 
 class _Wrong(Exception):
-    """A command that this design does not know: the client gets ERROR."""
+    """The command is unknown to this design: the client gets ERROR."""
 
 
 @dataclass(eq=False)
@@ -49,16 +50,16 @@ class _Client:
     conn: str
     used: float
     rested: float
-    """When it was confirmed something last."""
+    """The time of its last confirmation."""
     commands: asyncio.Queue[Command] = field(default_factory=asyncio.Queue)
     busy: bool = False
     task: asyncio.Task[None] | None = None
 
 
 class Observed(NamedTuple):
-    """What invariants look at: the replica's part in the election (``members``: how many are in its group, this one
-    included, as its coordinator knows; 0 elsewhere), its database's stamp and promise, the last change that it has,
-    as coordinator, taken for agreed upon, and which request it has answered last (``Replication.answered``)."""
+    """The values that invariants observe: the replica's part in the election, its database's stamp and promise, the
+    last change that it has agreed as coordinator, and the last request that it has answered (``Replication.answered``).
+    ``members``: the size of its group, this replica included, as its coordinator knows it; 0 on other replicas."""
 
     state: str
     coordinator: str
@@ -92,15 +93,15 @@ class IceStorm:
         self._removals: dict[asyncio.Task[None], None] = {}
         self._clients: dict[str, _Client] = {}
         self._ended_busy: list[str] = []
-        """Connections that were ended as idle while they were used, which never happens."""
+        """Connections that were closed as idle while they were in use; must stay empty."""
         self._active = asyncio.Event()
         self._early: list[str] = []
-        """Topics to which events were delivered while this replica was in no group that replicates: never any."""
+        """Topics of which events were delivered while this replica was outside a replicating group; must stay empty."""
         self._blocked = 0
-        """Requests and events that wait until this replica is in a group that replicates."""
+        """The number of requests and events that wait until this replica is in a group that replicates."""
         self._attempts = 0
         self._resting: dict[int, None] = {}
-        """Attempts at requests that are going to be made again."""
+        """Request attempts that wait to be repeated."""
         self._ticker: asyncio.Task[None] | None = None
         election, replication = self._election, self._replication
         self._questions: dict[str, Callable[..., Any]] = {
@@ -146,11 +147,11 @@ class IceStorm:
         await self._peers.stop()
 
     def admission(self) -> Admission:
-        """Everybody is let in, everywhere: requests wait while the replica is inactive."""
+        """Admit every client on every replica: requests wait while the replica is inactive."""
         return Admission(True)
 
     def submit(self, command: Command) -> None:
-        """Put a client's command behind the others of its connection."""
+        """Queue a client's command behind the others of its connection."""
         if command.kind == "open":
             self._open(command)
             return
@@ -166,7 +167,9 @@ class IceStorm:
         client.commands.put_nowait(command)
 
     def status(self) -> dict[str, Any]:
-        """What ``admin replica`` shows, in the words that all designs share and in this one's own."""
+        """Return the status that ``admin replica`` shows, in the terms that all designs share and in this design's
+        terms.
+        """
         election = self._election
         role = election.state
         if election.state == NORMAL:
@@ -188,10 +191,10 @@ class IceStorm:
             "waiting": self._delivery.waiting(),
         }
 
-    # What invariants look at.
+    # Observations for invariants.
 
     def observed(self) -> Observed:
-        """How this replica stands."""
+        """Return the replica's state for invariants."""
         election, database = self._election, self._database
         members = 1 + len(election.up) if election.leads else 0
         return Observed(election.state, election.coordinator, election.group, election.epoch, members,
@@ -199,7 +202,7 @@ class IceStorm:
                         self._replication.answered)  # fmt: skip
 
     def pending(self) -> Pending:
-        """What this replica has to do, or to hear, before long."""
+        """Return pending work: the replica's actions and the messages it expects."""
         if self._broker.stopping:
             return {}
         election = self._election
@@ -229,7 +232,7 @@ class IceStorm:
         return found
 
     def _looks(self) -> Pending:
-        """Whom this replica has to ask whether they are still there, or would join it, before long."""
+        """Return the due checks: whether other replicas are alive, and whether they would join this one's group."""
         election, peers = self._election, self._peers
         if election.state not in (NORMAL, INACTIVE):
             return {}
@@ -240,27 +243,27 @@ class IceStorm:
             asked = peers.asked(question)
             if not due:
                 continue
-            if asked < election.entered or question == "are-you-mine":  # requests have that asked, too
+            if asked < election.entered or question == "are-you-mine":  # requests lead to that question, too
                 found.setdefault("first-look", []).append((question, election.group, max(asked, election.entered)))
             else:
                 found.setdefault("look" if election.state == NORMAL else "look-alone", []).append((question, asked))
         return found
 
     def miscounted(self) -> str:
-        """What is counted otherwise than it is there."""
+        """Describe the first wrong counter; empty if all are right."""
         return self._delivery.miscounted() or self._broker.miscounted()
 
     def unlike_store(self) -> str:
-        """In what memory and store differ."""
+        """Describe a difference between memory and store; empty if there is none."""
         return self._database.unlike_store() or self._delivery.unlike_store()
 
     @property
     def database(self) -> Database:
-        """What is replicated."""
+        """The replicated database."""
         return self._database
 
     def strangers(self) -> str:
-        """For whom events wait that is no subscriber."""
+        """Describe events that wait for subscribers missing in the database."""
         return self._delivery.unlike_store()
 
     @property
@@ -270,16 +273,16 @@ class IceStorm:
 
     @property
     def begun(self) -> int:
-        """How many changes and questions it has begun to carry out as coordinator."""
+        """The number of changes and questions that it has begun to carry out as coordinator."""
         return self._replication.begun
 
     @property
     def options(self) -> Options:
-        """Its options."""
+        """The replica's options."""
         return self._options
 
     def failures(self) -> Mapping[str, int]:
-        """How many questions each of the others has not answered."""
+        """Return the number of questions that each of the other replicas has not answered."""
         return self._peers.failures()
 
     @property
@@ -288,12 +291,12 @@ class IceStorm:
         return tuple(self._election.up)
 
     def linked(self) -> Mapping[str, int]:
-        """The replicas to which there is a link, each with how many have broken before."""
+        """Return the replicas to which there is a link, each with the number of links that have broken before."""
         return self._peers.linked()
 
     @property
     def replicas(self) -> int:
-        """How many there are."""
+        """The number of replicas."""
         return len(self._election.replicas)
 
     # Clients.
@@ -362,7 +365,7 @@ class IceStorm:
             raise CommandError("bad-cost")
         await self._until_active()
         while topic not in self._database.topics:
-            # A replica that a group has left behind does not know that for a while: whoever coordinates is asked.
+            # A replica that its group has left behind may not know the topic for a while: ask the coordinator.
             await self._request(Request("retrieve", topic, replica=self._broker.config.node))
             await self._again()
             await self._until_active()
@@ -371,10 +374,10 @@ class IceStorm:
             self._early.append(topic)
 
     async def _request(self, request: Request) -> Any:
-        """Carry out a request, or have the coordinator do it; waits while there is none.
+        """Carry out a request, or have the coordinator do it; waits while no coordinator exists.
 
         Raises:
-            CommandError: it can't be done. Unknown: nobody can say whether it was.
+            CommandError: the request can't be carried out. Unknown: it cannot be determined whether it was.
         """
         while True:
             await self._until_active()
@@ -382,10 +385,10 @@ class IceStorm:
                 return answer_question(self._database, self._broker.config, request)
             try:
                 if self._election.leads:
-                    # Not even the client's end may break a change off that some replicas have by now.
+                    # A change that some replicas already have must not be interrupted, not even by the client's end.
                     kind, value = await asyncio.shield(self._begin(request))
                 else:
-                    # The coordinator may wait for a slow slave: whether it lives is asked with other words.
+                    # The coordinator may be waiting for a slow slave; other questions check whether it is alive.
                     kind, value = await self._peers.ask(self._election.coordinator, "request", list(request),
                                                         patient=True, shape=partial(is_answer_to, request))
             except PeerFailed as error:
@@ -416,11 +419,11 @@ class IceStorm:
         return await self._replication.read(lambda: answer_question(self._database, self._broker.config, request))
 
     def _forwarded(self, peer: str, content: list[Any]) -> asyncio.Future[Any]:
-        """A request that a client made at another replica."""
+        """Carry out a request that a client sent to another replica."""
         return self._begin(Request(*content))
 
     def _begin(self, request: Request) -> asyncio.Future[Any]:
-        """Carry out a request as coordinator: what became of it, and its answer or mistake."""
+        """Begin to carry out a request as coordinator; return a future of its outcome and its answer or mistake."""
         answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
 
         async def carry_out() -> None:
@@ -448,7 +451,7 @@ class IceStorm:
             self._blocked -= 1
 
     async def _close_idle(self) -> None:
-        """Active connection management: connections that nobody uses are closed."""
+        """Close unused connections: active connection management."""
         timeout = self._options.acm_timeout
         while True:
             await asyncio.sleep(timeout / 4)
@@ -464,12 +467,12 @@ class IceStorm:
         return self._questions[question](peer, *arguments)
 
     def _changed(self) -> None:
-        """The replica's state has changed."""
+        """Wake waiting requests if the replica's new state allows them."""
         if self._election.state == NORMAL:
             self._active.set()
 
     def _failed(self, topic: str, subscriber: Subscriber) -> None:
-        """A subscriber could not be reached: it is removed."""
+        """Remove a subscriber that could not be reached."""
         self._broker.runtime.log("subscriber removed", topic=topic, subscriber=subscriber.ident)
         request = Request("remove", topic, subscriber.ident, since=subscriber.since)
         task = self._broker.runtime.spawn(self._remove(request), "removal")
@@ -477,7 +480,9 @@ class IceStorm:
         task.add_done_callback(self._removals.pop)
 
     async def _remove(self, request: Request) -> None:
-        """Go on until it is done: whoever has subscribed again meanwhile has another subscription."""
+        """Repeat the removal until it is done; a subscriber that has subscribed again since then has another
+        subscription.
+        """
         while True:
             try:
                 await self._request(request)

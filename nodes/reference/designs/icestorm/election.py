@@ -1,10 +1,10 @@
-"""Who coordinates: Garcia-Molina's invitation election, and the reorganization that follows it.
+"""The election of a coordinator: Garcia-Molina's invitation election, and the reorganization that follows it.
 
 H. Garcia-Molina, Elections in a Distributed Computing System, IEEE Transactions on Computers C-31 (1), 1982, section
 "The invitation algorithm" (procedures Check, Merge, Ready, Timeout, Recovery, and the answers to Invitation, Accept,
-AreYouCoordinator, AreYouThere). What it leaves open, because it elects and does not replicate, is decided here: before
-a coordinator compares databases, every member promises on disk to take no more changes of older epochs, so whatever a
-majority has confirmed is in one of the databases that are compared.
+AreYouCoordinator, AreYouThere). The paper elects and does not replicate; this module decides the points it leaves open.
+Before a coordinator compares databases, every member promises on disk to refuse changes of older epochs. Any change
+that a majority has confirmed is therefore in one of the compared databases.
 """
 
 from __future__ import annotations
@@ -66,8 +66,7 @@ class Election:
     """One replica's part in elections.
 
     ``state``, ``coordinator`` (a name), ``group`` (``priority:uuid``) and ``max_seen`` are what ``admin replica``
-    shows.
-    ``up`` are the other members; only a coordinator knows them. ``epoch`` is that of the normal group.
+    shows. ``up`` are the other members; only a coordinator knows them. ``epoch`` is the normal group's epoch.
     ``changed`` is called after the state or the coordinator has changed.
     """
 
@@ -91,25 +90,25 @@ class Election:
         self._changed = changed
         self._issued: dict[str, None] = {}
         self._brought: dict[str, None] = {}
-        """Whom members of the new group have said that they take along; each may be among those invited here, too."""
+        """The replicas that members of the new group bring along; some of them may also have been invited directly."""
         self._seen_by: dict[str, int] = {}
         self._merge_due: tuple[str, float] | None = None
         self._highest = 0
-        """The highest priority among the coordinators that were found when that was settled."""
+        """The highest priority among the coordinators that were found when the merge delay was set."""
         self._joined: dict[str, str] = {}
         self._accepted: asyncio.Event = asyncio.Event()
         self._deadline = 0.0
         self._invites = False
-        """Whether those who are invited are about to answer."""
+        """Whether answers to invitations are outstanding."""
         self.entered = self.lasted = 0.0
-        """When this replica came to its state, and for how long it had been in the one before."""
+        """The time at which this replica entered its state, and the duration of the previous state."""
         self.passed_on: tuple[str, tuple[str, ...]] = ("", ())
-        """The group to which it has accepted an invitation last, and whom it has taken along."""
+        """The group whose invitation it last accepted, and the members that it has brought along."""
         self._refused = ""
-        """The group for which an acceptance of this replica counted for nothing."""
+        """The group whose coordinator did not count this replica's acceptance."""
         self._checks = False
         self.astray: list[tuple[str, str]] = []
-        """States between which it went as no procedure has it."""
+        """State changes that no procedure allows."""
         self._task: asyncio.Task[None] | None = None
 
     @property
@@ -119,22 +118,22 @@ class Election:
 
     @property
     def leads(self) -> bool:
-        """Whether this replica coordinates its group."""
+        """Tell whether this replica coordinates its group."""
         return self.coordinator == self.name
 
     @property
     def needed(self) -> int:
-        """The fewest replicas that may confirm a change."""
+        """The minimum number of replicas that may confirm a change."""
         return majority(len(self.replicas)) - (MINORITY_CONFIRMS in self.bugs)
 
     @property
     def invited_here(self) -> list[str]:
-        """Whom this coordinator has invited, or others for it, and who has not left that."""
+        """The replicas that this coordinator has invited, directly or through others, and that have not refused."""
         return list(self._issued)
 
     @property
     def awaited(self) -> list[str]:
-        """Who has taken this coordinator's invitation, and has not accepted yet."""
+        """The replicas that took this coordinator's invitation, and have not accepted yet."""
         return [] if self._invites else [name for name in self._issued if name not in self.up]
 
     def start(self) -> None:
@@ -145,17 +144,17 @@ class Election:
         self._task = self._runtime.spawn(self._run(), "icestorm election")
 
     def stop(self) -> None:
-        """Take part no longer."""
+        """Stop taking part."""
         if self._task is not None:
             self._task.cancel()
 
     def recover(self, why: str) -> None:
-        """Form a group of one, coordinated by itself (procedure Recovery)."""
+        """Form a group of one, coordinated by this replica (procedure Recovery)."""
         self._enter(INACTIVE, self.name, self._new_group(), why)
         self.up = {}
 
     def drop(self, members: Iterable[str]) -> None:
-        """Go on without members that failed; without a majority there is no group any more."""
+        """Continue without failed members; if the majority is lost, the group ends."""
         gone = [member for member in members if member in self.up]
         if not gone:
             return
@@ -168,7 +167,7 @@ class Election:
             self.recover("the majority is lost")
 
     def pending(self) -> Pending:
-        """The election that is under way, or the merge that this coordinator is to begin."""
+        """Return pending work: the election under way, or the merge that this coordinator must begin."""
         astray: Pending = {"astray": list(self.astray)} if self.astray else {}
         if self.state in (ELECTION, REORGANIZATION):
             if self.group == self._refused or (self.leads and not self._checks):
@@ -180,24 +179,24 @@ class Election:
             return astray
         return {**astray, "merge" if self.ident > self._highest else "later-merge": [self.group]}
 
-    # What others ask.
+    # Questions of other replicas.
 
     def are_you_coordinator(self) -> bool:
-        """Whether this replica coordinates a group that may be merged now."""
+        """Tell whether this replica coordinates a group that may be merged now."""
         if INVITATION_TWICE in self.bugs and self.state in (ELECTION, REORGANIZATION):
             return True
         return self.leads and self.state in (INACTIVE, NORMAL)
 
     def are_you_there(self, peer: str, group: str) -> bool:
-        """Whether the peer is a member of the group that this replica coordinates."""
+        """Tell whether the peer is a member of the group that this replica coordinates."""
         return self.leads and self.group == group and peer in self.up
 
     def are_you_mine(self, peer: str, group: str) -> bool:
-        """Whether this replica follows the peer in that group."""
+        """Tell whether this replica follows the peer in that group."""
         return self.coordinator == peer and self.group == group and self.state in (INACTIVE, NORMAL)
 
     def invited(self, peer: str, inviter: str, group: str) -> bool:
-        """An invitation of a coordinator, perhaps passed on by a peer; taken or left."""
+        """Handle a coordinator's invitation, which a peer may have passed on; return whether it is taken."""
         busy = self.state in (ELECTION, REORGANIZATION) and INVITATION_TWICE not in self.bugs
         if busy or inviter == self.name or inviter not in self.idents or group == self.group:
             return False
@@ -211,7 +210,7 @@ class Election:
         return True
 
     def accepted(self, peer: str, group: str, passed_on: list[str], max_seen: int) -> bool:
-        """A replica has accepted an invitation to the group and passed it on to its own members."""
+        """Count a replica that has accepted an invitation to the group, and has passed it on to its own members."""
         if self.state != ELECTION or not self.leads or self.group != group:
             return False
         self.up[peer] = None
@@ -224,7 +223,7 @@ class Election:
         return True
 
     def asked_to_promise(self, peer: str, group: str, epoch: int) -> list[Any] | None:
-        """Promise an epoch to the coordinator of the group; answers with the stamp of the database."""
+        """Promise an epoch to the coordinator of the group; return the stamp of the database."""
         if not self._reorganizing(peer, group) or epoch <= self._database.promised:
             return None
         self._database.promise(epoch)
@@ -232,12 +231,12 @@ class Election:
         return list(self._database.stamp)
 
     def asked_for_database(self, peer: str, group: str) -> list[list[Any]] | None:
-        """The whole database, for the coordinator of the group."""
+        """Return the whole database to the coordinator of the group."""
         return self._database.dump() if self._reorganizing(peer, group) else None
 
     def told_to_install(self, peer: str, group: str, epoch: int, stamp: list[Any],
                         rows: list[list[Any]] | None) -> bool:
-        """Take over the group's database."""
+        """Take over the group's database; return whether that was done."""
         if not self._reorganizing(peer, group) or epoch != self._database.promised:
             return False
         self._database.replace(rows, Stamp(*stamp))
@@ -245,7 +244,7 @@ class Election:
         return True
 
     def told_ready(self, peer: str, group: str, epoch: int, members: list[str], max_seen: int) -> bool:
-        """The group is formed; with epoch 0 it is too small to replicate."""
+        """Note that the group is formed; with epoch 0 it is too small to replicate."""
         if not self._reorganizing(peer, group):
             return False
         self._form(peer, group, epoch, members, max_seen)
@@ -275,9 +274,9 @@ class Election:
         self._changed()
 
     def _form(self, coordinator: str, group: str, epoch: int, members: list[str], max_seen: int) -> None:
-        """The group is formed, normal in its epoch; with epoch 0 it is too small to replicate.
+        """Form the group, normal in its epoch; with epoch 0 it is too small to replicate.
 
-        Its members have now seen as many replicas as any of them had, and as there are in it.
+        The members then have seen as many replicas as any of them had before, and at least as many as the group has.
         """
         self.epoch, self.members, self.max_seen = epoch, members, max_seen
         self._enter(NORMAL if epoch else INACTIVE, coordinator, group, f"group of {len(members)}")
@@ -287,13 +286,13 @@ class Election:
         return f"{self.ident}:{number}".upper()
 
     async def _run(self) -> None:
-        """Check, as coordinator, for other groups; as member, for the coordinator; for ever."""
+        """Check forever: as coordinator, for other groups; as member, for the coordinator."""
         options = self._options
         last = self._runtime.now()
         while True:
             idle = options.master_timeout if self.state == NORMAL else options.election_timeout
-            # A little less than the others at times, so that replicas started together don't stay in step. The time
-            # that the last check took counts, so that who lost its coordinator or majority finds out within its bound.
+            # The random factor keeps replicas that were started together from staying in step. The duration of the last
+            # check is deducted, so that a replica that lost its coordinator or majority notices it within its bound.
             await asyncio.sleep(last + idle * self._runtime.random.uniform(0.8, 1.0) - self._runtime.now())
             last = self._runtime.now()
             if self.state in (ELECTION, REORGANIZATION):
@@ -307,7 +306,7 @@ class Election:
                 await self._ask_coordinator()
 
     async def _ask_coordinator(self) -> None:
-        """Procedure Timeout."""
+        """Ask the coordinator whether it still counts this replica as a member (procedure Timeout)."""
         coordinator, group = self.coordinator, self.group
         try:
             there = await self._peers.ask(coordinator, "are-you-there", group)
@@ -318,7 +317,7 @@ class Election:
             self.recover(why)
 
     async def _check(self) -> None:
-        """Procedure Check: look after the own members, then for other coordinators to merge with."""
+        """Check this coordinator's members, then search for other coordinators to merge with (procedure Check)."""
         group = self.group
         others = [name for name in self._peers.names if name not in self.up]
         careful = self._options.step_down == CHECKED and STALE_COORDINATOR_STAYS not in self.bugs
@@ -339,7 +338,7 @@ class Election:
             await self._merge(coordinators)
 
     def _may_merge(self, highest: int) -> bool:
-        """Whether this coordinator, which has found others, has left those of higher priority enough time."""
+        """Tell whether this coordinator, which has found others, has left those of higher priority enough time."""
         now = self._runtime.now()
         if self._merge_due is None or self._merge_due[0] != self.group:
             self._highest = highest
@@ -348,7 +347,7 @@ class Election:
         return now >= self._merge_due[1]
 
     async def _merge(self, coordinators: list[str]) -> None:
-        """Procedure Merge: a new group of this one's members and those of the other coordinators."""
+        """Form a new group of this one's members and those of the other coordinators (procedure Merge)."""
         invited = [*coordinators, *self.up]
         group = self._new_group()
         self.up = {}
@@ -362,7 +361,7 @@ class Election:
         if self.group != group or self.state != ELECTION:
             return
         for name in invited:
-            if not taken.get(name) and name not in self._brought:  # who is brought says no, being in the group already
+            if not taken.get(name) and name not in self._brought:  # a brought one refuses: it is in the group already
                 self._issued.pop(name, None)
         self._invites = False
         if any(name not in self.up for name in self._issued):
@@ -373,13 +372,13 @@ class Election:
             await self._reorganize(group)
 
     async def _accept(self, inviter: str, group: str, former: list[str]) -> None:
-        """Accept an invitation, having passed it on to this replica's own members."""
+        """Accept an invitation, after it was passed on to this replica's own members."""
         taken = await self._peers.ask_all([name for name in former if name != inviter], "invitation", inviter, group)
         passed_on = [name for name, answer in taken.items() if answer]
         if self.state != ELECTION or self.group != group:
             return
         self.passed_on = group, tuple(passed_on)
-        # The next word of the coordinator may overtake the answer to this one.
+        # The coordinator's next message may overtake its answer to this one.
         self._enter(REORGANIZATION, inviter, group, "accepting")
         self._runtime.point(ACCEPTING)
         try:
@@ -411,7 +410,9 @@ class Election:
             self.drop([name for name in self.up if not ready.get(name)])
 
     async def _agree(self, group: str) -> int:
-        """Promises, the most recent database, and its transfer; the epoch, or 0 when too few took part."""
+        """Collect promises, and distribute the most recent database; return the epoch, or 0 if too few replicas took
+        part.
+        """
         newest = await self._peers.ask_all(list(self.up), "promised")
         epoch = next_epoch(max([self._database.promised, *newest.values()]), self.ident)
         self._database.promise(epoch)
@@ -453,7 +454,7 @@ class Election:
             return False
 
     def _enough(self, group: str, present: Iterable[str]) -> bool:
-        """Go on with those members only; whether they are enough."""
+        """Drop all other members; return whether the remaining ones are enough."""
         if self.group != group or self.state != REORGANIZATION:
             return False
         alive = set(present)
@@ -461,10 +462,10 @@ class Election:
         return self._large_enough()
 
     def _large_enough(self) -> bool:
-        """Whether this replica and those in ``up`` may replicate, or go on forming a group that does."""
+        """Tell whether this replica and those in ``up`` may replicate, or may continue to form a group that does."""
         max_seen = self._max_among_us() if FULL_START_SKIPPED not in self.bugs else len(self.replicas)
         return may_replicate(1 + len(self.up), len(self.replicas), max_seen, self.needed)
 
     def _max_among_us(self) -> int:
-        """The size of the largest group that one of those here had been in before."""
+        """Return the size of the largest group in which any of the present members has been."""
         return max(self.max_seen, *(self._seen_by.get(name, 0) for name in self.up), 0)

@@ -1,4 +1,4 @@
-"""What a replica tells the trace: which topics, subscriptions and links it has, and which events wait for whom."""
+"""A replica's part of the trace: its topics, subscriptions and links, and the events waiting for subscribers."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from nodes.reference.engine.trace import OBJECTS, UNNAMED
 
 
 class ObjectTrace:
-    """Tells what came into the database, and what left it, since the last look."""
+    """Traces additions to the database, and removals from it, since the last comparison."""
 
     def __init__(self, notes: MessageNotes | None) -> None:
         self._notes = notes
@@ -15,11 +15,11 @@ class ObjectTrace:
 
     @property
     def exists(self) -> bool:
-        """Whether anybody asked."""
+        """Tell whether tracing is on."""
         return self._notes is not None
 
     def compare(self, objects: set[str], reason: str) -> None:
-        """The database holds these now."""
+        """Trace the changes since the last comparison; ``objects`` is the database's present content."""
         if self._notes is None:
             return
         for what, names in (("gone", self._known - objects), ("put", objects - self._known)):

@@ -14,25 +14,25 @@ KEPT, DISCARDED = OFFLINE_EVENTS = ("kept", "discarded")
 ALL, ONE = PUBLISHER_ENDPOINTS = ("all", "one")
 MAX_REPLICAS = 64
 MAX_WAITING = 100_000
-"""Events that may wait for one subscriber."""
+"""Maximum number of events that may wait for one subscriber."""
 _LEAST = 0.001
 
 
 @dataclass(frozen=True)
 class Options:
-    """How a group of replicas works together. Times are in seconds.
+    """The options that define how a group of replicas works together. Times are in seconds.
 
-    ``election_timeout``: how long invitations may take to be accepted, and how often a coordinator whose group does not
-    replicate looks for others. ``master_timeout``: how often slaves ask whether their coordinator still is theirs, and
-    coordinators if they still have their group, and whether there are others.
-    ``response_timeout``: how long an answer of a peer may take. ``stamp``: what tells
-    which database is the most recent. ``reads``: whether a majority confirms what a question is answered with.
-    ``step_down``: whether a coordinator looks after its majority, or notices when it needs it. ``retry_interval``:
-    between attempts to deliver to a subscriber that failed; ``offline_events``: what becomes meanwhile of the events
-    that wait for it.
-    ``publisher_endpoints``: whether a publisher's proxy names all replicas, or the one that it was asked of.
-    ``acm_timeout``: idle client connections are closed after it (0: never). ``answer_page``: bytes, about, of each page
-    of a long list. ``max_waiting``: events that wait for one subscriber; beyond, the oldest are dropped.
+    ``election_timeout``: the time within which invitations must be accepted, and the interval at which a coordinator
+    whose group does not replicate searches for other groups. ``master_timeout``: the interval at which slaves ask their
+    coordinator whether it still is theirs, and at which coordinators check their group and search for others.
+    ``response_timeout``: the time within which a peer must answer. ``stamp``: the criterion for the most recent
+    database. ``reads``: whether a majority confirms the answer to a question. ``step_down``: whether a coordinator
+    checks its majority regularly, or notices its loss only when it needs the majority. ``retry_interval``: the pause
+    between attempts to deliver to a subscriber that failed; ``offline_events``: whether the events that wait for it are
+    kept or discarded in the meantime. ``publisher_endpoints``: whether a publisher's proxy names all replicas, or only
+    the one that was asked for it. ``acm_timeout``: the time after which idle client connections are closed (0: never).
+    ``answer_page``: approximate size in bytes of each page of a long list. ``max_waiting``: maximum number of events
+    that wait for one subscriber; beyond it, the oldest are dropped.
     """
 
     election_timeout: float = 1.0

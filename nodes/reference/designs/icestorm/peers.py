@@ -17,35 +17,35 @@ from nodes.timeouts import within
 
 _ASK, _ANSWER = "ask", "answer"
 _BROKEN = object()
-"""Stands for the answer to a question whose link broke."""
+"""Replaces the answer to a question whose link broke."""
 
 Answerer = Callable[[str, str, list[Any]], Any]
 Shape = Callable[[Any], bool]
 
 
 def text(value: Any) -> bool:
-    """Whether it is a string."""
+    """Tell whether the value is a string."""
     return isinstance(value, str)
 
 
 def whole(value: Any) -> bool:
-    """Whether it is a number to count with."""
+    """Tell whether the value is a non-negative integer."""
     return type(value) is int and value >= 0
 
 
 def texts(value: Any) -> bool:
-    """Whether it is a list of strings."""
+    """Tell whether the value is a list of strings."""
     return isinstance(value, list) and all(map(text, value))
 
 
 def stamp(value: Any) -> bool:
-    """Whether it is the stamp of a database."""
+    """Tell whether the value is the stamp of a database."""
     return (isinstance(value, list) and len(value) == 3 and whole(value[0]) and whole(value[1])
             and type(value[2]) is float)
 
 
 def or_none(shape: Shape) -> Shape:
-    """Whether it is None, or of that shape."""
+    """Return a shape that accepts None in addition to this shape."""
     return lambda value: value is None or shape(value)
 
 
@@ -67,11 +67,11 @@ QUESTIONS: Mapping[str, tuple[tuple[Shape, ...], Shape]] = {
     "update": ((text, whole, stamp, is_change), _yes_or_no),
     "request": ((is_request,), is_answer),
 }
-"""Every question: the shapes of its arguments and of its answer. What has another shape was not sent by a replica."""
+"""Every question: the shapes of its arguments and of its answer. A value of another shape was not sent by a replica."""
 
 
 class PeerFailed(Exception):
-    """A peer could not be asked, or did not answer in time.
+    """A question could not be sent to a peer, or was not answered in time.
 
     ``sent`` is false when the question certainly never left this replica.
     """
@@ -83,8 +83,8 @@ class PeerFailed(Exception):
 
 @dataclass(eq=False)
 class _Asked:
-    """A question to a peer that waits for its answer, on the link before which so many had ``broken``; ``kept_by`` is
-    the deadline that it has, if any."""
+    """A question to a peer that waits for its answer. ``broken`` is the number of links to the peer that had broken
+    before this one; ``kept_by`` is the question's deadline, if any."""
 
     peer: str
     answer: asyncio.Future[Any]
@@ -93,8 +93,8 @@ class _Asked:
 
 
 class Peers:
-    """The other replicas. ``answer`` is called with (peer, question, arguments) of each that arrives; ``links`` makes
-    what connects them."""
+    """The other replicas. ``answer`` is called with (peer, question, arguments) of each question that arrives;
+    ``links`` creates the links to them."""
 
     def __init__(self, broker: Broker, options: Options, answer: Answerer,
                  links: Callable[..., Links] = Links) -> None:
@@ -108,49 +108,49 @@ class Peers:
         self._asked: dict[int, _Asked] = {}
         self._round = 0
         self._rounds: dict[int, None] = {}
-        """Rounds of questions to several that are under way."""
+        """Rounds of questions to several peers that are under way."""
         self._times = dict.fromkeys(QUESTIONS, float("-inf"))
-        """When each question was asked last."""
+        """The time at which each question was last asked."""
         self._failures = dict.fromkeys(self.names, 0)
         self._latest = dict.fromkeys(self.names, 0)
-        """The number of the last question that each has answered."""
+        """The number of the last question that each peer has answered."""
         self._cut_alive: list[tuple[str, str]] = []
-        """Peers whose link was cut as they did not answer, and had answered what was asked later."""
+        """Peers whose link was cut for a missing answer although they had answered a later question."""
         self._broken = dict.fromkeys(self.names, 0)
         self._unanswered: dict[str, int] = {}
-        """Peers that did not answer in time, each with how many links to it had broken by then."""
-        # Silence proves nothing here: a replica is asked, and has failed when it does not answer.
+        """Peers that did not answer in time, each with the number of links to it that had broken by then."""
+        # Silence proves nothing here: a replica counts as failed only if it does not answer a question.
         self._links = links(broker.runtime, self, config.node, config.peers, options.cluster,
                             silence=2 * options.response_timeout, retry=options.response_timeout / 4,
                             secret=str(config.options.get("secret", "")))
 
     async def start(self) -> None:
-        """Listen and dial; raises OSError when the port can't be had."""
+        """Listen and dial; raises OSError when the port can't be opened."""
         await self._links.start()
 
     def missing(self) -> list[str]:
-        """The replicas to which there is no link."""
+        """Return the replicas without a link."""
         return self._links.missing()
 
     def linked(self) -> dict[str, int]:
-        """The replicas to which there is a link, each with how many have broken before."""
+        """Return the replicas to which there is a link, each with the number of links that have broken before."""
         missing = self._links.missing()
         return {name: self._broken[name] for name in self.names if name not in missing}
 
     def silent(self) -> list[str]:
-        """The replicas that did not answer in time on the link that there still is."""
+        """Return the replicas that did not answer in time on a link that still exists."""
         return [name for name, broken in self.linked().items() if self._unanswered.get(name) == broken]
 
     def failures(self) -> Mapping[str, int]:
-        """How many questions each has not answered."""
+        """Return the number of questions that each peer has not answered."""
         return dict(self._failures)
 
     def asked(self, question: str) -> float:
-        """When anybody was asked this last."""
+        """Return the time at which this question was last asked of any peer."""
         return self._times[question]
 
     def pending(self) -> Pending:
-        """Questions that wait for their answers."""
+        """Return pending work: questions that wait for their answers."""
         found: dict[str, list[Hashable]] = {}
         for number, asked in self._asked.items():
             lost = asked.broken != self._broken[asked.peer] and not asked.answer.done()
@@ -168,13 +168,13 @@ class Peers:
 
     async def ask(self, peer: str, question: str, *arguments: Any, timeout: float | None = None,
                   patient: bool = False, shape: Shape | None = None) -> Any:
-        """A peer's answer, which has the question's shape, or this one.
+        """Ask a peer and return its answer, which has ``shape`` or else the question's shape.
 
-        ``patient``: wait as long as the link lasts; others will ask whether the peer still is there.
+        ``patient``: wait as long as the link lasts; other questions check whether the peer is alive.
 
         Raises:
-            PeerFailed: there is no link to it, the link broke, or no answer came within ``timeout`` seconds
-                (default: the response time-out). The link of a peer that does not answer is cut.
+            PeerFailed: the peer has no link, the link broke, or no answer arrived within ``timeout`` seconds (default:
+                the response time-out). The link of a peer that does not answer is cut.
         """
         self._number += 1
         number = self._number
@@ -212,11 +212,11 @@ class Peers:
 
     async def ask_all(self, peers: Iterable[str], question: str, *arguments: Any,
                       timeout: float | None = None) -> dict[str, Any]:
-        """The answers of those peers that gave one."""
+        """Return the answers of those peers that gave one."""
         found: dict[str, Any] = {}
 
         async def ask(peer: str) -> None:
-            # A failure that left its task would be complained of when this process ends before anybody looks.
+            # An exception that escaped would be reported as never retrieved if the process ended before it was read.
             with contextlib.suppress(PeerFailed):
                 found[peer] = await self.ask(peer, question, *arguments, timeout=timeout)
 
@@ -231,13 +231,13 @@ class Peers:
             self._rounds.pop(number, None)
         return {peer: found[peer] for peer in asked if peer in found}
 
-    # What the links tell.
+    # Link events.
 
     def link_up(self, peer: str) -> None:
-        """Nothing to do: whoever wants to know something asks."""
+        """Do nothing: information is exchanged by questions only."""
 
     def link_down(self, peer: str) -> None:
-        """Nobody will answer what was asked on it."""
+        """Fail all outstanding questions on this link: their answers can't arrive any longer."""
         self._broken[peer] += 1
         waiting, self._waiting[peer] = self._waiting[peer], {}
         for future in waiting.values():
@@ -245,7 +245,7 @@ class Peers:
                 future.set_result(_BROKEN)
 
     def frames(self, peer: str, frames: Sequence[Any]) -> None:
-        """Questions are answered at once, answers go to who waits for them."""
+        """Answer questions at once, and pass answers to the tasks that wait for them."""
         for frame in frames:
             match frame:
                 case [str(word), int(number), str(question), list(arguments)] if word == _ASK:
@@ -266,7 +266,7 @@ class Peers:
         broken = self._broken[peer]
 
         def tell(done: asyncio.Future[Any]) -> None:
-            # On another link the peer, started anew, may have another question of that number.
+            # On a new link, a restarted peer may use this number for another question.
             if not done.cancelled() and self._broken[peer] == broken:
                 self._reply(peer, number, done.result())
 
@@ -274,7 +274,7 @@ class Peers:
 
 
 def _check_question(question: str, arguments: list[Any]) -> None:
-    """Raises LinkError for a question that no replica asks."""
+    """Check a question; raises LinkError for one that no replica asks."""
     if question not in QUESTIONS:
         raise LinkError(f"nobody asks {question!r:.80}")
     shapes = QUESTIONS[question][0]

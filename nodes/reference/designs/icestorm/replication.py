@@ -17,11 +17,11 @@ from nodes.reference.points import AGREED, CHANGED, UPDATED
 
 
 class Unavailable(Exception):
-    """This replica coordinates no group that replicates: nothing was done, ask again."""
+    """This replica does not coordinate a group that replicates: nothing was done, and the request may be repeated."""
 
 
 class Unknown(Exception):
-    """The majority was lost meanwhile: the change may or may not survive (IceStorm's ``UnknownException``)."""
+    """The majority was lost during the change, which may or may not survive (IceStorm's ``UnknownException``)."""
 
 
 class Replication:
@@ -29,7 +29,7 @@ class Replication:
 
     def __init__(self, runtime: Runtime, election: Election, database: Database, peers: Peers,
                  wall: Callable[[], float] | None) -> None:
-        """``wall`` gives the time of day for stamps; None when they are counters."""
+        """Create the replication. ``wall`` returns the time of day for stamps; None if stamps are counters."""
         self._runtime = runtime
         self._election = election
         self._database = database
@@ -37,17 +37,17 @@ class Replication:
         self._wall = wall
         self._turn = asyncio.Lock()
         self.agreed = Stamp(0, 0)
-        """The last change that this replica, as coordinator, has taken for agreed upon."""
+        """The last change that this replica, as coordinator, considers agreed."""
         self.begun = 0
-        """How many changes and questions it has begun to carry out."""
+        """The number of changes and questions that it has begun to carry out."""
         self.answered = (0, 0)
-        """Which of them it has answered last, and the epoch in which it had begun that."""
+        """The number of the last of them that it has answered, and the epoch in which that one had begun."""
 
     async def change(self, change: Change) -> None:
         """Carry out a change as coordinator.
 
         Raises:
-            CommandError: it can't be made.
+            CommandError: the change is not possible.
             Unavailable: this replica does not coordinate a group that replicates; nothing was done.
             Unknown: the majority was lost on the way.
         """
@@ -76,10 +76,10 @@ class Replication:
             self._runtime.point(AGREED)
 
     async def read(self, question: Callable[[], Any]) -> Any:
-        """The answer of this replica's database, known to be the latest.
+        """Return an answer from this replica's database after a majority has confirmed that it is current.
 
         Raises:
-            CommandError: it can't be answered. Unavailable, Unknown: as for ``change``; nothing was done.
+            CommandError: the question can't be answered. Unavailable, Unknown: as for ``change``; nothing was done.
         """
         async with self._one_turn():
             group, _ = self._serving()
@@ -87,7 +87,7 @@ class Replication:
             return question()
 
     def told_to_update(self, peer: str, group: str, epoch: int, stamp: list[Any], change: list[Any]) -> bool:
-        """A change made by the coordinator of the group; refused when it is not the next one."""
+        """Apply a change made by the coordinator of the group; refuse it if it is not the next one."""
         election, database = self._election, self._database
         mine = election.state == NORMAL and (election.coordinator, election.group) == (peer, group)
         following = database.stamp.epoch == epoch and database.stamp.counter + 1 == stamp[1]
@@ -99,7 +99,7 @@ class Replication:
 
     @asynccontextmanager
     async def _one_turn(self) -> AsyncIterator[None]:
-        """One change or question is carried out after the other; one that can't be made is answered, too."""
+        """Serialise changes and questions; one that can't be carried out counts as answered, too."""
         async with self._turn:
             self.begun += 1
             number, epoch = self.begun, self._election.epoch
@@ -120,7 +120,7 @@ class Replication:
         return election.group, election.epoch
 
     async def _confirm(self, group: str) -> None:
-        """A majority still is in this group, so nobody else can have changed anything."""
+        """Confirm that a majority still is in this group, so no other replica can have changed anything."""
         election = self._election
         if STALE_COORDINATOR_STAYS in election.bugs:
             return

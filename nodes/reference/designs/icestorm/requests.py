@@ -1,8 +1,8 @@
-"""Requests to the topic manager: what clients may ask of topics, subscribers and links.
+"""Requests to the topic manager about topics, subscribers and links.
 
-A request is a SEND to ``/topic-manager`` with the header ``x-request`` and a JSON object as body. The RECEIPT
-carries ``x-answer`` (JSON), or ``x-error``: a word for what is wrong, or ``unknown`` when nobody can say whether it was
-done.
+A request is a SEND to ``/topic-manager`` with the header ``x-request`` and a JSON object as body. The RECEIPT carries
+``x-answer`` (JSON), or ``x-error``: a word that names the mistake, or ``unknown`` if it cannot be determined whether
+the request was carried out.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ _MAX_PORT = 65_535
 class Request(NamedTuple):
     """A request; ``subject`` is a subscriber or a linked topic, ``number`` a retry count or a cost.
 
-    ``since`` tells which subscription of a subscriber is to be removed; ``after`` is the last name that has been told;
-    ``page``: bytes, about, of a list that are told at once.
+    ``since`` identifies the subscription of a subscriber that is to be removed. ``after`` is the last name of the
+    previous page. ``page``: approximate size in bytes of a page of a list.
     """
 
     kind: str
@@ -47,12 +47,12 @@ class Request(NamedTuple):
 
     @property
     def changes(self) -> bool:
-        """Whether it changes the database."""
+        """Tell whether it changes the database."""
         return self.kind in _CHANGES
 
     @property
     def change(self) -> Change:
-        """As the database takes it."""
+        """The request in the database's format."""
         parts: dict[str, tuple[Any, ...]] = {
             "subscribe": (self.subject, self.endpoint, self.number, self.reliability),
             "unsubscribe": (self.subject,), "remove": (self.subject, self.since),
@@ -62,10 +62,10 @@ class Request(NamedTuple):
 
 
 def read_request(headers: Mapping[str, str], body: bytes) -> Request:
-    """The request in a frame.
+    """Parse the request in a frame.
 
     Raises:
-        CommandError: it is none (``bad-request``, ``bad-name``, ``bad-endpoint``, ``bad-qos``).
+        CommandError: it is not a valid request (``bad-request``, ``bad-name``, ``bad-endpoint``, ``bad-qos``).
     """
     kind = headers.get("x-request", "")
     if kind not in (*_CHANGES, *_QUESTIONS) or kind == "remove":
@@ -95,19 +95,19 @@ def read_request(headers: Mapping[str, str], body: bytes) -> Request:
 
 
 def is_endpoint(value: str) -> bool:
-    """Whether it is ``host:port``."""
+    """Tell whether the text is ``host:port``."""
     return (len(value) <= _MAX_ENDPOINT and _ENDPOINT.fullmatch(value) is not None
             and 0 < int(value.rpartition(":")[2]) <= _MAX_PORT)
 
 
 def is_request(value: Any) -> bool:
-    """Whether a value that came from a peer is a request."""
+    """Tell whether a value from a peer is a request."""
     return (isinstance(value, list) and tuple(map(type, value)) == tuple(map(type, Request("")))
             and value[0] in (*_CHANGES, *_QUESTIONS))
 
 
 def is_answer(value: Any) -> bool:
-    """Whether a value that came from a peer answers a request: what became of it, and its answer or mistake."""
+    """Tell whether a value from a peer answers a request: the outcome, and the answer or the mistake."""
     return (isinstance(value, list) and len(value) == 2
             and (value[0] in ("done", "unknown", "unavailable")
                  or (value[0] == "mistake" and isinstance(value[1], str) and value[1].isprintable())))
@@ -117,7 +117,7 @@ _ROWS: Mapping[str, tuple[type, ...]] = {"subscribers": (str, str, int, str), "l
 
 
 def is_answer_to(request: Request, value: Any) -> bool:
-    """Whether a value that came from a peer is what became of this request."""
+    """Tell whether a value from a peer is a valid answer to this request."""
     if not is_answer(value) or value[0] != "done":
         return is_answer(value)
     answer = value[1]
@@ -134,7 +134,7 @@ def is_answer_to(request: Request, value: Any) -> bool:
 
 
 def answer_headers(request: Request, answer: Any) -> dict[str, str]:
-    """The receipt's headers: ``x-answer``, and ``x-more`` when a long list goes on after the name that it gives."""
+    """Return the receipt's headers: ``x-answer``, and ``x-more`` with the page's last name if the list is longer."""
     headers = {}
     if request.kind in _LISTS:
         count = _fitting(answer, request.page)
@@ -146,7 +146,7 @@ def answer_headers(request: Request, answer: Any) -> dict[str, str]:
 
 
 def _fitting(rows: list[Any], page: int) -> int:
-    """How many of these rows are told at once: one at least, if there is any."""
+    """Return the number of these rows that fit on a page: at least one, if there are any."""
     size = 0
     for count, row in enumerate(rows):
         # Each byte that needs an escape becomes two.
@@ -157,8 +157,8 @@ def _fitting(rows: list[Any], page: int) -> int:
 
 
 def answer_question(database: Database, config: Config, request: Request) -> Any:
-    """What a request that changes nothing asks for; of a list as much as is told at once, and one row more, if there is
-    one. Raises CommandError ``no-such-topic``."""
+    """Answer a request that changes nothing; a list is cut after one page plus one row, which shows that more follow.
+    Raises CommandError ``no-such-topic``."""
     answer = _whole_answer(database, config, request)
     return answer[: _fitting(answer, request.page) + 1] if request.kind in _LISTS else answer
 
@@ -182,7 +182,7 @@ def _whole_answer(database: Database, config: Config, request: Request) -> Any:
 
 
 def _name(value: Any) -> str:
-    # What can't be printed may not even be text that can be encoded.
+    # An unprintable string may not even be encodable.
     if not isinstance(value, str) or not _NAME.fullmatch(value) or not value.isprintable() or len(value) > MAX_NAME:
         raise CommandError("bad-name")
     return value

@@ -16,11 +16,11 @@ from nodes.reference.engine.trace import START, STATE
 ORDERED, UNORDERED = "ordered", "unordered"
 MAX_NAME = 200
 MAX_ROWS = 20_000
-"""Topics, subscribers and links that a database holds: all of them fit into one frame of a link."""
+"""Maximum number of topics, subscribers and links in a database: all of them must fit into one link frame."""
 
 Change = Sequence[Any]
 """``[kind, topic, ...]``: ``create``, ``destroy``, ``subscribe`` (id, endpoint, retry count, reliability),
-``unsubscribe`` (id), ``remove`` (id, since; no mistake when that subscription is gone already), ``link`` (target,
+``unsubscribe`` (id), ``remove`` (id, since; succeeds also if that subscription is already gone), ``link`` (target,
 cost), ``unlink`` (target).
 """
 
@@ -31,7 +31,7 @@ _ARGUMENTS: Mapping[str, tuple[type, ...]] = {
 
 
 def is_change(value: Any) -> bool:
-    """Whether a value that came from a peer is a change."""
+    """Tell whether a value from a peer is a change."""
     if not isinstance(value, list) or len(value) < 2 or not all(isinstance(part, str) for part in value[:2]):
         return False
     wanted = _ARGUMENTS.get(value[0])
@@ -40,7 +40,7 @@ def is_change(value: Any) -> bool:
 
 
 def is_dump(value: Any) -> bool:
-    """Whether a value that came from a peer is what ``Database.dump`` gives."""
+    """Tell whether a value from a peer has the format of ``Database.dump``."""
     try:
         for name, content in value:
             topic = Topic.decode(name, content)
@@ -52,16 +52,16 @@ def is_dump(value: Any) -> bool:
 
 
 class CommandError(Exception):
-    """A change or a question can't be carried out as things stand; the text is one word for programs."""
+    """A change or a question can't be carried out in the present state; the text is one word for programs."""
 
 
 @dataclass(frozen=True)
 class Subscriber:
-    """Somebody who gets a topic's events at ``endpoint`` (``host:port``).
+    """A receiver of a topic's events at ``endpoint`` (``host:port``).
 
-    ``retry_count`` is how many more attempts follow a failed delivery before the subscriber is removed (-1: without
-    end); ``reliability`` whether events must arrive in order. ``since`` tells this subscription from an earlier one
-    of the same name.
+    ``retry_count`` is the number of further attempts after a failed delivery before the subscriber is removed (-1:
+    unlimited). ``reliability`` tells whether events must arrive in order. ``since`` distinguishes this subscription
+    from an earlier one of the same name.
     """
 
     ident: str
@@ -80,14 +80,14 @@ class Topic:
     links: dict[str, int] = field(default_factory=dict)
 
     def encode(self) -> bytes:
-        """What the database holds of it."""
+        """Encode the topic for the database."""
         subscribers = [[s.ident, s.endpoint, s.retry_count, s.reliability, s.since]
                        for s in self.subscribers.values()]
         return wire.encode([subscribers, self.links])
 
     @classmethod
     def decode(cls, name: str, content: bytes) -> Topic:
-        """The topic that ``encode`` wrote."""
+        """Decode a topic that ``encode`` wrote."""
         subscribers, links = wire.decode(content)
         return cls(name, {row[0]: Subscriber(*row) for row in subscribers}, dict(links))
 
@@ -95,8 +95,8 @@ class Topic:
 class Database:
     """One replica's database.
 
-    ``promised`` is the newest epoch that this replica has agreed to take changes of; ``changed`` is called after
-    topics have changed.
+    ``promised`` is the newest epoch whose changes this replica has agreed to accept; ``changed`` is called after topics
+    have changed.
     """
 
     def __init__(self, broker: Broker) -> None:
@@ -108,9 +108,9 @@ class Database:
         self._trace = ObjectTrace(broker.engine.message_trace)
         self.changed: Callable[[], None] = lambda: None
         self.last_change: Change | None = None
-        """The one that was made last since this replica was started."""
+        """The last change since this replica was started."""
         self.taken_over = False
-        """Whether another replica's topics were taken over when a group began last."""
+        """Whether another replica's topics were taken over when the last group began."""
         self.stamp = Stamp(0, 0)
         self.promised = 0
         rows = self._sql.execute("SELECT name, content FROM icestorm_topics ORDER BY name")
@@ -124,7 +124,7 @@ class Database:
             self.stamp = Stamp(0, 0)
 
     def unlike_store(self) -> str:
-        """In what memory and store differ."""
+        """Describe a difference between memory and store; empty if there is none."""
         rows = dict(self._sql.execute("SELECT name, content FROM icestorm_topics"))
         for name in sorted({*self.topics, *rows}):
             topic = self.topics.get(name)
@@ -143,7 +143,7 @@ class Database:
             self._write_meta()
 
     def check(self, change: Change) -> None:
-        """Raises CommandError when the change can't be made."""
+        """Check that the change is possible; raises CommandError otherwise."""
         kind, name = change[0], change[1]
         topic = self.topics.get(name)
         if kind == "create":
@@ -183,7 +183,7 @@ class Database:
         self.changed()
 
     def dump(self) -> list[list[Any]]:
-        """All topics, for a transfer."""
+        """Return all topics, for a transfer."""
         topics = [self.topics[name] for name in sorted(self.topics)]
         if LINKS_LEFT_BEHIND in self._bugs:
             topics = [replace(topic, links={}) for topic in topics]
@@ -204,7 +204,7 @@ class Database:
         self.changed()
 
     def _objects(self) -> set[str]:
-        """What is there, as the trace calls it; nothing, where there is none."""
+        """Return the trace names of the present objects; empty if tracing is off."""
         if not self._trace.exists:
             return set()
         found = {f"topic-{name}" for name in self.topics}
@@ -219,7 +219,7 @@ class Database:
             raise CommandError("full")
 
     def _change(self, change: Change, since: str) -> list[str]:
-        """Change the topics in memory; the names of those that changed."""
+        """Change the topics in memory; return the names of those that changed."""
         kind, name = change[0], change[1]
         if kind == "create":
             self.topics[name] = Topic(name)

@@ -1,17 +1,17 @@
-"""What a replica decides, as pure functions of what it knows.
+"""A replica's decisions, as pure functions of its knowledge.
 
 Two ways to treat a partitioned network (the document leaves it open):
 
-* ``primary-partition``: a master is installed by a majority of all configured replicas, which promise to reject
-  older epochs; it first adopts the most complete log among them. This is the core of Viewstamped Replication
-  (Oki and Liskov 1988) and Raft (Ongaro and Ousterhout 2014): a command is committed once a majority holds
-  it in the master's own epoch, so the log of any later master holds it too.
-* ``unspecified``: each side goes on with the replicas that it can reach. When sides meet, the master whose
-  node comes first in the configured order wins and the other side takes its state.
+* ``primary-partition``: a master is installed by a majority of all configured replicas, which promise to reject older
+  epochs; it first adopts the most complete log among them. This is the core of Viewstamped Replication (Oki and Liskov
+  1988) and Raft (Ongaro and Ousterhout 2014): a command is committed once a majority holds it in the master's epoch, so
+  the log of any later master holds it too.
+* ``unspecified``: each side continues with the replicas that it can reach. When sides meet, the master whose node comes
+  first in the configured order wins, and the other side takes its state.
 
 An epoch is one integer: a round, and the rank of the node that opened it. Each replica promises it to one candidate at
-most, so no two masters ever share one.
-A log is compared by (epoch of its last entry, index of its last entry), as in Raft.
+most, so no two masters ever share one. Logs are compared by (epoch of the last entry, index of the last entry), as in
+Raft.
 """
 
 from __future__ import annotations
@@ -26,22 +26,22 @@ MAX_MEMBERS = 64
 
 
 def make_epoch(round_: int, rank: int) -> int:
-    """The epoch that the node of that rank (place in the configured order) opens in that round."""
+    """Return the epoch that the node of that rank (place in the configured order) opens in that round."""
     return round_ * MAX_MEMBERS + rank
 
 
 def round_of(epoch: int) -> int:
-    """The round of an epoch: the number that people see."""
+    """Return the round of an epoch, which is the number shown to users."""
     return epoch // MAX_MEMBERS
 
 
 def committed_index(
     acked: Mapping[str, int], view: Sequence[str], replicas: int, ack: str, primary: bool
 ) -> int:
-    """The highest index that is committed, given the highest index each node holds durably.
+    """Return the highest committed index, given the highest index that each node holds durably.
 
     Args:
-        acked: node -> index, the master included; only what was acknowledged in the master's own epoch.
+        acked: node -> index, the master included; counts only acknowledgements in the master's present epoch.
         view: the members of the current view.
         replicas: number of all configured replicas.
     """
@@ -55,7 +55,7 @@ def committed_index(
 
 
 def best_log(positions: Mapping[str, Position], me: str) -> str:
-    """Who has the most complete log; this node when it is as good as any, otherwise the first such."""
+    """Return the node with the most complete log: this node if its log is as good as any, otherwise the first best."""
     best = me
     for name, position in positions.items():
         if position.last > positions[best].last:
@@ -64,9 +64,9 @@ def best_log(positions: Mapping[str, Position], me: str) -> str:
 
 
 def new_view(me: str, previous: Sequence[str], willing: Sequence[str], order: Sequence[str]) -> list[str]:
-    """The members of the view that ``me`` installs as its master.
+    """Return the members of the view that ``me`` installs as its master.
 
-    The master comes first, then who was in the previous view in the order it had there, then the others.
+    The master comes first, then the members of the previous view in their previous order, then the others.
     """
     ranked = [*previous, *(name for name in order if name not in previous)]
     return [me, *(name for name in ranked if name != me and name in willing)]
@@ -74,16 +74,16 @@ def new_view(me: str, previous: Sequence[str], willing: Sequence[str], order: Se
 
 @dataclass(frozen=True)
 class Candidate:
-    """What a node knows of a node (perhaps itself) that might become master."""
+    """A node's knowledge of a node (perhaps itself) that might become master."""
 
     name: str
     has_log: bool
 
 
 def candidates(alive: Sequence[Candidate], view: Sequence[str], order: Sequence[str]) -> list[str]:
-    """Who may become master, first choice first: the order of the last view, then the configured order.
+    """Return the possible masters, first choice first: in the order of the last view, then in the configured order.
 
-    A replica without any log steps back while one with a log is alive.
+    A replica without a log steps back while one with a log is alive.
     """
     some_log = any(node.has_log for node in alive)
     able = [node.name for node in alive if node.has_log or not some_log]
@@ -93,12 +93,12 @@ def candidates(alive: Sequence[Candidate], view: Sequence[str], order: Sequence[
 
 def may_stand(alive: int, replicas: int, expected: int, again: int, primary: bool, has_log: bool,
               started: bool) -> bool:
-    """Whether enough replicas are there for an election.
+    """Tell whether enough replicas are alive for an election.
 
-    The first start of a group waits for ``expected`` replicas. A group that has a log could start again with a
-    majority under ``primary-partition``, since any majority holds everything that was confirmed; a replica that has
-    not been part of the group since it ``started`` waits for ``again`` replicas nevertheless, if more are asked for.
-    Under ``unspecified`` nothing tells whether the others know more, so such a replica waits for all that are expected.
+    The first start of a group waits for ``expected`` replicas. Under ``primary-partition``, a group that has a log
+    could restart with a majority, since any majority holds everything that was confirmed. A replica that has not been
+    part of the group since it ``started`` nevertheless waits for ``again`` replicas if that is more. Under
+    ``unspecified`` the other replicas may have newer entries, so such a replica waits for all expected ones.
     """
     if not primary:
         return started or alive >= expected
@@ -108,13 +108,13 @@ def may_stand(alive: int, replicas: int, expected: int, again: int, primary: boo
 
 
 def has_quorum(granted: int, asked: int, replicas: int, primary: bool) -> bool:
-    """Whether that many agreeing nodes (this one included) can install a view; ``asked`` counts this one too."""
+    """Tell whether that many agreeing nodes (this one included) can install a view; ``asked`` counts this one too."""
     return granted >= (majority(replicas) if primary else asked)
 
 
 @dataclass(frozen=True)
 class LeaderClaim:
-    """A peer says that it is master in an epoch."""
+    """A peer's claim to be master in an epoch."""
 
     rank: int
     epoch: int
@@ -122,10 +122,10 @@ class LeaderClaim:
 
 @dataclass(frozen=True)
 class LocalState:
-    """What a node holds when it hears a claim.
+    """A node's state when it receives a claim.
 
-    ``leading``: the epoch in which it is master itself, 0 if it is not. ``master``: rank of the live master it
-    follows, None if there is none.
+    ``leading``: the epoch in which it is master itself, 0 if it is not. ``master``: rank of the live master it follows,
+    None without one.
     """
 
     rank: int
@@ -135,7 +135,7 @@ class LocalState:
 
 
 def judge_claim(stance: LocalState, claim: LeaderClaim, primary: bool) -> str:
-    """What to do about a claim: ``follow``, ``reject`` (tell the newer epoch), ``raise`` (open a newer epoch
+    """Return the reaction to a claim: ``follow``, ``reject`` (report the newer epoch), ``raise`` (open a newer epoch
     than the rival's), or ``ignore``."""
     newer = claim.epoch >= stance.promised
     if primary or stance.master == claim.rank or (stance.master is None and not stance.leading):
@@ -151,7 +151,7 @@ def judge_claim(stance: LocalState, claim: LeaderClaim, primary: bool) -> str:
 
 @dataclass(frozen=True)
 class Voter:
-    """What decides whether a node supports a candidate."""
+    """The facts that decide whether a node supports a candidate."""
 
     promised: int
     has_log: bool
@@ -162,15 +162,16 @@ class Voter:
 
 
 def refusal(voter: Voter, epoch: int, first_start: bool, primary: bool) -> str | None:
-    """Why a node doesn't support a candidate's epoch; None if it does.
+    """Return why a node doesn't support a candidate's epoch; None if it does.
 
-    An epoch is promised once. The places of nodes make their epochs differ, but while the group grows two nodes may
-    each take themselves for the same place, and one that has lost its disk forgets what it opened.
+    An epoch is promised only once. The ranks of nodes make their epochs differ. But while the group grows two nodes may
+    each believe that they have the same rank, and a node that has lost its disk forgets the epochs it opened.
 
-    A node that hears its master refuses, which keeps a candidate with a broken link from deposing it and gives
-    the master its lease. A node that has just started ``resting`` refuses because it may have granted that
-    lease before its restart. A node without any log joins a group's first start, and counts for nothing later:
-    it may have lost what it once acknowledged. So may one that was without, until its log is ``whole``.
+    A node that hears its master refuses. This keeps a candidate with a broken link from deposing the master, and gives
+    the master its lease. A node that has just started (``resting``) refuses because it may have granted that lease
+    before its restart. A node without a log takes part in a group's first start, and does not count later: it may have
+    lost entries that it once acknowledged. The same holds for a node that had no log at its start, until its log is
+    ``whole``.
     """
     if epoch <= voter.promised:
         return "this epoch or a newer one is promised"

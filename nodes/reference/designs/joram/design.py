@@ -1,4 +1,4 @@
-"""The design ``joram``: one replica's links, roles and timers, put together."""
+"""The design ``joram``: combines one replica's links, roles and timers."""
 
 from __future__ import annotations
 
@@ -44,14 +44,14 @@ from nodes.reference.replication.replicator import Replicator, SharedFrames
 
 NOT_MASTER = "not master"
 QUIET = 1.0
-"""Seconds without a commit after which what was applied is written as well, so that a restart repeats little."""
+"""Seconds without a commit after which applied entries are written as well, so that a restart repeats only a few."""
 
 
 class Joram(Looked):
     """A group of replicas behind one master. Options: ``nodes.reference.designs.joram.options.Options``.
 
-    At any time a replica is master (``_leader``), follows one (``_master``), or neither: then it takes part in
-    an election. ``_received`` is what it receives, from its master or from the peer whose log it adopts.
+    At any time a replica is master (``_leader``), follows one (``_master``), or neither: then it takes part in an
+    election. ``_received`` is the log it receives, from its master or from the peer whose log it adopts.
     """
 
     has_topic_manager = False
@@ -69,11 +69,11 @@ class Joram(Looked):
         self._catch_up_feeds: dict[str, tuple[int, Replicator]] = {}
         self._reports: dict[str, Heartbeat] = {}
         self._left: set[str] = set()
-        """Peers that have said that they stop, and have not come back."""
+        """Peers that have announced their stop, and have not returned."""
         self._states = 0
-        """Whole states that others have begun to send to this node."""
+        """The number of whole states that other nodes have begun to send to this node."""
         self._spoken: dict[str, float] = {}
-        """When a master whom this node follows was last told that it does."""
+        """Master -> the time at which this node last confirmed to it that it follows it."""
         self._ticker: asyncio.Task[None] | None = None
         self.started = False
         self._handlers: dict[type[Message], Callable[[str, Any], None]] = {
@@ -89,7 +89,7 @@ class Joram(Looked):
     # The design's protocol.
 
     async def start(self) -> None:
-        """Open the links and begin to look for the group.
+        """Open the links and begin to search for the group.
 
         Raises:
             ConfigError: the address for the links can't be listened on.
@@ -122,7 +122,7 @@ class Joram(Looked):
         await self._replica.links.stop()
 
     def admission(self) -> Admission:
-        """Clients are let in by the master only; the others name it if they know it."""
+        """Admit clients on the master only; other nodes name the master if they know it."""
         if self._leader is not None and self._leader.serving:
             listed = tuple(member.client for member in self._replica.group if member.client)
             return Admission(True, early=self._options.early, replicas=listed)
@@ -131,23 +131,24 @@ class Joram(Looked):
         return Admission(False, NOT_MASTER, address or None)
 
     def submit(self, command: Command) -> None:
-        """Replicate a command; dropped when this node does not serve (its clients are being dropped too)."""
+        """Replicate a command; it is dropped if this node does not serve (its clients are being dropped too)."""
         if self._leader is not None:
             self._leader.submit(command)
 
     def add_replica(self, name: str, link: tuple[str, int], client: str) -> None:
-        """Let the group grow by one replica, which learns first; ``status`` tells when it is one of the ``replicas``.
+        """Add a replica to the group; it is a learner first, and ``status`` lists it in ``replicas`` once it is a
+        member.
 
         Raises:
-            ConfigError: this node is not the master, or the group can't take it now.
+            ConfigError: this node is not the master, or the group can't add it now.
         """
         if self._leader is None or not self._leader.serving:
             raise ConfigError(f"not master{self._where()}; ask the master to add a replica")
         self._leader.add_replica(Member(name, *link, client))
 
     async def administer(self, request: Mapping[str, Any]) -> Mapping[str, Any]:
-        """``{"op": "remove-replica", "name": NAME}``: the group goes on without a replica; ``status`` tells when it
-        does.
+        """Handle ``{"op": "remove-replica", "name": NAME}``: the group continues without a replica; ``status`` shows
+        when the removal is complete.
 
         Raises:
             ConfigError: this node is not the master, or the group can't do without it now.
@@ -165,7 +166,7 @@ class Joram(Looked):
         return f" (that is {master}{f' at {address}' if address else ''})" if master else ""
 
     def status(self) -> dict[str, Any]:
-        """What a person needs to see how the group is doing; epochs are given as their rounds."""
+        """Return the status for an administrator; epochs are given as their rounds."""
         replica, leader = self._replica, self._leader
         view = leader.members if leader is not None else replica.log.view
         alive = replica.alive()
@@ -184,30 +185,30 @@ class Joram(Looked):
             "suspects": [peer for peer in replica.order if peer not in alive],
         }
 
-    # What an election needs.
+    # The interface for elections.
 
     def hears_master(self) -> bool:
-        """Whether this node is master or follows one that lives."""
+        """Tell whether this node is master or follows a live one."""
         return self._leader is not None or self._live_master() is not None
 
     def favours(self) -> bool:
-        """Whether this node has just supported a candidate: who follows a master's claim has not."""
+        """Tell whether this node has just supported a candidate; following a master's claim does not count."""
         return self._election.favours()
 
     def leads(self) -> bool:
-        """Whether this node is master."""
+        """Tell whether this node is master."""
         return self._leader is not None
 
     def reports(self) -> dict[str, Heartbeat]:
-        """The newest heartbeat of each connected peer."""
+        """Return the newest heartbeat of each connected peer."""
         return self._reports
 
     def receive_from(self, received: FollowerLog | None) -> None:
-        """Take the log from that source from now on, and follow no master."""
+        """Receive the log from that source from now on, and follow no master."""
         self._received, self._master = received, None
 
     def become_leader(self, epoch: int, members: list[str]) -> None:
-        """The election is won: go on as master."""
+        """Become master after a won election."""
         self.receive_from(None)
         self._end_all_catch_up_feeds()
         self.started = True
@@ -219,13 +220,13 @@ class Joram(Looked):
     # Links.
 
     def link_up(self, peer: str) -> None:
-        """Introduce this node, and the group."""
+        """Introduce this node and the group."""
         self._left.discard(peer)
         self._send_heartbeat(peer)
         self._replica.introduce(peer)
 
     def link_down(self, peer: str) -> None:
-        """Forget what was under way."""
+        """Drop the work in progress with the peer."""
         self._reports.pop(peer, None)
         self._end_catch_up_feeds(peer)
         if self._leader is not None:
@@ -235,7 +236,7 @@ class Joram(Looked):
         self._election.lost_link(peer)
 
     def frames(self, peer: str, frames: Sequence[Any]) -> None:
-        """Handle what was read at once; what it made this replica store is acknowledged once, at the end."""
+        """Handle the frames of one read; entries stored because of them are acknowledged once, at the end."""
         for frame in frames:
             message = unpack(frame)
             self._handlers[type(message)](peer, message)
@@ -285,7 +286,7 @@ class Joram(Looked):
             self._step_down(f"{peer} is master in epoch {round_of(epoch)}")
         self._election.decided()
         self._end_all_catch_up_feeds()
-        # One that begins without a log, and has not promised this epoch in a first start, may have lost what it had.
+        # A replica that begins without a log, and has not promised this epoch in a first start, may have lost its log.
         if self._options.primary and not replica.log.last and replica.log.promised < epoch:
             replica.log.whole = False
         replica.promise(epoch)
@@ -333,7 +334,7 @@ class Joram(Looked):
             replicator.pump(self._replica.now())
 
     def _end_all_catch_up_feeds(self) -> None:
-        """There is a master: no candidate needs what this node has any more."""
+        """End all feeds to candidates: now that a master exists, they do not need this node's log."""
         for peer in list(self._catch_up_feeds):
             self._end_catch_up_feeds(peer)
 
@@ -445,18 +446,18 @@ class Joram(Looked):
             self._election.tick()
         if beat:
             self._send_heartbeats(but=self._informed())
-        # What has been applied is in the log on disk, and gets written with the next entry.
+        # Applied entries are in the log on disk already; their effects are written with the next entry.
         if replica.log.has_unwritten or (replica.log.dirty and replica.unpersisted_for() >= QUIET):
             if self._leader is not None:
-                self._leader.compact()  # views of the group may be all that is written
+                self._leader.compact()  # the group's views may be all that is written
             replica.persist()
 
     def _informed(self) -> Collection[str]:
-        """Who needs no heartbeat now, since what was said lately tells the same.
+        """Return the peers that need no heartbeat now, because recent messages carry the same information.
 
-        A master still sends something in every one and a half intervals, the others in every half of the detection
-        time-out (or in every interval, if that is longer). Commitment that no heartbeat tells is told with the next
-        entries, or by the next heartbeat.
+        A master still sends something in every one and a half intervals, other nodes in every half of the detection
+        time-out (or in every interval, if that is longer). A commit index that no heartbeat reports is reported with
+        the next entries, or by the next heartbeat.
         """
         if self._leader is not None:
             return self._leader.in_touch(self._options.heartbeat_interval / 2)

@@ -1,4 +1,4 @@
-"""How a replica becomes master: pre-vote, proposal, adoption of the most complete log."""
+"""The steps by which a replica becomes master: pre-vote, proposal, adoption of the most complete log."""
 
 from __future__ import annotations
 
@@ -25,42 +25,42 @@ from nodes.reference.replication.positions import LogId, Position, plan_feed
 from nodes.reference.replication.quorum import majority
 
 _ASK_AGAIN = 0.1
-"""Detection time-outs, at least, between a pre-vote that all have answered in vain and the next."""
+"""The minimum pause after a pre-vote that all have answered without success, in detection time-outs."""
 
 IDLE, PREVOTING, PROPOSING, ADOPTING = "idle", "pre-voting", "proposing", "adopting"
 
 
 class Node(Protocol):
-    """What an election needs of its node."""
+    """The interface of a node that its election needs."""
 
     started: bool
 
     def hears_master(self) -> bool:
-        """Whether this node is master or follows one that lives."""
+        """Tell whether this node is master or follows a live one."""
         ...
 
     def leads(self) -> bool:
-        """Whether this node is master."""
+        """Tell whether this node is master."""
         ...
 
     def reports(self) -> dict[str, Heartbeat]:
-        """The newest heartbeat of each connected peer."""
+        """Return the newest heartbeat of each connected peer."""
         ...
 
     def receive_from(self, source: FollowerLog | None) -> None:
-        """Take the log from that source from now on (None: from nobody), and follow no master."""
+        """Receive the log from that source from now on (None: from no peer), and follow no master."""
         ...
 
     def become_leader(self, epoch: int, members: list[str]) -> None:
-        """The election is won."""
+        """Become master after a won election."""
         ...
 
 
 class Election:
     """One node's part in elections, as candidate and as voter.
 
-    A pre-vote changes nothing anywhere, so a candidate that can't win (its link to the master is broken, but
-    others hear the master well) disturbs nobody (Ongaro's dissertation, 9.6). A proposal is promised on disk.
+    A pre-vote changes no state anywhere. A candidate that can't win (its link to the master is broken, but other nodes
+    hear the master well) therefore disturbs no other node (Ongaro's dissertation, 9.6). A proposal is promised on disk.
     """
 
     def __init__(self, replica: Replica, node: Node) -> None:
@@ -78,14 +78,14 @@ class Election:
         self._ready_at: float | None = None
         self._retry_at = 0.0
         self._in_vain: float | None = None
-        """When all had answered, and not enough had agreed, the last time that this node asked for pre-votes."""
+        """The time at which this node's last round of pre-votes failed: all had answered, and too few had agreed."""
         self._favoured = ""
         self._favoured_until = 0.0
 
     # As candidate.
 
     def tick(self) -> None:
-        """Stand if it is this node's turn; give up what takes too long."""
+        """Stand for election if it is this node's turn; give up a phase that takes too long."""
         replica, now = self._replica, self._replica.now()
         if self._node.hears_master():
             self.decided()
@@ -106,8 +106,8 @@ class Election:
             self._ask_for_pre_votes()
 
     def turn(self) -> tuple[int, float, float] | None:
-        """Of one that waits for its turn: how many candidates are before it, when it may try again at the earliest, and
-        for how many seconds it is going to wait."""
+        """Return, for a node that waits for its turn: the number of candidates before it, the earliest time of its next
+        attempt, and the seconds that it is going to wait. None for other nodes."""
         if self.phase != IDLE or self._ready_at is None or not self._may_stand():
             return None
         due = max(self._retry_at, self._ready_at + self._turn())
@@ -115,20 +115,20 @@ class Election:
         return place, self._retry_at, max(0.0, due - self._replica.now())
 
     def decided(self) -> None:
-        """There is a master: this node waits for its turn from the beginning when that master is lost, which may be
-        before the next ``tick``."""
+        """Note that there is a master. Once that master is lost, which may be before the next ``tick``, this node waits
+        for its turn from the beginning."""
         self.cancel()
         self._ready_at = None
         self._retry_at = self._favoured_until = 0.0
 
     def cancel(self) -> None:
-        """Stop standing."""
+        """Stop standing for election."""
         if self.phase == ADOPTING:
             self._node.receive_from(None)
         self.phase, self._in_vain = IDLE, None
 
     def pending(self) -> Pending:
-        """What a candidate is about to do."""
+        """Return pending work: the next step of a candidate."""
         agreed = len(self._promises) if self.phase == PROPOSING else 1 + list(self._answers.values()).count("")
         if self.phase in (PREVOTING, PROPOSING) and agreed >= majority(len(self._replica.order)):
             return {"enough": [(self._epoch, self.phase)]}
@@ -137,7 +137,7 @@ class Election:
         return {}
 
     def answered(self, peer: str, message: PreVoteReply) -> None:
-        """A peer's pre-vote, or its refusal to promise."""
+        """Handle a peer's pre-vote, or its refusal to promise."""
         self._replica.note_promised(message.promised)
         if message.epoch == self._epoch and self.phase in (PREVOTING, PROPOSING) and peer in self._asked:
             if self.phase == PROPOSING and not message.refusal:
@@ -146,18 +146,18 @@ class Election:
             self._evaluate()
 
     def promised(self, peer: str, message: PrepareReply) -> None:
-        """A peer has promised."""
+        """Handle a peer's promise."""
         if message.epoch == self._epoch and self.phase == PROPOSING and peer in self._asked:
             self._promises[peer] = position_of(message)
             self._evaluate()
 
     def adopted(self, source: FollowerLog) -> None:
-        """The source of the most complete log has sent something."""
+        """Handle progress in receiving the most complete log from its source."""
         if self.phase == ADOPTING and source.epoch == self._epoch and source.matched >= 0:
             self._finish_if_complete()
 
     def lost_link(self, peer: str) -> None:
-        """An election that depends on the peer can't go on."""
+        """Stop waiting for the peer, or end an adoption that depends on it."""
         if self.phase in (PREVOTING, PROPOSING) and peer in self._asked and peer not in self._promises:
             self._answers[peer] = "link lost"
             self._evaluate()
@@ -187,7 +187,7 @@ class Election:
         return candidates(alive, replica.log.view, replica.order)
 
     def _turn(self) -> float:
-        """Seconds to wait for the candidates before this node, which may be unable to win."""
+        """Return the seconds to wait for the candidates before this node, which may be unable to win."""
         return 2 * self._replica.options.detection_timeout * self._candidates().index(self._replica.name)
 
     def _back_off(self, share: float) -> None:
@@ -213,7 +213,8 @@ class Election:
             if self._is_enough(len(willing), len(self._answers)):
                 self._propose(willing)
             elif len(self._answers) >= len(self._asked):
-                # Most often somebody has heard the master a moment longer than this node: asking again costs nothing.
+                # The usual reason: a peer has heard the master a moment longer than this node. Repeating the request is
+                # cheap.
                 self.cancel()
                 self._in_vain = self._replica.now()
                 self._back_off(_ASK_AGAIN * (1 + self._replica.runtime.random.random()))
@@ -223,7 +224,7 @@ class Election:
             self._adopt()
 
     def _is_enough(self, granted: int, answered: int) -> bool:
-        """Whether to go on with those who have agreed (this node comes on top)."""
+        """Tell whether to continue with the nodes that have agreed (this node is not counted in ``granted``)."""
         replica, primary, now = self._replica, self._replica.options.primary, self._replica.now()
         complete = answered >= len(self._asked)
         if not primary and not self._node.started and granted + 1 < replica.options.nb_cluster_expected:
@@ -231,7 +232,7 @@ class Election:
         if not has_quorum(granted + 1, len(self._asked) + 1, len(replica.order), primary):
             if primary:
                 return False
-            # Some have another master, or can't be reached: go on without them, but not at once.
+            # Some follow another master, or can't be reached: continue without them, but not at once.
             patience = (self._ready_at or now) + replica.options.detection_timeout
             return (complete or now > self._grace) and (now > patience or self.phase == PROPOSING)
         return complete or now > self._grace
@@ -264,18 +265,18 @@ class Election:
             self._node.receive_from(FollowerLog(replica, source, self._epoch))
             last, applied = replica.log.position()
             replica.send(source, Fetch(self._epoch, last.epoch, last.idx, applied.epoch, applied.idx))
-            if source in replica.links.missing():  # it was lost when it had promised, and others had not
+            if source in replica.links.missing():  # lost after its promise, while others were awaited
                 self.lost_link(source)
             return
         self._finish_if_complete()
 
     @property
     def adopts(self) -> bool:
-        """Whether a candidate waits for the most complete log."""
+        """Tell whether a candidate waits for the most complete log."""
         return self.phase == ADOPTING
 
     def has_adopted(self) -> bool:
-        """Whether a candidate has all of the most complete log by now, and has done nothing about it yet."""
+        """Tell whether a candidate has received all of the most complete log, and has not yet acted on it."""
         complete = self._target is not None and self._replica.log.position().last >= self._target
         return self.phase == ADOPTING and complete
 
@@ -285,8 +286,8 @@ class Election:
             return
         self.phase = IDLE
         self._node.receive_from(None)
-        # The adopted log tells who belongs to the group. That may be more than this replica knew before: a majority of
-        # these must have promised. Or it never took in this replica, whose acknowledgements then count for nothing.
+        # The adopted log defines the group. That may be larger than this replica knew: a majority of its members must
+        # have promised. Or it may never have included this replica, whose acknowledgements then do not count.
         granted = sum(name in replica.order for name in self._promises)
         if replica.name not in replica.order or not has_quorum(
             granted, len(self._promises), len(replica.order), replica.options.primary
@@ -303,7 +304,7 @@ class Election:
     # As voter.
 
     def pre_vote_requested(self, peer: str, message: PreVoteRequest) -> None:
-        """A peer asks whether this node would support it."""
+        """Answer a peer that asks whether this node would support it."""
         replica, now = self._replica, self._replica.now()
         reason = self._refusal(peer, message.epoch, message.first_start)
         if reason is None and self.phase != IDLE:
@@ -320,7 +321,7 @@ class Election:
         replica.send(peer, PreVoteReply(message.epoch, replica.log.promised, reason or ""))
 
     def proposed(self, peer: str, message: Propose) -> None:
-        """A peer wants this node's promise."""
+        """Answer a peer that asks for this node's promise."""
         replica = self._replica
         reason = self._refusal(peer, message.epoch, message.first_start)
         if reason is not None:
@@ -336,7 +337,7 @@ class Election:
         replica.send(peer, PrepareReply(message.epoch, last.epoch, last.idx, applied.epoch, applied.idx))
 
     def favours(self) -> bool:
-        """Whether this node has just supported a candidate, by its vote or by its promise."""
+        """Tell whether this node has just supported a candidate, by its vote or by its promise."""
         return self._replica.now() < self._favoured_until
 
     def _favour(self, peer: str) -> None:
@@ -345,8 +346,8 @@ class Election:
 
     def _refusal(self, peer: str, epoch: int, first_start: bool) -> str | None:
         replica, options = self._replica, self._replica.options
-        # The own log may not know yet that the group has grown: it is the candidate's log that tells whose promises
-        # count (Ongaro's dissertation, 4.1).
+        # This node's log may not show yet that the group has grown: the candidate's log determines whose promises count
+        # (Ongaro's dissertation, 4.1).
         if peer not in replica.peers:
             return "not of my group"
         voter = Voter(

@@ -1,4 +1,4 @@
-"""What the master does: order commands, replicate them, commit, release effects, change the view."""
+"""The master's work: orders commands, replicates them, commits, releases effects, and changes the view."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ LATE = 0.6
 class Leader:
     """A node's time as master.
 
-    The view entry that begins its epoch must be committed before it serves: that commits all earlier entries
-    too, whereas counting acknowledgements of entries of older epochs would prove nothing (Raft, 5.4.2).
-    Under ``primary-partition`` effects are released only while the master holds a lease: within
-    ``Options.lease`` of the time by which a majority had heard it, no other master can have been elected, so
-    a master that was paused delivers nothing that another one may have delivered meanwhile.
+    The view entry that begins its epoch must be committed before it serves: that commits all earlier entries too,
+    whereas counting acknowledgements of entries of older epochs would prove nothing (Raft, 5.4.2). Under
+    ``primary-partition`` effects are released only while the master holds a lease: within ``Options.lease`` of the time
+    by which a majority had heard it, no other master can have been elected. A master that was paused therefore delivers
+    no message that another master may have delivered in the meantime.
 
-    With asynchronous propagation it applies commands when they are on its own disk, and ships them to the other
-    replicas every ``sync_interval``, or at once when somebody waits for that (``Outbox``).
+    With asynchronous propagation it applies commands when they are on its own disk. It ships them to the other replicas
+    every ``sync_interval``, or at once when a client waits for that (``Outbox``).
     """
 
     def __init__(self, replica: Replica, epoch: int, members: Sequence[str]) -> None:
@@ -50,7 +50,7 @@ class Leader:
         self.members = list(members)
         self.serving = False
         self.unleased = 0
-        """Effects that were let out without a lease, which never happens."""
+        """Effects that were released without a lease; must stay 0."""
         self._frames = SharedFrames()
         self._replicators: dict[str, Replicator] = {}
         self._acked: dict[str, int] = {}
@@ -71,7 +71,7 @@ class Leader:
         replica.runtime.log("view installed", epoch=round_of(epoch), members=",".join(self.members))
 
     def stop(self) -> None:
-        """No longer master: what is pending is dropped, nothing more is released."""
+        """Stop being master: drop pending commands, and release no further effects."""
         for task in self._tasks:
             task.cancel()
         self.serving = False
@@ -89,11 +89,11 @@ class Leader:
     def add_replica(self, member: Member) -> None:
         """Let a replica learn the log; it becomes part of the group when it has nearly caught up (4.7.3).
 
-        Several may learn at the same time; the group takes them in one by one. One that was removed gets its former
+        Several may learn at the same time; the group adds them one by one. A replica that was removed gets its former
         place, as it alone may have opened the epochs of that rank.
 
         Raises:
-            ConfigError: the group can't take it, or not now.
+            ConfigError: the group can't add it, or not now.
         """
         replica = self._replica
         if member in replica.group or member in replica.learners:
@@ -109,10 +109,10 @@ class Leader:
         replica.regroup()
 
     def remove_replica(self, name: str) -> None:
-        """Go on without a replica; its place in the list stays its own.
+        """Remove a replica from the group; its place in the list stays reserved for it.
 
         Raises:
-            ConfigError: there is none of that name, or the group can't do without it, or not now.
+            ConfigError: no replica has that name, or the group can't do without it, or not now.
         """
         replica = self._replica
         if not replica.options.primary:
@@ -140,7 +140,7 @@ class Leader:
             self._install(staying, "member removed")
 
     def _forget_learner(self, name: str) -> None:
-        """A replica that is being added turns out to be elsewhere: what was told first was a mistake."""
+        """Drop a learner that turns out to be at another address: the address given first was a mistake."""
         replica = self._replica
         if any(each.name == name for each in replica.learners):
             replica.learners = [each for each in replica.learners if each.name != name]
@@ -148,14 +148,14 @@ class Leader:
             replica.regroup()
 
     def _may_regroup(self) -> bool:
-        """Whether who belongs to the group may change now.
+        """Tell whether the group's membership may change now.
 
-        One change at a time, so that majorities before and after it meet; and not before an entry of the own epoch
-        is committed, since a change that a former master began might otherwise be committed behind it (Ongaro's
-        dissertation, 4.1, with his correction of 2015).
+        Only one change at a time is allowed, so that majorities before and after it intersect. A change must wait until
+        an entry of this master's epoch is committed, since a change that a former master began might otherwise be
+        committed behind it (Ongaro's dissertation, 4.1, with his correction of 2015).
 
-        Under ``unspecified`` each side of a partition has a master that might take somebody in. There all replicas
-        must be in the view and hold the change before.
+        Under ``unspecified`` each side of a partition has a master that might add a replica. Therefore all replicas
+        must be in the view and must hold the previous change.
         """
         replica, index = self._replica, self._replica.log.group_index
         if not self.serving or index > replica.committed:
@@ -165,10 +165,11 @@ class Leader:
         )
 
     def _take_in(self, learner: Member) -> None:
-        """Give a replica its place, and, when it has that, let it belong to the group.
+        """Give a learner its place, and, when it has that, make it a member of the group.
 
-        Under ``unspecified`` these are two entries: all replicas know whose the place is before anybody acts in it. So
-        whichever side's log is left after a partition, no place is ever given to two, and no epoch opened by two.
+        Under ``unspecified`` these are two entries: all replicas know the owner of the place before the owner acts in
+        it. Whichever side's log survives a partition, no place is ever given to two replicas, and no epoch is opened by
+        two.
         """
         places = self._replica.places
         if any(each.name == learner.name for each in places):
@@ -196,7 +197,7 @@ class Leader:
             self._wake.set()
 
     def raise_epoch(self, epoch: int) -> None:
-        """Go on in a newer epoch (``unspecified`` only), which must have been promised."""
+        """Continue in a newer epoch (``unspecified`` only), which must have been promised."""
         self.epoch = epoch
         self._close_replicators()
         self._acked.clear()
@@ -204,24 +205,24 @@ class Leader:
         self._install(self.members, "epoch raised")
         self._epoch_start = self._replica.log.last
 
-    # What peers report.
+    # Reports of peers.
 
     def lost_link(self, peer: str) -> None:
-        """What was under way to the peer is lost; it will introduce itself again."""
+        """Drop the transfers to the peer; it will introduce itself again."""
         replicator = self._replicators.pop(peer, None)
         if replicator is not None:
             replicator.close()
         self._acked.pop(peer, None)
 
     def heard(self, peer: str, echo: float) -> None:
-        """The peer follows this master, and had heard what was sent at ``echo``."""
+        """Note that the peer follows this master, and had heard the message sent at ``echo``."""
         now = self._replica.now()
         self._seen[peer] = now
         if self._lease.heard(peer, echo) and self._outbox:
             self._release()
 
     def introduced(self, peer: str, message: LogPosition) -> None:
-        """The peer tells how far its log goes: feed it from there."""
+        """Feed the peer from the log position that it reports."""
         if message.epoch == self.epoch:
             self.lost_link(peer)
             self._replicators[peer] = Replicator(
@@ -230,7 +231,7 @@ class Leader:
             self._replicators[peer].pump(self._replica.now())
 
     def acked(self, peer: str, message: Ack) -> None:
-        """The peer holds everything up to an index; raises LinkError for one that there is not."""
+        """Note that the peer holds everything up to an index; raises LinkError for an index beyond the log."""
         replicator = self._replicators.get(peer)
         if replicator is None or message.epoch != self.epoch:
             return
@@ -243,12 +244,12 @@ class Leader:
         self._wake.set()
 
     def in_touch(self, seconds: float) -> list[str]:
-        """Peers in step that have acknowledged something that was sent within so many seconds."""
+        """Return the peers in step that have acknowledged a message sent within the last ``seconds``."""
         now = self._replica.now()
         return [peer for peer in self._acked if self._lease.heard_within(peer, seconds, now)]
 
     def acked_chunks(self, peer: str, message: StateAck) -> None:
-        """The peer has received a part of the state."""
+        """Note that the peer has received a part of the state."""
         replicator = self._replicators.get(peer)
         if replicator is not None and message.epoch == self.epoch:
             replicator.acked_chunks(message.chunks)
@@ -257,15 +258,15 @@ class Leader:
     # Time.
 
     def forgive(self, seconds: float) -> None:
-        """Don't count ``seconds`` in which this node itself stood still as silence of the peers."""
+        """Exclude the ``seconds`` for which this node itself was suspended from the silence of its peers."""
         now = self._replica.now()
         for peer in self._seen:
             self._seen[peer] = min(now, self._seen[peer] + seconds)
-        # Time to hear whether it still is master; until then it has no lease.
+        # Leaves time to learn whether it still is master; until then it has no lease.
         self._patient_from = now - self._replica.options.detection_timeout / 2
 
     def tick(self) -> str | None:
-        """Change the view where peers have gone or come; the reason to step down, if there is one."""
+        """Update the view after peers have gone or joined; return the reason to step down, if there is one."""
         replica = self._replica
         if replica.options.primary and not self._within(replica.options.detection_timeout, self._patient_from):
             return "no majority"
@@ -285,12 +286,12 @@ class Leader:
         return None
 
     def holds_lease(self) -> bool:
-        """Whether effects may be released now."""
+        """Tell whether effects may be released now."""
         replica = self._replica
         return not self._needs_lease or self._lease.holds(self._lease_seconds, replica.now(), replica.order)
 
     def pending(self) -> Pending:
-        """What the group has to do, as far as its master sees it."""
+        """Return pending work of the group, as far as its master sees it."""
         replica, log = self._replica, self._replica.log
         found: dict[str, Collection[Hashable]] = {}
         if not self.serving:
@@ -321,29 +322,29 @@ class Leader:
 
     @property
     def acknowledged(self) -> Mapping[str, int]:
-        """Up to where each replica has acknowledged the log, itself included."""
+        """The last log index that each replica has acknowledged, the master included."""
         return self._acked
 
     @property
     def transfers(self) -> int:
-        """How many replicas are being sent the whole state."""
+        """The number of replicas that are being sent the whole state."""
         return sum(not each.in_step for each in self._replicators.values())
 
     def lacking(self, index: int) -> list[str]:
-        """The peers that are fed by the log, and have not been sent the entry at an index."""
+        """Return the peers that are fed from the log, and have not been sent the entry at an index."""
         return [peer for peer, each in self._replicators.items() if not each.sends_state and each.next <= index]
 
     def sent_state(self) -> list[str]:
-        """The peers that are being sent the whole state."""
+        """Return the peers that are being sent the whole state."""
         return [peer for peer, each in self._replicators.items() if each.sends_state]
 
     def unfinished(self) -> int:
-        """Commands that have been submitted but have had no effect yet."""
+        """Return the number of commands that have been submitted but have had no effect yet."""
         log = self._replica.log
         return len(self._pending) + log.last - log.applied + len(self._outbox)
 
     def suspects(self) -> list[str]:
-        """Peers that have not been heard for too long."""
+        """Return the peers that have been silent for too long."""
         return [peer for peer in self._replica.peers if self._is_silent(peer)]
 
     def _within(self, seconds: float, floor: float = float("-inf")) -> bool:
@@ -361,9 +362,9 @@ class Leader:
         return replicator.match >= min(self._replica.committed, self._replica.log.last - JOIN_LAG)
 
     def _has_caught_up(self, learner: str) -> bool:
-        """Whether a replica that is being added may become part of the group.
+        """Tell whether a learner may become part of the group.
 
-        Without any log it would count for nothing in elections (``refusal``), and only make majorities larger.
+        Without a log its vote would not count in elections (``refusal``), and it would only make majorities larger.
         """
         return self._may_join(learner) and self._replicators[learner].match > 0
 
@@ -378,7 +379,7 @@ class Leader:
     # Replication.
 
     async def _synchronise(self) -> None:
-        """Have the other replicas brought up to date regularly."""
+        """Bring the other replicas up to date at regular intervals."""
         while True:
             await asyncio.sleep(self._replica.options.sync_interval)
             if self._replica.committed < self._replica.log.last:
@@ -390,11 +391,11 @@ class Leader:
             await self._wake.wait()
             self._wake.clear()
             self._flush()
-            # Let the sockets be read, so that the next batch holds what has arrived meanwhile.
+            # Lets the sockets be read, so that the next batch contains the commands that have arrived in the meantime.
             await asyncio.sleep(0)
 
     def _flush(self) -> None:
-        """One round of group commit: peers and the own disk get the batch, what is committed is applied."""
+        """Do one round of group commit: send the batch to peers, write it to disk, and apply committed entries."""
         replica, log = self._replica, self._replica.log
         for entry in self._next_batch():
             log.append(self.epoch, entry)
@@ -422,7 +423,7 @@ class Leader:
             replica.broker.began_serving()
 
     def _commit(self) -> None:
-        """Apply what is committed now; its effects may go out, if this master serves."""
+        """Apply all entries that are committed now; queue their effects for release if this master serves."""
         effects = self._replica.advance(self._committed())
         if effects:
             self._replica.runtime.point(COMMITTED)
@@ -433,7 +434,7 @@ class Leader:
             self._replica.broker.observe(effects)
 
     def _apply_ahead(self) -> bool:
-        """Apply everything, committed or not; whether a client waits for its commitment."""
+        """Apply all entries, committed or not; return whether a client waits for their commitment."""
         replica = self._replica
         early = replica.log.last - replica.committed <= MAX_AHEAD
         wanted = not early
@@ -474,16 +475,17 @@ class Leader:
             self._replica.runtime.log("lease expired", epoch=round_of(self.epoch), waiting=len(self._outbox))
 
     def miscounted(self) -> str:
-        """What is counted otherwise than it is there."""
+        """Describe the first wrong counter; empty if all are right."""
         return next(filter(None, (each.miscounted() for each in self._replicators.values())), "")
 
     def compact(self) -> None:
-        """Drop what of the log need not be kept any more, before it is written."""
+        """Drop the part of the log that need not be kept, before it is written."""
         options, log = self._replica.options, self._replica.log
         hold = min((replicator.hold for replicator in self._replicators.values()), default=log.last)
         # A peer that lags further than this is better served with the whole state.
         hold = max(hold, log.last - 8 * options.log_keep)
-        # But one that is getting the state now must be able to go on from it, or it would be given one after the other.
+        # A peer that is receiving the state now must be able to continue from it; otherwise it would need one after
+        # another.
         under_way = [replicator.must_hold for replicator in self._replicators.values()]
         hold = min([hold, *(index for index in under_way if index is not None)])
         log.compact(options.log_keep, options.log_keep_bytes, hold)

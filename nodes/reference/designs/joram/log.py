@@ -1,7 +1,7 @@
-"""The replicated log of commands and what a replica must never forget, in the broker's own database.
+"""The replicated log of commands, and the durable facts of a replica, in the broker's own database.
 
-Changes gather in memory and are written by ``write``, inside the broker's transaction, together with the
-changes that applied commands made to the engine: ``applied`` is always exactly what the state contains.
+Changes are collected in memory. ``write`` stores them inside the broker's transaction, together with the changes that
+applied commands made to the engine: ``applied`` therefore always matches the content of the state.
 """
 
 from __future__ import annotations
@@ -26,37 +26,38 @@ CACHE_BYTES = 16 << 20
 T = TypeVar("T")
 
 Outline = tuple[int, int, int, int, int, int, int, int]
-"""Of a log: what is promised, and what of that is on disk; the index of the last entry that was dropped, of the last
-one, and its epoch; the index of the last one on disk, and of the newest that changed the group, and the view."""
+"""The outline of a log: the promised epoch, and the promise that is on disk; the index of the last dropped entry, the
+index of the last entry, and its epoch; the indexes of the last entry on disk, of the newest group change, and of the
+newest view."""
 
 
 def encode_command(command: Command) -> bytes:
-    """The log entry of a command; raises wire.WireError if it holds what can't be encoded."""
+    """Encode the log entry of a command; raises wire.WireError if a value can't be encoded."""
     return _COMMAND + wire.encode([command.kind, command.conn, command.seq, dict(command.args)])
 
 
 def encode_view(members: Sequence[str]) -> bytes:
-    """The log entry that installs a view."""
+    """Encode the log entry that installs a view."""
     return _VIEW + wire.encode(list(members))
 
 
 def decode_view(entry: bytes) -> list[str] | None:
-    """The members of the view that an entry installs; None if it is a command."""
+    """Decode the members of the view that an entry installs; None if it is a command."""
     return [str(name) for name in wire.decode(entry[1:])] if entry[:1] == _VIEW else None
 
 
 def encode_group(group: Sequence[Member]) -> bytes:
-    """The log entry that changes who belongs to the group."""
+    """Encode the log entry that changes the group's membership."""
     return _GROUP + wire.encode(encoded_members(group))
 
 
 def is_command(entry: bytes) -> bool:
-    """Whether an entry is for the engine."""
+    """Tell whether an entry is for the engine."""
     return entry[:1] == _COMMAND
 
 
 def decode_command(entry: bytes) -> Command:
-    """The command that an entry holds."""
+    """Decode the command in an entry."""
     kind, conn, seq, args = wire.decode(entry[1:])
     return Command(kind, conn, seq, args)
 
@@ -64,8 +65,8 @@ def decode_command(entry: bytes) -> Command:
 class Member(NamedTuple):
     """One replica of the group: the address of its links, and ``host:port`` of its listener for clients.
 
-    ``apart``: it has its place in the list, and so the epochs that it alone may open, but does not belong to the group
-    any more, or not yet.
+    ``apart``: the replica has its place in the list, and so the epochs that only it may open, but it does not belong to
+    the group, either no longer or not yet.
     """
 
     name: str
@@ -76,12 +77,14 @@ class Member(NamedTuple):
 
 
 def encoded_members(group: Sequence[Member]) -> list[list[Any]]:
-    """Members as plain data; those of the group have no fifth field."""
+    """Encode members as plain data; members of the group have no fifth field."""
     return [list(member) if member.apart else list(member[:4]) for member in group]
 
 
 def check_members(members: Sequence[Any]) -> None:
-    """Raises ShapeError unless they are members as ``Member`` lists them, each once, and no more than a group has."""
+    """Check that these are at most ``MAX_MEMBERS`` distinct members as ``Member`` lists them; raises ShapeError
+    otherwise.
+    """
     if len(members) > MAX_MEMBERS or not all(map(_is_member, members)):
         raise ShapeError("members are malformed")
     if len({name for name, *_ in members}) < len(members):
@@ -91,22 +94,22 @@ def check_members(members: Sequence[Any]) -> None:
 def _is_member(value: Any) -> bool:
     if type(value) is not list or list(map(type, value)) not in ([str, str, int, str], [str, str, int, str, bool]):
         return False
-    if value[4:] == [False]:  # who belongs to the group has no fifth field
+    if value[4:] == [False]:  # a member of the group has no fifth field
         return False
     return bool(value[0] and value[1]) and 0 <= value[2] < 65536
 
 
 def check_view(names: Any) -> None:
-    """Raises ShapeError unless they are the names of a view's members."""
+    """Check that these are the names of a view's members; raises ShapeError otherwise."""
     if type(names) is not list or not len(names) <= MAX_MEMBERS or not all(type(name) is str for name in names):
         raise ShapeError("a view is malformed")
 
 
 def checked_entry(entry: bytes) -> Command | None:
-    """The command in an entry that came from a peer, None if it is a view or a group.
+    """Decode the command in an entry from a peer; None if the entry is a view or a group.
 
     Raises:
-        ShapeError, wire.WireError: it is nothing of the kind.
+        ShapeError, wire.WireError: it is none of these.
     """
     content = wire.decode(entry[1:])
     if entry[:1] == _VIEW:
@@ -122,30 +125,30 @@ def checked_entry(entry: bytes) -> Command | None:
 
 
 def members_of(group: Sequence[Sequence[Any]]) -> list[Member]:
-    """The members that a group's encoding lists."""
+    """Decode the members in a group's encoding."""
     return [Member(*member) for member in group]
 
 
 class LogWatch(Protocol):
-    """Told of what happens to a log."""
+    """An observer of a log's changes."""
 
     def appended(self, index: int, epoch: int, entry: bytes) -> None:
-        """An entry was added at the end."""
+        """Note that an entry was added at the end."""
 
     def truncated(self, index: int) -> None:
-        """The entries from ``index`` on were removed."""
+        """Note that the entries from ``index`` on were removed."""
 
     def replaced(self, at: LogId) -> None:
-        """The log is empty, behind a state that contains everything up to ``at``."""
+        """Note that the log is empty, behind a state that contains everything up to ``at``."""
 
 
 class Log:
-    """Entries ``base + 1 .. last``; what came before is contained in the state.
+    """Entries ``base + 1 .. last``; earlier entries are contained in the state.
 
     ``promised`` is the newest epoch that this replica has agreed to. ``last`` is the index of the last entry, ``base``
-    if there is none, ``applied`` that of the last entry that the engine has applied. ``whole``: it is not that of a
-    replica that began without any and has not got back yet what it may have acknowledged before. ``regrouped`` is
-    called when ``group`` has changed.
+    if there is none, ``applied`` that of the last entry that the engine has applied. ``whole`` is false while the log
+    may lack entries that the replica once acknowledged, because it began without a log. ``regrouped`` is called when
+    ``group`` has changed.
     """
 
     def __init__(self, database: sqlite3.Connection) -> None:
@@ -179,7 +182,7 @@ class Log:
         self._clean_upto = self.last
 
     def outline(self) -> Outline:
-        """What invariants ask for, of all there is."""
+        """Return everything that invariants need, at once."""
         epochs = self._epochs
         return (self.promised, self._written[2], self.base, self.last, epochs[-1] if epochs else self.base_epoch,
                 self._clean_upto, self._groups[-1][0], self._views[-1][0])  # fmt: skip
@@ -191,11 +194,11 @@ class Log:
 
     @property
     def views(self) -> Sequence[tuple[int, list[str]]]:
-        """The views that the log tells of, each with the index of its entry; the first one is that at ``base``."""
+        """The views in the log, each with the index of its entry; the first one is the view at ``base``."""
         return self._views
 
     def view_at(self, index: int) -> list[str]:
-        """Members of the view that holds at an entry."""
+        """Return the members of the view that is in force at an entry."""
         return list(_newest(self._views, index))
 
     @property
@@ -205,30 +208,30 @@ class Log:
 
     @property
     def group_index(self) -> int:
-        """Where the newest entry that changed the group is."""
+        """The index of the newest entry that changed the group."""
         return self._groups[-1][0]
 
     def group_at(self, index: int) -> list[list[Any]]:
-        """Who belongs to the group at an entry, as plain data."""
+        """Return the group's members at an entry, as plain data."""
         return encoded_members(_newest(self._groups, index))
 
     @property
     def size(self) -> int:
-        """Bytes of the entries."""
+        """The size of the entries in bytes."""
         return self._bytes
 
     @property
     def has_unwritten(self) -> bool:
-        """Whether entries wait for ``write``, or removed ones are still on disk."""
+        """Tell whether entries wait for ``write``, or removed ones are still on disk."""
         return self._clean_upto < self.last or self._drop_from is not None
 
     @property
     def dirty(self) -> bool:
-        """Whether anything at all waits for ``write``."""
+        """Tell whether anything at all waits for ``write``."""
         return self.has_unwritten or self._drop_upto > 0 or self._meta() != self._written
 
     def unlike_store(self) -> str:
-        """In what this log differs from what would be read from the store, when nothing is to be written."""
+        """Describe a difference between this log and the stored one; empty while there are unwritten changes."""
         if self.dirty:
             return ""
         stored = Log(self._database)
@@ -241,12 +244,12 @@ class Log:
         return f"log: entries {strangers[:3]} of {self.base + 1}..{self.last} are in memory" if strangers else ""
 
     def miscounted(self) -> str:
-        """What of the entries in memory is counted otherwise than it is there."""
+        """Describe a wrong size of the entries in memory; empty if it is right."""
         there = sum(map(len, self._entries.values()))
         return "" if self._cached == there else f"bytes of entries: {self._cached} are counted, and there are {there}"
 
     def epoch_at(self, index: int) -> int | None:
-        """Epoch of the entry at an index; None when there is none, or it was dropped."""
+        """Return the epoch of the entry at an index; None if it does not exist or was dropped."""
         if index == self.base:
             return self.base_epoch
         if self.base < index <= self.last:
@@ -254,18 +257,18 @@ class Log:
         return None
 
     def id_at(self, index: int) -> LogId:
-        """The id of the entry at an index that the log holds."""
+        """Return the id of the entry at an index that the log holds."""
         epoch = self.epoch_at(index)
         if epoch is None:
             raise ValueError(f"the log holds {self.base}..{self.last}, not {index}")
         return LogId(epoch, index)
 
     def position(self) -> Position:
-        """How far this replica is."""
+        """Return this replica's log position."""
         return Position(self.id_at(self.last), self.id_at(self.applied))
 
     def append(self, epoch: int, entry: bytes) -> int:
-        """Add an entry at the end; returns its index."""
+        """Add an entry at the end; return its index."""
         index = self.last + 1
         self._note(index, epoch, len(entry), entry)
         self._entries[index] = entry
@@ -294,7 +297,7 @@ class Log:
             self.regrouped()
 
     def read(self, start: int, limit: int) -> list[tuple[int, bytes]]:
-        """(epoch, entry) from index ``start`` on, at least one if there is one, up to ``limit`` bytes in all."""
+        """Return (epoch, entry) from index ``start`` on, at least one if there is one, up to ``limit`` bytes in all."""
         found: list[tuple[int, bytes]] = []
         size = 0
         rows: dict[int, bytes] = {}
@@ -311,12 +314,12 @@ class Log:
         return found
 
     def entry(self, index: int) -> bytes:
-        """The entry at an index that the log holds."""
+        """Return the entry at an index that the log holds."""
         cached = self._entries.get(index)
         return cached if cached is not None else self._fetch(index, 1)[index]
 
     def compact(self, keep: int, keep_bytes: int, hold: int) -> bool:
-        """Drop the oldest applied entries if the log has far more than it should keep; True if it did.
+        """Drop the oldest applied entries if the log has far more than it should keep; return whether it did.
 
         Args:
             hold: entries after this index are needed by a running state transfer.
@@ -332,9 +335,9 @@ class Log:
         return self._forget_upto(upto)
 
     def reset(self, at: LogId, view: Sequence[str], group: Sequence[Sequence[Any]]) -> None:
-        """The state has been replaced by one that contains everything up to ``at``.
+        """Reset the log after the state was replaced by one that contains everything up to ``at``.
 
-        Entries behind it stay if the log went through ``at``: they may have been acknowledged.
+        Later entries stay if the log contained ``at``: they may have been acknowledged.
         """
         self.applied = at.idx
         if self.epoch_at(at.idx) == at.epoch:
@@ -358,7 +361,7 @@ class Log:
         self.regrouped()
 
     def write(self) -> None:
-        """Write all that has changed, inside the broker's transaction."""
+        """Write all changes, inside the broker's transaction."""
         run = self._database.execute
         if self._drop_from is not None:
             run("DELETE FROM joram_log WHERE idx >= ?", (self._drop_from,))
@@ -395,7 +398,7 @@ class Log:
             self.regrouped()
 
     def _fetch(self, start: int, limit: int) -> dict[int, bytes]:
-        """Entries from the database, which holds whatever the cache doesn't."""
+        """Read entries from the database, which holds all entries that the cache lacks."""
         count = max(1, min(1000, limit // 64))
         rows = self._database.execute(
             "SELECT idx, entry FROM joram_log WHERE idx >= ? ORDER BY idx LIMIT ?", (start, count)
@@ -437,7 +440,7 @@ class Log:
     def _meta(self) -> tuple[int, int, int, int, bytes, bytes, int]:
         view, group, encoded = self._views[0][1], self._groups[0][1], self._encoded
         if encoded is None or encoded[0] is not view or encoded[1] is not group:
-            # Asked for with every commit, and hardly ever another.
+            # Needed with every commit, and hardly ever different.
             encoded = self._encoded = (view, group, wire.encode(view), wire.encode(encoded_members(group)))
         return (self.base, self.base_epoch, self.promised, self.applied, encoded[2], encoded[3], int(self.whole))
 
@@ -451,7 +454,7 @@ class Log:
 
 
 def _newest(pairs: Sequence[tuple[int, list[T]]], index: int) -> list[T]:
-    """The newest of some lists that holds at an entry."""
+    """Return the newest of these lists that is in force at an entry."""
     for place, found in reversed(pairs):
         if place <= index:
             return found
@@ -459,6 +462,6 @@ def _newest(pairs: Sequence[tuple[int, list[T]]], index: int) -> list[T]:
 
 
 def _forget(pairs: list[tuple[int, list[T]]], upto: int) -> list[tuple[int, list[T]]]:
-    """What is left to know when everything up to an entry is dropped."""
+    """Return the lists that are still needed when everything up to an entry is dropped."""
     older = [pair for pair in pairs if pair[0] <= upto]
     return [(upto, older[-1][1]), *pairs[len(older):]]

@@ -1,4 +1,4 @@
-"""What replicas of ``joram`` say to each other, on top of what feeding a log needs (``replication.messages``)."""
+"""The messages between ``joram`` replicas, in addition to those that feed a log (``replication.messages``)."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from nodes.reference.replication.messages import (
 
 
 class Heartbeat(NamedTuple):
-    """Sent to every peer all the time.
+    """Sent to every peer at regular intervals.
 
-    ``claim``: the epoch in which the sender is master, or 0. ``following``: the epoch in which it follows the
-    receiver, or 0. ``sent``: the sender's clock. ``echo``: the newest ``sent`` that it heard from the receiver
-    as its master, or a negative number.
+    ``claim``: the epoch in which the sender is master, or 0. ``following``: the epoch in which it follows the receiver,
+    or 0. ``sent``: the sender's clock. ``echo``: the newest ``sent`` that it heard from the receiver as its master, or
+    a negative number.
     """
 
     claim: int
@@ -35,20 +35,20 @@ class Heartbeat(NamedTuple):
 
 
 class Reject(NamedTuple):
-    """Your epoch is over: I have promised a newer one."""
+    """Rejects the receiver's epoch: the sender has promised a newer one."""
 
     promised: int
 
 
 class PreVoteRequest(NamedTuple):
-    """Would you support me in this epoch? Nothing is promised yet."""
+    """Asks whether the receiver would support the sender in this epoch; nothing is promised yet."""
 
     epoch: int
     first_start: bool
 
 
 class PreVoteReply(NamedTuple):
-    """The answer to a pre-vote request; ``refusal`` is empty when it is yes."""
+    """The answer to a pre-vote request; ``refusal`` is empty for support."""
 
     epoch: int
     promised: int
@@ -56,14 +56,14 @@ class PreVoteReply(NamedTuple):
 
 
 class Propose(NamedTuple):
-    """PrepareReply to reject older epochs than this one."""
+    """Asks for a promise to reject epochs older than this one."""
 
     epoch: int
     first_start: bool
 
 
 class PrepareReply(NamedTuple):
-    """Promised, and on disk; and how far my log goes."""
+    """Confirms that the promise is on disk, with the sender's log position."""
 
     epoch: int
     last_epoch: int
@@ -73,7 +73,7 @@ class PrepareReply(NamedTuple):
 
 
 class Fetch(NamedTuple):
-    """A proposer asks the peer with the most complete log to be fed; it is at this position."""
+    """Asks the peer with the most complete log to feed the proposer, which is at this position."""
 
     epoch: int
     last_epoch: int
@@ -83,11 +83,11 @@ class Fetch(NamedTuple):
 
 
 class Leave(NamedTuple):
-    """The sender stops in good order; don't wait until it is suspected."""
+    """Announces that the sender stops in good order; its peers need not wait until they suspect it."""
 
 
 class Membership(NamedTuple):
-    """Who belongs to the group, by the sender's log: the receiver may have missed that it has grown."""
+    """The group's members by the sender's log: the receiver may have missed that the group has grown."""
 
     members: list[Any]
 
@@ -103,10 +103,10 @@ _CODEC = MessageCodec((
 
 
 def pack(message: Message) -> bytes:
-    """The link frame of a message; raises ``wire.WireError`` as ``MessageCodec.pack`` does."""
+    """Encode a message as a link frame; raises ``wire.WireError`` as ``MessageCodec.pack`` does."""
     return _CODEC.pack(message)
 
 
 def unpack(frame: Any) -> Message:
-    """The message in a decoded frame; raises ``LinkError`` as ``MessageCodec.unpack`` does."""
+    """Decode the message in a decoded frame; raises ``LinkError`` as ``MessageCodec.unpack`` does."""
     return cast("Message", _CODEC.unpack(frame))

@@ -18,19 +18,19 @@ PROPAGATIONS = ("synchronous", "asynchronous")
 
 @dataclass(frozen=True)
 class Options:
-    """How a group of replicas works together. Times are in seconds.
+    """The options that define how a group of replicas works together. Times are in seconds.
 
-    ``ack``: whose acknowledgement a command needs before it takes effect: every member of the current view, or
-    a majority. ``propagation``: whether a sent message is confirmed then, or as soon as the master has it; the
-    other replicas are brought up to date every ``sync_interval``. ``partitions``: what happens when the group falls
-    apart (``decisions``). ``nb_cluster_expected``: how many replicas must have joined before the group starts, and
-    ``restart_expected`` before it starts again after a stop of all: as many, if a number was given, else 0.
-    ``detection_timeout``: how long a peer may be silent before it is suspected. ``log_keep`` and
-    ``log_keep_bytes``: how much of the log is kept for replicas that come back; one that is further behind gets the
-    whole state, in one of the forms of ``transfer``, in pieces of about ``transfer_chunk`` bytes; what a
-    replica has to keep of it meanwhile is at most ``max_state`` bytes. ``join``: this replica is added to a running
-    group, and waits until that takes it. ``send_window``: bytes of entries that a replica may be sent before it has
-    acknowledged them. ``secret``: what replicas must share for a link; empty for none.
+    ``ack``: the acknowledgements that a command needs before it takes effect: from every member of the current view, or
+    from a majority. ``propagation``: whether a sent message is confirmed then, or as soon as the master has it; in the
+    latter case the other replicas are brought up to date every ``sync_interval``. ``partitions``: the behaviour when
+    the group is partitioned (``decisions``). ``nb_cluster_expected``: the number of replicas that must have joined
+    before the group starts; ``restart_expected``: the same for a restart after a stop of all, which is that number if
+    it was given, else 0. ``detection_timeout``: the silence after which a peer is suspected. ``log_keep`` and
+    ``log_keep_bytes``: the size of the log that is kept for returning replicas. One that lags further gets the whole
+    state, in one of the forms of ``transfer``, in pieces of about ``transfer_chunk`` bytes; a replica has to keep at
+    most ``max_state`` bytes of it in the meantime. ``join``: this replica is added to a running group, and waits until
+    that accepts it. ``send_window``: bytes of entries that a replica may be sent before it has acknowledged them.
+    ``secret``: the secret that replicas must share for a link; empty for none.
     """
 
     ack: str = "all"
@@ -53,20 +53,20 @@ class Options:
 
     @property
     def early(self) -> bool:
-        """Whether sent messages are confirmed before the other replicas have them."""
+        """Tell whether sent messages are confirmed before the other replicas have them."""
         return self.propagation == PROPAGATIONS[1]
 
     @property
     def primary(self) -> bool:
-        """Whether only the side with a majority may serve."""
+        """Tell whether only the side with a majority may serve."""
         return self.partitions == PARTITIONS[0]
 
     @property
     def lease(self) -> float:
-        """How long the master may release effects after a majority has heard of it.
+        """The seconds for which the master may release effects after a majority has heard from it.
 
-        Shorter than the time for which members refuse to elect another (``detection_timeout``), by what
-        clocks that run at different rates could make of it.
+        Shorter than the time for which members refuse to elect another master (``detection_timeout``), by a margin for
+        clocks that run at different rates.
         """
         return 0.8 * self.detection_timeout
 

@@ -1,4 +1,4 @@
-"""What the master has to tell its clients and must not tell yet."""
+"""Effects that the master must not yet release to its clients."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from collections import deque
 from nodes.reference.api import Command, Done, Effect, Safe
 
 MAX_AHEAD = 10_000
-"""Entries that may be confirmed ahead of the other replicas; beyond, clients wait for these."""
+"""Entries that may be confirmed ahead of the other replicas; beyond this number, clients wait for the replicas."""
 
 
 class Outbox:
-    """Effects in two stages: those that wait for their entry to be committed, and those that may go out.
+    """Effects in two stages: those that wait for their entry to be committed, and those that may be released.
 
-    With asynchronous propagation [2.2] the receipt of a message that was sent, outside a transaction, is the one
-    effect that doesn't wait: its client keeps the message until it hears that it is safe. Whatever else a client is
-    told, deliveries above all, can't be taken back, so it waits for the other replicas.
+    With asynchronous propagation [2.2] the receipt of a message that was sent outside a transaction is the one effect
+    that doesn't wait: its client keeps the message until it learns that it is safe. All other effects, deliveries above
+    all, can't be taken back, so they wait for the other replicas.
     """
 
     def __init__(self) -> None:
@@ -29,13 +29,13 @@ class Outbox:
         return bool(self._ready)
 
     def add(self, effects: list[Effect]) -> None:
-        """Effects of what is committed."""
+        """Add effects of committed entries."""
         self._ready += effects
 
     def add_ahead(self, index: int, command: Command, effects: list[Effect], early: bool) -> bool:
-        """Effects of a command that is not committed yet; whether one of them waits for that.
+        """Add effects of a command that is not committed yet; return whether one of them waits for its commitment.
 
-        ``early``: what may be told before, is.
+        ``early``: release the effects that may precede commitment.
         """
         plain_send = command.kind == "send" and command.args.get("tx") is None
         waits = False
@@ -50,7 +50,9 @@ class Outbox:
         return waits
 
     def commit(self, index: int) -> None:
-        """Everything up to an index is committed; of the numbers that are safe now, each client is told the last."""
+        """Release the effects up to a committed index; each client gets only the last of its sequence numbers that are
+        safe now.
+        """
         safe: dict[str, Safe] = {}
         while self._waiting and self._waiting[0][0] <= index:
             _, effect = self._waiting.popleft()
@@ -61,18 +63,18 @@ class Outbox:
         self._ready.extend(safe.values())
 
     def first(self, committed: int) -> int | None:
-        """The entry of the first effect that may go out, now that so much is committed; 0 for one that is ready, None
-        where there is none."""
+        """Return the entry of the first effect that may be released, given the committed index; 0 for an effect that is
+        ready, None if there is none."""
         if self._ready:
             return 0
         return self._waiting[0][0] if self._waiting and self._waiting[0][0] <= committed else None
 
     def release(self) -> list[Effect]:
-        """All that may go out, which is then no longer here."""
+        """Remove and return all effects that may be released."""
         effects, self._ready = self._ready, []
         return effects
 
     def clear(self) -> None:
-        """Nobody is told anything."""
+        """Drop all effects."""
         self._waiting.clear()
         self._ready.clear()

@@ -1,4 +1,4 @@
-"""What those who watch a replica of ``joram`` may ask it: invariants, deadlines, counts. None of it changes it."""
+"""Read-only queries of a ``joram`` replica for invariants, deadlines and counts."""
 
 from __future__ import annotations
 
@@ -21,12 +21,13 @@ from nodes.reference.replication.replicator import Replicator
 
 
 class Observed(NamedTuple):
-    """What invariants look at.
+    """The values that invariants observe.
 
-    ``leads`` is the epoch in which this node is master, 0 when it isn't; ``serving``: by a lease that holds;
-    ``committed``: what it takes for committed; then come the log's (``Outline``). ``follows`` is its master, if any;
-    ``phase`` that of its candidacy; ``takes`` the epoch in which it takes somebody's log, or 0; ``states``: how many
-    whole states it has been sent; ``unleased``: how many effects it has let out as this master, and had no lease.
+    ``leads`` is the epoch in which this node is master, 0 when it isn't. ``serving``: it serves, and its lease holds.
+    ``committed``: the index that it considers committed. The log's ``Outline`` follows. ``follows`` is its master, if
+    any; ``phase`` is the phase of its candidacy; ``takes`` is the epoch in which it receives another node's log, or 0.
+    ``states``: the number of whole states it has been sent. ``unleased``: the number of effects that it has released as
+    this master without a lease.
     """
 
     leads: int
@@ -48,11 +49,11 @@ class Observed(NamedTuple):
 
 
 _OBSERVED: Callable[[tuple[Any, ...]], Observed] = partial(tuple.__new__, Observed)
-"""Makes one of its fields, in a third of the time that its constructor takes: it is asked for after each step."""
+"""Creates one from its fields in a third of the constructor's time; one is needed after each step."""
 
 
 class Looked(ABC):
-    """A replica as those see it who watch it."""
+    """A replica as its observers see it."""
 
     _broker: Broker
     _options: Options
@@ -68,21 +69,21 @@ class Looked(ABC):
 
     @abstractmethod
     def hears_master(self) -> bool:
-        """Whether this node is master or follows one that lives."""
+        """Tell whether this node is master or follows a live one."""
 
     @abstractmethod
     def _live_master(self) -> str | None: ...
 
     @abstractmethod
     def admission(self) -> Admission:
-        """Whether clients are let in."""
+        """Tell whether clients are admitted."""
 
     @abstractmethod
     def status(self) -> dict[str, Any]:
-        """What a person needs to see."""
+        """Return the status for an administrator."""
 
     def observed(self) -> Observed:
-        """How this node stands."""
+        """Return this node's state for invariants."""
         replica, leader, received = self._replica, self._leader, self._received
         takes = received.epoch if received is not None else 0
         if leader is None:
@@ -93,7 +94,7 @@ class Looked(ABC):
                           self._election.phase, takes, self._states, leader.unleased))
 
     def pending(self) -> Pending:
-        """What this node has to do, or to hear, before long."""
+        """Return pending work: the node's actions and the messages it expects."""
         if self._broker.stopping:
             return {}
         replica, leader, links = self._replica, self._leader, self._replica.links
@@ -135,7 +136,7 @@ class Looked(ABC):
         return found
 
     def planned(self) -> Mapping[str, Mapping[Hashable, float]]:
-        """For how long this node is going to wait for its turn as a candidate."""
+        """Return the seconds for which this node plans to wait for its turn as a candidate."""
         turn = self._election.turn() if not self.hears_master() else None
         if turn is None:
             return {}
@@ -144,8 +145,8 @@ class Looked(ABC):
                 "first-stands": {turn[1]: turn[2]}}
 
     def ahead(self) -> list[str]:
-        """Who comes before this node as a candidate: in the last view or, behind its members, in the group, as far as
-        they live. Whoever has no log does not count where others have one."""
+        """Return the live candidates before this node: those in the last view, followed by the rest of the group. A
+        replica without a log does not count if others have one."""
         replica, view = self._replica, self._replica.log.view
         having = {name: report.last > 0 for name, report in self._reports.items()
                   if name in replica.order and self.believes(name)}
@@ -155,14 +156,16 @@ class Looked(ABC):
         return [name for name in ranked[:place] if name in having and (having[name] or not some)]
 
     def lacks_what_others_have(self) -> bool:
-        """Whether this node has no log, and others of its group, which live, have one."""
+        """Tell whether this node has no log while live members of its group have one."""
         return not self._replica.log.last and any(
             report.last > 0 for name, report in self._reports.items()
             if name in self._replica.order and self.believes(name)
         )
 
     def _is_uninformed(self) -> bool:
-        """Whether this node does not take for committed what its master has told it is, and what it has."""
+        """Tell whether this node has received entries that its master reported as committed, and does not count them
+        so.
+        """
         received, report = self._received, self._reports.get(self._master or "")
         if received is None or report is None or received.source != self._master:
             return False
@@ -170,43 +173,43 @@ class Looked(ABC):
 
     @property
     def detection_timeout(self) -> float:
-        """Seconds after which a peer that is silent is suspected."""
+        """Seconds of silence after which a peer is suspected."""
         return self._options.detection_timeout
 
     def now(self) -> float:
-        """Seconds on this node's clock."""
+        """Return the seconds on this node's clock."""
         return self._replica.now()
 
     def own_epoch(self, epoch: int) -> int:
-        """The epoch of the same round that this node opens."""
+        """Return the epoch of the same round that this node opens."""
         return make_epoch(round_of(epoch), self._replica.rank)
 
     @property
     def transfers(self) -> int:
-        """How many replicas are being sent the whole state."""
+        """The number of replicas that are being sent the whole state."""
         return self._leader.transfers if self._leader is not None else 0
 
     @property
     def acknowledged(self) -> Mapping[str, int]:
-        """Up to where each replica has acknowledged this master's log, by what that knows."""
+        """The index up to which each replica has acknowledged this master's log, as far as the master knows."""
         return self._leader.acknowledged if self._leader is not None else {}
 
     @property
     def log_keep(self) -> int:
-        """How many entries are kept for replicas that come back."""
+        """The number of entries that are kept for returning replicas."""
         return self._options.log_keep
 
     @property
     def log_keep_bytes(self) -> int:
-        """How many bytes of entries are kept for them."""
+        """The number of bytes of entries that are kept for returning replicas."""
         return self._options.log_keep_bytes
 
     def lacking(self, index: int) -> list[str]:
-        """Who is fed by this master's log, and has not been sent the entry at an index."""
+        """Return the peers that are fed from this master's log, and have not been sent the entry at an index."""
         return self._leader.lacking(index) if self._leader is not None else []
 
     def miscounted(self) -> str:
-        """What is counted otherwise than it is there."""
+        """Describe the first wrong counter; empty if all are right."""
         leader, feeds = self._leader, [feed for _, feed in self._catch_up_feeds.values()]
         if (leader is not None or self._master is not None) and feeds:
             return f"{len(feeds)} candidates are fed, and there is a master"
@@ -220,36 +223,36 @@ class Looked(ABC):
                 or self._broker.miscounted())
 
     def unlike_store(self) -> str:
-        """In what memory and store differ."""
+        """Describe a difference between memory and store; empty if there is none."""
         return self._replica.log.unlike_store() or self._broker.unlike_store()
 
     @property
     def step(self) -> int:
-        """The last step that this node has done and others do as well (``replicated``)."""
+        """The index of the last applied entry, comparable with other nodes (``replicated``)."""
         return self._replica.log.applied
 
     def replicated(self) -> tuple[Hashable, Image]:
-        """How far this replica is, and what it then holds."""
+        """Return this replica's applied index and the content that belongs to it."""
         return self._replica.log.applied, self._broker.engine.image()
 
     def holds_lease(self) -> bool:
-        """Whether this node serves, and may let clients know now what it has done."""
+        """Tell whether this node serves, and may release effects to clients now."""
         leader = self._leader
         return leader is not None and leader.serving and leader.holds_lease()
 
     @property
     def log(self) -> Log:
-        """The entries."""
+        """The log."""
         return self._replica.log
 
     @property
     def group(self) -> Sequence[str]:
-        """Who belongs to the group, as this node knows."""
+        """The names of the group's members, as this node knows them."""
         return self._replica.order
 
     @property
     def listeners(self) -> Mapping[str, str]:
-        """Where clients reach each replica of the group, as this node knows."""
+        """The client address of each replica of the group, as this node knows them."""
         return {member.name: member.client for member in self._replica.group}
 
     @property
@@ -264,18 +267,18 @@ class Looked(ABC):
 
     @property
     def source(self) -> str:
-        """From whom this node takes the log."""
+        """The peer from which this node receives the log; empty for none."""
         return self._received.source if self._received is not None else ""
 
     @property
     def is_apart(self) -> bool:
-        """Whether it has a place, and does not belong to the group."""
+        """Tell whether it has a place, and does not belong to the group."""
         return self._replica.is_apart
 
     def believes(self, peer: str) -> bool:
-        """Whether it takes a peer for alive."""
+        """Tell whether it considers a peer alive."""
         return self._replica.links.silent_for(peer) <= self._options.detection_timeout
 
     def has_majority_of(self, group: Collection[str]) -> bool:
-        """Whether those of a group that this master has in its view are a majority of it."""
+        """Tell whether this master's view contains a majority of a group."""
         return sum(name in group for name in self.members) >= majority(len(group))

@@ -1,4 +1,4 @@
-"""What all parts of a replica share: who it is, its log, its peers, and how entries reach the engine."""
+"""The parts of a replica that all others share: its identity, its log, its peers, and the application of entries."""
 
 from __future__ import annotations
 
@@ -35,10 +35,10 @@ _COMMANDS_KEPT = 10_000
 class Replica:
     """One replica: name, place in the group's order, log, links.
 
-    ``order`` is who belongs to the group: as the log says, or, while that says nothing, as the configuration does
-    (without this replica if it is to ``join`` a running group). ``places`` are these and those who stand apart, each at
-    the place that is its rank for ever. ``learners`` are replicas that are being added: they get the log, and don't
-    count. ``tell_peers`` sends a heartbeat to each peer.
+    ``order`` lists the group's members: according to the log, or, while that has no group, according to the
+    configuration (without this replica if it is to ``join`` a running group). ``places`` are these members and the
+    replicas that are apart, each at the place that is its rank forever. ``learners`` are replicas that are being added:
+    they get the log, and don't count in majorities. ``tell_peers`` sends a heartbeat to each peer.
     """
 
     def __init__(self, broker: Broker, options: Options, events: LinkEvents) -> None:
@@ -57,7 +57,7 @@ class Replica:
         self.learners: list[Member] = []
         self._memberships: dict[str, list[Member]] = {}
         self._commands: dict[int, tuple[bytes, Command]] = {}
-        """Entries that peers have sent, and what they hold, until they are applied."""
+        """Entries that peers have sent, each with its decoded command, until they are applied."""
         self._told: list[Member] = []
         self.log = Log(broker.database)
         self.marks = Marks(broker.database)
@@ -75,7 +75,7 @@ class Replica:
         self.regroup()
 
     def regroup(self) -> None:
-        """Who belongs to the group, is learning, or is said to belong to it, has changed."""
+        """Update the group after a change of its members, of its learners, or of the lists that peers report."""
         self.places = self.log.group or [
             member for member in self.configured if member.name != self.name or not self.options.join
         ]
@@ -84,9 +84,9 @@ class Replica:
         self.order = [member.name for member in self.group]
         self.ranks = {member.name: rank for rank, member in enumerate(self.configured)}
         self.ranks |= {member.name: rank for rank, member in enumerate(self.places)}
-        # Of two nodes one must dial, so both should know the same order. The best list that names somebody tells: the
-        # own log, else those of others (the list only grows, so the longest), else the configuration, which may be
-        # another one elsewhere. Who was removed is kept in touch with: its removal may turn out not to be committed.
+        # Of two nodes one must dial, so both should know the same order. The best list that names a node decides: this
+        # node's log, else the peers' lists (a list only grows, so the longest first), else the configuration, which may
+        # differ on other nodes. Links to removed replicas are kept: a removal may turn out not to be committed.
         learners = {member.name: member for member in self.learners}
         own = [learners.pop(member.name, member) for member in self.places]
         own += learners.values()
@@ -101,7 +101,7 @@ class Replica:
                 self.introduce(peer)
 
     def _meet(self, members: Sequence[Member]) -> None:
-        """Link with those whom no better list has named; of two, the one that is listed first dials."""
+        """Link to members that no better list has named; of two nodes, the one that is listed first dials."""
         names = [member.name for member in members]
         place = names.index(self.name) if self.name in names else len(names)
         for rank, member in enumerate(members):
@@ -111,18 +111,18 @@ class Replica:
                 self.links.add(member.name, (member.host, member.port), dial=rank > place)
 
     def introduce(self, peer: str) -> None:
-        """Tell a peer who belongs to the group.
+        """Send the group's membership to a peer.
 
-        It may have been away while that grew, and wait for a master whom it has never heard of.
+        The peer may have been away while the group grew, and may wait for a master of which it has never heard.
         """
         if self.log.group:
             self.send(peer, Membership(encoded_members(self.log.group)))
 
     def introduced(self, peer: str, members: Sequence[Sequence[Any]]) -> None:
-        """A peer tells who belongs to the group by its log. Only the own log tells whose acknowledgements count.
+        """Note a peer's list of the group's members. Only this node's log determines whose acknowledgements count.
 
         Raises:
-            LinkError: it is no list of members.
+            LinkError: it is not a list of members.
         """
         try:
             check_members(members)
@@ -133,27 +133,27 @@ class Replica:
 
     @property
     def rank(self) -> int:
-        """Place in the configured order."""
+        """The place in the configured order."""
         return self.ranks[self.name]
 
     @property
     def is_apart(self) -> bool:
-        """Whether this replica knows that it has a place and does not belong to the group."""
+        """Tell whether this replica knows that it has a place and does not belong to the group."""
         return any(member.name == self.name and member.apart for member in self.places)
 
     @property
     def has_log(self) -> bool:
-        """Whether this replica has been part of the group, and has what it had then."""
+        """Tell whether this replica has been part of the group, and still has its log from that time."""
         return self.log.last > 0 and self.log.whole
 
     def encode(self, message: Message) -> bytes:
-        """The link frame of a message."""
+        """Encode a message as a link frame."""
         return pack(message)
 
     def check_entry(self, index: int, entry: bytes) -> None:
-        """Raises LinkError when an entry that a peer has sent for this index is none.
+        """Check an entry that a peer has sent for this index; raises LinkError if it is invalid.
 
-        What it holds is kept, as it most often is applied next.
+        The decoded command is kept, because it usually is the next one to be applied.
         """
         try:
             command = checked_entry(entry)
@@ -165,7 +165,7 @@ class Replica:
             self._commands[index] = entry, command
 
     def check_group(self, view: Sequence[Any], group: Sequence[Any]) -> None:
-        """Raises LinkError when these, which a peer has sent, are no view or no group."""
+        """Check a view and a group that a peer has sent; raises LinkError if one is invalid."""
         try:
             check_view(view)
             check_members(group)
@@ -173,19 +173,19 @@ class Replica:
             raise LinkError(f"the end of a state is malformed: {error}") from error
 
     def send(self, peer: str, message: Message) -> None:
-        """Send to a peer; lost when there is no link."""
+        """Send to a peer; without a link, the message is lost."""
         self.links.send(peer, pack(message))
 
     def is_alive(self, peer: str) -> bool:
-        """Whether the peer has been heard within the detection time-out."""
+        """Tell whether the peer has been heard within the detection time-out."""
         return self.links.silent_for(peer) <= self.options.detection_timeout
 
     def alive(self) -> list[str]:
-        """This node and the peers that it believes alive, in configured order."""
+        """Return this node and the peers that it believes alive, in configured order."""
         return [name for name in self.order if name == self.name or self.is_alive(name)]
 
     def note_promised(self, epoch: int) -> None:
-        """Remember the newest epoch that anybody is known to have promised."""
+        """Remember the newest epoch that any node is known to have promised."""
         self.newest_promised = max(self.newest_promised, epoch)
 
     def promise(self, epoch: int) -> None:
@@ -199,11 +199,11 @@ class Replica:
             self.runtime.point(PROMISED)
 
     def next_epoch(self) -> int:
-        """An epoch of this node that is newer than any it has heard of."""
+        """Return an epoch of this node that is newer than any it has heard of."""
         return make_epoch(round_of(self.newest_promised) + 1, self.rank)
 
     def advance(self, committed: int) -> list[Effect]:
-        """Apply the entries up to ``committed``; their effects.
+        """Apply the entries up to ``committed``; return their effects.
 
         The engine keeps changes in memory until ``persist``; after a crash the entries are applied again.
         """
@@ -217,10 +217,10 @@ class Replica:
         return effects
 
     def apply(self, upto: int) -> Iterator[tuple[int, Command, list[Effect]]]:
-        """Apply the entries up to an index, committed or not; (index, command, effects) of each command.
+        """Apply the entries up to an index, committed or not; yield (index, command, effects) of each command.
 
-        Where an entry that was applied ahead of its commitment turns out not to be committed, the log of the next
-        master contradicts what has been applied, and the whole state is replaced (``plan_feed``).
+        If an entry that was applied ahead of its commitment turns out not to be committed, the log of the next master
+        contradicts the applied state, and the whole state is replaced (``plan_feed``).
         """
         log = self.log
         while log.applied < min(upto, log.last):
@@ -228,16 +228,16 @@ class Replica:
             log.applied += 1
             if is_command(entry):
                 kept, command = self._commands.pop(log.applied, (b"", None))
-                if command is None or kept is not entry:  # what was here first may have been removed
+                if command is None or kept is not entry:  # the first entry at this index may have been removed
                     command = decode_command(entry)
                 yield log.applied, command, self.broker.engine.apply(command)
         if log.applied == log.last:
-            self._commands.clear()  # of those that were replaced before they were applied
+            self._commands.clear()  # drops commands that were replaced before they were applied
 
     def progress(self) -> Callable[[], None]:
-        """For work that keeps the event loop from running: called now and then, it lets the peers hear this node.
+        """Return a callback for work that blocks the event loop: called now and then, it sends heartbeats to the peers.
 
-        They would otherwise take a node that loads a bulky state for failed, and cut the link that it still needs.
+        Otherwise they would suspect a node that loads a bulky state, and cut the link that it still needs.
         """
         last = self.now()
 
@@ -250,18 +250,18 @@ class Replica:
         return on_progress
 
     def persist(self) -> None:
-        """Commit the log, what is promised, and what has been applied, to disk."""
+        """Commit the log, the promise and all applied changes to disk."""
         with self.broker.transaction():
             self.log.write()
         self._persisted = self.now()
 
     @property
     def persisted(self) -> float:
-        """When ``persist`` was called last."""
+        """The time of the last call of ``persist``."""
         return self._persisted
 
     def unpersisted_for(self) -> float:
-        """Seconds since the last ``persist``."""
+        """Return the seconds since the last ``persist``."""
         return self.now() - self._persisted
 
     def load(

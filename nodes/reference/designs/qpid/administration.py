@@ -1,4 +1,4 @@
-"""What administrators, managers and service scripts ask of a broker, whatever its state."""
+"""Requests of administrators, managers and service scripts to a broker, which it accepts in every state."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ from nodes.reference.designs.qpid.urls import Urls
 from nodes.reference.replication.links import Links
 
 _POLL = 0.05
-"""Seconds between looks at whether a shutdown can go on."""
+"""Seconds between checks whether a shutdown can proceed."""
 _WORD = re.compile(r"[!-~]{1,200}")
 _MAX_ADDRESSES = 64
 Request = Mapping[str, Any]
 
 
 class Administration:
-    """Carries out requests: JSON objects, of which ``op`` names the operation."""
+    """Carries out requests: JSON objects whose ``op`` names the operation."""
 
     def __init__(self, broker: Broker, options: Options, roles: Roles, urls: Urls, pushed: PushedUrls,
                  links: Links, permission: ManagerPermission | None) -> None:
@@ -38,7 +38,7 @@ class Administration:
         self._pushed, self._links, self._permission = pushed, links, permission
         self._name = roles.name
         self._shutting_down = 0
-        """How many have asked for an orderly shutdown, and have no answer yet."""
+        """The number of requests for an orderly shutdown that are not answered yet."""
         copies = StoreCopies(broker, roles)
         self._operations: dict[str, Callable[[Request], Any]] = {
             "status": lambda request: self.description(), "promote": self._promote, "shutdown": self._shutdown,
@@ -47,7 +47,7 @@ class Administration:
         }  # fmt: skip
 
     async def carry_out(self, request: Request) -> Request:
-        """Do what is asked for; raises ConfigError with the reason when it is refused."""
+        """Carry out a request; raises ConfigError with the reason when it is refused."""
         operation = self._operations.get(str(request.get("op")))
         if operation is None:
             known = ", ".join(self._operations)
@@ -56,7 +56,7 @@ class Administration:
         return dict(await answer if asyncio.iscoroutine(answer) else answer)
 
     def description(self) -> dict[str, Any]:
-        """How things stand here."""
+        """Return the broker's status."""
         roles, primary = self._roles, self._roles.primary
         return {
             "state": roles.state,
@@ -77,7 +77,9 @@ class Administration:
         }
 
     def _list(self, request: Request) -> dict[str, Any]:
-        """What exists here, as clients of the primary are told; so a backup can be asked what has propagated [LC2]."""
+        """List the objects that exist here, as for clients of the primary; on a backup, these are the propagated ones
+        [LC2].
+        """
         said = {key: value for key, value in request.items() if key in ("kind", "name", "after")}
         if not all(isinstance(value, str) for value in said.values()):
             raise ConfigError("kind, name, after: are texts")
@@ -113,7 +115,9 @@ class Administration:
         return {}
 
     def _vouch(self, request: Request) -> dict[str, Any]:
-        """A person's word, where there are managers: theirs promotes this broker, if nobody else is primary."""
+        """Note an administrator's approval of this broker's data where managers exist: its manager then promotes this
+        broker if no other one is primary.
+        """
         if not request.get("force"):
             raise ConfigError(f"{self._name} has a manager, which promotes it when it may; --force says that its data "
                               "are good enough")
@@ -137,8 +141,8 @@ class Administration:
         return "it has not been ready since it was started"
 
     async def _shutdown(self, request: Request) -> dict[str, Any]:
-        """End the whole cluster in order: all stores are left clean, with one identifier. Managers see that, and end
-        with their brokers."""
+        """Shut the whole cluster down in order: all stores are left clean, with one identifier. Managers notice that,
+        and end with their brokers."""
         self._shutting_down += 1
         try:
             return await self._come_to_rest()
@@ -185,7 +189,7 @@ class Administration:
     # Addresses.
 
     def _set_broker_url(self, request: Request) -> dict[str, Any]:
-        """The addresses of all brokers are these from now on [Failback]."""
+        """Replace the addresses of all brokers [Failback]."""
         addresses = _read_addresses(request)
         if self._name not in addresses:
             raise ConfigError(f"addresses: {self._name!r}, this broker, is missing")
@@ -203,24 +207,26 @@ class Administration:
         return {}
 
     def _set_client_url(self, request: Request) -> dict[str, Any]:
-        """Clients find brokers at these addresses from now on."""
+        """Replace the addresses at which clients find brokers."""
         self._urls.clients = {name: f"{host}:{port}" for name, (host, port) in _read_addresses(request).items()}
         self._keep_urls()
         return {}
 
     def _keep_urls(self) -> None:
-        """A broker that is started again has the URLs that were pushed last."""
+        """Store the pushed URLs, so that a restarted broker uses them."""
         with self._roles.change_of_no_queue():
             self._pushed.keep()
 
 
 def new_uuid(broker: Broker) -> str:
-    """An identifier for stores that are clean together."""
+    """Return a new identifier for stores that are clean together."""
     return f"{broker.runtime.random.getrandbits(128):032x}"
 
 
 def _read_term(request: Request) -> int | None:
-    """The managers' term in which they promote; None where a person asks. Raises ConfigError for what is no number."""
+    """Return the managers' term in which they promote; None for an administrator's request. Raises ConfigError if it is
+    not a number.
+    """
     term = request.get("term")
     if term is not None and (type(term) is not int or term < 0):
         raise ConfigError("term: is not a whole number from 0")
@@ -228,7 +234,7 @@ def _read_term(request: Request) -> int | None:
 
 
 def _read_ended(request: Request) -> list[str]:
-    """The brokers that do not run, as a manager knows. Raises ConfigError for what is no list of names."""
+    """Return the brokers that do not run, as reported by a manager. Raises ConfigError if it is not a list of names."""
     ended = request.get("ended", [])
     if not is_list_of_names(ended):
         raise ConfigError("ended: is not a list of names")
@@ -236,7 +242,7 @@ def _read_ended(request: Request) -> list[str]:
 
 
 def _read_addresses(request: Request) -> dict[str, tuple[str, int]]:
-    """Name -> host and port; raises ConfigError for anything else."""
+    """Return name -> (host, port); raises ConfigError for anything else."""
     found = request.get("addresses")
     if not isinstance(found, dict) or not found or not all(
         isinstance(address, list) and list(map(type, address)) == [str, int] and 0 < address[1] < 65536

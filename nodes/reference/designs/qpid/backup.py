@@ -34,10 +34,11 @@ from nodes.reference.replication.messages import MAX_NUMBER
 
 
 class Backup:
-    """The copies that a backup keeps, and how far they are.
+    """A backup's copies and its replication progress.
 
-    ``discard``: the store is that of a broker that was not shut down in order; it is emptied when a primary has taken
-    this backup, and not before [Backup failure]. ``completed`` is the number of the last group on this connection.
+    ``discard``: the store belongs to a broker that was not shut down in order; it is emptied once a primary has
+    accepted this backup, and not before [Backup failure]. ``completed`` is the number of the last group on this
+    connection.
     """
 
     def __init__(self, broker: Broker, engine: StoreEngine, options: Options, store: StoreStatus,
@@ -54,7 +55,7 @@ class Backup:
         self._new_primary = False
         self._keeps_generation = GENERATION_NOT_STORED not in switched_on(broker.config.options)
         self._begun: list[Event] = []
-        """What has come of a group whose other parts are to come, and how big that is."""
+        """The parts of an incomplete group received so far; ``_begun_bytes`` is their size."""
         self._begun_bytes = 0
         self._handlers: dict[str, Callable[..., None]] = {
             ENQUEUE: self._enqueue, DEQUEUE: self._dequeue, RESET: self._reset, CREATE: self._create,
@@ -63,15 +64,15 @@ class Backup:
 
     @property
     def begun(self) -> bool:
-        """Whether parts of a group have come, and others have not."""
+        """Tell whether a group is incomplete: some of its parts were received, and others were not."""
         return bool(self._begun)
 
     def forget(self) -> None:
-        """This broker serves from now on what it has copies of."""
+        """Stop treating the queues as copies: this broker serves them from now on."""
         self._queues.forget()
 
     def attach(self, generation: int) -> Attach:
-        """What to tell a primary; nothing is held by whoever is going to discard it."""
+        """Return the message for a primary; it lists no queues if the content is going to be discarded."""
         self.completed = self._begun_bytes = 0
         self._begun = []
         if self.discard:
@@ -88,7 +89,7 @@ class Backup:
         return Attach(generation, clean, told)
 
     def apply(self, parts: Sequence[Events]) -> bool:
-        """Apply and store what the primary tells, as far as its groups are whole; whether this backup is caught up now.
+        """Apply and store the primary's complete groups; return whether this backup is caught up now.
 
         Raises:
             LinkError: an event is malformed, or a group is too big; nothing was applied.
@@ -164,7 +165,7 @@ class Backup:
 
     def _put(self, kind: str, name: str, arguments: dict[str, str]) -> None:
         known = self._configuration.get((kind, name))
-        # Where creations are told late, messages may have come first.
+        # If creations are reported late, messages may have arrived first.
         if kind == QUEUE and known is not None and known.get(CREATED) != arguments.get(CREATED):
             self._remove(kind, name)
         self._configuration.put(kind, name, arguments)
@@ -177,7 +178,7 @@ class Backup:
             self._remove(kind, name)
 
     def _is_news(self, number: int) -> bool:
-        """Whether an event tells something that the snapshot did not; an unnumbered one does."""
+        """Tell whether an event is newer than the snapshot; an unnumbered one always counts as newer."""
         return number == 0 or number > self._snapshot_number
 
     def _remove(self, kind: str, name: str) -> None:
@@ -187,7 +188,7 @@ class Backup:
             self._generations.forget(name)
 
     def _take_snapshot(self, number: int, objects: Sequence[Sequence[Any]]) -> None:
-        """All that exists at the primary; what is marked for propagation here and not in it is gone."""
+        """Apply the list of all objects at the primary; replicated objects that are not in it are removed."""
         self._snapshot_number = 0 if LC6 in self._options.as_documented else number
         self._configuration.number = number
         listed = {(kind, name) for kind, name, _ in objects}
@@ -197,5 +198,5 @@ class Backup:
                     self._remove(*key)
         for kind, name, arguments in objects:
             if kind == QUEUE and self._levels.of(kind, name, arguments) != MESSAGES and self._queues.holds(name):
-                self._remove(kind, name)  # nobody keeps these messages up to date: they are left from another role
+                self._remove(kind, name)  # left from another role: these messages are no longer kept up to date
             self._put(kind, name, arguments)

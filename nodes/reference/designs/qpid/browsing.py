@@ -1,7 +1,7 @@
-"""The backups that browse a primary's queues: what each is told, and how far each is [Replicating browsers].
+"""The backups that browse a primary's queues: the events sent to each, and its progress [Replicating browsers].
 
-A backup that attaches is told what makes its queues equal to the primary's, then what it lacks, while what happens
-meanwhile waits for it; from then on it is told what happens when it happens.
+A backup that attaches first gets the events that make its queues consistent with the primary's, then the messages that
+it lacks; events that occur in the meantime are held for it. From then on it gets events as they occur.
 """
 
 from __future__ import annotations
@@ -44,19 +44,19 @@ from nodes.reference.engine.engine import StoreEngine
 from nodes.reference.points import ATTACHED, CATCH_UP_SENT
 
 _WINDOW = 8
-"""Groups that may be under way while a backup catches up."""
+"""Maximum number of groups in flight while a backup catches up."""
 _CHUNKS = 4
-"""Pieces of what a backup lacks that are as much as one part of a group."""
+"""The number of catch-up pieces that equal one part of a group in size."""
 
 
 @dataclass(eq=False)
 class Browser:
     """A backup that browses this primary's queues.
 
-    It attached at ``since``; ``number`` is the last group that it has completed. Until ``live`` groups wait in
-    ``held``, of ``held_bytes`` in all, behind what was there when it attached. ``counts``: completions wait for it;
-    ``until``: for so long, unless it is caught up; never where it is ``optional``. ``waits``: what it lacks waits for
-    room in its window. ``queues`` is there where each queue has a browser of its own (LM3 as documented).
+    It attached at ``since``; ``number`` is the last group that it has completed. Until it is ``live``, new groups wait
+    in ``held`` (``held_bytes`` in all) behind the content that existed when it attached. ``counts``: completions wait
+    for it; they do so up to ``until``, unless it is caught up, and never if it is ``optional``. ``waits``: the catch-up
+    waits for room in its window. ``queues`` is set if each queue has a separate browser (LM3 as documented).
     """
 
     name: str
@@ -80,9 +80,9 @@ class Browser:
 
 class Browsing:
     """All backups that are attached to the primary of this ``generation``, by name; ``number`` is the last group, and
-    ``released`` the last that clients know to be completed.
+    ``released`` the last one that clients know to be completed.
 
-    ``send`` hands a message to a backup, ``cut`` ends the connection with it, with a reason.
+    ``send`` sends a message to a backup; ``cut`` ends the connection to it, with a reason.
     """
 
     def __init__(self, broker: Broker, engine: StoreEngine, options: Options, configuration: Configuration,
@@ -96,35 +96,35 @@ class Browsing:
         self._bugs = switched_on(broker.config.options)
         self.browsers: dict[str, Browser] = {}
         self._gone: list[Browser] = []
-        """Those that are away and count all the same, by a bug."""
+        """Backups that have left and still count, because of an injected bug."""
         self.number = self.released = 0
         self._catching_up: dict[asyncio.Task[None], Browser] = {}
-        """What sends each backup what it lacks, until it has."""
+        """The running catch-up tasks, each with its backup."""
 
     def stop(self) -> None:
-        """Send nothing any more."""
+        """Stop sending."""
         for browser in self.browsers.values():
             if browser.task is not None:
                 browser.task.cancel()
 
     def wire(self, position: int) -> list[int]:
-        """A position as backups are told it."""
+        """Encode a position for backups."""
         return to_wire(position, self._options.sequence_bits, LM2 not in self._documented)
 
-    # How far they are.
+    # Progress.
 
     def completed_by_all(self) -> int:
-        """The last group that all backups which count have completed."""
+        """Return the last group that all counting backups have completed."""
         counting = [browser for browser in (*self.browsers.values(), *self._gone) if browser.counts]
         return min([self.number, *(browser.number for browser in counting)])
 
     def ready(self) -> set[str]:
-        """The backups that have everything that is confirmed."""
+        """Return the backups that have everything that is confirmed."""
         enough = (READY, CATCHUP) if PROMOTED_IN_CATCHUP in self._bugs else (READY,)
         return {name for name, browser in self.browsers.items() if browser.counts and browser.state in enough}
 
     def give_up(self) -> None:
-        """Completions wait no longer for backups that took too long to catch up."""
+        """Stop waiting for backups that took too long to catch up."""
         now = self._broker.runtime.now()
         for browser in self.browsers.values():
             if browser.counts and browser.state == CATCHUP and browser.until <= now:
@@ -132,7 +132,9 @@ class Browsing:
                 self._broker.runtime.log("backup given up", backup=browser.name, why="it does not catch up")
 
     def completed(self, name: str, number: int, groups: int) -> None:
-        """A backup has applied and stored every group up to this number, and so many more of those that it is sent."""
+        """Note that a backup has applied and stored every group up to ``number``, and ``groups`` more of those sent to
+        it.
+        """
         browser = self.browsers.get(name)
         if browser is None:
             return
@@ -145,8 +147,9 @@ class Browsing:
             self._caught_up(browser)
 
     def _caught_up(self, browser: Browser) -> None:
-        """A backup has all that was there when the last of it was sent; what was completed since without it, as it had
-        been given up, may be on its way still: from now on nothing is, and with all of that it is ready."""
+        """Handle a backup that has everything that existed when its last catch-up group was sent. If it had been given
+        up, groups completed without it since then may still be in flight: completions wait for it again, and it is
+        ready once it has those groups."""
         if browser.counts or browser.optional or browser.number >= self.released:
             browser.state, browser.counts = READY, not browser.optional
             self._broker.runtime.log("backup ready", backup=browser.name)
@@ -155,30 +158,30 @@ class Browsing:
         browser.until = self._broker.runtime.now() + self._options.catchup_timeout
 
     def behind(self, number: int) -> dict[str, float]:
-        """The backups that catch up and have not completed this group, each with when it attached; nobody who is never
-        waited for."""
+        """Return the backups that catch up and have not completed this group, each with the time at which it attached;
+        optional ones are left out."""
         return {name: browser.since for name, browser in self.browsers.items()
                 if browser.state == CATCHUP and browser.number < number and not browser.optional}
 
     def uncounted(self) -> list[str]:
-        """The backups that have everything, and completions do not wait for them, though they are to."""
+        """Return the backups that have everything and that completions wrongly do not wait for."""
         return [name for name, browser in self.browsers.items()
                 if browser.state == READY and not browser.counts and not browser.optional]
 
     def lacking(self) -> list[tuple[str, int]]:
-        """The backups that catch up and could be sent more, each with how many groups it was sent."""
+        """Return the backups that catch up and have room in their window, each with the number of groups sent to it."""
         return [(browser.name, browser.sent) for browser in self.browsers.values()
                 if not browser.live and browser.under_way < _WINDOW]
 
     def held_back(self) -> str:
-        """A backup that catches up and is sent no more until it has answered, though its window has room; or none."""
+        """Return a backup whose catch-up is stalled although its window has room; empty if there is none."""
         return next((browser.name for browser in self.browsers.values()
                      if browser.waits and browser.under_way < _WINDOW and not browser.moved.is_set()), "")
 
-    # What they are told.
+    # Events.
 
     def tell(self, events: list[Event]) -> None:
-        """Tell all backups what belongs together, as the next group."""
+        """Send events that belong together to all backups, as the next group."""
         self.number += 1
         size = size_of(events)
         for browser in list(self.browsers.values()):
@@ -193,14 +196,14 @@ class Browsing:
                 self._send_group(browser, self.number, told)
 
     def _is_subscribed(self, browser: Browser) -> bool:
-        """Whether a backup hears of deletions, where it asks for events apart from its query (LC6 as documented): when
-        it has what the query found, and its request has come, a beat after the query."""
+        """Tell whether a backup receives deletions if its event subscription is separate from its query (LC6 as
+        documented): it must have the result of the query, and its subscription arrives one beat after the query."""
         asked = browser.until - self._options.catchup_timeout
         return browser.live and browser.number >= 0 and self._broker.runtime.now() >= asked + self._options.beat
 
     def miscounted(self) -> str:
-        """Of which backup the bytes that wait for it are counted wrongly, or which is sent what it lacks though it is
-        gone."""
+        """Describe the first wrong count of held bytes, or a catch-up that still runs for a backup that has left; empty
+        if there is none."""
         for task, browser in self._catching_up.items():
             if self.browsers.get(browser.name) is not browser and not task.cancelling():
                 return f"backups that are gone: {browser.name} is still sent what it lacks"
@@ -214,7 +217,7 @@ class Browsing:
         browser.held.append((self.number, events))
         browser.held_bytes += size
         if browser.held_bytes > self._options.catchup_backlog:
-            # It attaches again, with what it has by then, and what was held is among what it lacks.
+            # It attaches again with its present content; the held events are then among those that it lacks.
             self._cut(browser.name, "more happens than a backup that catches up takes")
 
     def _send_group(self, browser: Browser, number: int, events: list[Event]) -> None:
@@ -223,10 +226,10 @@ class Browsing:
         for part, more in parts_of(events, _CHUNKS * self._options.catchup_chunk):
             self._send(browser.name, Events(number, self._generation, part, more))
 
-    # They come and go.
+    # Backups attach and leave.
 
     def attached(self, name: str, message: Attach) -> None:
-        """A backup begins to browse all queues."""
+        """Attach a backup, which begins to browse all queues."""
         self.detached(name)
         optional = name in self._options.disaster and not self._options.disaster_counted
         now = self._broker.runtime.now()
@@ -242,7 +245,7 @@ class Browsing:
         task.add_done_callback(self._catching_up.pop)
 
     def detached(self, name: str) -> None:
-        """The backup is gone."""
+        """Remove a backup that has left."""
         browser = self.browsers.pop(name, None)
         if browser is None:
             return
@@ -253,8 +256,8 @@ class Browsing:
         self._broker.runtime.log("backup gone", backup=name)
 
     def _differences(self, message: Attach) -> tuple[list[Event], dict[str, int]]:
-        """What makes a backup's queues equal to this broker's, but for what it lacks at their ends; and from where on
-        that is: position of the last message that it has, by queue."""
+        """Return the events that make a backup's queues equal to this broker's, except for messages missing at their
+        ends, and for each queue the position of the last message that the backup has."""
         objects = [(kind, name, dict(arguments)) for (kind, name), arguments in self._configuration.items()
                    if self._levels.of(kind, name, arguments) != NONE]
         events: list[Event] = [[SNAPSHOT, self._configuration.number, [list(each) for each in objects]]]
@@ -278,7 +281,7 @@ class Browsing:
             agreed = agreement(self._generations.of(name), last, [(g, f) for g, f in generations], theirs)
             lacking = [position for position in ours if position <= agreed and position not in having]
             if lacking:
-                agreed = min(lacking) - 1  # it is told of them again, and of all that came after
+                agreed = min(lacking) - 1  # that message is sent again, and so is everything after it
             if theirs > agreed and RESET_NOT_SENT not in self._bugs:
                 kept = [list(each) for each in until(self._generations.of(name), agreed)]
                 events.append([RESET, name, self.wire(agreed), kept])
@@ -288,7 +291,7 @@ class Browsing:
         return events, behind
 
     async def _catch_up(self, browser: Browser, number: int, behind: Mapping[str, int]) -> None:
-        """Send what a backup lacks, then what has happened meanwhile."""
+        """Send the messages that a backup lacks, then the events held in the meantime."""
         for group in self._pieces(behind):
             await _window(browser)
             self._send_group(browser, 0, group)
@@ -306,7 +309,7 @@ class Browsing:
             browser.queues = QueueBrowsers(lambda events: self._send_group(browser, 0, events), browser.under_way)
 
     def _pieces(self, behind: Mapping[str, int]) -> Iterator[list[Event]]:
-        """The messages that a backup lacks, queue by queue, in groups."""
+        """Yield the messages that a backup lacks, queue by queue, in groups."""
         events: list[Event] = []
         size = 0
         positions = self._engine.positions()
@@ -316,14 +319,14 @@ class Browsing:
             last = lasts[queue]
             for held in messages:
                 if held.sequence > last:
-                    break  # it came meanwhile, and is held for the backup
+                    break  # it arrived during the catch-up, and is held for the backup
                 generation = self._numbered_by(queue, held.sequence)
                 events.append([ENQUEUE, queue, generation, self.wire(held.sequence), dict(held.headers), held.body])
                 size += len(held.body)
                 if size >= self._options.catchup_chunk:
                     yield events
                     events, size = [], 0
-            # Messages at the end may be gone already; the count goes on behind them all the same.
+            # Messages at the end may be gone already; the numbering still continues after them.
             kept = [list(each) for each in until(self._generations.of(queue), last)]
             events += [[RESET, queue, self.wire(last), kept]] if RESET_NOT_SENT not in self._bugs else []
         if events:
@@ -334,7 +337,7 @@ class Browsing:
 
 
 async def _window(browser: Browser) -> None:
-    """Wait until there is room for one more group under way."""
+    """Wait until the window has room for one more group."""
     while browser.under_way >= _WINDOW:
         browser.moved.clear()
         browser.waits = True

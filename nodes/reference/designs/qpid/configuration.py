@@ -13,11 +13,11 @@ from nodes.reference.engine.topics import EXCHANGE_PREFIX, matches
 QUEUE, EXCHANGE, BINDING = "queue", "exchange", "binding"
 KINDS = (QUEUE, EXCHANGE, BINDING)
 Key = tuple[str, str]
-"""(kind, name); a binding's name is made by ``binding_name``."""
+"""(kind, name); ``binding_name`` builds a binding's name."""
 
 
 def binding_name(exchange: str, queue: str, key: str) -> str:
-    """What names a binding."""
+    """Return the name that identifies a binding."""
     return "\n".join((exchange, queue, key))
 
 
@@ -25,11 +25,13 @@ DIRECT, FANOUT, TOPIC = "direct", "fanout", "topic"
 EXCHANGE_TYPES = (DIRECT, FANOUT, TOPIC)
 REPLICATE, STORE_ERRORS = "qpid.replicate", "qpid.store_errors"
 CREATED = "created"
-"""What tells a queue from an earlier one of its name: which generation of primaries made it, and by which change."""
+"""Distinguishes a queue from an earlier one of the same name: the generation of primaries that created it, and the
+number of the change.
+"""
 
 
 def is_object(value: Sequence[Any]) -> bool:
-    """Whether it is kind, name and arguments of something that can exist."""
+    """Tell whether the value is kind, name and arguments of a possible object."""
     if list(map(type, value)) != [str, str, dict] or not all(isinstance(each, str) for each in value[2].values()):
         return False
     kind, name, arguments = value
@@ -46,13 +48,14 @@ class Mistaken(Exception):
 
 
 class Configuration:
-    """What exists, in the broker's database; changed in an open transaction, at whose end ``records`` are written.
+    """The objects that exist, in the broker's database; changed in an open transaction, at whose end ``records`` are
+    written.
 
-    ``number`` counts changes, which are told to others as events: that of the last one that is known here.
+    ``number`` is the number of the last change known here; changes are numbered, and sent to others as events.
     """
 
     def __init__(self, database: sqlite3.Connection) -> None:
-        """Raises ConfigError when the database holds something else."""
+        """Load the objects; raises ConfigError when the database holds anything else."""
         self._database = database
         database.execute("CREATE TABLE IF NOT EXISTS qpid_objects (kind TEXT NOT NULL, name TEXT NOT NULL, "
                          "arguments BLOB NOT NULL, PRIMARY KEY (kind, name)) WITHOUT ROWID")
@@ -71,25 +74,25 @@ class Configuration:
         return key in self._objects
 
     def get(self, key: Key) -> Mapping[str, Any] | None:
-        """The arguments of an object; None when it is not there."""
+        """Return the arguments of an object; None if it does not exist."""
         return self._objects.get(key)
 
     def items(self) -> Iterator[tuple[Key, Mapping[str, Any]]]:
-        """Every object with its arguments."""
+        """Return every object with its arguments."""
         return iter(list(self._objects.items()))
 
     def put(self, kind: str, name: str, arguments: Mapping[str, Any]) -> None:
-        """The object exists, with these arguments."""
+        """Add an object, or replace its arguments."""
         self._objects[kind, name] = dict(arguments)
         self.records.changed((kind, name))
 
     def remove(self, kind: str, name: str) -> None:
-        """The object exists no more."""
+        """Remove an object."""
         self._objects.pop((kind, name), None)
         self.records.changed((kind, name))
 
     def unlike_store(self) -> str:
-        """In what memory and store differ, when nothing is to be written."""
+        """Describe a difference between memory and store; empty while there are unwritten changes."""
         rows = self._database.execute("SELECT kind, name, arguments FROM qpid_objects")
         stored = {(kind, name): wire.decode(arguments) for kind, name, arguments in rows}
         if self.records.unsaved or stored == self._objects:
@@ -98,7 +101,7 @@ class Configuration:
         return f"objects: memory has {self._objects.get(odd[0])} of {odd[0]}, and the store {stored.get(odd[0])}"
 
     def bound(self, destination: str) -> Sequence[str] | None:
-        """The queues that get a message for ``/exchange/NAME/KEY``; None when there is no such exchange."""
+        """Return the queues that get a message for ``/exchange/NAME/KEY``; None if the exchange does not exist."""
         name, _, key = destination.removeprefix(EXCHANGE_PREFIX).partition("/")
         exchange = self.get((EXCHANGE, name))
         if exchange is None:
@@ -109,12 +112,12 @@ class Configuration:
         return list(queues)
 
     def bindings_of(self, kind: str, name: str) -> list[str]:
-        """Names of the bindings that end with a queue or an exchange."""
+        """Return the names of a queue's or an exchange's bindings."""
         return [binding for (what, binding), arguments in self._objects.items()
                 if what == BINDING and arguments[kind] == name]
 
     def clear(self) -> None:
-        """Nothing exists."""
+        """Remove all objects."""
         for key in self._objects:
             self.records.changed(key)
         self._objects.clear()

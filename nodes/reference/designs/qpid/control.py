@@ -1,7 +1,7 @@
-"""A client of a broker's administrators' connection, for other programs of the cluster: managers and service scripts.
+"""A client of a broker's administration interface, for other programs of the cluster: managers and service scripts.
 
-A STOMP connection marked ``x-admin``. A request is a SEND to ``/admin/design`` whose body is a JSON object with the
-operation ``op``; one MESSAGE answers it, ``{"ok": true, ...}`` or ``{"ok": false, "error": "one line"}``.
+It uses a STOMP connection marked ``x-admin``. A request is a SEND to ``/admin/design`` whose body is a JSON object with
+the operation ``op``; one MESSAGE answers it, ``{"ok": true, ...}`` or ``{"ok": false, "error": "one line"}``.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from nodes.timeouts import within
 
 DESTINATION = "/admin/design"
 MAX_ANSWER = 1 << 20
-"""Bytes of an answer; whoever sends more is no broker."""
+"""Maximum size in bytes of an answer; a peer that sends more is not a broker."""
 _MAX_ERROR = 300
 _CHUNK = 1 << 16
 
 
 class Unanswered(Exception):
-    """Nobody knows what became of the request; the text says why."""
+    """The outcome of the request is unknown; the text says why."""
 
 
 class Declined(Exception):
@@ -30,7 +30,7 @@ class Declined(Exception):
 
 
 class Connects(Protocol):
-    """What a client needs of the world outside."""
+    """The network access that a client needs."""
 
     async def connect(self, host: str, port: int) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         """Open a TCP connection."""
@@ -38,7 +38,7 @@ class Connects(Protocol):
 
 
 class Control:
-    """Asks one broker, a request at a time; connects when that is needed, and anew after each failure."""
+    """Asks one broker, one request at a time; connects on demand, and again after each failure."""
 
     def __init__(self, runtime: Connects, address: tuple[str, int], login: str, passcode: str) -> None:
         self._runtime = runtime
@@ -52,11 +52,12 @@ class Control:
         self._frames: list[Frame] = []
 
     async def ask(self, request: Mapping[str, Any], timeout: float) -> dict[str, Any]:
-        """The answer to a request, within ``timeout`` seconds, which include waiting for earlier requests.
+        """Send a request and return its answer, within ``timeout`` seconds, which include waiting for earlier requests.
 
         Raises:
-            Declined: the broker said no.
-            Unanswered: it can't be reached, did not answer in time, or what answers is no such broker.
+            Declined: the broker refused.
+            Unanswered: it can't be reached, did not answer in time, or the answering program is not a broker of this
+                design.
         """
         try:
             async with within(timeout), self._lock:
@@ -70,7 +71,7 @@ class Control:
         return answer
 
     def close(self) -> None:
-        """Leave at once; a request that is under way fails."""
+        """Disconnect at once; a request in progress fails."""
         if self._writer is not None:
             self._writer.transport.abort()
         self._reader = self._writer = None
@@ -90,7 +91,7 @@ class Control:
                 raise ProtocolError("the answer is no JSON object")
             return answer
         except BaseException:
-            # After a lost answer the next one would be taken for it.
+            # After a lost answer, the next answer would be assigned to the wrong request.
             self.close()
             raise
 

@@ -1,9 +1,9 @@
 """Recovery by copying the best store to the other brokers, after the loss of all [Interaction with the store].
 
-An administrator's tool reads the store of one broker piece by piece and writes each piece to all others; then all are
-stamped clean, with one new identifier, and those that were written to end, to be started from what they have now. Every
-broker takes part while it is connecting, and does nothing else meanwhile. A copy that is broken off leaves dirty stores
-of backups, never the best one: the tool can be run again.
+An administrator's tool reads the store of one broker piece by piece and writes each piece to all others. Then all
+stores are stamped clean, with one new identifier, and the overwritten brokers end, to be restarted from their new
+stores. Every broker takes part while it is connecting, and does nothing else in the meantime. An interrupted copy
+leaves dirty backup stores, but never damages the best one: the tool can be run again.
 """
 
 from __future__ import annotations
@@ -26,31 +26,31 @@ from nodes.reference.engine.store import COLUMNS, TABLES, read_slice
 from nodes.reference.replication.messages import MAX_NUMBER
 
 PIECE = 256 << 10
-"""Bytes that are read, and written, at once."""
+"""Bytes per read or write."""
 HOLD = 15.0
-"""Seconds without a request after which a copy counts as broken off."""
+"""Seconds without a request after which a copy counts as interrupted."""
 _LENGTH = 4
 _MOST = 64 << 20
-"""Bytes of one row."""
+"""Maximum size of a row in bytes."""
 _LINGER = 0.3
-"""Seconds for the last answer to go out before the broker ends."""
+"""Seconds for sending the last answer before the broker ends."""
 _OBJECT, _GENERATIONS = "qpid_objects", "qpid_generations"
 Request = Mapping[str, Any]
 
 
 class StoreReplaced(Exception):
-    """The broker has to be started again, from the store that it was given."""
+    """The broker must be restarted, from the store that was written to it."""
 
 
 class StoreReader:
-    """A store as one long row of bytes: each row encoded, behind its length."""
+    """A store as one sequence of bytes: each encoded row is preceded by its length."""
 
     def __init__(self, database: sqlite3.Connection, roles: Roles) -> None:
         self._rows = _rows_of(database, roles)
         self._read = bytearray()
 
     def piece(self) -> bytes:
-        """The next bytes; none when all have been given."""
+        """Return the next bytes; empty at the end."""
         while len(self._read) < PIECE and (row := next(self._rows, None)) is not None:
             encoded = wire.encode(row)
             self._read += len(encoded).to_bytes(_LENGTH, "big") + encoded
@@ -73,7 +73,7 @@ def _rows_of(database: sqlite3.Connection, roles: Roles) -> Iterator[list[Any]]:
 
 
 class StoreWriter:
-    """Writes what a ``StoreReader`` read into an empty store, in open transactions."""
+    """Writes the output of a ``StoreReader`` into an empty store, in open transactions."""
 
     def __init__(self, database: sqlite3.Connection, roles: Roles) -> None:
         self._database, self._roles = database, roles
@@ -81,11 +81,11 @@ class StoreWriter:
 
     @property
     def is_whole(self) -> bool:
-        """Whether what was added ends with a whole row."""
+        """Tell whether the added bytes end with a complete row."""
         return not self._waiting
 
     def add(self, piece: bytes) -> None:
-        """The next bytes; raises ValueError when they are no store's."""
+        """Add the next bytes; raises ValueError if they are not from a store."""
         self._waiting += piece
         at = 0
         while len(self._waiting) - at >= _LENGTH:
@@ -120,7 +120,7 @@ def _generation(value: Any) -> Generation:
 
 
 class StoreCopies:
-    """What one broker does for a copy: it is read from, or written to; ``copy`` names the copy that is under way."""
+    """One broker's part in a copy, as its source or as its destination; ``copy`` names the present copy."""
 
     def __init__(self, broker: Broker, roles: Roles) -> None:
         self._broker, self._roles = broker, roles
@@ -133,7 +133,7 @@ class StoreCopies:
         }  # fmt: skip
 
     def _take_part(self, request: Request) -> int:
-        """The number of the piece that a request is about; raises ConfigError when it is not that one's turn."""
+        """Return the number of the requested piece; raises ConfigError if the request is out of turn."""
         roles = self._roles
         copy, number = request.get("copy"), request.get("piece")
         if not isinstance(copy, str) or not copy or type(number) is not int or number < 0:
@@ -149,7 +149,7 @@ class StoreCopies:
         return number
 
     def _read(self, request: Request) -> dict[str, Any]:
-        """A piece of this broker's store, empty at its end."""
+        """Return a piece of this broker's store, empty at its end."""
         if not self._take_part(request):
             self._roles.end_connections()
             self._reader, self._writer = StoreReader(self._broker.database, self._roles), None
@@ -183,7 +183,7 @@ class StoreCopies:
         return {}
 
     def _stamp(self, request: Request) -> dict[str, Any]:
-        """The copies are whole: this store is clean now, with the identifier that all get."""
+        """Mark this store clean, with the identifier that all stores get: the copies are complete."""
         uuid, generation = request.get("uuid"), request.get("generation")
         known = isinstance(uuid, str) and uuid.isalnum() and len(uuid) <= MAX_UUID
         if not known or type(generation) is not int or not 0 <= generation <= MAX_NUMBER:

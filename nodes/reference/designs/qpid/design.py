@@ -1,4 +1,4 @@
-"""The design ``qpid``: one broker of an active-passive cluster, its links and its clock."""
+"""The design ``qpid``: one broker of an active-passive cluster, with its links and its clock."""
 
 from __future__ import annotations
 
@@ -34,15 +34,21 @@ from nodes.reference.wire import WireError
 
 
 class NoQuorum(Exception):
-    """The manager lets this broker go on no longer."""
+    """The manager no longer permits this broker to continue."""
 
 
 class Observed(NamedTuple):
-    """What invariants look at: the broker's state, the term in which its manager made it primary (0: it did not),
-    whether it may confirm and deliver, and until when by its clock, what its store says of itself; how often it has
-    become ready, whether it may be promoted, and may by a person's word; the last group that it has told of, or
-    completed; whom it sends nothing of what it lacks though there is room in the window; as primary, the last group
-    that clients know to be complete; whether it has ended itself for want of quorum, though its manager had let it."""
+    """The values that invariants observe.
+
+    - ``state``: the broker's state. ``term``: the term in which its manager made it primary (0: it did not).
+    - ``confirms`` and ``until``: whether it may confirm and deliver, and until when by its clock.
+    - ``store``, ``role`` and ``generation``: its store's status.
+    - ``times_ready``: how often it has become ready. ``eligible``: whether it may be promoted; ``vouched``: whether an
+      administrator's approval allows that.
+    - ``number``: the last group that it has sent, or completed. ``held_back``: a backup whose catch-up is stalled
+      although its window has room.
+    - ``released``: as primary, the last group that clients know to be completed.
+    - ``gave_up``: whether it has ended itself for lack of quorum although its manager had permitted it to continue."""
 
     state: str
     term: int
@@ -73,7 +79,7 @@ class Qpid:
         self._broker, self._runtime, self._name = broker, broker.runtime, config.node
         self._options = options = Options.from_config(config)
         self._bugs = switched_on(config.options)
-        # A cold standby does not run: whoever runs is alone.
+        # Cold standbys do not run, so a running broker has no peers.
         peers = {self._name: config.peers[self._name]} if options.standby == COLD else dict(config.peers)
         self._urls = Urls(peers, config.client_addresses)
         pushed = PushedUrls(broker.database, self._urls)
@@ -95,7 +101,7 @@ class Qpid:
     # The design's protocol.
 
     async def start(self) -> None:
-        """Open the links and look for the primary.
+        """Open the links and search for the primary.
 
         Raises:
             ConfigError: the address for the links can't be listened on.
@@ -114,7 +120,7 @@ class Qpid:
         self._ticker = self._runtime.spawn(self._tick_forever(), "qpid timers")
 
     async def stop(self) -> None:
-        """End; the others see that the links are gone."""
+        """Stop; the other brokers notice that the links are gone."""
         if self._ticker is not None:
             self._ticker.cancel()
         if self._permission is not None:
@@ -124,7 +130,7 @@ class Qpid:
         await self._links.stop()
 
     def admission(self) -> Admission:
-        """Clients are let in by the primary only; backups say where it is, if they know it."""
+        """Admit clients on the primary only; backups redirect them to it, if they know it."""
         roles, clients = self._roles, self._urls.clients
         if roles.primary is not None and roles.primary.accepting:
             return Admission(True, replicas=tuple(clients.values()))
@@ -133,12 +139,12 @@ class Qpid:
         return Admission(False, reason, clients.get(roles.serves_at or ""))
 
     def submit(self, command: Command) -> None:
-        """Have the primary carry it out; dropped elsewhere (there, clients are being dropped too)."""
+        """Have the primary carry out a command; other brokers drop it (their clients are being dropped, too)."""
         if self._roles.primary is not None:
             self._roles.primary.submit(command)
 
     def status(self) -> dict[str, Any]:
-        """What a person needs to see."""
+        """Return the status for an administrator."""
         roles, primary = self._roles, self._roles.primary
         return {
             "role": "primary" if primary is not None else roles.state,
@@ -150,13 +156,13 @@ class Qpid:
         }
 
     async def administer(self, request: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Carry out what an administrator or a manager asks for."""
+        """Carry out a request of an administrator or a manager."""
         return await self._administration.carry_out(request)
 
-    # What invariants look at.
+    # Observations for invariants.
 
     def observed(self) -> Observed:
-        """How this broker stands."""
+        """Return the broker's state for invariants."""
         roles, status = self._roles, self._roles.store.now
         primary = roles.primary
         leads = primary is not None
@@ -169,19 +175,19 @@ class Qpid:
                         primary.released if primary is not None else 0, self._gave_up)  # fmt: skip
 
     def confirms(self) -> bool:
-        """Whether this broker is primary, and may confirm and deliver now."""
+        """Tell whether this broker is primary, and may confirm and deliver now."""
         return self._roles.primary is not None and self._roles.may_go_on()
 
     def lease_left(self) -> float:
-        """Seconds for which its manager has let it go on."""
+        """Return the seconds for which its manager has permitted it to continue."""
         return self._permission.until - self._runtime.now() if self._permission is not None else 0.0
 
     def has_its_time(self) -> Sequence[str]:
-        """Backups that lack something which clients know to be completed, and have their time still to catch up."""
+        """Return the backups that lack a group which clients know to be completed, and still have time to catch up."""
         return self._roles.primary.has_its_time() if self._roles.primary is not None else ()
 
     def pending(self) -> Pending:
-        """What this broker has to do, or to hear, before long."""
+        """Return pending work: the broker's actions and the messages it expects."""
         if self._broker.stopping:
             return {}
         roles = self._roles
@@ -192,7 +198,7 @@ class Qpid:
             found["greeting"] = unspoken
         if heard := self._links.last_heard():
             found["silent-peer"] = heard
-        if roles.state == CONNECTING and roles.eligible:  # where nobody is, a person has to say who is to be primary
+        if roles.state == CONNECTING and roles.eligible:  # if none is, an administrator has to choose the primary
             found["primary"] = [""]
         elif roles.state == CATCHUP:
             found["catchup"] = [roles.serves_at]
@@ -210,7 +216,7 @@ class Qpid:
 
     @staticmethod
     def _not_noted(primary: Primary, permission: ManagerPermission) -> dict[str, Collection[Hashable]]:
-        """What the managers are still to do for a primary, or that to take back."""
+        """Return the notes that managers still have to take, and those that the primary still has to revoke."""
         found: dict[str, Collection[Hashable]] = {}
         if version := permission.unrecorded():
             found["noting"] = [version]
@@ -222,27 +228,27 @@ class Qpid:
         return found
 
     def miscounted(self) -> str:
-        """What is counted otherwise than it is there."""
+        """Describe the first wrong counter; empty if all are right."""
         primary = self._roles.primary
         return (primary.miscounted() if primary is not None else "") or self._broker.miscounted()
 
     def unlike_store(self) -> str:
-        """In what memory and store differ."""
+        """Describe a difference between memory and store; empty if there is none."""
         return self._roles.unlike_store()
 
     @property
     def configuration(self) -> Configuration:
-        """What exists here."""
+        """The objects that exist here."""
         return self._roles.configuration
 
     @property
     def step(self) -> int:
-        """The last step that this node has done and others do as well (``replicated``)."""
+        """The number of the last replicated step on this node, comparable with other nodes (``replicated``)."""
         return self._roles.number
 
     def replicated(self) -> tuple[Hashable, Image] | None:
-        """How far this broker is (generation, number of the last group), and what of its queues backups then hold;
-        None where it is a backup that has not everything."""
+        """Return this broker's position (generation, number of the last group) and its replicated content; None for a
+        backup that does not have everything."""
         return self._roles.replicated()
 
     @property
@@ -251,21 +257,21 @@ class Qpid:
         return self._roles.serves_at
 
     def leads(self, backup: str) -> int:
-        """The generation of which this broker is primary, if that backup is attached to it; else 0."""
+        """Return the generation of which this broker is primary, if that backup is attached to it; else 0."""
         primary = self._roles.primary
         return primary.generation if primary is not None and backup in primary.browsers else 0
 
     def clean_image(self) -> tuple[str, Image] | None:
-        """The identifier of its clean store, and what is the same in all of that; None where it has no such store, or
-        memory does not have what is in it."""
+        """Return the identifier of its clean store, and the content common to all stores with that identifier; None if
+        the store is not clean, or memory differs from it."""
         return self._roles.clean_image()
 
     def extent(self) -> dict[str, tuple[str, int, int]]:
-        """Of each queue whose messages are replicated which one it is, how many have come into it and are in it."""
+        """Return for each queue with replicated messages its creation mark, its last position and its depth."""
         return self._roles.extent()
 
     def copies(self) -> dict[str, tuple[str, int, Mapping[int, Any]]]:
-        """The same, with the content of each message by its position, instead of how many there are."""
+        """Return the same, with each message's content by position in place of the depth."""
         return self._roles.copies()
 
     # Time.
@@ -294,15 +300,15 @@ class Qpid:
     # Links.
 
     def link_up(self, peer: str) -> None:
-        """Say how things stand here."""
+        """Report this broker's state to the peer."""
         self._roles.greet(peer)
 
     def link_down(self, peer: str) -> None:
-        """A backup, or the primary, is gone."""
+        """Handle the loss of a backup or of the primary."""
         self._roles.gone(peer)
 
     def frames(self, peer: str, frames: Sequence[Any]) -> None:
-        """What a peer says."""
+        """Handle a peer's messages."""
         roles = self._roles
         groups: list[Events] = []
         for message in map(unpack, frames):
@@ -334,5 +340,5 @@ class Qpid:
             self._links.send(peer, pack(message))
         except WireError as error:
             self._runtime.log("a backup can't be told", level="error", backup=peer, error=str(error))
-            # Not at once: whoever sends this counts on the peer.
+            # Not cut at once, because the sender relies on the peer.
             asyncio.get_running_loop().call_soon(self._cut, peer, "what it has to be told is too much for a frame")

@@ -1,4 +1,4 @@
-"""When a primary may go on without a backup, where its manager can't be asked."""
+"""The conditions under which a primary may continue without a backup if its manager does not take requests."""
 
 from __future__ import annotations
 
@@ -9,11 +9,12 @@ from nodes.reference.api import Runtime
 
 
 class Eviction:
-    """A manager that fences ends, within ``seconds``, whatever it has lost, be it the primary.
+    """Permission based on a fencing manager, which ends, within ``seconds``, every broker that it has lost, even the
+    primary.
 
-    So a backup that has been missing for that long won't be promoted in place of this primary, nor after it; and if it
-    is this primary who was cut off, it does not live to confirm anything without the others. ``ended`` are brokers that
-    it has ended before this primary was promoted.
+    A backup that has been missing for that long will therefore not be promoted in place of this primary, nor after it.
+    If this primary is the one that was cut off, it does not live to confirm anything without the others. ``ended`` are
+    brokers that the manager has ended before this primary was promoted.
     """
 
     def __init__(self, runtime: Runtime, seconds: float, ended: Collection[str]) -> None:
@@ -21,20 +22,20 @@ class Eviction:
         self._missing = dict.fromkeys(ended, -math.inf)
 
     def holds(self) -> bool:
-        """It may go on for as long as it is let live."""
+        """Return True: the primary may continue as long as the manager lets it live."""
         return True
 
     def recorded(self, excluded: Sequence[str]) -> bool:
-        """Whether all of these backups have been missing for long enough; those that it is not told of are not."""
+        """Tell whether all these backups have been missing for long enough; a backup not listed here starts over."""
         now = self._runtime.now()
         self._missing = {name: self._missing.get(name, now) for name in excluded}
         return all(now >= since + self._seconds for since in self._missing.values())
 
     def knows(self, excluded: Sequence[str]) -> bool:
-        """The same, of those that it was told of before."""
+        """Tell the same, for backups that were listed before."""
         now = self._runtime.now()
         return all(now >= self._missing.get(name, now) + self._seconds for name in excluded)
 
     def missing(self, excluded: Sequence[str]) -> None:
-        """Time counts for these, and for nobody else."""
+        """Count the missing time of these backups, and of no others."""
         self.recorded(excluded)

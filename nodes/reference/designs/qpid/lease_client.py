@@ -1,7 +1,7 @@
-"""A broker asks its manager whether it may go on.
+"""The permission to continue, which a broker requests from its manager.
 
-The manager answers while it has quorum. What it grants counts from when the broker asked, by the broker's own clock, so
-that a late answer never grants more than was meant.
+The manager answers while it has quorum. A grant counts from the time of the request, by the broker's clock, so that a
+late answer never grants more than was meant.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ PROTOCOL = "stormproof-qpid-manager/1"
 _PATIENCE = 5
 """Leases for which a broker that was just started waits for the first grant."""
 _MOST = 1 << 16
-"""Bytes of a manager's frame."""
+"""Maximum size in bytes of a manager's frame."""
 _LATE = 0.5
 """Share of a lease that is left when it has nearly ended."""
 _ROUNDING = 1.001
-"""Times are floats."""
+"""Tolerance for rounding errors, because times are floats."""
 
 
 class ManagerPermission:
-    """The lease that a manager gives, and what it has recorded; ``changed`` is called at each answer."""
+    """The lease that a manager grants, and the manager's records; ``changed`` is called at each answer."""
 
     def __init__(self, runtime: Runtime, node: str, cluster: str, secret: str, address: tuple[str, int], lease: float,
                  changed: Callable[[], None]) -> None:
@@ -38,17 +38,17 @@ class ManagerPermission:
         self._changed = changed
         self._patience = runtime.now() + _PATIENCE * lease
         self._until = self._let_until = -math.inf
-        """Until when it may go on, and until when it was let go on whatever it has become since."""
+        """The end of the permission, and the end of any earlier one, regardless of role changes since."""
         self.term = 0
-        """The term in which this broker was promoted; 0: it is a backup, and any grant will do."""
+        """The term in which this broker was promoted; 0: it is a backup, and any grant applies."""
         self._version = 0
         self._wanted: tuple[str, ...] = ()
         self._recorded: dict[int, tuple[str, ...]] = {}
         self._known: tuple[str, ...] | None = None
-        """Who is recorded as excluded; None until a record is confirmed."""
+        """The backups that are recorded as excluded; None until a record is confirmed."""
         self._times_asked = 0
         self._rests = False
-        """Whether it has an answer, and is to ask again by itself."""
+        """Whether it has an answer, and is due to ask again by itself."""
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
@@ -56,12 +56,12 @@ class ManagerPermission:
         self._task = self._runtime.spawn(self._ask_forever(), "manager's permission")
 
     def stop(self) -> None:
-        """Ask no more."""
+        """Stop asking."""
         if self._task is not None:
             self._task.cancel()
 
     def lead(self, term: int) -> None:
-        """The broker is primary of this term (0: a backup again): grants and records of others count no longer."""
+        """Make the broker primary of this term (0: a backup again); grants and records of other terms lose effect."""
         if term == self.term:
             return
         self.term = term
@@ -70,55 +70,63 @@ class ManagerPermission:
         self._recorded.clear()
 
     def holds(self) -> bool:
-        """Whether the broker may confirm and deliver now."""
+        """Tell whether the broker may confirm and deliver now."""
         return self._runtime.now() < self._until
 
     @property
     def until(self) -> float:
-        """By this broker's clock, until when it may."""
+        """The end of the permission, by this broker's clock."""
         return self._until
 
     def resting(self) -> list[int]:
-        """The answer after which it is to ask again by itself, told by its number, if it has that."""
+        """Return the number of the answer after which it is due to ask again by itself; empty without an answer."""
         return [self._times_asked] if self._rests else []
 
     def unrecorded(self) -> int:
-        """The newest version that was asked for, if it is not known to be recorded; else 0."""
+        """Return the newest requested version if it is not known to be recorded; else 0."""
         known = min(self._recorded) if self._known is not None else 0
         return self._version if self._version > known else 0
 
     @property
     def asked_for(self) -> tuple[str, ...] | None:
-        """Whom it asked to be recorded last; None: nobody yet, so that an earlier primary's record counts."""
+        """The backups in its last request for a record; None before the first, while an earlier primary's record
+        counts.
+        """
         return self._wanted if self._version else None
 
     def knows(self, excluded: Sequence[str]) -> bool:
-        """Whether whoever promotes knows that these backups may lack what is confirmed, by all that was asked for."""
+        """Tell whether the promoting manager knows, by every outstanding request, that these backups may lack confirmed
+        data.
+        """
         return self._known is not None and all(set(excluded) <= set(names) for names in self._recorded.values())
 
     def lost(self) -> bool:
-        """Whether it must end itself: its lease has run out, or nobody has let it go on for a while after its start."""
+        """Tell whether it must end itself: its lease has run out, or it has had no permission for a while since its
+        start.
+        """
         return not self.holds() and self._runtime.now() > self._patience
 
     def was_let(self) -> bool:
-        """Whether some grant that it was given still runs, be it for what it was before."""
+        """Tell whether any grant still runs, even one for an earlier role."""
         return self._runtime.now() < self._let_until
 
     def recorded(self, excluded: Sequence[str]) -> bool:
-        """Whether whoever promotes knows that these backups may lack what is confirmed; asks for it if not."""
+        """Tell whether the promoting manager knows that these backups may lack confirmed data; if not, request a
+        record.
+        """
         wanted = tuple(excluded)
         if wanted != self._wanted or not self._version:
             self._wanted = wanted
             self._version += 1
             self._recorded[self._version] = wanted
-        # A version that was asked for since may be taken later, and hold until the next one is.
+        # A version that was requested later may be recorded at any time, and apply until the next one is.
         return self.knows(wanted)
 
     def missing(self, excluded: Sequence[str]) -> None:
-        """Have taken back what is recorded of others; who else is missing is recorded when something is to be confirmed
-        without them. A primary that dies before that leaves backups which may be promoted."""
+        """Revoke the records of other backups. A missing backup is recorded only when something is to be confirmed
+        without it: if the primary dies before that, it leaves backups which may be promoted."""
         if not self._version:
-            self.recorded(excluded)  # an earlier primary's record is to be replaced, and who is in it is not known here
+            self.recorded(excluded)  # an earlier primary's record, whose content is unknown here, must be replaced
         elif not set(self._wanted) <= set(excluded):
             self.recorded([name for name in self._wanted if name in excluded])
 
@@ -134,7 +142,7 @@ class ManagerPermission:
             except LinkError as error:
                 self._complaints.tell("manager", str(error))
             except (OSError, TimeoutError, asyncio.IncompleteReadError):
-                pass  # it is not there, or stands still: the lease runs out
+                pass  # the manager is down or suspended: the lease runs out
             await asyncio.sleep(self._lease / 8)
 
     async def _ask(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

@@ -1,4 +1,4 @@
-"""What is replicated of each queue, exchange and binding [Selective replication]."""
+"""The replication level of each queue, exchange and binding [Selective replication]."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ class Levels:
         self._options, self._configuration = options, configuration
 
     def of(self, kind: str, name: str, arguments: Mapping[str, Any]) -> str:
-        """The level of an object with these arguments.
+        """Return the level of an object with these arguments.
 
-        A queue or an exchange has the level that its argument says, else that of its name, else the default. A binding
+        The level of a queue or an exchange is that of its argument, else that of its name, else the default. A binding
         has the lower level of its two ends: a backup has a binding if and only if it has both of them.
         """
         if kind != BINDING:
@@ -27,7 +27,7 @@ class Levels:
         return max(ends, key=LEVELS.index)
 
     def of_queue(self, name: str) -> str:
-        """The level of the queue of this name, which need not exist yet."""
+        """Return the level of the queue of this name, which need not exist yet."""
         return self._of_end(QUEUE, name)
 
     def _of_end(self, kind: str, name: str) -> str:

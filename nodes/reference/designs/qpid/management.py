@@ -1,8 +1,8 @@
-"""Requests that make and remove queues, exchanges and bindings [Replicating configuration].
+"""Requests that create and delete queues, exchanges and bindings [Replicating configuration].
 
 A client sends them to ``/management``, with ``x-request`` naming one of ``REQUESTS`` and a JSON object as body. The
-receipt has ``x-error`` when the request was not carried out, else ``x-answer`` (JSON) where it asks for something, and
-``x-more`` where there is more to tell.
+receipt has ``x-error`` if the request was not carried out. Otherwise it has ``x-answer`` (JSON) if the request is a
+query, and ``x-more`` if the answer is incomplete.
 """
 
 from __future__ import annotations
@@ -36,25 +36,25 @@ _CHOICES: Mapping[str, Mapping[str, tuple[str, ...]]] = {
     QUEUE: {REPLICATE: options.LEVELS, STORE_ERRORS: options.STORE_ERRORS},
     EXCHANGE: {REPLICATE: options.LEVELS},
 }
-"""The arguments of queues and exchanges that brokers act upon, with their values."""
+"""The arguments of queues and exchanges that brokers interpret, with their values."""
 _OURS = "qpid."
-"""Where the name of each such argument begins; other names are the client's."""
+"""The prefix of each such argument; other names are the client's."""
 _FIELDS = {DELETE_QUEUE: (QUEUE,), DELETE_EXCHANGE: (EXCHANGE,), BIND: (EXCHANGE, QUEUE, "key"),
            UNBIND: (EXCHANGE, QUEUE, "key"), LIST: ("kind", "name", "after")}
-"""What a request may say that makes no queue and no exchange."""
+"""The permitted fields of requests that create neither a queue nor an exchange."""
 _NAME = re.compile(r"[^\s/\x00-\x1f]{1,200}")
 _KEY = re.compile(r"[^\s\x00-\x1f]{0,200}")
 MAX_OBJECTS = 8_000
-"""All of them, and as many queues that are made on demand as there are by default, fit into one frame."""
+"""Maximum number of objects: they fit into one frame together with the default maximum of queues created on demand."""
 _MAX_ARGUMENTS = 16
 _MAX_ARGUMENT_TEXT = 500
-"""Characters of an object's arguments, with their names."""
+"""Maximum number of characters of an object's arguments, including their names."""
 Change = tuple[bool, str, str, dict[str, str]]
 """(whether it creates, kind, name, arguments)."""
 
 
 def read_request(headers: Mapping[str, str], body: bytes) -> tuple[str, dict[str, Any]]:
-    """The name of a request and what it says; raises Mistaken when it is none."""
+    """Parse a request into its name and its fields; raises Mistaken if it is invalid."""
     name = headers.get("x-request", "")
     if name not in REQUESTS:
         raise Mistaken(f"there is no request {name[:40]!r} (there are: {', '.join(REQUESTS)})")
@@ -67,7 +67,7 @@ def read_request(headers: Mapping[str, str], body: bytes) -> tuple[str, dict[str
 
 
 def read_declaration(text: str) -> dict[str, str]:
-    """The arguments in ``x-declare``, a JSON object of texts; raises Mistaken when it is none."""
+    """Parse the arguments in ``x-declare``, a JSON object of texts; raises Mistaken if it is invalid."""
     return _arguments(QUEUE, _read_texts("x-declare", text))
 
 
@@ -86,10 +86,10 @@ def _read_texts(what: str, text: str | bytes) -> dict[str, str]:
 
 
 def changes_of(request: str, said: Mapping[str, str], configuration: Configuration) -> list[Change]:
-    """What a request changes, in order; none when things are so already.
+    """Return the changes that a request makes, in order.
 
     Raises:
-        Mistaken: it can't be carried out: what it names is not there, or is there with other arguments.
+        Mistaken: it can't be carried out: an object that it names does not exist, or exists already.
     """
     if request in (CREATE_QUEUE, CREATE_EXCHANGE, BIND) and sum(1 for _ in configuration.items()) >= MAX_OBJECTS:
         raise Mistaken(f"there are {MAX_OBJECTS} queues, exchanges and bindings: delete some first")
@@ -151,7 +151,7 @@ def _bind(request: str, said: Mapping[str, str], configuration: Configuration) -
             raise Mistaken(f"no-such-{kind}")
     if there:
         raise Mistaken("binding-exists")
-    if queue.startswith(LAST_VALUE):  # what an exchange brought there would be no key's value
+    if queue.startswith(LAST_VALUE):  # a message from an exchange would not be the value of a key
         raise Mistaken(f"{queue}: values are written to {LAST_VALUE_PREFIX}NAME, and come from no exchange")
     return [(True, BINDING, name, {"exchange": exchange, "queue": queue, "key": key})]
 
@@ -164,8 +164,8 @@ def _named(said: Mapping[str, str], what: str) -> str:
 
 
 def listing(configuration: Configuration, said: Mapping[str, str], page: int) -> dict[str, str]:
-    """All objects, or those of a ``kind`` or of a ``name``, in order: headers of the answer. Where a long list goes on,
-    after about ``page`` bytes, ``x-more`` is what the next request has to say as ``after``."""
+    """List all objects, or those of a ``kind`` or of a ``name``, in order; return the headers of the answer. A list
+    longer than about ``page`` bytes is cut: ``x-more`` is the value of ``after`` for the next request."""
     found: list[str] = []
     size, last = 0, ""
     for (kind, name), arguments in sorted(configuration.items()):

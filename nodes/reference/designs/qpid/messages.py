@@ -1,7 +1,7 @@
-"""What brokers of the design ``qpid`` say to each other over their links.
+"""The messages between brokers of the design ``qpid`` over their links.
 
-Positions of messages are pairs ``[epoch, sequence]``: the sequence as wide as ``sequence_bits``, and how often it has
-wrapped around; without the epoch where LM2 is left as documented (then it is always 0).
+Positions of messages are pairs ``[epoch, sequence]``: the sequence has ``sequence_bits`` bits, and the epoch counts its
+wrap-arounds. The epoch is always 0 if LM2 is left as documented.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from nodes.reference.replication.messages import MAX_NUMBER, MessageCodec
 
 
 class Hello(NamedTuple):
-    """How things stand at the sender: sent when a link comes up, at each change, and as a sign of life.
+    """The sender's status: sent when a link is established, at each change, and as a heartbeat.
 
-    ``state`` is one of ``states.py``; ``uuid`` is that of the store which the cluster was started from, if any.
+    ``state`` is one of ``states.py``; ``uuid`` identifies the clean store from which the cluster was started, if any.
     """
 
     state: str
@@ -27,12 +27,11 @@ class Hello(NamedTuple):
 
 
 class Attach(NamedTuple):
-    """A backup asks to browse all queues, and tells what it holds.
+    """A backup's request to browse all queues, with a list of its content.
 
-    ``uuid`` is that of the clean store that it was started from, empty for none. For each queue that it holds
-    messages of, or has had: name, when it was created, the generations (``[generation, position of its first
-    message]``, oldest first; as ``positions.marked``), position of the last message, and the positions that are held,
-    as ``[first, count]``.
+    ``uuid`` is that of the clean store from which it was started, empty for none. For each queue whose messages it
+    holds or held: name, creation mark, the generations (``[generation, position of its first message]``, oldest first;
+    as ``positions.marked``), position of the last message, and the positions of held messages, as ``[first, count]``.
     """
 
     generation: int
@@ -41,22 +40,22 @@ class Attach(NamedTuple):
 
 
 class Refuse(NamedTuple):
-    """The primary does not take this backup; the text says why."""
+    """The primary's refusal of a backup; the text says why."""
 
     reason: str
 
 
 Event = list[Any]
-"""Its name, one of ``_SHAPES``, and what belongs to that."""
+"""The event's name, one of ``_SHAPES``, and its arguments."""
 
 
 class Events(NamedTuple):
-    """A group of events, which take effect together, or a part of it, behind which there is ``more``; ``number`` counts
+    """A group of events, which take effect together, or a part of one that is followed by ``more``; ``number`` counts
     groups on this link from 1.
 
     Each event is a list: ``enqueue`` queue generation position headers body; ``dequeue`` queue position; ``reset``
-    queue position generations (both as ``positions.marked``); ``create`` kind name arguments number;
-    ``delete`` kind name number; ``snapshot`` number objects; ``caught-up``.
+    queue position generations (both as ``positions.marked``); ``create`` kind name arguments number; ``delete`` kind
+    name number; ``snapshot`` number objects; ``caught-up``.
     """
 
     number: int
@@ -66,14 +65,18 @@ class Events(NamedTuple):
 
 
 class Completed(NamedTuple):
-    """All groups up to this number are applied and stored at the backup, so many whole ones since it last said so."""
+    """Confirms that the backup has applied and stored all groups up to this number; ``groups``: whole ones since the
+    last.
+    """
 
     number: int
     groups: int
 
 
 class Shutdown(NamedTuple):
-    """Orderly end of the whole cluster: what was sent is complete; mark the store as clean with this identifier."""
+    """The orderly end of the whole cluster: everything was sent; the receiver marks its store clean with this
+    identifier.
+    """
 
     uuid: str
 
@@ -83,30 +86,32 @@ _CODEC = MessageCodec((Hello, Attach, Refuse, Events, Completed, Shutdown))
 
 
 def unpack(frame: Any) -> Message:
-    """The message in a link frame; raises LinkError when it is none."""
+    """Decode the message in a link frame; raises LinkError if it is not a valid message."""
     return cast("Message", _CODEC.unpack(frame))
 
 
 def pack(message: Message) -> bytes:
-    """The link frame of a message; raises WireError when it is too long."""
+    """Encode a message as a link frame; raises WireError if it is too long."""
     return _CODEC.pack(message)
 
 
 ENQUEUE, DEQUEUE, RESET, CREATE, DELETE = "enqueue", "dequeue", "reset", "create", "delete"
 SNAPSHOT, CAUGHT_UP = "snapshot", "caught-up"
 MAX_HELD = 1 << 22
-"""Messages that a backup may say it holds, more than any broker does."""
+"""Maximum number of messages that a backup may list, more than any broker holds."""
 
 
 PART = 256 << 10
-"""Bytes, about, of one part of a group, where nothing else is said."""
+"""Default size of one part of a group, in bytes (approximate)."""
 MAX_GROUP = 1 << 28
-"""Bytes, about, of a group that a backup takes, which must hold all its parts at once; a primary makes no such."""
+"""Maximum size in bytes (approximate) of a group that a backup accepts, which must hold all parts at once; a primary
+never sends that much.
+"""
 _FEW_BYTES = 40
 
 
 def size_of(events: list[Event]) -> int:
-    """Bytes, about, of events in a frame."""
+    """Return the approximate size in bytes of events in a frame."""
     return sum(map(_size, events))
 
 
@@ -129,8 +134,8 @@ def _weight(value: Any) -> int:
 
 
 def parts_of(events: list[Event], most: int = PART) -> Iterator[tuple[list[Event], bool]]:
-    """A group in parts of about ``most`` bytes, which fit into frames, each with whether there is more; an empty group
-    is one part."""
+    """Split a group into parts of about ``most`` bytes, which fit into frames; yield each with whether more follow. An
+    empty group is one part."""
     part: list[Event] = []
     size = 0
     for event in events:
@@ -143,10 +148,10 @@ def parts_of(events: list[Event], most: int = PART) -> Iterator[tuple[list[Event
 
 
 def check_events(events: list[Any]) -> None:
-    """See that each event has the parts that its name asks for, before any of them takes effect.
+    """Check that each event has the arguments that its name requires, before any of them takes effect.
 
     Raises:
-        LinkError: one has not.
+        LinkError: an event is malformed.
     """
     for event in events:
         if not (isinstance(event, list) and event and isinstance(event[0], str)):
@@ -195,7 +200,7 @@ _SHAPES: dict[str, tuple[Callable[[Any], bool], ...]] = {
 
 
 def check_attach(message: Attach) -> None:
-    """See that the queues that a backup tells of have the parts that they should; raises LinkError."""
+    """Check the shape of the queues that a backup lists; raises LinkError if one is malformed."""
     for queue in message.queues:
         fine = isinstance(queue, list) and list(map(type, queue)) == [str, str, list, list, list]
         if not (fine and _is_pair(queue[3]) and _are_pairs(queue[2]) and _are_pairs(queue[4])):

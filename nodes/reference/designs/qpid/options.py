@@ -12,19 +12,18 @@ from nodes.reference.option_values import MAX_PAGE, choice, movable_address, sec
 
 NONE, CONFIGURATION, MESSAGES = "none", "configuration", "messages"
 LEVELS = (MESSAGES, CONFIGURATION, NONE)
-"""What ``qpid.replicate`` may be, the default first."""
+"""The values of ``qpid.replicate``, the default first."""
 
 YES, NO = COUNTED = ("yes", "no")
 ABORT, CARRY_ON = STORE_ERRORS = ("abort", "carry-on")
-"""What ``qpid.store_errors`` may be, the default first."""
+"""The values of ``qpid.store_errors``, the default first."""
 BUILTIN, BY_HAND, KEEPALIVED, PACEMAKER = "builtin", "none", "keepalived", "pacemaker"
 MANAGERS = (BUILTIN, BY_HAND, KEEPALIVED, PACEMAKER)
 FENCING = (PACEMAKER,)
-"""Managers that are not ours, and end what they have lost."""
+"""Third-party managers, which end brokers that they have lost."""
 HOT, COLD = "hot", "cold"
 STANDBYS = (HOT, COLD)
-"""Whether backups run and copy the primary's queues, or a broker is started from the primary's store when that is gone.
-"""
+"""Hot: backups run and copy the primary's queues. Cold: when the primary is gone, a broker starts from its store."""
 SYNC, ASYNC, NO_STORE = "sync", "async", "none"
 STORES = (SYNC, ASYNC, NO_STORE)
 
@@ -35,27 +34,27 @@ LIMITATIONS = (LM1, LM2, LM3, LM4, LM5, LM6A, LM6B, LC2A, LC2B, LC2C, LC3, LC4, 
 
 
 MAX_BODY = 32 << 20
-"""Bytes: with its headers a message fits into a frame to a backup."""
+"""Maximum body size in bytes, such that a message with its headers fits into a frame to a backup."""
 LEAST_SECONDS = 0.05
-"""Of times that tell how often somebody gives a sign of life."""
+"""Lower bound of options that determine heartbeat intervals."""
 
 
 @dataclass(frozen=True)
 class Options:
-    """How brokers of one cluster work together. Times are in seconds.
+    """The options that define how the brokers of one cluster work together. Times are in seconds.
 
-    ``replicate`` is the level of queues and exchanges that say nothing themselves, ``patterns`` of those whose name
-    matches (the first that does tells). ``catchup_timeout``: how long completions wait for a backup that is not caught
-    up. ``silence``: how long a peer may say nothing before its connection counts as broken. ``manager``: who starts the
-    services; ``manager_lease`` is for how long a broker may go on after its manager has let it; ``eviction``: within
-    which a manager that fences has ended whatever it has lost. ``sequence_bits``:
-    width of the sequence numbers that brokers tell each other. ``store``: whether the store is on disk before a message
-    counts as stored. ``store_errors``: what a backup does when its store fails, for queues that say nothing themselves.
-    ``secret``: what brokers must share for a link; empty for none. ``as_documented``: limitations
-    that are left as they are in the document. ``virtual_address``: the host that moves with the primary; empty: none.
-    ``catchup_chunk``: bytes, about, of messages in one group of those that a backup lacks. ``catchup_backlog``: bytes
-    of what happens meanwhile that a primary holds for it.
-    ``standby``: one of ``STANDBYS``. ``answer_page``: bytes, about, of each page of a long list.
+    ``replicate`` is the level of queues and exchanges without a level argument; ``patterns`` are levels by name (the
+    first pattern that matches applies). ``catchup_timeout``: the time for which completions wait for a backup that is
+    not caught up. ``silence``: the silence of a peer after which its connection counts as broken. ``manager``: the
+    program that starts the services. ``manager_lease``: the time for which a broker may continue after its manager has
+    permitted it. ``eviction``: the time within which a fencing manager has ended every broker that it has lost.
+    ``sequence_bits``: width of the sequence numbers in messages between brokers. ``store``: whether the store is on
+    disk before a message counts as stored. ``store_errors``: a backup's reaction when its store fails, for queues
+    without that argument. ``secret``: the secret that brokers must share for a link; empty for none. ``as_documented``:
+    limitations that are left as they are in the document. ``virtual_address``: the host that moves with the primary;
+    empty for none. ``catchup_chunk``: approximate size in bytes of a catch-up group. ``catchup_backlog``: maximum size
+    in bytes of the events that a primary holds for a backup during its catch-up. ``standby``: one of ``STANDBYS``.
+    ``answer_page``: approximate size in bytes of each page of a long list.
     """
 
     replicate: str = MESSAGES
@@ -82,11 +81,11 @@ class Options:
 
     @property
     def beat(self) -> float:
-        """Seconds between signs of life on a link."""
+        """Seconds between heartbeats on a link."""
         return self.silence / 4
 
     def level(self, name: str, arguments: Mapping[str, Any]) -> str:
-        """What is replicated of a queue or exchange: what it says itself, else what its name says, else the default."""
+        """Return the level of a queue or exchange: that of its argument, else that of its name, else the default."""
         own = arguments.get("qpid.replicate")
         if own is not None:
             return str(own)
@@ -134,7 +133,7 @@ class Options:
 
 
 def read_patterns(text: Any) -> tuple[tuple[str, str], ...]:
-    """``PATTERN=LEVEL`` joined by commas, the patterns as in a shell; raises ConfigError for anything else."""
+    """Parse a comma-separated list of ``PATTERN=LEVEL``, with shell patterns; raises ConfigError for anything else."""
     found = []
     for part in filter(None, str(text).split(",")):
         pattern, equals, level = part.partition("=")
@@ -145,7 +144,7 @@ def read_patterns(text: Any) -> tuple[tuple[str, str], ...]:
 
 
 def read_limitations(text: Any) -> frozenset[str]:
-    """Names of limitations joined by commas; raises ConfigError for one that the document does not have."""
+    """Parse a comma-separated list of limitations; raises ConfigError for one that the document does not have."""
     names = frozenset(filter(None, str(text).split(",")))
     for name in sorted(names):
         if name not in LIMITATIONS:
@@ -154,7 +153,7 @@ def read_limitations(text: Any) -> frozenset[str]:
 
 
 def _disaster(config: Config) -> tuple[str, ...]:
-    """The brokers at another place, which only a person promotes."""
+    """Return the brokers for disaster recovery at another site, which only an administrator promotes."""
     names = tuple(filter(None, str(config.options.get("dr", "")).split(",")))
     for name in names:
         if name not in config.peers:
@@ -165,7 +164,7 @@ def _disaster(config: Config) -> tuple[str, ...]:
 
 
 def _virtual(config: Config, value: Any) -> str:
-    """The virtual address, which is none of the brokers' [Broker discovery and lifecycle]."""
+    """Return the virtual address, which must not be a broker's address [Broker discovery and lifecycle]."""
     address = movable_address("options.virtual_address", value) if value else ""
     for name, (host, _) in config.peers.items():
         if address and host == address:

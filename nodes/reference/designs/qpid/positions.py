@@ -1,9 +1,9 @@
-"""Positions of messages in queues, and who gave them out.
+"""Positions of messages in queues, and the generations that assigned them.
 
-A queue numbers its messages from 1. Two primaries, one after the other, may give the same number to different
-messages, if the second never learned of the first one's; so each broker remembers from which number on a generation of
-primaries numbered a queue, as Kafka's leader epochs do (KIP-101). Two brokers' copies of a queue agree up to the place
-where these lists part.
+A queue numbers its messages from 1. Two primaries, one after the other, may assign the same number to different
+messages if the second never learned of the first one's. Each broker therefore remembers the first number that each
+generation of primaries assigned in a queue, as Kafka's leader epochs do (KIP-101). Two brokers' copies of a queue agree
+up to the point at which these lists diverge.
 """
 
 from __future__ import annotations
@@ -20,17 +20,18 @@ Generation = tuple[int, int]
 
 
 def marked(generation: int, broker: str) -> int:
-    """A generation of primaries with the broker that was its primary. Two that cannot hear each other may both become
-    primary of the same next generation, one after the other, and number different messages alike."""
+    """Combine a generation of primaries with its primary's name. Two brokers that cannot reach each other may both
+    become primary of the same next generation, one after the other, and assign the same numbers to different messages.
+    """
     return generation << 32 | zlib.crc32(broker.encode())
 
 
 class Generations:
-    """For each queue its generations, oldest first, in the broker's database; changed in an open transaction, at whose
+    """The generations of each queue, oldest first, in the broker's database; changed in an open transaction, at whose
     end ``records`` are written."""
 
     def __init__(self, database: sqlite3.Connection) -> None:
-        """Raises ConfigError when the database holds something else."""
+        """Load the generations; raises ConfigError when the database holds anything else."""
         self._database = database
         database.execute("CREATE TABLE IF NOT EXISTS qpid_generations (queue TEXT NOT NULL, generation INTEGER NOT "
                          "NULL, first INTEGER NOT NULL, PRIMARY KEY (queue, generation)) WITHOUT ROWID")
@@ -45,15 +46,15 @@ class Generations:
         )
 
     def of(self, queue: str) -> Sequence[Generation]:
-        """The generations that numbered messages of a queue."""
+        """Return the generations that numbered messages of a queue."""
         return self._of.get(queue, ())
 
     def items(self) -> Iterable[tuple[str, Sequence[Generation]]]:
-        """Every queue with its generations."""
+        """Return every queue with its generations."""
         return list(self._of.items())
 
     def unlike_store(self) -> str:
-        """In what memory and store differ, when nothing is to be written."""
+        """Describe a difference between memory and store; empty while there are unwritten changes."""
         stored = set(self._database.execute("SELECT queue, generation, first FROM qpid_generations"))
         mine = {(queue, *each) for queue, known in self._of.items() for each in known}
         if self.records.unsaved or stored == mine:
@@ -61,25 +62,25 @@ class Generations:
         return f"generations: memory has {sorted(mine - stored)[:3]}, and the store {sorted(stored - mine)[:3]}"
 
     def note(self, queue: str, generation: int, position: int) -> None:
-        """A message was numbered by this generation; the first one of it is remembered."""
+        """Note that this generation numbered a message; only its first message is remembered."""
         known = self._of.setdefault(queue, [])
         if not known or known[-1][0] != generation:
             known.append((generation, position))
             self.records.changed((queue,))
 
     def replace(self, queue: str, generations: Iterable[Generation]) -> None:
-        """The queue was numbered by these."""
+        """Replace the generations of a queue."""
         self.forget(queue)
         for generation, first in generations:
             self.note(queue, generation, first)
 
     def forget(self, queue: str) -> None:
-        """The queue is gone."""
+        """Forget a deleted queue."""
         self._of.pop(queue, None)
         self.records.changed((queue,))
 
     def clear(self) -> None:
-        """All queues are gone."""
+        """Forget all queues."""
         for queue in self._of:
             self.records.changed((queue,))
         self._of.clear()
@@ -90,12 +91,12 @@ def _is_row(queue: Any, generation: Any, first: Any) -> bool:
 
 
 def until(generations: Sequence[Generation], position: int) -> list[Generation]:
-    """The generations that numbered what is there up to a position."""
+    """Return the generations that numbered messages up to a position."""
     return [each for each in generations if each[1] <= position]
 
 
 def agreement(ours: Sequence[Generation], our_last: int, theirs: Sequence[Generation], their_last: int) -> int:
-    """The last position up to which both copies of a queue were numbered alike."""
+    """Return the last position up to which both copies of a queue have the same numbering."""
     for place in range(max(len(ours), len(theirs))):
         mine = ours[place] if place < len(ours) else None
         other = theirs[place] if place < len(theirs) else None
@@ -106,12 +107,12 @@ def agreement(ours: Sequence[Generation], our_last: int, theirs: Sequence[Genera
 
 
 def to_wire(position: int, bits: int, epochs: bool) -> list[int]:
-    """A position as brokers tell it: epoch and sequence; without ``epochs`` the first is 0 (LM2 as documented)."""
+    """Encode a position as epoch and sequence; without ``epochs`` the epoch is 0 (LM2 as documented)."""
     return [position >> bits if epochs else 0, position & ((1 << bits) - 1)]
 
 
 def from_wire(told: Sequence[int], bits: int, epochs: bool, near: int) -> int:
-    """The position that was told; without epochs the one nearest to ``near`` (serial number arithmetic, RFC 1982)."""
+    """Decode a position; without epochs it is the one nearest to ``near`` (serial number arithmetic, RFC 1982)."""
     epoch, sequence = told
     if epochs:
         return (epoch << bits) | sequence
@@ -121,7 +122,7 @@ def from_wire(told: Sequence[int], bits: int, epochs: bool, near: int) -> int:
 
 
 def ranges(positions: Iterable[int]) -> list[tuple[int, int]]:
-    """Ascending positions as (first, count) of each unbroken piece."""
+    """Return ascending positions as (first, count) of each contiguous range."""
     found: list[tuple[int, int]] = []
     for position in positions:
         if found and sum(found[-1]) == position:

@@ -1,4 +1,4 @@
-"""The primary: serves clients, tells backups what happens to its queues, completes when they have it.
+"""The primary: serves clients, sends queue events to backups, and completes commands when the backups have them.
 
 "On the primary broker incoming message transfers are completed only when all of the replicating browsers have signaled
 completion" [Replicating browsers].
@@ -45,29 +45,31 @@ from nodes.reference.engine.model import Message as Held
 from nodes.reference.points import COMPLETED, QPID_STORED
 
 _GROUP = 1 << 20
-"""Bytes, about, after which what other commands did is a group of its own."""
+"""Approximate size in bytes after which the events of further commands form a new group."""
 _SETTLING = ("ack", "nack")
 _CHANGELESS = ("open", "subscribe", "begin")
-"""Commands that change nothing which backups have."""
+"""Commands that do not change replicated content."""
 
 
 class Permission(Protocol):
-    """Who lets a primary go on, where a manager does."""
+    """The manager's permission for a primary to continue."""
 
     def holds(self) -> bool:
-        """Whether it may confirm and deliver now."""
+        """Tell whether it may confirm and deliver now."""
         ...
 
     def recorded(self, excluded: Sequence[str]) -> bool:
-        """Whether whoever promotes knows that these backups may lack what is confirmed from now on."""
+        """Tell whether the promoting manager knows that these backups may lack data confirmed from now on; request it
+        if not.
+        """
         ...
 
     def knows(self, excluded: Sequence[str]) -> bool:
-        """The same, without asking for it."""
+        """Tell the same, without requesting a record."""
         ...
 
     def missing(self, excluded: Sequence[str]) -> None:
-        """These backups would lack what was confirmed from now on, if anything was."""
+        """Note the backups that would lack any data confirmed from now on."""
         ...
 
 
@@ -97,22 +99,22 @@ class Primary:
             expected = [name for name in expected if name not in options.disaster]
         self.expected = dict.fromkeys(expected, deadline)
         self._yet_to_come = dict.fromkeys(expected)
-        """Those of them that have never attached."""
+        """The expected backups that have never attached."""
         self.accepting = True
         self._commands: list[Command] = []
         self._wake = asyncio.Event()
         self._events: list[Event] = []
         self._later: list[Event] = []
-        """Changes of the configuration that are told at the next tick, asynchronously (LC2 as documented)."""
+        """Configuration changes to be sent at the next tick, asynchronously (LC2 as documented)."""
         self._deleting = ""
-        """The queue that is being deleted with all that is in it."""
+        """The queue that is being deleted together with its messages."""
         self._waiting: deque[tuple[int, list[Effect]]] = deque()
         self._held: dict[str, int] = {}
         """Connection -> the last group for which effects on it wait."""
         self._moved = 0.0
         self._task: asyncio.Task[None] | None = None
 
-    # From promotion to the end.
+    # Lifecycle.
 
     def start(self) -> None:
         """Begin to serve."""
@@ -121,7 +123,7 @@ class Primary:
         self._task = self._broker.runtime.spawn(self._run(), "qpid commit")
 
     def stop(self) -> None:
-        """Serve no longer; what was not completed stays so."""
+        """Stop serving; commands that were not completed stay incomplete."""
         self._engine.tap(None)
         self._waiting.clear()
         self._browsing.stop()
@@ -129,17 +131,17 @@ class Primary:
             self._task.cancel()
 
     def submit(self, command: Command) -> None:
-        """Carry out with whatever else comes in this turn of the event loop."""
+        """Queue a command; it is carried out together with all others that arrive in this turn of the event loop."""
         self._commands.append(command)
         self._wake.set()
 
     def idle(self) -> bool:
-        """Whether everything is completed."""
+        """Tell whether everything is completed."""
         return not self._waiting and not self._commands and (
             self._browsing.completed_by_all() >= self._browsing.number)
 
     def tick(self) -> None:
-        """Give up backups that took too long, and release what nothing holds any more."""
+        """Stop waiting for backups that took too long, and release effects that nothing holds any longer."""
         self._later, late = [], self._later
         self._next(late)
         now = self._broker.runtime.now()
@@ -153,20 +155,20 @@ class Primary:
 
     @property
     def excluded(self) -> list[str]:
-        """The backups that may lack what is confirmed now, as far as this primary heeds it, those that the broker URL
-        names no more among them."""
+        """The backups that may lack data confirmed now, as far as this primary tracks them; includes those that the
+        broker URL no longer names."""
         if EXCLUSION_NOT_NOTED in self._bugs:
             return []
         counting = self._browsing.ready()
         if LM5 in self._documented:
             counting.update(self.expected)
-        # Whoever is for disaster recovery is promoted by a person, who has been told what that may lack.
+        # A broker for disaster recovery is promoted by an administrator, who gets a report of the data it may lack.
         return sorted(name for name in self._urls.ever_named(self._name)
                       if name not in counting and name not in self._options.disaster)
 
     @property
     def _awaits_backups(self) -> bool:
-        """Whether completions wait for backups to attach; as the document leaves it they do not (LM5)."""
+        """Tell whether completions wait for backups to attach; as the document leaves it they do not (LM5)."""
         return bool(self.expected) and LM5 not in self._documented
 
     async def _run(self) -> None:
@@ -197,7 +199,7 @@ class Primary:
                 if size > _GROUP:
                     groups.append([])
                     size = 0
-            # Backups store it while this broker does; what comes of it waits for both.
+            # Backups store the events while this broker does; their effects wait for both.
             for group in groups:
                 self._next(group)
         self._broker.runtime.point(QPID_STORED)
@@ -209,7 +211,7 @@ class Primary:
         self.release()
 
     def _is_complete(self, command: Command, changed: bool) -> bool:
-        """Whether clients may have a command's effects at once, whatever the backups have."""
+        """Tell whether clients may have a command's effects at once, regardless of the backups."""
         if command.kind in _SETTLING:
             return LM4 in self._documented
         if command.kind == "request":
@@ -219,7 +221,7 @@ class Primary:
         return self._permission is None or self._permission.holds() or INQUORATE_BROKER_LIVES in self._bugs
 
     def _next(self, events: list[Event]) -> None:
-        """Tell the backups what belongs together."""
+        """Send events that belong together to the backups."""
         if events:
             self._browsing.tell(events)
 
@@ -239,7 +241,7 @@ class Primary:
         if reason is None:
             came = self._engine.apply(command)
             if made and any(isinstance(each, Refused) for each in came):
-                self._change(False, QUEUE, made, {})  # what is refused has no effect
+                self._change(False, QUEUE, made, {})  # a refused command has no effect
             return came
         receipt = command.args.get("receipt")
         if command.kind == "open":
@@ -248,7 +250,7 @@ class Primary:
         return [Refused(command.conn, receipt, reason), *(each for each in closing if not isinstance(each, Closed))]
 
     def _manage(self, command: Command) -> list[Effect]:
-        """A request that makes or removes queues, exchanges or bindings."""
+        """Carry out a request that creates, deletes or lists queues, exchanges or bindings."""
         headers: dict[str, str] = {}
         try:
             request, said = read_request(command.args["headers"], command.args["body"])
@@ -259,7 +261,7 @@ class Primary:
                     self._change(*change)
         except (Mistaken, CommandError) as mistake:
             headers["x-error"] = str(mistake)
-        # The connection's own things are the engine's; this command is nothing to it.
+        # The engine keeps the connection's state; this command itself means nothing to the engine.
         done = self._engine.apply(Command("received", command.conn, 0, {"receipt": command.args.get("receipt")}))
         return [replace(effect, headers=headers) if isinstance(effect, Done) else effect for effect in done]
 
@@ -283,14 +285,14 @@ class Primary:
             events.append([DELETE, kind, name, self._configuration.number])
 
     def _make_on_demand(self, queue: str, declared: Mapping[str, str]) -> None:
-        """A client sends to a queue that is not there, or subscribes to it [LC2, case a]."""
+        """Create the queue for a client that sends to a nonexistent one, or subscribes to it [LC2, case a]."""
         events = self._later if LC2A in self._documented else self._events
         self._create(QUEUE, queue, dict(declared), events)
 
-    # What happens to queues.
+    # Queue events.
 
     def enqueued(self, message: Held) -> None:
-        """A message came into a queue."""
+        """Note that a message entered a queue."""
         queue = message.queue
         if queue.kind != PLAIN:
             return
@@ -303,7 +305,7 @@ class Primary:
             self._events.append([ENQUEUE, queue.name, self._mark, position, dict(headers), body])
 
     def dequeued(self, message: Held) -> None:
-        """A message left its queue."""
+        """Note that a message left its queue."""
         queue = message.queue
         if queue.kind != PLAIN or queue.name == self._deleting or DEQUEUE_NOT_SENT in self._bugs:
             return
@@ -323,11 +325,11 @@ class Primary:
 
     @property
     def held_for(self) -> float:
-        """Seconds since something was completed last, while something waits for that; else 0."""
+        """Seconds since the last completion while effects wait for the next one; else 0."""
         return self._broker.runtime.now() - self._moved if self._waiting else 0.0
 
     def release(self) -> None:
-        """Let clients have what all browsers have completed."""
+        """Release to clients the effects that all browsers have completed."""
         if not self._waiting or not self._may_complete():
             return
         early = COMPLETED_BEFORE_SIGNAL in self._bugs
@@ -349,14 +351,16 @@ class Primary:
         return self._permission.holds() and self._permission.recorded(self.excluded)
 
     def completed(self, name: str, number: int, groups: int) -> None:
-        """A backup has applied and stored every group up to this number, and so many more of those that it is sent."""
+        """Note that a backup has applied and stored every group up to ``number``, and ``groups`` more of those sent to
+        it.
+        """
         self._browsing.completed(name, number, groups)
         self._broker.runtime.point(COMPLETED)
         self.release()
 
     @property
     def number(self) -> int:
-        """The last group that backups were told of."""
+        """The last group that was sent to backups."""
         return self._browsing.number
 
     @property
@@ -365,7 +369,7 @@ class Primary:
         return self._browsing.released
 
     def has_its_time(self) -> list[str]:
-        """The backups that lack something which clients know to be completed, and have their time still to catch up."""
+        """Return the backups that lack a group which clients know to be completed, and still have time to catch up."""
         found = [name for name, since in self._browsing.behind(self.released).items() if self._is_young(since)]
         return [*found, *self._yet_to_come] if self._is_young(self._began) else found
 
@@ -373,7 +377,7 @@ class Primary:
         return self._broker.runtime.now() < since + self._options.catchup_timeout
 
     def _unreleased(self) -> list[int]:
-        """The group that waits first, if nothing holds it."""
+        """Return the first waiting group if nothing holds it."""
         if not self._waiting or self._awaits_backups or self._waiting[0][0] > self._browsing.completed_by_all():
             return []
         permission = self._permission
@@ -381,16 +385,18 @@ class Primary:
         return [] if held else [self._waiting[0][0]]
 
     def miscounted(self) -> str:
-        """What is counted otherwise than it is there, or who browses that is no broker of this cluster."""
+        """Describe the first wrong counter, or attached backups that do not belong to this cluster; empty if there is
+        none.
+        """
         strangers = [name for name in self.browsers if name not in self._urls.brokers]
         return f"backups that the broker URL does not name: {strangers}" if strangers else self._browsing.miscounted()
 
     def held_back(self) -> str:
-        """A backup that is sent nothing of what it lacks though its window has room, if there is one."""
+        """Return a backup whose catch-up is stalled although its window has room; empty if there is none."""
         return self._browsing.held_back()
 
     def pending(self) -> Pending:
-        """What completions wait for, and which backups are not there."""
+        """Return pending work: causes for which completions wait, and missing backups."""
         found: dict[str, Collection[Hashable]] = {}
         if self.expected:
             found["expected"] = list(self.expected.items())
@@ -413,7 +419,7 @@ class Primary:
             found["browser"] = sent
         return found
 
-    # Backups come and go.
+    # Backups attach and leave.
 
     @property
     def browsers(self) -> Mapping[str, Browser]:
@@ -421,23 +427,23 @@ class Primary:
         return self._browsing.browsers
 
     def attached(self, name: str, message: Attach) -> None:
-        """A backup begins to browse all queues."""
+        """Attach a backup, which begins to browse all queues."""
         self.expected.pop(name, None)
         self._yet_to_come.pop(name, None)
         self._browsing.attached(name, message)
 
     def detached(self, name: str) -> None:
-        """The backup is gone."""
+        """Detach a backup that has left."""
         if name in self.browsers:
             self._browsing.detached(name)
             self.release()
 
 
 def _declared(command: Command) -> tuple[str, dict[str, str]] | None:
-    """The queue that a command is about, which exists from then on, and with which arguments it is made.
+    """Return the queue that a command refers to, which exists from then on, and the arguments for its creation.
 
     Raises:
-        Mistaken: its arguments make no sense.
+        Mistaken: its arguments are invalid.
     """
     destination, text = str(command.args.get("destination", "")), command.args.get("declare")
     if not destination.startswith(QUEUE_PREFIX) or (text is None and command.kind != "subscribe"):
@@ -446,7 +452,7 @@ def _declared(command: Command) -> tuple[str, dict[str, str]] | None:
 
 
 def _unsupported(command: Command) -> str | None:
-    """Why a command can't be carried out in this design; None if it can."""
+    """Return why a command is not supported by this design; None if it is."""
     if command.kind == "open" and command.args.get("reliable"):
         return "reliable connections are not replicated by this design: connect without x-reliable"
     if command.kind == "subscribe" and command.args.get("durable") is not None:

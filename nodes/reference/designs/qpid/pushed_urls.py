@@ -25,8 +25,8 @@ class _Pushed(NamedTuple):
 class PushedUrls:
     """Keeps the URLs of a broker over its restarts, from the first push on.
 
-    A pushed URL holds until somebody changes the addresses in the broker's configuration; then the configuration's
-    addresses hold again. ``records`` are written at the end of a transaction.
+    A pushed URL applies until the addresses in the broker's configuration are changed; then the configuration's
+    addresses apply again. ``records`` are written at the end of a transaction.
     """
 
     def __init__(self, database: sqlite3.Connection, urls: Urls) -> None:
@@ -47,7 +47,7 @@ class PushedUrls:
                 urls.clients = dict(wire.decode(pushed.clients))
 
     def keep(self) -> None:
-        """Keep what the URLs are now; in an open transaction."""
+        """Store the present URLs; needs an open transaction."""
         self.records.changed((0,))
 
     def _now(self) -> _Pushed:

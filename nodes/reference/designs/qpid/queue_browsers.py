@@ -1,7 +1,7 @@
-"""One browser for each queue, none of which knows of the others: LM3 as the document leaves it.
+"""Independent browsers, one for each queue: LM3 as the document leaves it.
 
-What a transaction did to several queues reaches the backup queue by queue. Each browser hands over its queue's next
-events when the backup has answered the ones before, so that a busy queue is further behind than a quiet one.
+The changes of a transaction to several queues reach the backup queue by queue. Each browser sends its queue's next
+events when the backup has answered the previous ones, so that a busy queue lags further than a quiet one.
 """
 
 from __future__ import annotations
@@ -17,21 +17,21 @@ Event = list[Any]
 
 
 class QueueBrowsers:
-    """The browsers of one backup, from the time on when it has caught up with what was there.
+    """The browsers of one backup, from the time at which it has caught up.
 
-    ``send`` hands over one group of events; the backup answers groups in the order in which they were handed over, and
-    before these as many as ``before`` that others have sent.
+    ``send`` sends one group of events. The backup answers groups in the order in which they were sent; the first
+    ``before`` answers belong to groups that others have sent.
     """
 
     def __init__(self, send: Callable[[list[Event]], None], before: int) -> None:
         self._send, self._before = send, before
         self._queues: dict[str, deque[tuple[int, list[Event]]]] = {}
-        """Queue -> its groups, numbered; the first is under way."""
+        """Queue -> its numbered groups; the first is in flight."""
         self._sent: deque[str] = deque()
         self._number = 0
 
     def tell(self, number: int, events: Sequence[Event]) -> None:
-        """These events belong together, under this number."""
+        """Queue events that belong together under this number."""
         self._number = number
         parts: dict[str, list[Event]] = {}
         for event in events:
@@ -43,7 +43,7 @@ class QueueBrowsers:
                 self._hand_over(queue)
 
     def answered(self, groups: int) -> int:
-        """The backup has so many more groups; the number up to which it has everything that was told here."""
+        """Note that the backup has ``groups`` more groups; return the number up to which it has everything."""
         earlier = min(groups, self._before)
         self._before -= earlier
         for _ in range(min(groups - earlier, len(self._sent))):
@@ -62,7 +62,7 @@ class QueueBrowsers:
 
 
 def _queue_of(event: Event) -> str:
-    """The queue that an event is about; empty for what is of no queue."""
+    """Return the queue of an event; empty for an event of no queue."""
     if event[0] in (CREATE, DELETE):
         return str(event[2]) if event[1] == QUEUE else ""
     return str(event[1])

@@ -1,4 +1,4 @@
-"""Rows of a table in the broker's database that are kept in memory as well, and written when a transaction ends."""
+"""Rows of a database table that are mirrored in memory, and written when a transaction ends."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ K = TypeVar("K", bound=tuple[Any, ...])
 
 def rows_of(database: sqlite3.Connection, table: str, columns: Sequence[str],
             fits: Callable[..., bool]) -> Iterator[tuple[Any, ...]]:
-    """The rows of a table, in the order of their columns; raises ConfigError when one does not fit."""
+    """Yield the rows of a table, in the order of their columns; raises ConfigError when one does not fit."""
     names = ", ".join(columns)
     for row in database.execute(f"SELECT {names} FROM {table} ORDER BY {names}"):
         if not fits(*row):
@@ -23,9 +23,9 @@ def rows_of(database: sqlite3.Connection, table: str, columns: Sequence[str],
 
 
 class KeyedRows(Generic[K]):
-    """Tells which rows have changed in memory, by the key of their object, and writes them (``Records``).
+    """Tracks the rows that have changed in memory, by the key of their object, and writes them (``Records``).
 
-    ``delete`` and ``insert`` are the statements; ``rows`` makes the rows of an object, none when it is gone.
+    ``delete`` and ``insert`` are the statements; ``rows`` returns the rows of an object, none if it is deleted.
     """
 
     def __init__(self, database: sqlite3.Connection, delete: str, insert: str,
@@ -35,19 +35,19 @@ class KeyedRows(Generic[K]):
 
     @property
     def unsaved(self) -> bool:
-        """Whether something is still to be written."""
+        """Tell whether changes are still to be written."""
         return bool(self._changed)
 
     def changed(self, key: K) -> None:
-        """The object has changed, or is gone."""
+        """Note that the object has changed, or was deleted."""
         self._changed[key] = None
 
     def write(self) -> None:
-        """Write what changed, and keep it until it is known to be saved."""
+        """Write the changes; they stay noted until they are known to be saved."""
         if self._changed:
             self._database.executemany(self._delete, list(self._changed))
             self._database.executemany(self._insert, [row for key in self._changed for row in self._rows(key)])
 
     def saved(self) -> None:
-        """What was written is in the store."""
+        """Note that the written changes are in the store."""
         self._changed.clear()

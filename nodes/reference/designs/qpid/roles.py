@@ -1,4 +1,4 @@
-"""What a broker is, and how it comes to be something else [Broker discovery and lifecycle]."""
+"""A broker's role and its transitions between roles [Broker discovery and lifecycle]."""
 
 from __future__ import annotations
 
@@ -36,11 +36,11 @@ class Refused(Exception):
 
 
 class Roles:
-    """The broker as a backup, as the primary, or at rest; ``state`` is one of ``states.py``.
+    """The broker as a backup, as the primary, or stopped; ``state`` is one of ``states.py``.
 
-    ``serves_at`` is the primary that this backup is attached to, ``primary`` its own role as one. ``was_ready``: it has
-    had everything since it was started; ``forced``: a person has vouched for its data, and no primary has changed them
-    since.
+    ``serves_at`` is the primary that this backup is attached to; ``primary`` is set while this broker is primary.
+    ``was_ready``: it has had everything since it was started. ``forced``: an administrator has approved its data, and
+    no primary has changed them since.
     """
 
     def __init__(self, broker: Broker, engine: StoreEngine, options: Options, urls: Urls,
@@ -60,28 +60,28 @@ class Roles:
         if options.store in (ASYNC, NO_STORE):
             broker.database.execute("PRAGMA synchronous=OFF")
         self._cold = options.standby == COLD
-        """Whether the store is the only one, which the last primary has left: there is no better one to wait for."""
+        """Whether the store is the only one, left by the last primary: waiting for a better one is useless."""
         self._check_store()
         if options.store == NO_STORE:
             self._empty_store()
         self.started_from = self.store.now
-        """What the store was when this broker was started."""
+        """The store's status when this broker was started."""
         self.state = CONNECTING
         self.was_ready, self.forced = self._cold, False
         self.led_from_afar = False
-        """Whether the last primary of this broker is one for disaster recovery, as it itself is not: that goes on, by
-        a person's word, until a person ends it."""
+        """Whether the last primary is a disaster-recovery broker while this one is not: an administrator has made it
+        primary, and only an administrator ends that."""
         self.backup = self._as_backup(discard=self.store.now.state == DIRTY and not self._cold)
         self.primary: Primary | None = None
         self.serves_at: str | None = None
         self.times_ready = 0
-        """How often this broker has become ready."""
+        """The number of times that this broker has become ready."""
         self._told = CONNECTING
-        """The state that was told last."""
+        """The state that was last reported."""
         self._heard: dict[str, Hello] = {}
         self._held_until = -math.inf
         self._replaced = False
-        """Whether a copy has begun to write to the store, of which memory has nothing."""
+        """Whether a copy has begun to overwrite the store, whose new content is not in memory."""
 
     def _as_backup(self, discard: bool) -> Backup:
         return Backup(self._broker, self._engine, self._options, self.store, self.configuration, self.generations,
@@ -90,7 +90,7 @@ class Roles:
     # The store.
 
     def _check_store(self) -> None:
-        """A store that was not left in order is not started from [Interaction with the store]."""
+        """Refuse to start from a store that was not left in order [Interaction with the store]."""
         status = self.store.now
         if status.state == DIRTY and DIRTY_STORE_STARTS in self._bugs:
             with self._broker.transaction():
@@ -107,18 +107,20 @@ class Roles:
             self.store.write(state=EMPTY, generation=0, uuid="")
 
     def unlike_store(self) -> str:
-        """In what memory and store differ, which should hold the same."""
+        """Describe a difference between memory and store; empty if there is none."""
         if self._replaced and self.backup.discard:
             return ""
         return (self.configuration.unlike_store() or self.generations.unlike_store() or self._broker.unlike_store())
 
     def clean_image(self) -> tuple[str, Image] | None:
-        """The identifier of a clean store, and what of it is the same in all that have that identifier."""
+        """Return the identifier of a clean store, and the content common to all stores with that identifier."""
         status = self.store.now
         return None if status.state != CLEAN or self._replaced else (status.uuid, self._image())
 
     def replicated(self) -> tuple[Hashable, Image] | None:
-        """How far this broker is, and what then is to be the same at backups: queues whose messages are replicated."""
+        """Return this broker's position, and the content that backups must then have, too: queues with replicated
+        messages.
+        """
         if self.primary is not None:
             at: tuple[int, str | None, int] = (self.generation, self.name, self.primary.number)
         elif self.state == READY and not self.backup.begun:
@@ -128,7 +130,7 @@ class Roles:
         return at, {**self._image(), "changes": frozenset((("number", self.configuration.number),))}
 
     def _image(self) -> Image:
-        """What is the same at all brokers that have everything."""
+        """Return the content common to all brokers that have everything."""
         told = [name for name, _ in self._copied()]
         positions, held = self._engine.positions(), self._engine.held()
         return {
@@ -146,29 +148,31 @@ class Roles:
         return self.primary.number if self.primary is not None else self.backup.completed
 
     def _copied(self) -> Iterator[tuple[str, str]]:
-        """Each queue whose messages are replicated, with what tells it from an earlier one of its name."""
+        """Yield each queue with replicated messages, with the mark that distinguishes it from an earlier one of its
+        name.
+        """
         for (kind, name), arguments in self.configuration.items():
             if kind == QUEUE and self._levels.of(kind, name, arguments) == MESSAGES:
                 yield name, arguments.get(CREATED, "")
 
     def extent(self) -> dict[str, tuple[str, int, int]]:
-        """Of each queue whose messages are replicated which one it is, how many have come into it and are in it."""
+        """Return for each queue with replicated messages its creation mark, its last position and its depth."""
         positions, depths = self._engine.positions(), self._engine.depths()
         return {name: (made, positions.get(name, 0), depths.get(name, 0)) for name, made in self._copied()}
 
     def copies(self) -> dict[str, tuple[str, int, Mapping[int, Any]]]:
-        """Of each queue whose messages are replicated which one it is, how many have come into it, and the content of
-        each that is in it."""
+        """Return for each queue with replicated messages its creation mark, its last position and its messages'
+        content."""
         positions, contents = self._engine.positions(), self._engine.contents()
         return {name: (made, positions.get(name, 0), contents.get(name, {})) for name, made in self._copied()}
 
     def close_connections(self) -> None:
-        """Connections end with their broker: what their clients had not acknowledged goes back into the queues."""
+        """Close the connections of the previous run: their unacknowledged messages return to the queues."""
         if not self.backup.discard:
             self.end_connections()
 
     def end_connections(self) -> None:
-        """End them, even in a store that may be discarded."""
+        """Close them even in a store that may be discarded."""
         connections = list(self._engine.connections())
         if connections:
             with self._broker.transaction():
@@ -176,7 +180,7 @@ class Roles:
                     self._engine.apply(Command("close", conn, 0, {"reason": "restart"}))
 
     def accept_store(self) -> None:
-        """A person says that a dirty store is the best one: this broker may be promoted with it [LM6].
+        """Declare a dirty store the best one, on an administrator's request: this broker may be promoted with it [LM6].
 
         Raises:
             ConfigError: there is nothing to accept.
@@ -195,7 +199,7 @@ class Roles:
         self._runtime.log("store accepted", generation=self.generation)
 
     def erase_store(self) -> None:
-        """Forget everything: this broker starts again from nothing, and catches up; raises ConfigError if it can't."""
+        """Erase everything: this broker starts from nothing, and catches up. Raises ConfigError if it can't."""
         self.check_free()
         if self.state != CONNECTING:
             raise ConfigError(f"{self.name} is {self.state}: only the store of a broker that is connecting is erased")
@@ -206,7 +210,7 @@ class Roles:
         self._runtime.log("store erased")
 
     def come_to_rest(self, uuid: str) -> None:
-        """The cluster was shut down in order: the store is clean, with this identifier."""
+        """Stop after an orderly shutdown of the cluster: the store is clean, with this identifier."""
         if self.primary is not None:
             self.primary.stop()
             self.primary = None
@@ -220,20 +224,20 @@ class Roles:
 
     @property
     def held(self) -> bool:
-        """Whether this broker, which is connecting, takes part in a copy of a store, and in nothing else."""
+        """Tell whether this connecting broker takes part in a copy of a store, and in nothing else."""
         return self._runtime.now() < self._held_until
 
     def hold(self, seconds: float) -> None:
-        """Do nothing else for so long."""
+        """Do nothing else for this number of seconds."""
         self._held_until = self._runtime.now() + seconds
 
     def check_free(self) -> None:
-        """Raises ConfigError while the broker is held."""
+        """Check that the broker is not held; raises ConfigError otherwise."""
         if self.held:
             raise ConfigError(f"{self.name} takes part in a copy of a store; wait until that has ended")
 
     def begin_replacing(self) -> None:
-        """This broker's store is going to be another's: until it is, it is a dirty one, that of a backup."""
+        """Prepare for another broker's store: until it is complete, this store is dirty, and that of a backup."""
         with self._broker.transaction():
             self._engine.load([])
             self.configuration.clear()
@@ -244,7 +248,7 @@ class Roles:
         self.backup = self._as_backup(discard=True)
 
     def stamp_store(self, uuid: str) -> None:
-        """This broker's store is clean, with that identifier, as are all that it was copied to."""
+        """Mark this broker's store clean, with the identifier that all of its copies get."""
         with self._broker.transaction():
             self.store.write(state=CLEAN, uuid=uuid)
         self.was_ready = self.forced = False
@@ -253,21 +257,21 @@ class Roles:
         self._runtime.log("store clean", uuid=uuid)
 
     def change_of_no_queue(self) -> AbstractContextManager[None]:
-        """A transaction that concerns no queue. A backup that carries on when its store fails does so here, too."""
+        """Return a transaction that concerns no queue; a backup that carries on after store errors does so here."""
         if self.primary is not None:
             return self._broker.transaction()
         return self.backup.store_errors.transaction((), besides=True)
 
-    # Who is primary.
+    # Primaries.
 
     @property
     def generation(self) -> int:
-        """That of the last primary that this broker knew, or was."""
+        """The generation of the last primary that this broker knew, or was."""
         return self.store.now.generation
 
     @property
     def eligible(self) -> bool:
-        """Whether this backup has everything, by what it knows (requirement Q10)."""
+        """Tell whether this backup has everything, as far as it knows (requirement Q10)."""
         had_all = self._has_all or (self.state == CONNECTING and self.was_ready)
         return had_all and not self.store_error and not self.held and not self.led_from_afar
 
@@ -277,22 +281,24 @@ class Roles:
 
     @property
     def store_error(self) -> str:
-        """Why a backup that carries on could not store all that it has; empty: it could."""
+        """The reason why a backup that carries on could not store everything; empty if it could."""
         return self.backup.store_errors.error if self.primary is None else ""
 
     def may_go_on(self) -> bool:
-        """Whether the manager, if there is one, lets this broker confirm and deliver."""
+        """Tell whether the manager, if there is one, permits this broker to confirm and deliver."""
         return self._permission is None or self._permission.holds() or INQUORATE_BROKER_LIVES in self._bugs
 
     def vouch(self) -> None:
-        """A person's word that the data of this broker, which is connecting, are good enough."""
+        """Note an administrator's approval of the data of this connecting broker."""
         if self.backup.discard:
             self.accept_store()
         self.was_ready = self.forced = True
         self.led_from_afar = False
 
     def become_primary(self, ended: Collection[str] = ()) -> None:
-        """Take over [Failover]; ``ended`` are brokers that do not run, as a manager knows: nobody waits for them."""
+        """Take over [Failover]; ``ended`` are brokers that do not run, as a manager reports: completions do not wait
+        for them.
+        """
         generation = max([self.generation, *(hello.generation for hello in self._heard.values())]) + 1
         with self._broker.transaction():
             self.store.write(state=DIRTY, role=PRIMARY_STORE, generation=generation)
@@ -314,7 +320,7 @@ class Roles:
         return Eviction(self._runtime, self._options.eviction, ended) if self._options.manager in FENCING else None
 
     def _step_down(self, why: str) -> None:
-        """Another primary is newer: what this one has beyond it was never complete, or is lost."""
+        """Give way to a newer primary: data that only this broker has were never complete, or are lost."""
         primary = self.primary
         assert primary is not None
         primary.stop()
@@ -328,7 +334,7 @@ class Roles:
         self._change_state(CONNECTING, why=why)
 
     def _lose_primary(self) -> None:
-        """Go back to connecting; whoever was ready stays eligible until it begins to catch up with another."""
+        """Go back to connecting; a ready backup stays eligible until it begins to catch up with another primary."""
         lost, self.serves_at = self.serves_at, None
         if self.state in (CATCHUP, READY):
             self.was_ready = self._has_all
@@ -342,28 +348,28 @@ class Roles:
         self.greet_all()
 
     def tick(self) -> None:
-        """Say how things stand, and do what is due."""
+        """Report the state, and do all due work."""
         self.greet_all()
         if self.primary is not None:
             self.primary.tick()
         else:
             self.backup.store_errors.try_again()
 
-    # What others say.
+    # Messages of peers.
 
     def greet(self, peer: str) -> None:
-        """Say how things stand here."""
+        """Report this broker's state to a peer."""
         generation = self.generation if self.primary is None else self.primary.generation
         self._told = self.state
         self.send(peer, Hello(self.state, generation, self.store.now.uuid))
 
     def greet_all(self) -> None:
-        """Say so to everybody."""
+        """Report this broker's state to all peers."""
         for peer in self._urls.others(self.name):
             self.greet(peer)
 
     def gone(self, peer: str) -> None:
-        """A backup, or the primary, is not connected any more."""
+        """Handle the loss of the connection to a backup or to the primary."""
         self._heard.pop(peer, None)
         if self.primary is not None:
             self.primary.detached(peer)
@@ -372,21 +378,21 @@ class Roles:
 
     @property
     def untold(self) -> bool:
-        """Whether others have not been told of this state, which they act upon."""
+        """Tell whether peers have not yet been informed of this state, which they act upon."""
         return self._told != self.state and self.state != CATCHUP and bool(self._urls.others(self.name))
 
     def newer_primaries(self) -> list[str]:
-        """Who says that it is primary of a newer generation than this primary is."""
+        """Return the peers that claim to be primary of a newer generation than this primary's."""
         mine = self.primary.generation if self.primary is not None else math.inf
         return [peer for peer, hello in self._heard.items() if hello.state == PRIMARY and hello.generation > mine]
 
     def at_rest(self, peer: str, uuid: str) -> bool:
-        """Whether a peer says that its store is clean, with this identifier."""
+        """Tell whether a peer reports that its store is clean, with this identifier."""
         hello = self._heard.get(peer)
         return hello is not None and (hello.state, hello.uuid) == (STOPPED, uuid)
 
     def take_hello(self, peer: str, hello: Hello) -> None:
-        """How things stand at a peer; attaches to it if it is the primary."""
+        """Note a peer's state; attach to it if it is the primary."""
         self._heard[peer] = hello
         if hello.state != PRIMARY or self.state == STOPPED:
             if peer == self.serves_at:
@@ -408,7 +414,7 @@ class Roles:
             self._runtime.point(ATTACHING)
 
     def take_attach(self, peer: str, message: Attach) -> None:
-        """A backup wants to browse this broker's queues; raises LinkError when what it says is malformed."""
+        """Attach a backup that wants to browse this broker's queues; raises LinkError if its message is malformed."""
         check_attach(message)
         primary = self.primary
         if primary is None:
@@ -419,14 +425,14 @@ class Roles:
         primary.attached(peer, message)
 
     def take_refusal(self, peer: str, message: Refuse) -> None:
-        """The primary does not take this broker."""
+        """End this broker because the primary refuses it."""
         if peer == self.serves_at:
             reason = message.reason[:_MAX_REASON]
             self._runtime.log("refused by the primary", level="error", primary=peer, reason=reason)
             self._runtime.spawn(_end(Refused(reason)), "refusal")
 
     def apply(self, peer: str, groups: list[Events]) -> None:
-        """What the primary tells of its queues; raises LinkError when it is malformed."""
+        """Apply the primary's events; raises LinkError if they are malformed."""
         if not groups or peer != self.serves_at or self.state not in (CATCHUP, READY):
             return
         told = self._heard[peer].generation

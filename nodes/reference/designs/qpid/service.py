@@ -2,7 +2,7 @@
 
 ``python -m nodes.reference.designs.qpid.service backup|primary start|stop|status CONFIG.json`` [Interaction with
 rgmanager]. ``backup`` is the broker as a process; ``primary`` is the role to which it is promoted. Exit statuses are
-those of LSB's init scripts. Everything is bounded in time, and what fails says so in one line.
+those of LSB's init scripts. Every action has a time limit, and a failure prints one line.
 
 | | start | stop | status |
 | --- | --- | --- | --- |
@@ -10,7 +10,7 @@ those of LSB's init scripts. Everything is bounded in time, and what fails says 
 | 1 | it does not, or the broker refuses | its process does not end | |
 | 2, 6 | wrong arguments, wrong configuration | the same | |
 | 3 | | | it does not run |
-| 4 | | | nobody can tell: the broker hangs, or wrong arguments or configuration |
+| 4 | | | unknown: the broker hangs, or wrong arguments or configuration |
 """
 
 from __future__ import annotations
@@ -36,27 +36,27 @@ RUNS, FAILED, WRONG_USE, STOPPED, UNKNOWN, NOT_CONFIGURED = 0, 1, 2, 3, 4, 6
 """Exit statuses of LSB."""
 
 ENDED = "QPID_ENDED"
-"""Variable of the environment: the nodes that a manager has fenced, which a new primary need not wait for."""
+"""Environment variable: the nodes that a manager has fenced, for which a new primary need not wait."""
 ANSWER_SECONDS = 2.0
-"""For a broker to tell its status."""
+"""Time limit for a broker to report its status."""
 START_SECONDS = 15.0
-"""From the start of a broker to its first answer."""
+"""Time limit from the start of a broker to its first answer."""
 STOP_SECONDS = 3.0
-"""From SIGTERM to SIGKILL."""
+"""Time from SIGTERM to SIGKILL."""
 PROMOTION_SECONDS = 5.0
 _OTHERS_SECONDS = 1.0
-"""For another node's broker to do so: one that is cut off delays each promotion."""
+"""Time limit for another node's broker to report its status: one that is cut off delays each promotion."""
 GATHERING_SECONDS = 5.0
-"""For which a promotion waits for brokers that do not answer, while it may be a first start."""
+"""The time for which a promotion waits for brokers that do not answer, while it may be a first start."""
 _TURN_SECONDS = 20.0
-"""For which a script waits while another one changes things here."""
+"""The time for which a script waits while another one changes things on this node."""
 _STEP = 0.05
 
 Status = dict[str, Any]
 
 
 class ServiceError(Exception):
-    """What was asked for can't be done; the text is one line."""
+    """The request can't be carried out; the text is one line."""
 
 
 class _Network:
@@ -65,7 +65,7 @@ class _Network:
 
 
 class Services:
-    """Both services of one node; each method is an action of a script, and returns what to exit with."""
+    """Both services of one node; each method is an action of a script, and returns the exit status."""
 
     def __init__(self, config: ServiceConfig) -> None:
         self._config = config
@@ -78,7 +78,7 @@ class Services:
     # The broker as a process.
 
     async def start_backup(self) -> int:
-        """Have the broker run, in whatever state it is."""
+        """Start the broker unless it runs already, in whatever state it is."""
         if not (await self._processes.state(BROKER)).running:
             await self._processes.start(BROKER)
         if await self._told(START_SECONDS) is None:
@@ -86,18 +86,18 @@ class Services:
         return RUNS
 
     async def stop_backup(self) -> int:
-        """Have the broker end."""
+        """Stop the broker."""
         await self._processes.stop(BROKER, STOP_SECONDS)
         return RUNS
 
     async def tell_backup(self) -> int:
-        """Whether the broker runs, and answers."""
+        """Check whether the broker runs and answers."""
         return STOPPED if await self._told() is None else RUNS
 
     # The role.
 
     async def start_primary(self) -> int:
-        """Promote this node's broker; refused where it may lack something, or another one is primary."""
+        """Promote this node's broker; refused if it may lack data, or another broker is primary."""
         status = await self._told()
         if status is None:
             raise ServiceError("the broker does not run: start the service backup first")
@@ -114,9 +114,9 @@ class Services:
         return RUNS
 
     async def stop_primary(self) -> int:
-        """Have the broker be primary no longer: it ends, and starts again as a backup, which finds its primary itself.
+        """End the broker's role as primary: it ends and restarts as a backup, which finds its primary itself.
 
-        One that does not answer may be primary, and ends as well.
+        A broker that does not answer may be primary, so it is ended, too.
         """
         try:
             status = await self._told()
@@ -132,17 +132,17 @@ class Services:
         return RUNS
 
     async def tell_primary(self) -> int:
-        """Whether this node's broker is primary."""
+        """Check whether this node's broker is primary."""
         status = await self._told()
         return RUNS if status is not None and status["state"] == PRIMARY else STOPPED
 
-    # What brokers say.
+    # Statuses of brokers.
 
     async def _told(self, limit: float = 0.0) -> Status | None:
-        """What the broker says; None when it does not run.
+        """Return the broker's status; None if it does not run.
 
         Raises:
-            Unanswered: it runs, but says nothing for ``limit`` seconds (``ANSWER_SECONDS`` unless that is given).
+            Unanswered: it runs, but does not answer for ``limit`` seconds (default: ``ANSWER_SECONDS``).
         """
         limit = limit or ANSWER_SECONDS
         loop = asyncio.get_running_loop()
@@ -159,7 +159,7 @@ class Services:
         return None
 
     async def _gather(self, own: Status) -> dict[str, Status | None]:
-        """What all brokers say; None of those that say nothing, for whom a first start waits a while."""
+        """Return the statuses of all brokers; None for those that do not answer, for which a first start waits."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + GATHERING_SECONDS
         others = {name: self._control_of(address) for name, address in self._config.brokers.items()
@@ -207,7 +207,7 @@ ACTIONS: dict[tuple[str, str], Callable[[Services], Coroutine[Any, Any, int]]] =
 
 @asynccontextmanager
 async def _turn(path: str) -> AsyncIterator[None]:
-    """Only one script at a time starts or stops something on this node: whoever has locked the file."""
+    """Let only one script at a time start or stop something on this node: the one that has locked the file."""
     loop = asyncio.get_running_loop()
     deadline = loop.time() + _TURN_SECONDS
     with Path(path).open("ab") as file:
@@ -231,7 +231,7 @@ async def _act(service: str, action: str, config: ServiceConfig) -> int:
 
 
 def main(arguments: list[str]) -> int:
-    """Carry out what the arguments say; returns the exit status."""
+    """Run the action named by the arguments; return the exit status."""
     tells = arguments[1:2] == ["status"]
     if len(arguments) != 3 or (arguments[0], arguments[1]) not in ACTIONS:
         print("usage: python -m nodes.reference.designs.qpid.service backup|primary start|stop|status CONFIG.json")

@@ -17,10 +17,10 @@ _NEEDED = ("node", "brokers", "command", "pid_file", "log")
 
 @dataclass(frozen=True)
 class ServiceConfig:
-    """One node's services.
+    """The configuration of one node's services.
 
-    ``brokers`` are the listeners for clients of all brokers, this node's included: name -> (host, port). ``command``
-    starts this node's broker; ``pid_file`` names its process, and its output goes to ``log``.
+    ``brokers`` are the client listeners of all brokers, this node's included: name -> (host, port). ``command`` starts
+    this node's broker; ``pid_file`` contains its process id, and its output goes to ``log``.
     """
 
     node: str
@@ -33,17 +33,17 @@ class ServiceConfig:
 
     @property
     def broker(self) -> tuple[str, int]:
-        """Where this node's broker listens."""
+        """The address of this node's broker."""
         return self.brokers[self.node]
 
 
 def read_service_config(path: str | Path) -> ServiceConfig:
-    """The configuration in a JSON file; raises ConfigError as ``read_json`` does."""
+    """Read the configuration from a JSON file; raises ConfigError as ``read_json`` does."""
     return read_json(path, parse_service_config)
 
 
 def parse_service_config(content: Any) -> ServiceConfig:
-    """The configuration in a decoded JSON object.
+    """Parse the configuration from a decoded JSON object.
 
     Raises:
         ConfigError: a setting is missing, unknown, or can't be used.

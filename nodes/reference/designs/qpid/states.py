@@ -1,9 +1,9 @@
 """The states of a broker [Broker discovery and lifecycle]."""
 
 CONNECTING = "connecting"
-"""A backup that tries to reach the primary, going through the broker URL again and again."""
+"""A backup that tries to reach the primary, cycling through the broker URL."""
 CATCHUP = "catchup"
-"""A backup that is connected to the primary and takes over what was there before."""
+"""A backup that is connected to the primary and copies the content that existed before."""
 READY = "ready"
 """A backup that has everything, and may take over as primary."""
 PRIMARY = "primary"

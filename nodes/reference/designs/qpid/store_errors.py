@@ -1,8 +1,8 @@
-"""What a backup does when its store fails where the primary's did not [Inconsistent errors].
+"""A backup's reaction when its store fails while the primary's did not [Inconsistent errors].
 
 "Abort the backup broker allowing it to be re-started", or "raise a critical error on the backup broker but carry on
-with the message lost": by default as the option ``store_errors`` says, or as the queue's argument of that name. Whoever
-carries on keeps in memory what it could not store, and stores it as soon as it can.
+with the message lost": the queue's argument ``store_errors`` decides, else the option of that name. A broker that
+carries on keeps unstored data in memory, and stores them as soon as it can.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from nodes.reference.engine.engine import StoreEngine
 
 
 class StoreErrors:
-    """Stores what a backup applies; ``error`` is why the last of it could not be stored, empty when it was."""
+    """Stores what a backup applies; ``error`` is the reason why the last of it could not be stored, empty if it was."""
 
     def __init__(self, broker: Broker, engine: StoreEngine, options: Options, configuration: Configuration) -> None:
         self._broker, self._engine, self._options = broker, engine, options
@@ -28,8 +28,9 @@ class StoreErrors:
 
     @contextmanager
     def transaction(self, groups: Iterable[Events], besides: bool = False) -> Iterator[None]:
-        """As the broker's transaction. When it can't be stored, and all queues of these groups carry on, no exception
-        comes of it, and it is stored together with a later one. ``besides``: it changes what is no queue's, too.
+        """Open the broker's transaction. If it can't be stored, and all queues of these groups carry on, no exception
+        is raised, and the data are stored together with a later transaction. ``besides``: the transaction also changes
+        data that belong to no queue.
 
         Raises:
             sqlite3.Error: it can't be stored, and the broker ends.
@@ -38,7 +39,7 @@ class StoreErrors:
         before = {queue: self._choice_of(queue) for queue in (*_queues(groups), *[""] * besides)}
 
         def forgives(error: sqlite3.Error) -> bool:
-            # A queue may be new, or gone, by these groups.
+            # These groups may create or delete a queue.
             choices = [self._choice_of(queue) or before[queue] or self._options.store_errors for queue in before]
             if self._engine.overflows or any(choice != CARRY_ON for choice in choices):
                 return False
@@ -55,18 +56,18 @@ class StoreErrors:
         self.error = str(failed[0]) if failed else ""
 
     def try_again(self) -> None:
-        """Store what could not be stored before, if there is any."""
+        """Try again to store data that could not be stored before, if there are any."""
         if self.error:
             with self.transaction(()):
                 pass
 
     def _choice_of(self, queue: str) -> str:
-        """What a queue says itself; empty: nothing."""
+        """Return a queue's argument; empty without one."""
         return str((self._configuration.get((QUEUE, queue)) or {}).get(STORE_ERRORS, ""))
 
 
 def _queues(groups: Iterable[Events]) -> Iterator[str]:
-    """The queues that groups of events change; an empty name for what is of no queue."""
+    """Yield the queues that groups of events change; an empty name for changes that belong to no queue."""
     for group in groups:
         for name, *parts in group.events:
             if name in (ENQUEUE, DEQUEUE, RESET):

@@ -1,4 +1,4 @@
-"""What a store says of itself [Interaction with the store]: clean or dirty, primary's or backup's, generation."""
+"""The status in a store [Interaction with the store]: clean or dirty, primary's or backup's, generation."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from nodes.reference.designs.qpid.records import KeyedRows, rows_of
 EMPTY, CLEAN, DIRTY = "empty", "clean", "dirty"
 PRIMARY_STORE, BACKUP_STORE = "primary", "backup"
 MAX_UUID = 64
-"""Characters of an identifier."""
+"""Maximum length of an identifier."""
 
 
 @dataclass(frozen=True)
@@ -25,13 +25,13 @@ class Status:
     uuid: str = ""
 
     def describe(self) -> dict[str, Any]:
-        """For an administrator."""
+        """Return the status for an administrator."""
         return {"state": self.state, "role": self.role, "generation": self.generation, "uuid": self.uuid}
 
 
 def first_start(stores: Iterable[Mapping[str, Any] | None]) -> bool:
-    """Whether all brokers describe stores that are empty, or clean with one identifier (None: one says nothing): then
-    any of them may be primary."""
+    """Tell whether all brokers report stores that are empty, or clean with one identifier, so that any of them may
+    become primary. None: a broker reports nothing."""
     found = {("", "") if store is None else (store["state"], store["uuid"]) for store in stores}
     return len(found) == 1 and next(iter(found))[0] in (EMPTY, CLEAN)
 
@@ -45,7 +45,7 @@ class StoreStatus:
     """The status in the broker's database; changed in an open transaction, at whose end ``records`` are written."""
 
     def __init__(self, database: sqlite3.Connection) -> None:
-        """Raises ConfigError when the database holds something else."""
+        """Load the status; raises ConfigError when the database holds anything else."""
         database.execute("CREATE TABLE IF NOT EXISTS qpid_store (id INTEGER PRIMARY KEY, state TEXT NOT NULL, "
                          "role TEXT NOT NULL, generation INTEGER NOT NULL, uuid TEXT NOT NULL)")
         found = [Status(*row) for _, *row in
@@ -57,6 +57,6 @@ class StoreStatus:
         )
 
     def write(self, **changes: Any) -> None:
-        """Change some of it."""
+        """Change the named fields of the status."""
         self.now = replace(self.now, **changes)
         self.records.changed((0,))

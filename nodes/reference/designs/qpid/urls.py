@@ -1,4 +1,4 @@
-"""Where the brokers are, for each other and for clients [Broker discovery]."""
+"""The brokers' addresses for each other and for clients [Broker discovery]."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ class Urls:
         self.push(brokers)
 
     def push(self, brokers: Mapping[str, tuple[str, int]]) -> None:
-        """The broker URL is this one from now on."""
+        """Replace the broker URL."""
         self.brokers = dict(brokers)
         self.name(brokers)
 
     def name(self, brokers: Iterable[str]) -> None:
-        """The broker URL has named these brokers at some time."""
+        """Note that the broker URL has named these brokers at some time."""
         self._named |= dict.fromkeys(brokers)
 
     @property
@@ -29,13 +29,13 @@ class Urls:
         return list(self._named)
 
     def others(self, name: str) -> list[str]:
-        """All brokers but that one."""
+        """Return all brokers except that one."""
         return [each for each in self.brokers if each != name]
 
     def ever_named(self, name: str) -> list[str]:
-        """All others that the broker URL named at any time: who is left out of it now may still be promoted."""
+        """Return all others that the broker URL has ever named: one that it no longer names may still be promoted."""
         return [each for each in self._named if each != name]
 
     def rank(self, name: str) -> int:
-        """A broker's place in the broker URL."""
+        """Return a broker's place in the broker URL."""
         return list(self.brokers).index(name) if name in self.brokers else len(self.brokers)

@@ -1,4 +1,4 @@
-"""What administrators of an enterprise server do by command: look, and decide where the servers may not."""
+"""Administrative commands of an enterprise server: show its status, and take decisions that servers may not take."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from stormproof.errors import BackendError, UsageError
 
 
 def show(access: AdminAccess, given: Mapping[str, Any]) -> Iterator[str]:
-    """Both servers' states and repositories."""
+    """Show both servers' states and repositories."""
     for name, address in dict(ask_design(access, {"op": "status"})["clients"]).items():
         try:
             yield describe(name, ask_design(AdminAccess(str(address), access.login, access.passcode), {"op": "status"}))
@@ -20,7 +20,7 @@ def show(access: AdminAccess, given: Mapping[str, Any]) -> Iterator[str]:
 
 
 def describe(name: str, status: Mapping[str, Any]) -> str:
-    """A server in a line."""
+    """Describe a server in one line."""
     epoch, counter = status["repository"]
     words = [f"{name}: {status['state']}, was {status['previous']}", "primary" if status["primary"] else "secondary"]
     words.append(f"lock held, epoch {status['lock epoch']}" if status["lock"] else "no lock")
@@ -32,7 +32,7 @@ def describe(name: str, status: Mapping[str, Any]) -> str:
 
 
 def accept(access: AdminAccess, given: Mapping[str, Any]) -> Iterator[str]:
-    """The repository of the server at ``server`` is the one to go on with; whatever it lacks is lost."""
+    """Declare the repository of the server at ``server`` the valid one; all changes that it lacks are lost."""
     answer = ask_design(access, {"op": "accept", "alone": bool(given["alone"])})
     yield f"{access.server}: its repository is accepted; it is {answer['state']}, and serves when it has the lock"
 

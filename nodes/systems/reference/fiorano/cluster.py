@@ -1,4 +1,4 @@
-"""Two servers of the design fiorano, the gateway and the shared database on machines of their own."""
+"""Two servers of the design fiorano, with the gateway and the shared database on separate machines."""
 
 from __future__ import annotations
 
@@ -32,26 +32,28 @@ CHANNEL = "channel"
 CLUSTER = Options.cluster
 GATEWAY_PORT = 61618
 DATABASE = SHARED_DATABASE
-"""Name and role of the machine that keeps the shared database, as ``GATEWAY`` is of the one with the lock file."""
+"""Name and role of the machine with the shared database, as ``GATEWAY`` is of the machine with the lock file."""
 DATABASE_PORT = 61619
 
 
 PATIENCE, LEASES = 5.0, 10
-"""Seconds, and so many leases more, for which a person sees both servers wait before one of them is told to go on."""
+"""The waiting time of the simulated administrator: ``PATIENCE`` seconds plus ``LEASES`` leases. If both servers are
+still in state WAITING then, the administrator makes one of them serve.
+"""
 LOOK = 0.5
-"""Seconds between two looks of a person on call."""
+"""Seconds between two status checks of the administrator on call."""
 
 
 class FioranoCluster(ReferenceCluster):
     """A primary, a secondary, and the machines that both need.
 
-    Where neither server may use its repository, a person decides, after the document's own last resort.
+    If neither server may use its repository, an administrator decides, which is the document's last resort.
     """
 
     def __init__(self, groups: tuple[Group, ...], deployment: Deployment) -> None:
         super().__init__(groups, deployment)
         self._wait_since: float | None = None
-        """Since when both have been seen waiting for each other."""
+        """The time since which both servers have been seen waiting for each other."""
         self._done_by_hand: list[str] = []
 
     async def install(self) -> None:
@@ -65,20 +67,22 @@ class FioranoCluster(ReferenceCluster):
 
     @property
     def shares(self) -> bool:
-        """Whether the servers share a database."""
+        """Tell whether the servers share a database."""
         return bool(self.test.options["mode"] == SHARED_MODE)
 
     def stores_elsewhere(self, machine: str) -> str:
-        """Servers store nothing on their own disks if they share a database."""
+        """Return why a server stores nothing on its own disk: it does not if the servers share a database."""
         return f"mode={SHARED_MODE}: its database is that of {DATABASE}" if self.shares and machine != DATABASE else ""
 
     def programs(self, machine: str) -> tuple[str, ...]:
-        """The programs of a machine: PostgreSQL before the service that uses it."""
+        """Return the programs of a machine: PostgreSQL before the service that uses it."""
         behind = machine == DATABASE and self.test.options["store"] == POSTGRES
         return (POSTGRES, *super().programs(machine)) if behind else super().programs(machine)
 
     async def start_program(self, machine: str, program: str) -> None:
-        """Start a server, the gateway, the service that keeps the shared database, or what is behind that."""
+        """Start a server, the gateway, the service of the shared database, or the PostgreSQL server behind that
+        service.
+        """
         backend, log = self.backend, self.log_path(machine, program)
         if machine not in (GATEWAY, DATABASE):
             await super().start_program(machine, program)
@@ -99,11 +103,11 @@ class FioranoCluster(ReferenceCluster):
         return partial(GatewayProcess, parse_gateway_config(content), file)
 
     def healthy(self, statuses: Sequence[NodeStatus]) -> bool:
-        """Whether one server is active and the other one its standby."""
+        """Tell whether one server is active and the other one its standby."""
         return sorted(status.role for status in statuses if status.reachable) == [ACTIVE, PASSIVE]
 
     async def await_healthy(self, timeout: float) -> bool:
-        """Wait until the pair is healthy, with a person at hand; False when ``timeout`` passes."""
+        """Wait until the pair is healthy, with an administrator on call; return False when ``timeout`` passes."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + timeout
         while True:
@@ -119,20 +123,22 @@ class FioranoCluster(ReferenceCluster):
             await asyncio.sleep(POLL)
 
     async def attend(self, note: Callable[[str], None]) -> None:
-        """A person on call does while faults go on what is done after the last heal, too."""
+        """Act as the administrator on call during faults, in the same way as after the last heal."""
         while True:
             await asyncio.sleep(LOOK)
             if done := await self._seen(await self.statuses()):
                 note(done)
 
     async def repair(self) -> str:
-        """What a person did while the pair became healthy."""
+        """Return the administrator's actions while the pair became healthy."""
         done, self._done_by_hand = "; ".join(self._done_by_hand), []
         self.helped_since = None
         return done
 
     async def _seen(self, statuses: Sequence[NodeStatus]) -> str:
-        """What a person does who sees this, in words; empty: nothing, until both have waited for long, in touch."""
+        """Act as an administrator who sees these statuses; return the action in words, empty while there is none. The
+        administrator acts only once both servers have waited for long although they are in touch.
+        """
         found = {status.node: status.detail or {} for status in statuses if status.reachable}
         now = asyncio.get_running_loop().time()
         if len(found) < len(self.node_names) or not all(
@@ -152,11 +158,11 @@ class FioranoCluster(ReferenceCluster):
         return done if answer.get("ok") else f"tried in vain: {best} says {answer.get('error')}"
 
     def private_networks(self) -> tuple[str, ...]:
-        """The HA channel's."""
+        """Return the HA channel's network."""
         return (CHANNEL,)
 
     async def lock(self) -> Lock | None:
-        """What the lock file says now; None without the lock."""
+        """Return the present content of the lock file; None if the test runs without the lock."""
         if not self.test.options["lock"]:
             return None
         path = self._lockfile()
@@ -168,7 +174,7 @@ class FioranoCluster(ReferenceCluster):
         return Lock(GATEWAY, path, True, *((holder_in(content), record.epoch) if record else ()))
 
     async def holds_lock(self, node: str) -> bool | None:
-        """What the server itself says."""
+        """Return whether the server itself says that it holds the lock."""
         status = await self.status(node)
         return bool((status.detail or {}).get("lock")) if status.reachable else None
 
@@ -179,7 +185,8 @@ class FioranoCluster(ReferenceCluster):
         await self.backend.exec(machine, f"chmod 600 {shlex.quote(path)}")  # it holds the secret
 
     def _config(self, node: str) -> dict[str, Any]:
-        """With the HA layer as the document names it; the HA channel is on its private network."""
+        """Build the configuration with the HA layer as the document names it; HA channel addresses are on its network.
+        """
         config = super()._config(node)
         address = {name: self.backend.address(endpoint(name, CHANNEL)) for name in self.node_names}
         (other,) = (name for name in self.node_names if name != node)

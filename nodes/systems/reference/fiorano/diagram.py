@@ -12,7 +12,7 @@ TABLES = {"replicated": REPLICATED, "shared": SHARED}
 
 
 def with_transitions(page: str) -> str:
-    """The page with the diagram and the table of each mode between the marks that name it.
+    """Insert the diagram and the table of each mode into the page, between the marks that name the mode.
 
     Raises:
         ValueError: a mark is missing.
@@ -40,7 +40,7 @@ def _section(table: Sequence[Transition]) -> Iterator[str]:
 
 
 def _when(line: Transition) -> str:
-    """All that has to be so, in words."""
+    """Describe all conditions of a transition in words."""
     words = []
     if line.channel is not None:
         words.append("channel" if line.channel else "no channel")

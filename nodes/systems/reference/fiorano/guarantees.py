@@ -1,4 +1,4 @@
-"""What the design ``fiorano`` guarantees in each of its modes (headings of the document in ``where``)."""
+"""The guarantees of the design ``fiorano`` in each of its modes (headings of the document in ``where``)."""
 
 from __future__ import annotations
 
@@ -34,11 +34,13 @@ _KEPT: Mapping[str, tuple[str, str]] = {
     "metadata": (_OBJECTS, "a change of rights, principals or administered objects is replicated like a message"),
     "prepared": (_OBJECTS, "a prepared branch is replicated like a message"),
 }  # fmt: skip
-"""What is promised as long as the disks keep what they have confirmed: heading, and why."""
+"""Guarantees that hold while the disks keep confirmed data: the document's heading, and the reason."""
 
 _LASTING = (*_KEPT, *SINGLE_VALUES)
 _BREAKABLE = tuple(name for name in _LASTING if name not in ("phantom", "topic-phantom"))
-"""Of these what two servers at once, or an old repository, can break: nothing comes of it that nobody has sent."""
+"""The guarantees among these that two concurrent servers or an outdated repository can break. Neither can produce a
+message that was never sent.
+"""
 
 _NO_LOCK: Mapping[str, Any] = {"lock": False}
 _NO_FENCING: Mapping[str, Any] = {"fencing": False}

@@ -1,5 +1,5 @@
-"""The modes of ``fiorano`` that are compared, and what those that leave something out are tried with: faults and
-clients that reach what it is for (docs/designs/fiorano.md)."""
+"""The modes of ``fiorano`` that are compared, and trials of the modes that leave something out: faults and clients that
+hit what the omitted part protects against (docs/designs/fiorano.md)."""
 
 from __future__ import annotations
 
@@ -10,16 +10,18 @@ from nodes.systems.reference.fiorano.rules.draws import CLIENT_ORDER, NEAREST_FI
 from stormproof.contracts.guarantee import Trial
 
 _ON_BOTH_SIDES = {CLIENT_ORDER: NEAREST_FIRST}
-"""Each server has clients beside it, so that there are some on both sides of a fault."""
+"""Each server has clients next to it, so that there are clients on both sides of a fault."""
 _APART = {**_ON_BOTH_SIDES, "fault_network": "all", "partition_kind": "halves", "fault_duration": "4"}
-"""The servers do not hear each other; each has clients beside it, and reaches the gateway."""
+"""The servers can't reach each other; each has clients next to it, and reaches the gateway."""
 _ALONE = {**_ON_BOTH_SIDES, "fault_network": "channel", "kill_kind": "master",
           "schedule": "partition:halves:3-9:1 kill:master:6-8.5:1 partition:halves:11-17:1 kill:master:14-16.5:1"}
-"""A server goes on alone, and is killed while its standby is not in touch with it."""
+"""A server continues alone, and is killed while its standby is out of touch with it."""
 _NO_LEASE = {**_ON_BOTH_SIDES, "fault_network": "channel", "gateway_target": "master", "heartbeat": "1",
              "producers": "6",
              "schedule": "partition:halves:2-17:1 gateway:cut-one:8-10:1 gateway:cut-one:13-15:1"}
-"""The active server can't renew its lease, and looks at it once a second; the other one takes the lock meanwhile."""
+"""The active server can't renew its lease, and checks it once a second; the other server takes the lock in the
+meantime.
+"""
 _DATABASE = {**_ON_BOTH_SIDES, "partition_kind": "shared-db", "fault_network": "main", "fault_duration": "3"}
 
 AIMED: Mapping[str, Trial] = {
@@ -30,7 +32,7 @@ AIMED: Mapping[str, Trial] = {
     "shared, no fencing": Trial(("queue",), "partition,gateway", _NO_LEASE),
     "shared, database as documented": Trial(("queue",), "partition,kill", _DATABASE),
 }
-"""Mode -> what shows what it leaves out. With it the same runs are valid."""
+"""Mode -> a trial that exposes the omission of that mode. With the omitted part in place, the same runs are valid."""
 
 MODES: Mapping[str, Mapping[str, Any]] = {
     "replicated": {},
@@ -43,7 +45,7 @@ MODES: Mapping[str, Mapping[str, Any]] = {
     "shared, no fencing": {"mode": "shared", "fencing": False},
     "shared, database as documented": {"mode": "shared", "as_documented": "database"},
 }
-"""The modes that are compared, by the settings that differ from the defaults."""
+"""The modes that are compared, by their settings that differ from the defaults."""
 
 TRIAL = Trial(("queue", "topic", "transaction", "offline-send", "security", "consume-last", "lock", "lease",
                "register"), "partition,pause,kill",

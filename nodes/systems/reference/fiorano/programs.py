@@ -13,12 +13,12 @@ class SimulatedLockFile:
         self._backend, self._machine, self._path = backend, machine, path
 
     async def read(self) -> bytes | None:
-        """What is there."""
+        """Return the content; None if there is none."""
         try:
             return await self._backend.download(self._machine, self._path) or None
         except BackendError:
             return None
 
     async def write(self, content: bytes) -> None:
-        """Replace what is there."""
+        """Replace the content."""
         await self._backend.upload(self._machine, content, self._path)

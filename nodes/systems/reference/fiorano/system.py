@@ -1,4 +1,4 @@
-"""FioranoMQ HA: its settings, its guarantees, and what its logs tell."""
+"""FioranoMQ HA: its settings, its guarantees, and the events in its logs."""
 
 from __future__ import annotations
 
@@ -51,7 +51,9 @@ class Fiorano(ReferenceSystem):
     """Two servers, a private network between them, and the gateway."""
 
     def topology(self, test: Test, demands: Demands) -> Topology:
-        """The gateway, and the shared database, are on the clients' network, the HA channel is on one of its own."""
+        """Lay out the machines: gateway and shared database are on the clients' network, the HA channel on a private
+        one.
+        """
         helpers = [Helper(GATEWAY, GATEWAY)]
         if test.options["mode"] == SHARED_MODE:
             helpers.append(Helper(DATABASE, DATABASE))
@@ -61,25 +63,25 @@ class Fiorano(ReferenceSystem):
         return topology
 
     def helper_roles(self, test: Test) -> frozenset[str]:
-        """The gateway unless there is no lock, the shared database where there is one."""
+        """Return the helper roles: the gateway unless the test has no lock, and the shared database in mode shared."""
         roles = {GATEWAY: test.options["lock"], DATABASE: test.options["mode"] == SHARED_MODE}
         return frozenset(role for role, needed in roles.items() if needed)
 
     def private_networks(self, test: Test) -> tuple[str, ...]:
-        """The HA channel's."""
+        """Return the HA channel's network."""
         return (CHANNEL,)
 
     def only_real(self, options: Mapping[str, Any]) -> str:
-        """A database server that is not ours."""
+        """Return the setting that needs a real cluster: a third-party database server."""
         return f"store={POSTGRES}" if options["store"] == POSTGRES else ""
 
     def cluster(self, deployment: Deployment) -> Cluster:
-        """The pair with its gateway."""
+        """Create the pair with its gateway."""
         return FioranoCluster(self.layout(deployment.test, deployment.demands), deployment)
 
 
 def _read_options(config: Config) -> Options:
-    """What a server would make of a test's settings; the HA layer is the cluster's business."""
+    """Read the options as a server would from a test's settings; the cluster fills in the HA layer."""
     node, other = config.peers
     peers = {node: ("self", 1), other: ("peer", 1)}
     options = {**config.options, **_LAYER, "database": ["database", 1]}

@@ -1,4 +1,4 @@
-"""What administrators of icestorm do by command, as with ``icestormadmin``: replicas, topics, links, subscribers."""
+"""Administrative commands of icestorm, as in ``icestormadmin``: replicas, topics, links, subscribers."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from stormproof.contracts.system import AdminAccess, AdminArgument, AdminCommand
 from stormproof.errors import BackendError, UsageError
 
 REQUEST_SECONDS = 30.0
-"""A request waits while the group elects a coordinator."""
+"""The time limit of a request, which waits while the group elects a coordinator."""
 
 _ERRORS = {
     "topic-exists": "there is a topic of that name already",
@@ -33,12 +33,12 @@ _ERRORS = {
 
 
 def replica(access: AdminAccess, given: Mapping[str, Any]) -> Iterator[str]:
-    """The state of every replica's election; one that does not answer is listed as unreachable."""
+    """Print the state of every replica's election; a replica that does not answer is listed as unreachable."""
     yield from replica_lines(asyncio.run(_statuses(access)))
 
 
 def replica_lines(statuses: Mapping[int, Mapping[str, Any] | None]) -> list[str]:
-    """What the command prints, in the form of the documentation's example; None: no answer."""
+    """Format the output of the command as in the documentation's example; a status of None means no answer."""
     lines = [f"replica count: {len(statuses)}"]
     for ident, status in sorted(statuses.items()):
         if status is None:
@@ -51,7 +51,7 @@ def replica_lines(statuses: Mapping[int, Mapping[str, Any] | None]) -> list[str]
 
 
 async def _statuses(access: AdminAccess) -> dict[int, Mapping[str, Any] | None]:
-    """The status of every replica that the one at ``server`` knows, by id."""
+    """Return the status of every replica that the one at ``server`` knows, by id."""
     first = await ask_status(access.server, access)
     if isinstance(first, str):
         raise BackendError(
@@ -65,10 +65,10 @@ async def _statuses(access: AdminAccess) -> dict[int, Mapping[str, Any] | None]:
 
 
 def _request(access: AdminAccess, request: str, **body: Any) -> Any:
-    """A request to the topic manager, carried out.
+    """Send a request to the topic manager, and return its answer.
 
     Raises:
-        BackendError: no answer. UsageError: it can't be done.
+        BackendError: no answer. UsageError: the request can't be carried out.
     """
     headers = _answered(access, request, body)
     answer = json.loads(headers["x-answer"])
@@ -79,7 +79,7 @@ def _request(access: AdminAccess, request: str, **body: Any) -> Any:
 
 
 def _answered(access: AdminAccess, request: str, body: Mapping[str, Any]) -> Mapping[str, str]:
-    """The headers of the answer to a request that was carried out; raises as ``_request`` does."""
+    """Return the answer's headers for a request that was carried out; raises as ``_request`` does."""
     server = access.server
     try:
         headers = asyncio.run(_ask(access, request, body))
@@ -106,7 +106,7 @@ async def _ask(access: AdminAccess, request: str, body: Mapping[str, Any]) -> Ma
 
 
 def _changing(request: str, *names: str) -> Callable[[AdminAccess, Mapping[str, Any]], Iterable[str]]:
-    """A request whose body has these arguments, and that prints nothing."""
+    """Return a command function for a request that has these arguments in its body and prints nothing."""
 
     def run(access: AdminAccess, given: Mapping[str, Any]) -> Iterator[str]:
         _request(access, request, **{name: given[name] for name in names})
@@ -125,7 +125,7 @@ def _each(request: str) -> Callable[[AdminAccess, Mapping[str, Any]], Iterable[s
 
 
 def list_topics(access: AdminAccess, given: Mapping[str, Any]) -> Iterator[str]:
-    """All topics, or the links of one with their costs."""
+    """List all topics, or the links of one with their costs."""
     if not given["topic"]:
         yield from _request(access, "list")
         return
@@ -134,7 +134,7 @@ def list_topics(access: AdminAccess, given: Mapping[str, Any]) -> Iterator[str]:
 
 
 def subscribers(access: AdminAccess, given: Mapping[str, Any]) -> Iterator[str]:
-    """Each subscriber, where it listens, and its quality of service."""
+    """List each subscriber with its endpoint and its quality of service."""
     for ident, endpoint, retries, reliability in _request(access, "subscribers", topic=given["topic"]):
         yield f"{ident} at {endpoint}: retryCount {retries}, reliability {reliability}"
 
@@ -163,7 +163,7 @@ _COMMANDS = (
 
 
 def prompt(access: AdminAccess, given: Mapping[str, Any]) -> Iterator[str]:
-    """Commands from standard input, or from ``execute``."""
+    """Run commands from standard input, or from ``execute``."""
     yield from run_prompt(access, _COMMANDS, given["execute"])
 
 

@@ -1,4 +1,4 @@
-"""What the design ``icestorm`` guarantees (headings of *Highly Available IceStorm* in ``where``)."""
+"""The guarantees of the design ``icestorm`` (headings of *Highly Available IceStorm* in ``where``)."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ _METADATA: tuple[Guarantee, ...] = (
 )
 GUARANTEES: tuple[Guarantee, ...] = (
     *_METADATA,
-    # Whoever has topics for itself sees whatever breaks what many see of theirs.
+    # A client that has topics to itself notices every violation that clients sharing topics notice.
     *(replace(each, name="dialogue") for each in _METADATA),
     Guarantee(
         "elections",
@@ -116,9 +116,10 @@ MODES: Mapping[str, Mapping[str, Any]] = {
     "unordered subscribers": {"reliability": "unordered"},
     "subscribers without retries": {"retry_count": 0},
 }
-"""The modes that are compared, by the settings that differ from the defaults."""
+"""The modes that are compared, by their settings that differ from the defaults."""
 
-# Clocks that are wrong tell stamps apart; a minority has to be cut off for longer than it may take to stop.
+# Wrong clocks show the difference between kinds of stamps; a minority must be cut off for longer than it may take to
+# stop.
 TRIAL = Trial(
     ("subscriptions", "events"),
     "partition,pause,kill,clock",

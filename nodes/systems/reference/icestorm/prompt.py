@@ -1,4 +1,4 @@
-"""A prompt like that of ``icestormadmin``: one command after the other, by the names that its manual gives them."""
+"""A prompt like that of ``icestormadmin``: commands one after the other, by the names in its manual."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ LEAVE = ("exit", "quit")
 
 @dataclass(frozen=True)
 class _Word:
-    """A command of the prompt: ``usage``, what it does, and how its arguments become those of a command of ours."""
+    """A command of the prompt: its usage, its help text, and the mapping of its arguments to an admin command's."""
 
     usage: str
     help: str
@@ -47,12 +47,12 @@ _WORDS: Mapping[str, _Word] = {
 
 def run_prompt(access: AdminAccess, commands: Iterable[AdminCommand], execute: str = "",
                source: TextIO | None = None) -> Iterator[str]:
-    """What each command prints; one that fails is told, and the next one follows.
+    """Yield the output of each command; a failed one is reported, and the next one follows.
 
     Args:
-        commands: ours, which carry them out.
-        execute: commands to run instead of those typed, with semicolons between them.
-        source: where they are typed; standard input unless it is given.
+        commands: the admin commands that carry them out.
+        execute: commands to run instead of typed ones, separated by semicolons.
+        source: the stream from which they are read; standard input by default.
     """
     ours = {command.name: command for command in commands}
     texts = execute.split(";") if execute else _typed(source or sys.stdin)
@@ -71,7 +71,7 @@ def run_prompt(access: AdminAccess, commands: Iterable[AdminCommand], execute: s
 
 
 def _typed(source: TextIO) -> Iterator[str]:
-    """The lines of a person, who is prompted, or of a file."""
+    """Yield the lines of a prompted user, or of a file."""
     if not source.isatty():
         yield from source
         return

@@ -1,4 +1,4 @@
-"""HA IceStorm: its settings, its guarantees, and what its logs tell."""
+"""HA IceStorm: its settings, its guarantees, and the events in its logs."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from stormproof.contracts.system import GroupChange, RoleChange, StateTransfer
 
 
 def role_change(line: Line) -> RoleChange | None:
-    """What a line says of its replica's state, group and coordinator."""
+    """Parse a log line about a replica's state, group and coordinator."""
     if line.event != "replica state":
         return None
     state = line.fields.get("state", "?")
@@ -30,14 +30,14 @@ def role_change(line: Line) -> RoleChange | None:
 
 
 def state_transfer(line: Line) -> StateTransfer | None:
-    """A coordinator takes over the most recent database of its group."""
+    """Parse a coordinator's log line about taking over its group's most recent database."""
     if line.event != "database transfer":
         return None
     return StateTransfer(line.fields.get("source", "?"), "", f"stamp {line.fields.get('stamp', '?')}")
 
 
 def group_change(line: Line) -> GroupChange | None:
-    """The group that a coordinator has formed."""
+    """Parse a coordinator's log line about the group that it has formed."""
     if line.event not in ("group replicates", "group waits") or "members" not in line.fields:
         return None
     return GroupChange(line.fields.get("group", ""), tuple(line.fields["members"].split(",")))

@@ -1,4 +1,4 @@
-"""What administrators of joram do by command: let the group grow, and have it go on without a replica."""
+"""Administrative commands of joram: add a replica to the group, and remove one."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _POLL = 0.2
 
 
 def add_replica(access: AdminAccess, given: Mapping[str, Any]) -> Iterator[str]:
-    """Have the master take in a replica, and wait until it belongs to the group."""
+    """Have the master add a replica, and wait until it belongs to the group."""
     parse_address(given["clients"], "CLIENTS")
     links = parse_address(given["links"], "LINKS")
     asyncio.run(_add_replica(access, given["name"], links, given["clients"], given["wait"]))
@@ -46,7 +46,7 @@ async def _add_replica(access: AdminAccess, name: str, links: tuple[str, int], c
 
 
 def remove_replica(access: AdminAccess, given: Mapping[str, Any]) -> Iterator[str]:
-    """Have the master go on without a replica."""
+    """Have the master remove a replica from the group."""
     ask_design(access, {"op": "remove-replica", "name": given["name"]})
     yield f"{given['name']} is no longer one of the replicas; it may be stopped"
 

@@ -1,4 +1,4 @@
-"""What the design ``joram`` guarantees in each of its modes (sections of *HA Joram* in ``where``)."""
+"""The guarantees of the design ``joram`` in each of its modes (sections of *HA Joram* in ``where``)."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from nodes.systems.reference.single_values import all_of, of_token, promises
 from stormproof.contracts.guarantee import ANY_FAULT, KNOWN_VIOLATION, NOT_PROMISED, PROMISED, Guarantee, Trial
 
 _SPLIT = ("partition", "pause", "packets", "clock")
-"""Faults by which a group can fall apart while each part goes on."""
+"""Faults that can split a group while each part continues."""
 _UNSPECIFIED = {"partitions": "unspecified"}
 _XA = {"transactions": "xa"}
 _PLAIN_ASYNCHRONOUS = {"propagation": "asynchronous", "reliable": False}
@@ -240,8 +240,8 @@ MODES: Mapping[str, Mapping[str, Any]] = {
     "distributed transactions": _XA,
     "unspecified partitions, distributed transactions": {**_UNSPECIFIED, **_XA},
 }
-"""The modes that are compared, by the settings that make them; a setting that is not named has its default (a reaction
-happens exactly once, and a transaction is not distributed)."""
+"""The modes that are compared, by their settings. A setting that is not listed has its default: a reaction happens
+exactly once, and a transaction is not distributed."""
 
 TRIAL = Trial(("queue", "topic", "transaction", "processing", "consume-last", "lock", "lease", "register"),
               "partition,pause,kill,power")

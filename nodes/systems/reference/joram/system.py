@@ -1,4 +1,4 @@
-"""HA Joram: its settings, its guarantees, and what its logs tell."""
+"""HA Joram: its settings, its guarantees, and the events in its logs."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _ROLES = {"following": ("slave", True), "promoted: serving as master": ("master"
 
 
 def role_change(line: Line) -> RoleChange | None:
-    """What a line says of its replica's role; a view that a master changes may have a new epoch."""
+    """Parse a log line about a replica's role; a view that a master changes may have a new epoch."""
     if line.event == "view installed" and "why" in line.fields:
         return RoleChange("master", f"epoch {line.fields.get('epoch', '?')}", serving=True, leads=True)
     if line.event not in _ROLES:
@@ -48,7 +48,7 @@ def role_change(line: Line) -> RoleChange | None:
 
 
 def state_transfer(line: Line) -> StateTransfer | None:
-    """The end of a transfer, at the replica whose state was replaced."""
+    """Parse the end of a transfer, logged by the replica whose state was replaced."""
     if line.event != "state transfer end" or "source" not in line.fields:
         return None
     index = line.fields.get("index", "?")
@@ -56,17 +56,17 @@ def state_transfer(line: Line) -> StateTransfer | None:
 
 
 def group_change(line: Line) -> GroupChange | None:
-    """The view that a master installs."""
+    """Parse a master's log line about the view that it installs."""
     if line.event != "view installed" or "members" not in line.fields:
         return None
     return GroupChange(f"epoch {line.fields.get('epoch', '?')}", tuple(line.fields["members"].split(",")))
 
 
 class Joram(ReferenceSystem):
-    """A group that takes more replicas, and gives them up, unless each side of a partition makes a view of its own."""
+    """A group that can add and remove replicas; no removal if each side of a partition may install its own view."""
 
     def gives_up_replicas(self, test: Test) -> bool:
-        """Whether a replica can be removed."""
+        """Tell whether a replica can be removed."""
         return test.options.get("partitions") != "unspecified"
 
 

@@ -21,10 +21,10 @@ _NEEDED = ("host", "port", "Lockfile", "servers")
 
 @dataclass(frozen=True)
 class GatewayConfig:
-    """Where the gateway listens, where the lock file is, and which servers may ask for the lock.
+    """The gateway's address, its lock file, and the servers that may ask for the lock.
 
-    ``lease`` is the servers' own, in seconds; ``cluster`` and ``secret`` are what they share with the gateway; ``bug``
-    names bugs to switch on.
+    ``lease`` is the servers' lease in seconds. ``cluster`` and ``secret`` are shared by the servers and the gateway.
+    ``bug`` names bugs to switch on.
     """
 
     host: str
@@ -40,12 +40,12 @@ class GatewayConfig:
 
 
 def read_gateway_config(path: str | Path) -> GatewayConfig:
-    """The configuration in a JSON file; raises ConfigError as ``config.read_json`` does."""
+    """Read the configuration from a JSON file; raises ConfigError as ``config.read_json`` does."""
     return read_json(path, parse_gateway_config)
 
 
 def parse_gateway_config(content: Any) -> GatewayConfig:
-    """The configuration in a decoded JSON object.
+    """Parse the configuration from a decoded JSON object.
 
     Raises:
         ConfigError: a setting is missing, unknown, or can't be used.

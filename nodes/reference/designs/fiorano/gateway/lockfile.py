@@ -1,4 +1,6 @@
-"""The lock file: a line of text with the epoch and who holds it, or held it last; on disk before anybody is told."""
+"""The lock file: a line of text with the epoch and its present or last holder; it is on disk before a request is
+answered.
+"""
 
 from __future__ import annotations
 
@@ -11,30 +13,30 @@ from nodes.reference.designs.fiorano.gateway.grants import Record
 
 _LINE = re.compile(r"epoch (\d{1,15}) (?P<free>free, last )?holder (\S*)\n")
 MOST_EPOCH = 10**15 - 1
-"""What the line has room for."""
+"""The largest epoch that fits into the line."""
 MOST_BYTES = 1000
 
 
 class LockFile(Protocol):
-    """Where the line is kept."""
+    """The storage of the line."""
 
     async def read(self) -> bytes | None:
-        """What is there; None for no file. Raises OSError."""
+        """Return the content; None for no file. Raises OSError."""
         ...
 
     async def write(self, content: bytes) -> None:
-        """Replace what is there; on disk when this returns. Raises OSError."""
+        """Replace the content; it is on disk when this returns. Raises OSError."""
         ...
 
 
 class RealLockFile:
-    """A file of this machine, replaced as a whole."""
+    """A file of this machine, replaced atomically."""
 
     def __init__(self, path: str | Path) -> None:
         self._path = Path(path)
 
     async def read(self) -> bytes | None:
-        """The beginning of the file, which is more than a lock file has; None where there is none."""
+        """Return the beginning of the file, long enough for a whole lock file; None if the file does not exist."""
         try:
             with self._path.open("rb") as file:
                 return file.read(MOST_BYTES)
@@ -42,7 +44,7 @@ class RealLockFile:
             return None
 
     async def write(self, content: bytes) -> None:
-        """Write beside it, and rename."""
+        """Write a temporary file next to it, and rename that."""
         part = self._path.with_name(f"{self._path.name}.part")
         with part.open("wb") as file:
             file.write(content)
@@ -57,18 +59,18 @@ class RealLockFile:
 
 
 def encoded(record: Record, free: bool = False) -> bytes:
-    """The content of a lock file; ``free``: nobody holds the lock, and the holder is the last one."""
+    """Encode the content of a lock file; ``free``: the lock is free, and the holder is the last one."""
     return f"epoch {record.epoch} {'free, last ' if free else ''}holder {record.holder}\n".encode()
 
 
 def decoded(content: bytes) -> Record | None:
-    """What a lock file says; None for one that is damaged."""
+    """Decode a lock file; None for a damaged one."""
     match = _match(content)
     return Record(int(match[1]), match[3]) if match else None
 
 
 def holder_in(content: bytes) -> str:
-    """Who holds the lock as the file says; empty: nobody."""
+    """Return the present holder according to the file; empty for none."""
     match = _match(content)
     return match[3] if match and not match["free"] else ""
 

@@ -1,4 +1,4 @@
-"""The gateway itself: requests of the two servers, done one after the other."""
+"""The gateway itself: executes the two servers' requests one after the other."""
 
 from __future__ import annotations
 
@@ -30,18 +30,22 @@ from nodes.reference.replication.links import Complaints, FrameParser, Handshake
 from nodes.timeouts import within
 
 GATEWAY = "gateway"
-"""What it is to whoever watches programs."""
+"""The gateway's program kind, as monitoring sees it."""
 MAX_CONNECTIONS = 64
 _HANDSHAKE_SECONDS = 2.0
 _CHUNK = 1 << 16
 _LOOKS = 5
-"""How often in a lease the gateway looks whether the lock file still is there."""
+"""The number of checks per lease that the lock file still exists."""
 
 
 class GatewayObserved(NamedTuple):
-    """What invariants look at: whether it has read its lock file, and for whom that says the lock is held, in which
-    epoch, until when by the gateway's clock; the newest epoch and who had it, also where the file is gone; what it has
-    answered last, to whom, and about which epoch of theirs."""
+    """The values that invariants observe.
+
+    - ``ready``: whether the gateway has read its lock file.
+    - ``holder``, ``epoch``, ``until``: the holder according to that file, its epoch, and the end of its lease by the
+      gateway's clock.
+    - ``last``: the newest epoch and its holder, even if the file is gone.
+    - ``told``: the last answer, the server that it went to, and the epoch in that server's request."""
 
     ready: bool
     epoch: int
@@ -62,9 +66,9 @@ class Gateway:
         self._complaints = Complaints(runtime, "connection refused")
         self._grants = Grants(Record(), config.lease, runtime.now(), config.bugs)
         self._written: bytes | None = None
-        """What the lock file should hold; None: nothing."""
+        """The expected content of the lock file; None: nothing."""
         self._leased: dict[str, float] = {}
-        """Server -> until when it may take itself for the holder, by the answers that it was given; for the log."""
+        """Server -> the time until which it may consider itself the holder, by its last answers; for the log."""
         self._turn = asyncio.Lock()
         self._writers: dict[asyncio.StreamWriter, None] = {}
         self._of: dict[str, asyncio.StreamWriter] = {}
@@ -73,35 +77,35 @@ class Gateway:
         self._looks = 0
         runtime.expose("fiorano/0", SERVICE, self)
 
-    # What invariants look at.
+    # Observations for invariants.
 
     def observed(self) -> GatewayObserved:
-        """Who holds the lock."""
+        """Return the holder of the lock and its lease."""
         grants = self._grants
         record = grants.record
         return GatewayObserved(self._written is not None, record.epoch, record.holder, grants.holder_until, grants.last,
                                self._told)
 
     def pending(self) -> Pending:
-        """Nobody waits for a gateway, as servers ask again; but it looks at its lock file."""
+        """Return the lock-file checks only: servers do not wait for a gateway, because they repeat their requests."""
         return {"file": [self._looks]}
 
     def keeps_for(self, server: str) -> float:
-        """Seconds for which it will keep the lock for that server, by its clock; below 0 where it does not."""
+        """Return the seconds for which it keeps the lock for that server, by its clock; negative if it does not."""
         grants = self._grants
         return grants.holder_until - self._runtime.now() if grants.record.holder == server else -math.inf
 
     def now(self) -> float:
-        """What its clock says."""
+        """Return the time of its clock."""
         return self._runtime.now()
 
     @property
     def lease(self) -> float:
-        """The servers' own, in seconds."""
+        """The servers' lease in seconds."""
         return self._config.lease
 
     def is_held_by(self, server: str) -> bool:
-        """Whether that server may believe now that it holds the lock."""
+        """Tell whether that server may believe now that it holds the lock."""
         grants = self._grants
         return grants.record.holder == server and self._runtime.now() < grants.holder_until
 
@@ -145,11 +149,11 @@ class Gateway:
                               "read and written") from error
 
     async def _look(self) -> None:
-        """See whether the lock file is as it was left: a lock on a file that is gone is no lock."""
+        """Check that the lock file is unchanged: a lock on a file that is gone is void."""
         try:
             found = await self._file.read()
         except OSError:
-            return  # it can't be read now, and may still be there
+            return  # it can't be read now, but may still exist
         if found == self._written or self._written is None:
             return
         self._runtime.log("lock file is gone" if not found else "lock file was changed by somebody else",
@@ -190,13 +194,15 @@ class Gateway:
             writer.transport.abort()
 
     def _replace(self, server: str, writer: asyncio.StreamWriter) -> None:
-        """A server has one connection: one that it had before is over, also if nobody said so (power was lost)."""
+        """Replace a server's earlier connection: it has only one, and a power loss leaves the old one open without
+        notice.
+        """
         former, self._of[server] = self._of.get(server), writer
         if former is not None:
             former.transport.abort()
 
     def _open(self, server: str, request: Any) -> list[Any]:
-        """The answer to a server's first request: it has to be configured for the lock file that is here."""
+        """Answer a server's first request; the server must be configured for this gateway's lock file."""
         match request:
             case ["open", int(number), str(lockfile)] if not isinstance(number, bool):
                 if lockfile == self._config.lockfile:
@@ -218,7 +224,7 @@ class Gateway:
                 return await self._take(server, number, Take(low, own, other, new))
             case ["renew", int(number), int(epoch)]:
                 await self._look()
-                held = self._grants.record == (epoch, server)  # the file may say that it was free meanwhile
+                held = self._grants.record == (epoch, server)  # the file may have said in the meantime that it was free
                 if held and (reason := await self._unwritten(server, epoch)):
                     return [REFUSED, number, reason]
                 renewed = self._grants.renew(server, epoch, now)
@@ -233,7 +239,7 @@ class Gateway:
 
     def _note_lease(self, server: str, answer: str, asked: float) -> None:
         if answer == GRANTED:
-            # Not earlier than when the holder's own lease ends, which it counts from before it asked.
+            # Not before the end of the holder's own lease, which it counts from before it sent the request.
             self._leased[server] = asked + self._config.lease
         elif answer in (LOST, RELEASED):
             self._leased.pop(server, None)
@@ -260,7 +266,7 @@ class Gateway:
         return [GRANTED, number, take.new]
 
     async def _unwritten(self, server: str, epoch: int) -> str:
-        """Have the lock file say that a server holds the lock; why it can't be written, or nothing."""
+        """Write to the lock file that a server holds the lock; return why that failed, or an empty text."""
         content = encoded(Record(epoch, server))
         if content != self._written:
             try:
@@ -274,7 +280,7 @@ class Gateway:
         return ""
 
     async def _tell_free(self) -> None:
-        """Have the lock file say so when nobody holds the lock any more."""
+        """Write to the lock file that the lock is free, once its last holder's lease has ended."""
         grants = self._grants
         if self._written is None or not holder_in(self._written) or self._runtime.now() < grants.holder_until:
             return

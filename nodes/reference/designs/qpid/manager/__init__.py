@@ -1,1 +1,3 @@
-"""The built-in cluster resource manager: a program beside each broker, which keeps exactly one of these the primary."""
+"""The built-in cluster resource manager: one program next to each broker; together they keep exactly one broker
+primary.
+"""

@@ -1,7 +1,8 @@
-"""How a manager moves an address: what it asks of its machine, and Linux's answer (rtnetlink(7), packet(7)).
+"""The movable virtual address: a manager's requests to its machine, and Linux's implementation (rtnetlink(7),
+packet(7)).
 
-The address has a lifetime, which the manager renews with its broker's lease: when the manager is dead or stands still,
-the kernel removes it. It is added with the prefix length 32, so that nothing of the machine's own is sent from it.
+The address has a lifetime, which the manager renews with its broker's lease: when the manager is dead or suspended, the
+kernel removes it. It is added with the prefix length 32, so that the machine does not use it as a source address.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ _MESSAGE = struct.Struct("=BBBBI")
 _ATTRIBUTE = struct.Struct("=HH")
 _PIECE = 1 << 16
 _TIMEOUT = 2.0
-"""Seconds for an answer of the kernel."""
+"""Time limit in seconds for an answer of the kernel."""
 _ARP = 0x0806
 _EVERYBODY, _NOBODY = b"\xff" * 6, b"\x00" * 6
 
@@ -32,32 +33,32 @@ class AddressError(Exception):
 
 
 class Addresses(Protocol):
-    """The virtual address, at one machine."""
+    """The virtual address at one machine."""
 
     def hold(self, seconds: int) -> None:
-        """Have it for so many seconds from now, however long it was to stay before; raises AddressError."""
+        """Keep the address for this number of seconds from now, replacing any earlier lifetime; raises AddressError."""
 
     def announce(self) -> None:
-        """Tell the network that it is here; raises AddressError."""
+        """Announce on the network that the address is here; raises AddressError."""
 
     def drop(self) -> None:
-        """Have it no more; nothing if it is not here; raises AddressError."""
+        """Remove the address; do nothing if it is not here; raises AddressError."""
 
 
 class LinuxAddresses:
-    """An IPv4 address on the interface that has the node's ``own`` one; needs CAP_NET_ADMIN, and CAP_NET_RAW to
+    """An IPv4 address on the interface that has the node's ``own`` address; needs CAP_NET_ADMIN, and CAP_NET_RAW to
     announce it."""
 
     def __init__(self, address: str, own: str) -> None:
         self._address, self._own = socket.inet_aton(address), own
 
     def hold(self, seconds: int) -> None:
-        """Add it, or renew its lifetime."""
+        """Add the address, or renew its lifetime."""
         lifetimes = struct.pack("=IIII", seconds, seconds, 0, 0)
         self._change(_NEW, _REPLACE | _CREATE, _attribute(_LIFETIMES, lifetimes))
 
     def announce(self) -> None:
-        """Broadcast an ARP request and a reply for it: some systems heed only one of them (RFC 5227, 3)."""
+        """Broadcast an ARP request and a reply for the address: some systems process only one of them (RFC 5227, 3)."""
         name = socket.if_indextoname(self._interface())
         try:
             with socket.socket(socket.AF_PACKET, socket.SOCK_RAW, 0) as packets:
@@ -70,7 +71,7 @@ class LinuxAddresses:
             raise AddressError(f"ARP on {name}: {error.strerror or error}") from error
 
     def drop(self) -> None:
-        """Remove it."""
+        """Remove the address."""
         self._change(_DELETE, 0, b"")
 
     def _change(self, kind: int, flags: int, more: bytes) -> None:
@@ -81,7 +82,7 @@ class LinuxAddresses:
                 raise AddressError(f"{socket.inet_ntoa(self._address)}: {os.strerror(number)}")
 
     def _interface(self) -> int:
-        """The number of the interface that has the node's own address."""
+        """Return the number of the interface that has the node's own address."""
         wanted = socket.inet_aton(self._own)
         for kind, answer in _asked(_GET, _DUMP, _MESSAGE.pack(socket.AF_INET, 0, 0, 0, 0)):
             if kind == _NEW and wanted in _values(answer[_MESSAGE.size :], _LOCAL):
@@ -90,7 +91,7 @@ class LinuxAddresses:
 
 
 def _asked(kind: int, flags: int, body: bytes) -> Iterator[tuple[int, bytes]]:
-    """The kernel's answers to one request: for each its type and what follows the header."""
+    """Yield the kernel's answers to one request: for each its type and the bytes after the header."""
     request = _HEADER.pack(_HEADER.size + len(body), kind, flags | _REQUEST, 1, 0) + body
     try:
         with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, socket.NETLINK_ROUTE) as kernel:

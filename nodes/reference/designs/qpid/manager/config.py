@@ -22,13 +22,13 @@ _KNOWN = (*_TEXTS, *_ADDRESSES, "members", "command", "options")
 
 @dataclass(frozen=True)
 class ManagerConfig:
-    """One node's manager.
+    """The configuration of one node's manager.
 
-    ``members`` are all managers, this one included, in order: name -> (host, port) of its links. ``listen`` is where
-    its own broker asks whether it may go on, ``broker`` that broker's listener for clients, with ``login`` and
-    ``passcode``. ``command`` starts the broker; ``pid_file`` names its process, and its output goes to ``log``.
-    ``cluster`` and ``secret`` are shared by all managers and brokers. ``virtual_address`` is the IPv4 address that
-    moves with the primary; empty: none.
+    ``members`` are all managers, this one included, in order: name -> (host, port) of its links. ``listen`` is the
+    address at which its broker asks for permission to continue. ``broker`` is that broker's listener for clients, with
+    ``login`` and ``passcode``. ``command`` starts the broker; ``pid_file`` contains its process id, and its output goes
+    to ``log``. ``cluster`` and ``secret`` are shared by all managers and brokers. ``virtual_address`` is the IPv4
+    address that moves with the primary; empty for none.
     """
 
     node: str
@@ -48,12 +48,12 @@ class ManagerConfig:
 
 
 def read_manager_config(path: str | Path) -> ManagerConfig:
-    """The configuration in a JSON file; raises ConfigError as ``read_json`` does."""
+    """Read the configuration from a JSON file; raises ConfigError as ``read_json`` does."""
     return read_json(path, parse_manager_config)
 
 
 def parse_manager_config(content: Any) -> ManagerConfig:
-    """The configuration in a decoded JSON object.
+    """Parse the configuration from a decoded JSON object.
 
     Raises:
         ConfigError: a setting is missing, unknown, or can't be used.
@@ -103,7 +103,7 @@ def _members(value: Any, node: str) -> dict[str, tuple[str, int]]:
 
 
 def read_address(name: str, value: Any) -> tuple[str, int]:
-    """Host and port of a decoded ``[host, port]``; raises ConfigError, which names the setting, for anything else."""
+    """Parse a decoded ``[host, port]``; raises ConfigError, which names the setting, for anything else."""
     if not isinstance(value, list) or [type(part) for part in value] != [str, int] or not 0 < value[1] < 65536:
         raise ConfigError(f"{name}: is not [host, port]")
     if not value[0].isprintable():
@@ -112,5 +112,5 @@ def read_address(name: str, value: Any) -> tuple[str, int]:
 
 
 def _is_plain(word: str) -> bool:
-    """Whether a program can be given the word."""
+    """Tell whether the word can be passed to a program."""
     return "\0" not in word and word == word.encode(errors="ignore").decode()

@@ -1,9 +1,11 @@
-"""Who decides, and who is to be primary: a coordinator by majority votes, one decision a ballot, each on disk.
+"""The election of a coordinator by majority votes, and its choice of the primary: one decision per ballot, each on
+disk.
 
-Single-decree Paxos for each term, with the coordinator's ballot shared by what it decides: it first takes over the
-newest decision that any of a majority has accepted, and replaces that only when the primary is gone or has refused. A
-primary may be started (``cleared``) once a majority has accepted the decision and all leases of earlier terms are over
-(``membership``), which nobody has to wait for where the earlier primary's manager says that it ended its broker.
+Each term is decided by single-decree Paxos; the coordinator's ballot is shared by all its decisions. The coordinator
+first takes over the newest decision that any member of a majority has accepted, and replaces it only when the primary
+is gone or has refused. A primary may be started (``cleared``) once a majority has accepted the decision and all leases
+of earlier terms are over (``membership``). No wait for these leases is needed if the earlier primary's manager reports
+that it has ended its broker.
 """
 
 from __future__ import annotations
@@ -29,28 +31,28 @@ from nodes.reference.points import BALLOT_ACCEPTED, BALLOT_PROMISED, CLEARED, CO
 FOLLOWING, ASKING, STANDING, COORDINATING = "following", "asking", "standing", "coordinating"
 
 _AVOIDED = 3
-"""Leases for which somebody who has refused is not asked again."""
+"""Leases for which a member that has refused is not chosen again."""
 
 
 class Others(Protocol):
-    """What a coordinator needs of its manager."""
+    """The interface of a manager that its coordinator needs."""
 
     def send(self, peer: str, message: Message) -> None:
         """Send a message, if there is a link."""
 
     def beat(self) -> None:
-        """Send everybody a heartbeat now."""
+        """Send a heartbeat to all members now."""
 
     def alive(self) -> Sequence[str]:
-        """The members from whom something was heard within a lease, this one included, in order."""
+        """Return the members heard within a lease, this one included, in order."""
         ...
 
     def silent_for(self, peer: str) -> float:
-        """Seconds since anything was heard of another member; 0 for this one."""
+        """Return the seconds of silence of another member; 0 for this one."""
         ...
 
     def reports(self) -> Mapping[str, Report]:
-        """What those who are alive said last of their brokers, this one included."""
+        """Return the latest broker reports of the live members, this one included."""
         ...
 
 
@@ -63,8 +65,8 @@ class Coordinator:
         self._membership, self._answers, self._others = membership, answers, others
         self.phase = FOLLOWING
         self.coordinator = ""
-        """Who was heard last as the coordinator of the highest ballot."""
-        # One that has accepted something may have been away for a moment only.
+        """The member last heard as the coordinator of the highest ballot."""
+        # A manager with an accepted decision may have been away for a moment only.
         self._heard_at = runtime.now() if store.record.ballot else NEVER
         self._stand_at: float | None = None
         self._highest = store.record.promised
@@ -78,12 +80,12 @@ class Coordinator:
         self._pending_since = 0.0
         self._avoided: dict[str, float] = {}
         self._declined = 0
-        """The last term in which the primary that was chosen refused."""
+        """The last term in which the chosen primary refused."""
         self._told = ""
 
     @property
     def record(self) -> Record:
-        """What this manager has on disk."""
+        """This manager's record on disk."""
         return self._store.record
 
     @property
@@ -93,31 +95,31 @@ class Coordinator:
 
     @property
     def cleared(self) -> bool:
-        """Whether, as the coordinator, it lets the primary be started."""
+        """Tell whether, as the coordinator, it permits the primary to be started."""
         return self.phase == COORDINATING and self.record.term > 0 and self._cleared_term == self.record.term
 
     @property
     def bootstrap(self) -> bool:
-        """Whether a primary that is started now does not have to be ready."""
+        """Tell whether a primary that is started now may be unready."""
         return self.cleared and self._is_fresh(self._predecessor)
 
     @property
     def lacking(self) -> list[str]:
-        """Which members a primary that is started now must take for incomplete."""
+        """The members that a primary that is started now must consider incomplete."""
         if not self.cleared or self.bootstrap:
             return []
         return [name for name in self._latest_note().names if name != self.record.primary]
 
     @property
     def heard_ago(self) -> float:
-        """Seconds since the coordinator was heard."""
+        """Seconds since the last message of the coordinator."""
         return self._runtime.now() - self._heard_at
 
     def pending(self) -> Pending:
-        """What it has to do about there being no coordinator; as the coordinator, about there being no primary."""
+        """Return pending work: the search for a coordinator, or, as the coordinator, for a primary."""
         now = self._runtime.now()
         if self.phase in (ASKING, STANDING):
-            # Who may stand asks again, for promises; who gets no answers asks by the same ballot later.
+            # A permitted candidate asks again, for promises; one without answers asks with the same ballot later.
             return {"ballot": [(self.phase, self._ballot, self._deadline)]}
         if self.phase == COORDINATING:
             return {**self._without_quorum(now), **self._without_primary(now)}
@@ -145,7 +147,8 @@ class Coordinator:
         return found
 
     def tick(self) -> None:
-        """As coordinator keep a primary; else stand, if there is no coordinator and it is this one's turn."""
+        """Maintain a primary as coordinator; without a coordinator, stand for election when it is this manager's time.
+        """
         now = self._runtime.now()
         if self.phase == COORDINATING:
             if self._membership.quorum_since(now) + self._options.lease < now:
@@ -165,14 +168,14 @@ class Coordinator:
             self._ask(sure=False)
 
     def react(self) -> None:
-        """As coordinator go on at once, where something was heard that it may have waited for."""
+        """Continue at once as coordinator, because a message has arrived that it may have waited for."""
         if self.phase == COORDINATING:
             self._govern(self._runtime.now())
 
     # Elections.
 
     def asked(self, peer: str, ask: Ask) -> None:
-        """Another member wants a vote."""
+        """Answer another member's request for a vote."""
         now, record = self._runtime.now(), self.record
         self._highest = max(self._highest, ask.ballot)
         known = self.coordinator if self._hears_coordinator(now) else ""
@@ -187,7 +190,7 @@ class Coordinator:
                                      record.primary))  # fmt: skip
 
     def voted(self, peer: str, vote: Vote) -> None:
-        """Another member has answered."""
+        """Count another member's vote."""
         self._highest = max(self._highest, vote.promised)
         waiting = {ASKING: False, STANDING: True}
         if vote.asked != self._ballot or waiting.get(self.phase) is not vote.sure:
@@ -201,7 +204,7 @@ class Coordinator:
             self._give_up(self._runtime.now())
 
     def heard(self, peer: str, beat: Beat) -> None:
-        """A coordinator's heartbeat: what it has decided is accepted, unless a higher ballot was promised."""
+        """Accept the decision in a coordinator's heartbeat, unless a higher ballot was promised."""
         record = self.record
         self._highest = max(self._highest, beat.ballot)
         if beat.ballot < max(record.promised, 1):
@@ -214,7 +217,7 @@ class Coordinator:
                                          primary=beat.primary))  # fmt: skip
 
     def echoed(self, peer: str, echo: Echo) -> None:
-        """A member's answer tells of a higher ballot, if there is one: this coordinator needs a higher one still."""
+        """Note the ballot in a member's answer: if it is higher, this coordinator needs an even higher one."""
         self._highest = max(self._highest, echo.promised)
         if self.phase == COORDINATING and echo.promised > self._ballot:
             self._runtime.log("coordinator needs a higher ballot", ballot=self._ballot, promised=echo.promised,
@@ -286,7 +289,7 @@ class Coordinator:
                 self._clear(now)
                 return
             if report is not None and report.declined == record.term > self._declined:
-                self._declined = record.term  # it says so until there is another decision: it is avoided once for that
+                self._declined = record.term  # it reports this until the next decision, and is avoided only once for it
                 self._avoided[record.primary] = now + _AVOIDED * self._options.lease
         chosen = self._choose(now, reports)
         if chosen:
@@ -308,7 +311,7 @@ class Coordinator:
 
     def _decide(self, primary: str, now: float) -> None:
         record = self.record
-        if record.term == record.ballot:  # this ballot has had its decision
+        if record.term == record.ballot:  # this ballot has made its decision
             self._ask(sure=True)
             return
         self._predecessor = (record.term, record.primary) if record.term else None
@@ -319,7 +322,7 @@ class Coordinator:
         self._clear(now)
 
     def _clear(self, now: float) -> None:
-        """Let the primary be started, if nobody else can have a lease any more."""
+        """Permit the primary to be started, if no earlier lease can exist any longer."""
         if self.cleared:
             return
         membership = self._membership
@@ -328,7 +331,7 @@ class Coordinator:
             return
         primary = self.record.primary
         if primary in self._latest_note().names and not self._may_lack_something(primary):
-            # Noted after it was chosen, by an earlier primary that has nothing noted any more.
+            # Noted after it was chosen, by an earlier primary that no longer has a note.
             self._runtime.log("primary withdrawn", level="warning", term=self.record.term, primary=primary)
             self._avoided[primary] = now + _AVOIDED * self._options.lease
             self._pending_since = NEVER
@@ -344,32 +347,36 @@ class Coordinator:
             self._others.beat()
 
     def _latest_note(self) -> Note:
-        """Of all that members have told: once a majority has accepted a decision, no note of earlier terms is missing.
+        """Return the latest of all members' notes. Once a majority has accepted a decision, no note of earlier terms is
+        missing.
 
-        A note counts for the primary that wants it when a majority has taken it, and is taken only by those who have
-        accepted no newer decision; so one of that majority is among those that have accepted this one.
+        A note counts for the primary that requests it when a majority has stored it, and only members that have
+        accepted no newer decision store it. At least one of that majority is therefore among the members that have
+        accepted this one.
         """
         echoes = map(self._membership.echo, self._membership.members)
         return latest([self.record.note, *(decoded_note(echo.note) for echo in echoes if echo is not None)])
 
     def _may_lack_something(self, primary: str) -> bool:
-        """Whether a person vouches for it, or there is nothing to lack."""
+        """Tell whether an administrator has approved its data, or all stores are empty."""
         reports = self._others.reports()
         return (primary in reports and reports[primary].forced) or self._is_fresh(self._predecessor)
 
     def _is_fresh(self, earlier: tuple[int, str] | None) -> bool:
-        """Whether anybody may be primary, as no store has anything. Who was to be primary ``earlier`` (term and name)
-        in this ballot may become it after it has told of its store, until its manager says that it never will."""
+        """Tell whether any member may be primary because all stores are empty. A primary chosen ``earlier`` (term and
+        name) in this ballot may still be promoted after it has reported its store, until its manager says that it never
+        will be."""
         reports, members = self._others.reports(), self._membership.members
         if not may_bootstrap(reports, members, self.record.ballot):
             return False
         return earlier is None or earlier[1] not in members or reports[earlier[1]].finished >= earlier[0]
 
     def _predecessor_has_ended(self) -> bool:
-        """Whether the earlier primary's own manager says that its broker isn't primary, and never will be in that term.
+        """Tell whether the earlier primary's own manager reports that its broker isn't primary, and never will be in
+        that term.
 
-        That is enough only if nobody before *that* one can have a lease: it had been promoted, or this coordinator had
-        cleared its term.
+        This is sufficient only if no primary before *that* one can have a lease: it had been promoted, or this
+        coordinator had cleared its term.
         """
         if self._predecessor is None:
             return False
@@ -378,6 +385,7 @@ class Coordinator:
         return finished >= term and term in (promoted, self._cleared_term)
 
     def _word_of(self, name: str) -> tuple[int, int]:
-        """The last term in which a member's broker was promoted, and the last one in which that is over for good."""
+        """Return the last term in which a member's broker was promoted, and the last one that is over for it for good.
+        """
         found = self.record if name == self._membership.node else self._membership.echo(name)
         return (found.promoted, found.finished) if found is not None else (0, 0)

@@ -1,10 +1,10 @@
-"""Where a node's broker asks its manager whether it may go on.
+"""The listener at which a node's broker asks its manager for permission to continue.
 
 Frames as on links between brokers (``replication/links.py``), after a handshake. ``["renew", sent, term, version,
-excluded]`` is answered by ``["granted", sent, seconds, term, version]``: the broker may go on until ``seconds`` after
-``sent``, by its own clock, as the primary of ``term``, or as a backup where that is 0. There is no answer while it may
-not. ``excluded`` are the backups that the primary of the ``term`` that is told is about to confirm without, ``version``
-counts its changes of that list; the answer says which version a majority of managers has taken.
+excluded]`` is answered by ``["granted", sent, seconds, term, version]``: the broker may continue until ``seconds``
+after ``sent``, by its own clock, as the primary of ``term``, or as a backup if that is 0. Without permission the
+manager does not answer. ``excluded`` are the backups without which the primary of that ``term`` is about to confirm;
+``version`` counts its changes of that list. The answer contains the version that a majority of managers has stored.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from nodes.timeouts import within
 
 PROTOCOL = "stormproof-qpid-manager/1"
 MAX_CONNECTIONS = 16
-"""Of which one is the broker's."""
+"""Maximum number of connections, one of which is the broker's."""
 _MAX_FRAME = 4096
 _MAX_UNSENT = 1 << 20
 _HANDSHAKE_SECONDS = 2.0
@@ -35,7 +35,7 @@ _CHUNK = 1 << 16
 
 
 def manager_name(node: str) -> str:
-    """What the manager of a node is called in the handshake."""
+    """Return the name of a node's manager in the handshake."""
     return f"{node}.manager"
 
 
@@ -56,7 +56,7 @@ class Lessor:
         self._server = await self._runtime.serve(self._serve, *self._address)
 
     def stop(self) -> None:
-        """Listen no more, and close all connections."""
+        """Stop listening, and close all connections."""
         if self._server is not None:
             self._server.close()
         self._strangers.cut()

@@ -1,4 +1,4 @@
-"""A manager, put together: heartbeats among all members, decisions, and the services of this node."""
+"""The complete manager: heartbeats among all members, decisions, and the services of this node."""
 
 from __future__ import annotations
 
@@ -26,18 +26,23 @@ from nodes.reference.points import NOTE_TAKEN
 from nodes.reference.replication.links import LinkError, Links
 
 MANAGER = "manager"
-"""What it is to whoever watches programs."""
+"""The manager's program kind, as monitoring sees it."""
 _LINGER_SECONDS = 3.0
-"""From an orderly shutdown of the cluster to the end of a manager and its broker: others hear of it meanwhile, and
-whoever asked for it gets the answer."""
+"""Seconds from an orderly shutdown of the cluster to the end of a manager and its broker, during which the others learn
+of the shutdown, and its requester gets the answer."""
 _LATE = 2
-"""Heartbeat intervals from one tick to the next, above which this process itself has stood still."""
+"""Upper bound of the time between ticks, in heartbeat intervals; a longer gap means that this process was suspended."""
 
 
 class ManagerObserved(NamedTuple):
-    """What invariants look at: the phase, the ballot in which it is coordinator (0: it is not), its record, the term
-    whose primary it lets be started (0: none), and when it last backed a primary (``Answers``); whether others have not
-    been told of what they are to know at once, and the term in which its broker may be promoted, if nobody looks."""
+    """The values that invariants observe.
+
+    - ``phase``: the coordinator's phase. ``leads``: the ballot in which it is coordinator (0: it is not).
+    - ``promised`` to ``note``: its record.
+    - ``cleared``: the term whose primary it permits to be started (0: none).
+    - ``earlier`` and ``present``: the times at which it last backed a primary (``Answers``).
+    - ``unsaid``: whether others have not been informed of urgent news.
+    - ``unheeded``: the term in which its broker may be promoted, if that is not being handled; else 0."""
 
     phase: str
     leads: int
@@ -62,10 +67,10 @@ class Manager:
 
     def __init__(self, config: ManagerConfig, runtime: Runtime, programs: Programs,
                  addresses: Addresses | None = None) -> None:
-        """Raises ConfigError when the configuration, or the data, can't be used.
+        """Create the manager; raises ConfigError when the configuration, or the data, can't be used.
 
         Args:
-            addresses: what moves the virtual address; needed where the configuration has one.
+            addresses: moves the virtual address; needed if the configuration has one.
         """
         self._runtime, self._node = runtime, config.node
         self.options = options = ManagerOptions.from_options(config.options)
@@ -85,18 +90,18 @@ class Manager:
         self._reports: dict[str, Report] = {}
         self._quorum = False
         self._said = self._news()
-        """What the last heartbeat told of that others act upon."""
+        """The part of the last heartbeat that others act upon."""
         self._ticked = runtime.now()
         self._ending = False
-        """Whether it has been told to end, and sees its broker off."""
+        """Whether it is ending, and waits for its broker to end."""
         self._leaves_at = math.inf
-        """When it ends by itself, since the whole cluster was shut down in order."""
+        """The time at which it ends by itself, because the whole cluster was shut down in order."""
         runtime.expose("qpid/0", f"{config.node}.manager", self)
 
-    # What invariants look at.
+    # Observations for invariants.
 
     def observed(self) -> ManagerObserved:
-        """How this manager stands."""
+        """Return the manager's state for invariants."""
         coordinator, record = self.coordinator, self._store.record
         answers = self._answers
         return ManagerObserved(coordinator.phase, coordinator.ballot, record.promised, record.ballot, record.term,
@@ -115,20 +120,20 @@ class Manager:
         return self._membership.members
 
     def backed_ago(self) -> float:
-        """Seconds since this manager last backed a primary, or was started."""
+        """Return the seconds since this manager last backed a primary, or was started."""
         return self._runtime.now() - max(self._answers.earlier, self._answers.present)
 
     def aged(self) -> float:
-        """Seconds since it last backed the primary of an earlier term than that of its decision."""
+        """Return the seconds since it last backed the primary of a term before that of its decision."""
         return self._runtime.now() - self._answers.earlier
 
     @property
     def needed(self) -> int:
-        """How many managers are most of them."""
+        """The number of managers that form a majority."""
         return self._membership.needed
 
     def pending(self) -> Pending:
-        """What this manager has to do before long."""
+        """Return pending work of this manager."""
         if self._ending or self._leaves_at < math.inf:
             return {}
         found: dict[str, Collection[Hashable]] = dict(self.coordinator.pending())
@@ -142,12 +147,14 @@ class Manager:
         return found
 
     def _news(self) -> tuple[int, int, int, bool]:
-        """What others have to know at once: that its broker is not primary, and what it decides as the coordinator."""
+        """Return the news that others must learn at once: that its broker is not primary, and its decisions as the
+        coordinator.
+        """
         record, coordinator = self._store.record, self.coordinator
         return record.finished, coordinator.ballot, record.term, coordinator.cleared
 
     def _unsaid(self) -> bool:
-        """Whether something of that was not told. That it coordinates no more others find by themselves."""
+        """Tell whether such news was not sent. Others notice by themselves that it no longer coordinates."""
         said, news = self._said, self._news()
         return news[0] != said[0] or (news[1] > 0 and news[1:] != said[1:])
 
@@ -155,7 +162,7 @@ class Manager:
         """Manage until the task is cancelled, or the whole cluster was shut down in order; then end the broker.
 
         Raises:
-            OSError: a listener can't be had.
+            OSError: a listener can't be opened.
         """
         record = self._store.record
         self._runtime.log("manager started", promised=record.promised, term=record.term, primary=record.primary or "-")
@@ -201,20 +208,22 @@ class Manager:
             self._runtime.log("quorum" if quorum else "no quorum", alive=",".join(self.alive()))
 
     def _leave(self) -> None:
-        """The whole cluster was shut down in order: end, with the broker, when others had the time to hear of it."""
+        """End together with the broker after an orderly shutdown of the whole cluster, once others had the time to
+        learn of it.
+        """
         if self._leaves_at == math.inf:
             self._runtime.log("cluster shut down in order", seconds=max(_LINGER_SECONDS, 2 * self.options.lease))
             self.services.leave()
             self._leaves_at = self._runtime.now() + max(_LINGER_SECONDS, 2 * self.options.lease)
 
     def _is_news(self, report: Report) -> bool:
-        """Whether another member's broker has come to rest in a shutdown that this node does not know: one that its
-        broker was started after is over."""
+        """Tell whether another member's broker reports a shutdown that is new here; a shutdown from before the start of
+        this node's broker is over."""
         own = self.services.report()
         return report.state == STOPPED and (self.options.cold or (own.up and own.uuid != report.uuid))
 
     async def _keep(self, address: VirtualAddress) -> None:
-        """Have the virtual address as long as this node's broker is primary, until this is cancelled."""
+        """Keep the virtual address as long as this node's broker is primary, until this is cancelled."""
         while True:
             until = self.services.primary_until()
             address.keep(until)
@@ -223,20 +232,20 @@ class Manager:
             await asyncio.sleep(min(pause, left) if left > 0 else pause)
 
     def _changed(self) -> None:
-        """This node's broker has ended, is primary, or refused: nobody has to wait for the next heartbeat to know."""
+        """Send a heartbeat at once, because this node's broker has ended, is primary, or has refused."""
         if self._address is not None:
             self._address.keep(self.services.primary_until())
         self.coordinator.react()
         self.beat()
 
-    # What the coordinator needs (Others).
+    # The interface for the coordinator (Others).
 
     def send(self, peer: str, message: Message) -> None:
         """Send a message, if there is a link."""
         self._links.send(peer, pack(message))
 
     def beat(self) -> None:
-        """Send everybody a heartbeat now, and do what it says oneself."""
+        """Send a heartbeat to all members now, and act on it locally."""
         coordinator, record = self.coordinator, self._store.record
         cleared = coordinator.cleared
         bootstrap, lacking = coordinator.bootstrap, coordinator.lacking
@@ -250,29 +259,29 @@ class Manager:
         self._said = self._news()
 
     def alive(self) -> Sequence[str]:
-        """The members from whom something was heard within a lease, this one included, in order."""
+        """Return the members heard within a lease, this one included, in order."""
         return [name for name in self._membership.members
                 if name == self._node or self._links.silent_for(name) <= self.options.lease]  # fmt: skip
 
     def silent_for(self, peer: str) -> float:
-        """Seconds since anything was heard of another member; 0 for this one."""
+        """Return the seconds of silence of another member; 0 for this one."""
         return 0.0 if peer == self._node else self._links.silent_for(peer)
 
     def reports(self) -> Mapping[str, Report]:
-        """What those who are alive said last of their brokers, this one included."""
+        """Return the latest broker reports of the live members, this one included."""
         own = {self._node: self.services.report()}
         return {name: report for name in self.alive() if (report := (own | self._reports).get(name)) is not None}
 
-    # What happens on the links (LinkEvents).
+    # Link events (LinkEvents).
 
     def link_up(self, peer: str) -> None:
-        """Nothing has to be said before the next heartbeat."""
+        """Do nothing: the next heartbeat is early enough."""
 
     def link_down(self, peer: str) -> None:
-        """A member counts as gone when it was silent for a lease."""
+        """Do nothing: a member counts as gone after a lease of silence."""
 
     def frames(self, peer: str, frames: Sequence[Any]) -> None:
-        """Take messages; raises LinkError for anything else."""
+        """Handle messages; raises LinkError for anything else."""
         for frame in frames:
             match unpack(frame):
                 case Beat() as beat:

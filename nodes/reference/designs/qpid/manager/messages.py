@@ -1,8 +1,8 @@
-"""What managers say to each other over their links.
+"""The messages between managers over their links.
 
-A *ballot* numbers a coordinator's time in office, a *term* the decision who is primary: the ballot in which it was
-made. A later coordinator keeps a decision, under its own ballot (Lamport, *The Part-Time Parliament*; *Paxos Made
-Simple*).
+A *ballot* numbers a coordinator's time in office. A *term* numbers the decision on the primary: it is the ballot in
+which the decision was made. A later coordinator keeps a decision, under its own ballot (Lamport, *The Part-Time
+Parliament*; *Paxos Made Simple*).
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from nodes.reference.replication.messages import MessageCodec
 
 
 class Beat(NamedTuple):
-    """A heartbeat, sent at ``sent`` by the sender's clock, and what its node reports (``Report``).
+    """A heartbeat, sent at ``sent`` by the sender's clock, with its node's report (``Report``).
 
     From the coordinator (``ballot`` above 0) it carries the decision: ``primary`` in ``term`` (0: there is none yet).
-    ``cleared``: every lease of earlier terms is over, so that node may take over; ``bootstrap``: nobody has to be ready
-    for that, and ``lacking`` are the backups that earlier primaries went on without. ``note``: what the primary wants
-    to have noted, from its own manager (``Note``).
+    ``cleared``: every lease of earlier terms is over, so that node may take over. ``bootstrap``: it need not be ready
+    for that. ``lacking`` are the backups without which earlier primaries have continued. ``note``: the note that the
+    primary requests, from its own manager (``Note``).
     """
 
     sent: float
@@ -33,12 +33,12 @@ class Beat(NamedTuple):
 
 
 class Echo(NamedTuple):
-    """The answer to a heartbeat, with what the sender has on disk.
+    """The answer to a heartbeat, with the sender's record on disk.
 
     ``promised``: the highest ballot that it supports. ``ballot``, ``term``, ``primary``: the newest decision that it
     has accepted. ``age``: seconds since it last answered the primary of an earlier term as such. ``promoted``: the last
-    term in which its own broker was promoted, ``finished``: the last one in which that is over for good. ``note``: the
-    latest that it has taken.
+    term in which its own broker was promoted; ``finished``: the last term that is over for its broker for good.
+    ``note``: the latest note that it has stored.
     """
 
     sent: float
@@ -53,14 +53,14 @@ class Echo(NamedTuple):
 
 
 class Ask(NamedTuple):
-    """A candidate asks for a vote; unless ``sure`` only whether it would get one, which changes nothing."""
+    """A candidate's request for a vote; unless ``sure`` it only asks whether it would get one, changing nothing."""
 
     ballot: int
     sure: bool
 
 
 class Vote(NamedTuple):
-    """The answer: whether it is granted, and the newest decision that the voter has accepted."""
+    """The answer to a request: whether the vote is granted, and the newest decision that the voter has accepted."""
 
     asked: int
     sure: bool
@@ -76,10 +76,10 @@ _CODEC = MessageCodec((Beat, Echo, Ask, Vote))
 
 
 def pack(message: Message) -> bytes:
-    """The link frame of a message."""
+    """Encode a message as a link frame."""
     return _CODEC.pack(message)
 
 
 def unpack(frame: Any) -> Message:
-    """The message in a link frame; raises LinkError when it is none."""
+    """Decode the message in a link frame; raises LinkError if it is not a valid message."""
     return cast("Message", _CODEC.unpack(frame))

@@ -1,4 +1,4 @@
-"""Which backups lack something that their primary has confirmed."""
+"""The record of backups that lack data which their primary has confirmed."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ _LONGEST = 300
 
 
 class Note(NamedTuple):
-    """What the primary of ``term`` had noted, before it confirmed anything without them: the ``version`` of its list,
-    and the names of the backups that it may go on without. Later notes replace earlier ones."""
+    """A note that the primary of ``term`` requested before it confirmed anything without the named backups: the
+    ``version`` of its list, and their names. Later notes replace earlier ones."""
 
     term: int = 0
     version: int = 0
@@ -21,27 +21,27 @@ class Note(NamedTuple):
 
     @property
     def order(self) -> tuple[int, int]:
-        """Notes are ordered by this."""
+        """The sort key of notes."""
         return self.term, self.version
 
     def encoded(self) -> list[Any]:
-        """As it is sent, and stored."""
+        """Encode the note for messages and for the store."""
         return [self.term, self.version, list(self.names)]
 
 
 def decoded_note(value: Any) -> Note:
-    """What was sent; raises LinkError when it is no note."""
+    """Decode a note; raises LinkError if it is malformed."""
     if not (isinstance(value, list) and list(map(type, value)) == [int, int, list] and is_list_of_names(value[2])):
         raise LinkError("a note is malformed")
     return Note(value[0], value[1], tuple(value[2]))
 
 
 def is_list_of_names(value: Any) -> bool:
-    """Whether it is a list of not too many texts, which are not too long."""
+    """Tell whether the value is a list of texts within the limits of number and length."""
     return isinstance(value, list) and len(value) <= MOST_NAMES and all(
         isinstance(name, str) and len(name) <= _LONGEST for name in value)
 
 
 def latest(notes: Iterable[Note]) -> Note:
-    """The one that counts."""
+    """Return the latest note, which is the one in force."""
     return max(notes, key=lambda note: note.order)

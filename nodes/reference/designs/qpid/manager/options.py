@@ -1,4 +1,4 @@
-"""What can be set of a manager, and the times that follow from it."""
+"""The options of a manager, and the times that follow from them."""
 
 from __future__ import annotations
 
@@ -10,41 +10,41 @@ from nodes.reference.designs.qpid.options import COLD, STANDBYS
 from nodes.reference.option_values import choice, seconds
 
 CLOCK_MARGIN = 1.25
-"""How much longer than a lease lasts it is taken to last elsewhere: the rates of two clocks may differ by a fifth."""
+"""Factor by which a lease may last longer on another node: the rates of two clocks may differ by a fifth."""
 
 
 @dataclass(frozen=True)
 class ManagerOptions:
-    """Times are in seconds. ``lease``: for how long a broker may go on after a majority of managers has last heard its
-    own; also how long a manager may be silent before others count it as gone. ``cold``: no broker runs but the
-    primary's; another is started from the store that it has left."""
+    """The options of a manager. Times are in seconds. ``lease``: the time for which a broker may continue after a
+    majority of managers has last heard its own manager; also the silence after which a manager counts as gone.
+    ``cold``: only the primary's broker runs; another is started from the store that it has left."""
 
     lease: float = 1.0
     cold: bool = False
 
     @property
     def heartbeat(self) -> float:
-        """Between two messages to each other manager."""
+        """Interval of the messages to each other manager."""
         return self.lease / 5
 
     @property
     def caution(self) -> float:
-        """After which, by any clock, a lease that began no later than now is over."""
+        """The time after which, by any clock, a lease that began no later than now is over."""
         return CLOCK_MARGIN * self.lease
 
     @property
     def election(self) -> float:
-        """The longest that a manager waits, by chance, before it stands for coordinator."""
+        """The maximum random delay before a manager stands for coordinator."""
         return self.lease / 2
 
     @property
     def start_limit(self) -> float:
-        """For a broker from its start to the first time that it asks whether it may go on."""
+        """Time limit from a broker's start to its first request for permission."""
         return 30.0 + 10 * self.lease
 
     @property
     def promotion_limit(self) -> float:
-        """For a broker to take over as primary."""
+        """Time limit for a broker to take over as primary."""
         return 30.0 + 10 * self.lease
 
     @classmethod

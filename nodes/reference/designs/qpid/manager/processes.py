@@ -1,8 +1,8 @@
 """Programs as operating-system processes, which outlive the manager that started them.
 
-Each leads a session of its own, so that whoever ends the manager's process group does not end it, and is named by a
-file with its pid and start time (field 22 of ``/proc/PID/stat``, proc(5)), which tells it from a later process of the
-same pid.
+Each process leads a separate session, so that a signal to the manager's process group does not end it. A file names it
+by its pid and start time (field 22 of ``/proc/PID/stat``, proc(5)), which distinguishes it from a later process with
+the same pid.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ from pathlib import Path
 from nodes.reference.designs.qpid.manager.programs import ProgramError, ProgramState
 
 START_SECONDS = 5.0
-"""From the start of a process to its file."""
+"""Time limit from the start of a process to its file."""
 END_SECONDS = 5.0
-"""From SIGKILL to its end."""
+"""Time limit from SIGKILL to the end of a process."""
 _STEP = 0.01
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
-# The shell notes its own pid and start time, both of which outlive the exec.
+# The shell notes its own pid and start time, both of which survive the exec.
 _LAUNCH = ('f=$1; shift; echo "$$ $(cut -d" " -f22 "/proc/$$/stat")" > "$f.new" && mv -f "$f.new" "$f" && exec "$@"')
 
 
 @dataclass(frozen=True)
 class Command:
-    """How a program is started, the file that names its process, and the file that its output is appended to."""
+    """The command that starts a program, the file that names its process, and the file for its output."""
 
     argv: Sequence[str]
     pid_file: str
@@ -69,24 +69,26 @@ class Processes:
             raise ProgramError(f"the {name} can't be started: {shlex.join(command.argv)}, see {command.log}")
 
     async def stop(self, name: str, timeout: float) -> None:
-        """End a program with SIGTERM, with SIGKILL after ``timeout`` seconds; raises ProgramError when it won't."""
+        """End a program with SIGTERM, and with SIGKILL after ``timeout`` seconds; raises ProgramError when it does not
+        end.
+        """
         leader = self._leader(name)
         if leader is None:
             return
         pid = leader[0]
-        for number in (signal.SIGTERM, signal.SIGCONT):  # a stopped process takes SIGTERM only once it goes on
+        for number in (signal.SIGTERM, signal.SIGCONT):  # a stopped process handles SIGTERM only once it is continued
             _signal(pid, number)
         if not await _until(lambda: self._gone(name, pid), timeout):
             await self._kill(name, pid)
 
     async def kill(self, name: str) -> None:
-        """End a program with SIGKILL; raises ProgramError when it won't."""
+        """End a program with SIGKILL; raises ProgramError when it does not end."""
         leader = self._leader(name)
         if leader is not None:
             await self._kill(name, leader[0])
 
     async def state(self, name: str) -> ProgramState:
-        """Whether it runs, as its file says, whoever started it."""
+        """Return whether the program runs, according to its file, regardless of the process that started it."""
         leader = self._leader(name)
         return ProgramState(False) if leader is None else ProgramState(True, f"{leader[0]} {leader[1]} {self._boot}")
 
@@ -96,12 +98,12 @@ class Processes:
             raise ProgramError(f"the {name}, process {pid}, outlived SIGKILL")
 
     def _gone(self, name: str, pid: int) -> bool:
-        """Whether the whole process group has ended; whoever is to reap an orphan may take a while."""
+        """Tell whether the whole process group has ended; reaping an orphan may take a while."""
         self._reap(name)
         return not _signal(pid, 0) or not any(_lives_in(pid, stat) for stat in Path("/proc").glob("[0-9]*/stat"))
 
     def _leader(self, name: str) -> tuple[int, str] | None:
-        """Pid and start time of the process that the file names, if that lives."""
+        """Return pid and start time of the process that the file names, if it is alive."""
         self._reap(name)
         try:
             pid, born = Path(self._commands[name].pid_file).read_text().split()
@@ -117,7 +119,7 @@ class Processes:
 
 
 def _lives_in(group: int, stat: Path) -> bool:
-    """Whether a process of this group still runs."""
+    """Tell whether this is a process of the group that still runs."""
     try:
         state, _, its_group, *_ = stat.read_text().rpartition(")")[2].split()
     except (OSError, ValueError):
@@ -126,7 +128,7 @@ def _lives_in(group: int, stat: Path) -> bool:
 
 
 def _signal(group: int, number: int) -> bool:
-    """Send a signal to a process group; False when there is none."""
+    """Send a signal to a process group; return False if it does not exist."""
     try:
         os.killpg(group, number)
     except ProcessLookupError:
@@ -135,7 +137,7 @@ def _signal(group: int, number: int) -> bool:
 
 
 async def _until(condition: Callable[[], bool], seconds: float) -> bool:
-    """Wait until something is so; False when that takes longer."""
+    """Wait until a condition holds; return False when that takes longer."""
     loop = asyncio.get_running_loop()
     deadline = loop.time() + seconds
     while not condition():

@@ -1,4 +1,4 @@
-"""What a manager must still know after its own end: what it has promised and accepted, and its broker's promotion."""
+"""A manager's durable facts: its promise, the decision it has accepted, and its broker's promotion."""
 
 from __future__ import annotations
 
@@ -14,11 +14,12 @@ DATABASE = "manager"
 
 
 class Record(NamedTuple):
-    """``promised``: the highest ballot supported. ``ballot``, ``term``, ``primary``: the newest decision accepted.
+    """The durable record. ``promised``: the highest ballot supported. ``ballot``, ``term``, ``primary``: the newest
+    decision accepted.
 
-    ``promoted``: the last term in which this node's broker was told to become primary; ``process``: which process that
-    was, empty when it is known not to be primary. ``finished``: the last term in which this node's broker was primary,
-    or could have become it, and never will be again. ``note``: the latest that a primary had noted.
+    ``promoted``: the last term in which this node's broker got the order to become primary; ``process``: the process
+    that was promoted, empty when it certainly is not primary. ``finished``: the last term in which this node's broker
+    was primary, or could have become it, and never will be again. ``note``: the latest note that a primary requested.
     """
 
     promised: int = 0
@@ -32,18 +33,18 @@ class Record(NamedTuple):
 
     @property
     def decision(self) -> tuple[int, int]:
-        """Decisions are ordered by this."""
+        """The sort key of decisions."""
         return self.ballot, self.term
 
 
 class Store:
-    """The record on disk; ``record`` is what is there."""
+    """The record on disk; ``record`` mirrors it."""
 
     def __init__(self, database: sqlite3.Connection) -> None:
-        """Raises ConfigError when the database holds something else."""
+        """Load the record; raises ConfigError when the database holds anything else."""
         self._database = database
         self.failure: sqlite3.Error | None = None
-        """Why the disk can't be relied on any more."""
+        """The reason why the disk can't be relied on any longer."""
         database.execute("CREATE TABLE IF NOT EXISTS record (only_one INTEGER PRIMARY KEY CHECK (only_one = 1), "
                          "promised INTEGER, ballot INTEGER, term INTEGER, primary_node TEXT, promoted INTEGER, "
                          "process TEXT, finished INTEGER, note TEXT)")  # fmt: skip
@@ -56,7 +57,9 @@ class Store:
                               "has no part in a running cluster") from None  # fmt: skip
 
     def save(self, record: Record) -> None:
-        """Have it on disk when this returns; raises sqlite3.Error when the disk fails: then the manager must end."""
+        """Store the record; it is on disk when this returns. Raises sqlite3.Error when the disk fails: then the manager
+        must end.
+        """
         if record == self.record:
             return
         try:

@@ -1,4 +1,4 @@
-"""What a manager tells the others of its broker."""
+"""A manager's report of its broker to the other managers."""
 
 from __future__ import annotations
 
@@ -15,13 +15,14 @@ EMPTY, CLEAN = "empty", "clean"
 
 @dataclass(frozen=True)
 class Report:
-    """``up``: the broker runs and answers; what follows is its own word (``Control``), empty while it does not answer.
+    """The report of a broker. ``up``: the broker runs and answers; the following fields come from the broker
+    (``Control``), and are empty while it does not answer.
 
-    ``state``: connecting, catchup, ready or primary; ``eligible``: it would take over; ``generation``: that of its
-    data; ``store``: empty, clean or dirty; ``uuid``: the orderly shutdown that a clean store is of. ``ballot``: that of
-    the decision which its manager had accepted when it asked. ``promoted``: the term in which the process that runs was
-    promoted, 0 if it was not. ``finished``: as in ``Record``.
-    ``declined``: the last term in which the broker said no. ``forced``: a person has vouched for its data.
+    ``state``: connecting, catchup, ready or primary. ``eligible``: it is able to take over. ``generation``: the
+    generation of its data. ``store``: empty, clean or dirty. ``uuid``: the orderly shutdown that left a clean store.
+    ``ballot``: the ballot of the decision that its manager had accepted when it asked. ``promoted``: the term in which
+    the present process was promoted, 0 if it was not. ``finished``: as in ``Record``. ``declined``: the last term in
+    which the broker refused. ``forced``: an administrator has approved its data.
     """
 
     up: bool = False
@@ -37,7 +38,7 @@ class Report:
     forced: bool = False
 
     def encoded(self) -> dict[str, Any]:
-        """As it is sent."""
+        """Encode the report for a heartbeat."""
         return asdict(self)
 
 
@@ -46,14 +47,14 @@ _TYPES = {each.name: type(each.default) for each in fields(Report)}
 
 
 def decoded(value: Mapping[str, Any]) -> Report:
-    """The report in a heartbeat; raises LinkError when it is none."""
+    """Decode the report in a heartbeat; raises LinkError if it is malformed."""
     if {name: type(each) for name, each in value.items()} != _TYPES or not all(map(_can_be_told, value.values())):
         raise LinkError("a report is malformed")
     return Report(**value)
 
 
 def of_status(status: Mapping[str, Any], ballot: int, promoted: int, finished: int) -> Report:
-    """The report of a broker that has answered; raises ValueError when the answer makes no sense."""
+    """Build the report of a broker from its answer; raises ValueError when the answer is invalid."""
     store = status.get("store")
     if not isinstance(store, Mapping):
         raise ValueError("the broker's status has no store")
@@ -66,18 +67,19 @@ def of_status(status: Mapping[str, Any], ballot: int, promoted: int, finished: i
 
 
 def _can_be_told(value: Any) -> bool:
-    """Whether it is no more than others can be told in a heartbeat."""
+    """Tell whether the value is within the limits of a heartbeat."""
     if isinstance(value, str):
         return len(value) <= _MAX_TEXT and value.isprintable()
     return bool(0 <= value <= MAX_NUMBER)
 
 
 def may_bootstrap(reports: Mapping[str, Report], members: Sequence[str], ballot: int) -> bool:
-    """Whether the whole cluster starts for the first time, or after an orderly shutdown: then anybody may be primary.
+    """Tell whether the whole cluster starts for the first time, or after an orderly shutdown: then any member may be
+    primary.
 
-    Every configured member must say so of its store, and must have been asked after it had accepted the coordinator's
-    ballot: from then on no decision of an earlier ballot can make its store another one, but that which the coordinator
-    has taken over (``Coordinator``).
+    Every configured member must report so of its store, and must have been asked after it had accepted the
+    coordinator's ballot. From then on no decision of an earlier ballot can change its store, except the decision that
+    the coordinator has taken over (``Coordinator``).
     """
     found = [reports.get(name) for name in members]
     known = [report for report in found if report is not None and report.up and report.ballot >= ballot]
@@ -89,14 +91,15 @@ def may_bootstrap(reports: Mapping[str, Report], members: Sequence[str], ballot:
 
 
 def successors(reports: Mapping[str, Report], order: Sequence[str], last: str) -> list[str]:
-    """Whose broker may be started from the store that the last primary's has left: another node's first."""
+    """Return the members whose broker may be started from the store of the last primary: those on other nodes first."""
     able = [name for name in order if name in reports]
     return sorted(able, key=lambda name: (name == last, order.index(name)))
 
 
 def candidates(reports: Mapping[str, Report], order: Sequence[str], excluded: Collection[str]) -> list[str]:
-    """Who may be made primary, best first: whom a person vouches for, then the newest data, those that were ready a
-    moment ago, then in order; nobody whom the last primary went on without, unless a person says so."""
+    """Return the possible primaries, best first: those approved by an administrator, then the newest data, then those
+    that were ready a moment ago, then in order. A member without which the last primary continued is left out, unless
+    an administrator has approved it."""
     able = [name for name in order if (report := reports.get(name)) is not None and report.up
             and report.state != STOPPED and (report.forced or (report.eligible and name not in excluded))]  # fmt: skip
     return sorted(able, key=lambda name: (not reports[name].forced, -reports[name].generation,

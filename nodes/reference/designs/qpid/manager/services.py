@@ -1,6 +1,6 @@
-"""The services of one node: ``backup``, whose broker runs, and ``primary``, which that broker is promoted to.
+"""The services of one node: ``backup``, which runs the broker, and ``primary``, the role to which it is promoted.
 
-The broker asks four times a lease whether it may go on (``Lessor``); it ends itself when it was not let for a lease.
+The broker asks four times per lease for permission to continue (``Lessor``); it ends itself after a lease without it.
 """
 
 from __future__ import annotations
@@ -22,20 +22,20 @@ from nodes.reference.points import NOTE_TAKEN, PROMOTING
 BACK_OFF = 1.0
 """Seconds between the end of a broker and its next start."""
 STOP_SECONDS = 3.0
-"""For a broker to end in order when its manager is stopped."""
+"""Time limit for a broker to end in order when its manager is stopped."""
 _UNABLE = 3
 """Leases for which a broker that should be promoted may fail to answer."""
 _REST_POLLS = 2
-"""How often in a row a broker has to say that it is at rest, so that whoever asked for that has its answer."""
+"""The number of successive reports of being stopped after which the requester of the shutdown must have its answer."""
 _PRIMARY = "primary"
 
 
 class Services:
-    """Starts, watches, promotes and ends this node's broker, and says for how long it may go on."""
+    """Starts, watches, promotes and ends this node's broker, and limits the time for which it may continue."""
 
     def __init__(self, runtime: Runtime, options: ManagerOptions, programs: Programs, control: Control, store: Store,
                  membership: Membership, answers: Answers, changed: Callable[[], None]) -> None:
-        """``changed`` is called when others should be told at once of what is new here."""
+        """Create the services. ``changed`` is called when others should learn at once of a change here."""
         self._changed = changed
         self._runtime, self._options, self._programs, self._control = runtime, options, programs, control
         self._store, self._membership, self._answers = store, membership, answers
@@ -44,10 +44,10 @@ class Services:
         self._seen_at = 0.0
         self._asked_at: float | None = None
         self._stamp = NEVER
-        """When this manager sent the newest heartbeat on which a grant to the present process rests."""
+        """The time at which this manager sent the newest heartbeat on which a grant to the present process rests."""
         self._starts = 0
         self._polls = 0
-        """How often the broker was asked how it is."""
+        """The number of status requests to the broker."""
         self._start_at = NEVER
         self._cleared = 0
         self._cleared_at = 0.0
@@ -55,32 +55,32 @@ class Services:
         self._lacking: tuple[str, ...] = ()
         self._promoting = False
         self._serving = ("", 0)
-        """Which process has said that it is primary, promoted in which term."""
+        """The process that has reported itself primary, and the term in which it was promoted."""
         self._let_until = NEVER
         self._declined = 0
         self._left = False
         self._rest_polls = 0
-        """How often in a row the broker has said that it has come to rest."""
+        """The number of successive reports in which the broker is stopped."""
         self._report = Report()
         self._wake = asyncio.Event()
         self._heeded = 0
-        """The last term of which it has looked whether it is time to promote the broker."""
+        """The last term for which it has checked whether to promote the broker."""
         self._rests = False
-        """Whether it waits for a reason to look again."""
+        """Whether it waits for a reason to check again."""
 
     @property
     def promoted(self) -> int:
-        """The term in which the process that runs was promoted, or is being; 0 if it is a backup."""
+        """The term in which the present process was promoted, or is being promoted; 0 if it is a backup."""
         record = self._store.record
         return record.promoted if self._process and record.process == self._process else 0
 
     def report(self) -> Report:
-        """What other managers are told."""
+        """Return the report for other managers."""
         return replace(self._report, promoted=self.promoted, finished=self._store.record.finished,
                        declined=self._declined)  # fmt: skip
 
     def pending(self) -> Pending:
-        """What this node's broker waits for."""
+        """Return pending work: events that this node's broker waits for."""
         now = self._runtime.now()
         if not self.has_quorum(now) or self._left or self._promoting:
             return {}
@@ -92,35 +92,37 @@ class Services:
         return found
 
     def unheeded(self) -> int:
-        """The term in which the broker may be promoted, if whoever does that waits for something else; else 0."""
+        """Return the term in which the broker may be promoted, if the promoting task waits otherwise; else 0."""
         return self._cleared if self._rests and self._cleared > self._heeded and not self._wake.is_set() else 0
 
     def has_quorum(self, now: float) -> bool:
-        """Whether a majority of managers has lately heard this one."""
+        """Tell whether a majority of managers has recently heard this one."""
         return self._membership.quorum_since(now) + self._options.lease >= now
 
     def primary_until(self) -> float:
-        """Until when this node's broker, which says that it is primary, was let go on as such; NEVER if it was not."""
+        """Return the end of the permission of this node's broker as primary, provided that it reports so; NEVER without
+        one.
+        """
         term = self.promoted
         right = term and self._serving == (self._process, term) and self._is_primary_of(term)
         return self._let_until if right else NEVER
 
     def clear(self, term: int, bootstrap: bool, lacking: Sequence[str]) -> None:
-        """The coordinator lets this node's broker be promoted in that term (``Beat``)."""
+        """Note that the coordinator permits this node's broker to be promoted in that term (``Beat``)."""
         if term != self._cleared:
             self._cleared, self._cleared_at = term, self._runtime.now()
             self._wake.set()
         self._bootstrap, self._lacking = bootstrap, tuple(lacking)
 
     def grant(self, told: int, version: int, excluded: Sequence[str]) -> tuple[float, int, int] | None:
-        """For how many seconds from now the broker may go on, as the primary of which term (0: as a backup), and which
-        version of its note a majority has taken. None: it may not go on.
+        """Return the seconds from now for which the broker may continue, the term of which it is primary (0: as a
+        backup), and the version of its note that a majority has stored. None: it may not continue.
 
         Args:
-            told: the term of which it is primary, by its own word. Another one's is that of an earlier process, whose
-                last words may arrive late: its note is not this one's.
-            version: of the note that it wants taken, 0 for none.
-            excluded: the backups that it is about to confirm without.
+            told: the term of which it believes to be primary. Another term is that of an earlier process, whose last
+                messages may arrive late: its note is not this one's.
+            version: the version of the note that it requests, 0 for none.
+            excluded: the backups without which it is about to confirm.
         """
         now, term = self._runtime.now(), self.promoted
         self._asked_at = now
@@ -137,7 +139,7 @@ class Services:
         return seconds, term, self._note(term, version, excluded) if term and told == term else 0
 
     def _note(self, term: int, version: int, excluded: Sequence[str]) -> int:
-        """Have a primary's note taken; the newest version that a majority has."""
+        """Store a primary's note; return the newest version that a majority has."""
         record = self._store.record
         if (term, version) > record.note.order:
             self._store.save(record._replace(note=Note(term, version, tuple(excluded))))
@@ -148,24 +150,24 @@ class Services:
 
     @property
     def at_rest(self) -> bool:
-        """Whether the broker has come to rest, since the whole cluster was shut down in order."""
+        """Tell whether the broker is stopped because the whole cluster was shut down in order."""
         return self._rest_polls >= _REST_POLLS
 
     def leave(self) -> None:
-        """The whole cluster is shut down in order: the broker is not started again, and not promoted."""
+        """Note the orderly shutdown of the whole cluster: the broker is neither restarted nor promoted."""
         self._left = True
 
     async def supervise(self) -> None:
-        """Have the broker run as long as there is quorum, until this is cancelled."""
+        """Keep the broker running as long as there is quorum, until this is cancelled."""
         while True:
             await self._look()
             await asyncio.sleep(self._options.heartbeat / 2)
 
     async def converse(self) -> None:
-        """Ask the broker how it is, and promote it when it is time, until this is cancelled."""
+        """Poll the broker's status, and promote it when it is time, until this is cancelled."""
         while True:
             await self._poll()
-            self._wake.clear()  # before it looks: what comes while it promotes is looked at next
+            self._wake.clear()  # before the check: news that arrive during a promotion are checked next
             await self._promote_if_due()
             self._rests = True
             try:
@@ -184,7 +186,7 @@ class Services:
             self._runtime.log("broker does not end", level="error", error=str(error))
 
     def _is_wanted(self) -> bool:
-        """Whether this node's broker is to be promoted now."""
+        """Tell whether this node's broker is to be promoted now."""
         term = self._cleared
         return term > self._store.record.finished and self._is_primary_of(term)
 
@@ -215,7 +217,7 @@ class Services:
             await self._end()
 
     def _must_end(self, now: float) -> str:
-        """Why the broker has to be ended; empty if it may go on."""
+        """Return why the broker has to be ended; empty if it may continue."""
         options, term = self._options, self.promoted
         if term and not self._is_primary_of(term):
             return f"{self._store.record.primary} is primary"
@@ -226,7 +228,7 @@ class Services:
         if self._asked_at is None and now > self._seen_at + options.start_limit:
             return "it never asked whether it may go on"
         if now <= self._began + options.lease:
-            return ""  # nobody has had the time to answer this manager
+            return ""  # no member has had the time to answer this manager
         if not self.has_quorum(now):
             return "no quorum"
         if term and self._membership.backed_since(term, now) + options.lease < now:
@@ -282,23 +284,23 @@ class Services:
             return
         if self.promoted and self._is_primary_of(self.promoted):
             if self._report.up and self._report.state not in (_PRIMARY, STOPPED):
-                await self._promote(self.promoted)  # an earlier manager may have died before it could ask
+                await self._promote(self.promoted)  # an earlier manager may have died before its request
             return
         if not term or not self._is_primary_of(term) or term <= max(record.promoted, record.finished):
             return
         if record.process:
             return  # primary of an earlier term, which has to end first
         if not self._process or not self._report.up or self._stamp == NEVER:
-            # A cold one may have a long store to read.
+            # A cold one may have to read a large store.
             limit = self._options.start_limit if self._options.cold and self._process else _UNABLE * self._options.lease
             if now > self._cleared_at + limit:
                 self._declined = term
                 self._refuse(term, "the broker does not answer, or has not asked whether it may go on")
             return
-        # What it was granted as a backup must not reach beyond what the majority that backs this term grants.
+        # Its grant as a backup must not reach beyond the grant of the majority that backs this term.
         if self._membership.backed_since(term, now) < max(self._stamp, now - self._options.lease):
             return
-        # Others that have not heard of a later note of an earlier primary never will.
+        # If the other members have not learned of a later note of an earlier primary by now, they never will.
         note = max(record.note, Note(term, 0, self._lacking), key=lambda each: each.order)
         self._store.save(record._replace(promoted=term, process=self._process, note=note))
         self._answers.backed(now)
@@ -307,7 +309,7 @@ class Services:
 
     async def _promote(self, term: int) -> None:
         request = {"op": "promote", "term": term, "bootstrap": self._bootstrap, "force": False}
-        self._promoting = True  # nothing else may take the place of the process that is asked
+        self._promoting = True  # no other process may replace the one that is asked
         try:
             await self._control.ask(request, self._options.promotion_limit)
         except Declined as error:
@@ -328,7 +330,7 @@ class Services:
         self._finish(term)
 
     def _finish(self, term: int) -> None:
-        """The broker is not primary in that term, and never will be."""
+        """Note that the broker is not primary in that term, and never will be."""
         record: Record = self._store.record
         self._store.save(record._replace(finished=max(term, record.finished), process=""))
         self._changed()

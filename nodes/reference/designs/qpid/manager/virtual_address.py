@@ -1,8 +1,8 @@
-"""The virtual address of a cluster at one node: there while this node's broker is certainly the only primary.
+"""The virtual address of a cluster at one node: present while this node's broker is certainly the only primary.
 
-It leads clients and proves nothing: what is confirmed rests on the broker's lease alone. It goes when the lease ends,
-when the broker's process is gone, before other managers are told so, and when the manager starts or ends. A manager
-that is dead, or stands still, removes nothing: then its lifetime ends, which was renewed last when a majority had
+It guides clients and proves nothing: confirmations rest on the broker's lease alone. It is removed when the lease ends,
+when the broker's process is gone (before other managers learn of that), and when the manager starts or ends. A manager
+that is dead or suspended removes nothing; then the address's lifetime ends. It was last renewed when a majority had
 backed the primary, for the rest of the lease, rounded up to whole seconds as the kernel counts them.
 """
 
@@ -15,11 +15,11 @@ from nodes.reference.designs.qpid.manager.addresses import AddressError, Address
 from nodes.reference.designs.qpid.manager.membership import NEVER
 
 ANNOUNCEMENTS = 2
-"""In a lease: a neighbour that was cut off, or heard of an earlier holder later, learns where it is."""
+"""Announcements per lease: a neighbour that was cut off, or heard of an earlier holder later, learns the location."""
 
 
 class VirtualAddress:
-    """Adds, announces and removes it."""
+    """Adds, announces and removes the address."""
 
     def __init__(self, runtime: Runtime, addresses: Addresses, address: str, lease: float) -> None:
         self._runtime, self._addresses, self._address, self._lease = runtime, addresses, address, lease
@@ -28,12 +28,12 @@ class VirtualAddress:
         self._trouble = ""
 
     def clean(self) -> None:
-        """Remove what a manager has left that ended without a word."""
+        """Remove an address left by a manager that ended without cleaning up."""
         self._held = True
         self.release("left by an earlier manager", quiet=True)
 
     def keep(self, until: float) -> None:
-        """Have it here until then, a time of this program's clock; not at all if that is over."""
+        """Keep the address here until that time of this program's clock; remove it if the time is over."""
         now = self._runtime.now()
         if until <= now:
             self.release("its broker is not primary" if until == NEVER else "its broker's lease is over")
@@ -54,7 +54,7 @@ class VirtualAddress:
             self._trouble = ""
 
     def pending(self, until: float) -> Pending:
-        """What is to be done about it, if it is to be here until then."""
+        """Return pending work for the address, if it is to be here until that time."""
         now = self._runtime.now()
         if until <= now:
             return {"address-kept": [""]} if self._held else {}
@@ -63,7 +63,7 @@ class VirtualAddress:
         return {"unannounced": [self._announced_at]}
 
     def release(self, why: str, quiet: bool = False) -> None:
-        """Have it here no more."""
+        """Remove the address from here."""
         if not self._held:
             return
         self._held, self._renewed_for, self._announced_at = False, NEVER, NEVER
@@ -75,7 +75,7 @@ class VirtualAddress:
             self._runtime.log("virtual address removed", address=self._address, why=why)
 
     def _complain(self, error: AddressError) -> None:
-        """Once for the same trouble; it is tried again."""
+        """Log an error once per distinct text; the action is retried."""
         if str(error) != self._trouble:
             self._trouble = str(error)
             self._runtime.log("virtual address in trouble", level="error", address=self._address, error=str(error))

@@ -1,4 +1,4 @@
-"""What may be pending in a server of a FioranoMQ pair, and for how long."""
+"""Deadlines for pending work in a server of a FioranoMQ pair."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from stormproof.contracts.deadline import Deadline
 
 _ODD = ("disk", "clock")
 _STALL = ("packets", "partition", "points")
-"""What may have TCP wait before it tries again, for some time after the fault is over."""
+"""Faults that may stall TCP retransmission for some time after they end."""
 _LOCKED = {"lock": (True,), "fencing": (True,), "as_documented": ("",), "start_alone": (False,)}
 _REPLICATED = {**_LOCKED, "mode": ("replicated",)}
 _SHARED = {**_LOCKED, "mode": ("shared",)}

@@ -1,4 +1,4 @@
-"""How the default campaign draws tests of fiorano."""
+"""The default campaign's random settings for tests of fiorano."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ from nodes.systems.reference.rules.draws import FLOW, MEMORY, ONE_ASKS, REMEMBER
 from stormproof.contracts.draw import Draw, Drawing, Never
 
 CLIENT_ORDER, PRIMARY_FIRST, NEAREST_FIRST = "client_order", "primary-first", "nearest-first"
-"""Whom clients try first, which workloads declare: the document has them connect to the primary when they initialise.
+"""The order in which clients try servers, which workloads declare. The document has clients connect to the primary
+first when they initialise.
 """
 
 DRAWING = Drawing(

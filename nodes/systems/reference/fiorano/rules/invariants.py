@@ -1,7 +1,7 @@
-"""What holds of a FioranoMQ pair at every instant, with the lock and its epochs.
+"""Invariants of a FioranoMQ pair, its lock and its epochs, which hold at every instant.
 
-*The document* is Fiorano's "FioranoMQ High Availability". That two servers believe for a moment that they serve is no
-defect: the one without the lock, and without the other server's word, can confirm nothing.
+*The document* is Fiorano's "FioranoMQ High Availability". It is not a defect that two servers believe for a moment that
+they serve: without the lock and without its peer's acknowledgement, a server can't confirm anything.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ _CHANGES = {(line.state, line.to) for line in (*REPLICATED, *SHARED)}
 
 
 class OneHolds(EagerWatcher):
-    """Who has been granted the lock, and whether the leases of both run at the same time."""
+    """Tracks the holders of the lock, and whether the leases of both servers run at the same time."""
 
     def __init__(self) -> None:
         self._holders: dict[str, Fiorano] = {}
 
     def look(self, node: str, program: Fiorano, now: Observed, before: Observed | None) -> str:
-        """While both have an epoch of the lock, each of their steps is looked at."""
+        """Check that only one lease runs; while both servers have an epoch of the lock, each of their steps counts."""
         if now.lock:
             self._holders[node] = program
         else:
@@ -40,25 +40,25 @@ class OneHolds(EagerWatcher):
         return f"it holds the lock, in epoch {now.lock}, and so does {others[0]}" if others else ""
 
     def ended(self, node: str) -> None:
-        """It holds nothing any more."""
+        """Forget the server: its program has ended, and so has its lease."""
         self._holders.pop(node, None)
         self.eager = False
 
 
 class EpochsGrow(Watcher):
-    """Who was granted the lock in which epoch."""
+    """Tracks the server that was granted the lock in each epoch."""
 
     def __init__(self) -> None:
         self._holders: dict[int, str] = {}
         self._known: dict[str, int] = {}
 
     def ended(self, node: str) -> None:
-        """It holds nothing any more."""
+        """Forget the server's epoch: its program has ended, and so has its lease."""
         self._known.pop(node, None)
 
     def look(self, node: str, program: Fiorano, now: Observed, before: Observed | None) -> str:
-        """Each new epoch is the highest that there was. Whoever stood still until its lease was over, before it knew
-        that it had one, never held it."""
+        """Check that each new epoch is the highest so far. A server that was suspended until its lease had ended,
+        before it learned of that lease, never held the lock."""
         if not now.lock:
             self._known.pop(node, None)
             return ""
@@ -73,7 +73,7 @@ class EpochsGrow(Watcher):
 
 
 class GrantedByGateway(Watcher):
-    """The gateway, and the servers whose leases may run."""
+    """Tracks the gateway, and the servers whose leases may run."""
 
     def __init__(self) -> None:
         self._gateway: Gateway | None = None
@@ -81,7 +81,7 @@ class GrantedByGateway(Watcher):
 
     def look(self, node: str, program: Fiorano | Gateway, now: Observed | GatewayObserved,
              before: Observed | GatewayObserved | None) -> str:  # fmt: skip
-        """Whoever holds the lock is the one to whom the gateway has granted it, and for whom it keeps it."""
+        """Check that the gateway has granted the lock to each server that holds it, and keeps it for that server."""
         if isinstance(program, Gateway):
             self._gateway = program
             servers = self._servers
@@ -99,28 +99,28 @@ class GrantedByGateway(Watcher):
         return ""
 
     def ended(self, node: str) -> None:
-        """It holds nothing any more; a gateway that has ended grants nothing."""
+        """Forget an ended program: a server holds no lock then, and a gateway grants none."""
         if self._servers.pop(node, None) is None and node == SERVICE:
             self._gateway = None
 
 
 class AskedOnDisk(Watcher):
-    """Nothing of its own: a server is looked at as it is."""
+    """Stateless check of a server's epochs."""
 
     def look(self, node: str, program: Fiorano, now: Observed, before: Observed | None) -> str:
-        """Whoever asks for an epoch has it on disk before it asks."""
+        """Check that a server has an epoch on disk before it requests it."""
         noted = max(now.stamp.asked, now.stamp.epoch)
         return "" if now.asked <= noted else f"it asks for epoch {now.asked}, and on its disk is {noted}"
 
 
 class DisownedStays(Watcher):
-    """Up to which epoch each server has said that it will use none any more."""
+    """Tracks the highest epoch that each server has disowned."""
 
     def __init__(self) -> None:
         self._disowned: dict[str, int] = {}
 
     def look(self, node: str, program: Fiorano, now: Observed, before: Observed | None) -> str:
-        """An epoch in which it comes to hold the lock is not one of those."""
+        """Check that a server does not obtain the lock in an epoch that it has disowned."""
         disowned = self._disowned.get(node, 0)
         self._disowned[node] = max(disowned, now.disowned)
         if not now.lock or now.lock > disowned or (before is not None and before.lock == now.lock):
@@ -129,20 +129,22 @@ class DisownedStays(Watcher):
 
 
 class ConfirmsInItsEpoch(Watcher):
-    """Nothing of its own: a server is looked at as it is."""
+    """Stateless check of a server's epochs."""
 
     def look(self, node: str, program: Fiorano, now: Observed, before: Observed | None) -> str:
-        """What is confirmed without the other server is of the lock's epoch, which the repository has."""
+        """Check that changes confirmed without the other server belong to the lock's epoch, which is the repository's
+        epoch, too.
+        """
         if not now.alone or now.stamp.epoch == now.lock:
             return ""
         return f"it may confirm alone in epoch {now.lock}, and its repository is of epoch {now.stamp.epoch}"
 
 
 class StatesByTable(Watcher):
-    """Nothing of its own: the table of transitions is looked at."""
+    """Stateless check against the table of transitions."""
 
     def look(self, node: str, program: Fiorano, now: Observed, before: Observed | None) -> str:
-        """The step from the previous state to the present one is a line of the table."""
+        """Check that the step from the previous state to the present one is a line of the table."""
         if before is None or (before.state, before.before) == (now.state, now.before):
             return ""
         if (now.before, now.state) in _CHANGES:
@@ -151,24 +153,24 @@ class StatesByTable(Watcher):
 
 
 class ServesWhereItMay(Watcher):
-    """Nothing of its own: a server is looked at as it is."""
+    """Stateless check of a server's state."""
 
     def look(self, node: str, program: Fiorano, now: Observed, before: Observed | None) -> str:
-        """Clients are let in in some states, and in no other."""
+        """Check that clients are admitted only in serving states."""
         if now.serves and now.state not in (*SERVING, ACTIVE):
             return f"it is {now.state} and lets clients in"
         return ""
 
 
 class StampsGrow(Watcher):
-    """The newest stamp of each repository that was whole, and the highest epoch asked for."""
+    """Tracks the newest stamp of each whole repository, and the highest requested epoch."""
 
     def __init__(self) -> None:
         self._stamps: dict[str, tuple[int, int]] = {}
         self._asked: dict[str, int] = {}
 
     def look(self, node: str, program: Fiorano, now: Observed, before: Observed | None) -> str:
-        """All of it is on disk before it counts, so it only grows, also beyond the end of the program."""
+        """Check that stamps and epochs only grow, even across restarts: both are on disk before they count."""
         stamp = now.stamp
         mine = (stamp.epoch, stamp.counter)
         newest, asked = self._stamps.get(node, mine), self._asked.get(node, 0)

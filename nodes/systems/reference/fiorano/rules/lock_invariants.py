@@ -1,4 +1,4 @@
-"""What holds of the gateway, and of the leases that it gives: docs/designs/fiorano.md, HA locking mechanism."""
+"""Invariants of the gateway and of its leases: docs/designs/fiorano.md, HA locking mechanism."""
 
 from __future__ import annotations
 
@@ -8,19 +8,19 @@ from nodes.reference.designs.fiorano.gateway.service import GATEWAY, Gateway, Ga
 from stormproof.contracts.invariant import BROKER, Invariant, Watcher
 
 _LONGER = 1.25
-"""The gateway's lease beside the holder's."""
+"""The ratio of the gateway's lease to the holder's."""
 _NEARLY = 0.002
-"""Share of a lease by which healthy clocks may part in it."""
+"""The share of a lease by which healthy clocks may diverge during it."""
 
 
 class RemembersWho(Watcher):
-    """Who had the newest epoch, as far as the gateway knew."""
+    """Tracks the holder of the newest epoch, as far as the gateway knew it."""
 
     def __init__(self) -> None:
         self._last: tuple[int, str] = (0, "")
 
     def look(self, node: str, program: Gateway, now: GatewayObserved, before: GatewayObserved | None) -> str:
-        """As long as it runs, epochs only grow, and each stays with whom it was granted to."""
+        """Check that epochs only grow while the gateway runs, and that each epoch keeps its holder."""
         last, self._last = self._last, (now.last.epoch, now.last.holder)
         if before is None or now.last.epoch > last[0] or self._last == last or not last[1]:
             return ""
@@ -28,7 +28,7 @@ class RemembersWho(Watcher):
 
 
 class KeepsLonger(Watcher):
-    """The gateway, and the servers that hold an epoch."""
+    """Tracks the gateway, and the servers that hold an epoch."""
 
     def __init__(self) -> None:
         self._gateway: Gateway | None = None
@@ -36,7 +36,7 @@ class KeepsLonger(Watcher):
 
     def look(self, node: str, program: Fiorano | Gateway, now: Observed | GatewayObserved,
              before: Observed | GatewayObserved | None) -> str:  # fmt: skip
-        """Whenever a lease begins, the gateway keeps the lock for a quarter of a lease beyond its end."""
+        """Check that the gateway keeps the lock for a quarter of a lease beyond the end of each holder's lease."""
         if isinstance(program, Gateway):
             self._gateway = program
         elif isinstance(now, Observed) and now.lock:
@@ -53,16 +53,18 @@ class KeepsLonger(Watcher):
         return ""
 
     def ended(self, node: str) -> None:
-        """It holds nothing any more; a gateway that has ended grants nothing."""
+        """Forget an ended program: a server holds no lock then, and a gateway grants none."""
         if self._servers.pop(node, None) is None and node == SERVICE:
             self._gateway = None
 
 
 class AnswersAsItIs(Watcher):
-    """Nothing of its own: the gateway is looked at as it is."""
+    """Stateless check of the gateway."""
 
     def look(self, node: str, program: Gateway, now: GatewayObserved, before: GatewayObserved | None) -> str:
-        """It keeps a lock no longer than it says, nor after it was let go, and only from somebody else."""
+        """Check that the gateway keeps a lock no longer than its lease, not after its release, and only from other
+        servers.
+        """
         left = now.until - program.now()
         if left > (_LONGER + _NEARLY) * program.lease:
             return f"it keeps the lock for {left:.4g} s, and a lease is {program.lease:g} s"

@@ -1,6 +1,6 @@
-"""What holds of the two servers of a FioranoMQ pair together: what one of them may confirm, and the other one has.
+"""Invariants of the two servers of a FioranoMQ pair together: one server's confirmations against the other's content.
 
-*The page* is docs/designs/fiorano.md. What a server has on its disk counts also when its program has ended.
+*The page* is docs/designs/fiorano.md. A server's disk still counts after its program has ended.
 """
 
 from __future__ import annotations
@@ -30,26 +30,28 @@ _HOLDING = (*SERVING, ACTIVATING)
 
 
 class _Servers(Watcher):
-    """The servers, and how far the repositories of those were that have ended."""
+    """Tracks the servers, and the stamps of those that have ended."""
 
     def __init__(self) -> None:
         self._programs: dict[str, Fiorano] = {}
         self._left: dict[str, Stamp] = {}
 
     def others(self, node: str) -> list[tuple[str, Stamp]]:
-        """Each other server, with the stamp of its repository."""
+        """Return each other server with the stamp of its repository."""
         found = {**self._left, **{name: program.stamp for name, program in self._programs.items()}}
         return [(name, stamp) for name, stamp in found.items() if name != node]
 
     def ended(self, node: str) -> None:
-        """It may have ended in the middle of a callback, after which nobody looked: with more on its disk, and said
-        so."""
+        """Keep the server's last stamp. It may have ended in the middle of a callback, after the last check: it may
+        then have stored and acknowledged more than that check saw."""
         if (program := self._programs.pop(node, None)) is not None:
             self._left[node] = program.stamp
 
 
 class ServesWithAllConfirmed(Watcher):
-    """The newest change-set of which clients were told, and who began to serve last, with what."""
+    """Tracks the newest change-set that was confirmed to clients, and the last server that began to serve, with its
+    stamp.
+    """
 
     def __init__(self) -> None:
         self._newest = (0, 0)
@@ -57,9 +59,10 @@ class ServesWithAllConfirmed(Watcher):
         self._reign: tuple[int, str, tuple[int, int]] = (0, "", (0, 0))
 
     def look(self, node: str, program: Fiorano, now: Observed, before: Observed | None) -> str:
-        """Who begins to serve has what clients were told of, and nobody tells them of more than who began after it has.
+        """Check that a server that begins to serve has all confirmed change-sets, and that its predecessor then
+        confirms no change-set that it lacks.
 
-        A stamp tells which: a change-set is told by its number and by the epoch in which it was made."""
+        A change-set is identified by its number and the epoch in which it was created."""
         if now.serves and not (before is not None and before.serves):
             stamp = program.began
             mine = (stamp.epoch, stamp.counter)
@@ -83,10 +86,12 @@ def _told(stamp: tuple[int, int]) -> str:
 
 
 class AloneInItsOwnEpoch(_Servers):
-    """The servers, and what they have."""
+    """Tracks the servers and their stamps."""
 
     def look(self, node: str, program: Fiorano, now: Observed, before: Observed | None) -> str:
-        """Where one may confirm what only it has, the other one's repository is not whole in the same epoch."""
+        """Check that, where one server may confirm changes that only it has, the other's repository is not whole in the
+        same epoch.
+        """
         self._programs[node] = program
         self._left.pop(node, None)
         for name, stamp in self.others(node):
@@ -101,10 +106,10 @@ class AloneInItsOwnEpoch(_Servers):
 
 
 class AcknowledgedIsStored(_Servers):
-    """The servers, and what they have."""
+    """Tracks the servers and their stamps."""
 
     def look(self, node: str, program: Fiorano, now: Observed, before: Observed | None) -> str:
-        """What a server takes for stored by its standby is on that one's disk."""
+        """Check that change-sets that a server believes its standby to have stored are on the standby's disk."""
         self._programs[node] = program
         self._left.pop(node, None)
         if now.stored < 0 or (before is not None and before.stored == now.stored):
@@ -115,21 +120,21 @@ class AcknowledgedIsStored(_Servers):
 
 
 class StandbyIsTold(Watcher):
-    """Nothing of its own: a server is looked at after each of its steps."""
+    """Stateless check of a server after each of its steps."""
 
     fields = ("untold",)
 
     def look(self, node: str, program: Fiorano, now: Observed, before: Observed | None) -> str:
-        """A change-set, or an epoch that is new, is told in the step in which the repository gets it."""
+        """Check that a change-set or a new epoch is sent to the standby in the step in which the repository gets it."""
         stamp = now.stamp.epoch, now.stamp.counter
         return f"its repository is at {_told(stamp)}, and its standby was not told" if now.untold else ""
 
 
 class StandbyIsWhole(_Servers):
-    """The servers, and what they have."""
+    """Tracks the servers and their stamps."""
 
     def look(self, node: str, program: Fiorano, now: Observed, before: Observed | None) -> str:
-        """A standby has a whole repository, and so has the standby of an active server."""
+        """Check that a standby has a whole repository, and that an active server's peer has one."""
         self._programs[node] = program
         self._left.pop(node, None)
         if now.state == PASSIVE and not now.stamp.whole:
@@ -141,14 +146,14 @@ class StandbyIsWhole(_Servers):
 
 
 class DisownedAsSaid(Watcher):
-    """The servers, and up to which epoch those that have ended were to use none any more."""
+    """Tracks the servers, and the highest epochs that ended servers had disowned."""
 
     def __init__(self) -> None:
         self._programs: dict[str, Fiorano] = {}
         self._disowned: dict[str, int] = {}
 
     def look(self, node: str, program: Fiorano, now: Observed, before: Observed | None) -> str:
-        """What one has heard of the other one is what that one may say."""
+        """Check that a server's record of the epochs its peer disowned does not exceed what that peer has disowned."""
         self._programs[node] = program
         if not now.peer_disowned or (before is not None and before.peer_disowned == now.peer_disowned):
             return ""
@@ -159,16 +164,16 @@ class DisownedAsSaid(Watcher):
         return f"it has heard that the other server uses no epoch up to {now.peer_disowned}, which said so up to {said}"
 
     def ended(self, node: str) -> None:
-        """It may have ended in the middle of a callback, after it had said something."""
+        """Keep the server's disowned epoch: it may have ended in the middle of a callback, after it had sent it."""
         if (program := self._programs.pop(node, None)) is not None:
             self._disowned[node] = max(self._disowned.get(node, 0), program.observed().disowned)
 
 
 class ChangesForAReason(Watcher):
-    """Nothing of its own: how things stood when a server changed its state."""
+    """Stateless check of the conditions under which a server changed its state."""
 
     def look(self, node: str, program: Fiorano, now: Observed, before: Observed | None) -> str:
-        """What the document says of when a server changes its state, in sentences of its own beside the table's."""
+        """Check state changes against the document's rules, which are written here independently of the table."""
         if before is None or before.changes == now.changes:
             return ""
         for view, to in list(program.reasons)[before.changes - now.changes :]:
@@ -178,13 +183,15 @@ class ChangesForAReason(Watcher):
 
 
 class SeeksTheLock(Watcher):
-    """Which servers have served, or been the standby, since they were started."""
+    """Tracks the servers that have served or been the standby since their start."""
 
     def __init__(self) -> None:
         self._met: set[str] = set()
 
     def look(self, node: str, program: Fiorano, now: Observed, before: Observed | None) -> str:
-        """Whoever may go on alone asks for the lock, whoever serves keeps it, and a standby leaves it alone."""
+        """Check that a server that may continue alone requests the lock, a serving one keeps it, and a standby does not
+        seek it.
+        """
         if before is None:
             self._met.discard(node)
         elif now.state != WAITING:
@@ -200,7 +207,7 @@ class SeeksTheLock(Watcher):
 
 
 def _wrong(view: View, to: str) -> str:
-    """What speaks against the change from one state to another."""
+    """Describe the violated condition of a change from one state to another."""
     begins = to in _HOLDING and view.state not in _HOLDING
     stops = view.state in _HOLDING and to not in _HOLDING
     if begins and not view.lock:
@@ -221,17 +228,17 @@ def _wrong(view: View, to: str) -> str:
 
 
 def _without_database(view: View, to: str) -> bool:
-    """Whether it is one of two that share a database, which does not answer."""
+    """Tell whether this is a server of a shared-database pair whose database does not answer."""
     return to == PASSIVE and REACHABLE not in view.facts
 
 
 class StatusTells(Watcher):
-    """Nothing of its own: a server is looked at as it is."""
+    """Stateless check of a server's status."""
 
     period = 2.0
 
     def inspect(self, node: str, program: Fiorano) -> str:
-        """What a person is shown is how things stand."""
+        """Check that the status shown to administrators matches the server's state."""
         status, now = program.status(), program.observed()
         peer = [name for name in status["view"] if name != node]
         stands = {"role": now.state, "state": now.state, "previous": now.before, "serving": now.serves,
@@ -244,13 +251,13 @@ class StatusTells(Watcher):
 
 
 class FenceGrows(Watcher):
-    """Who held the shared database in which epoch, and how many of its commits were applied."""
+    """Tracks the holder of the shared database in each epoch, and the number of its applied commits."""
 
     def __init__(self) -> None:
         self._last: StorageObserved | None = None
 
     def look(self, node: str, program: StorageService, now: StorageObserved, before: StorageObserved | None) -> str:
-        """Epochs only grow, each of one holder, and so do the commits of each; also beyond the program's end."""
+        """Check that epochs only grow, each with one holder, and so do its commits, even across restarts."""
         last, self._last = self._last, now
         if last is None or now.epoch > last.epoch:
             return ""
@@ -261,7 +268,7 @@ class FenceGrows(Watcher):
 
 
 class DatabaseHolds(Watcher):
-    """The service that keeps the shared database."""
+    """Tracks the service that keeps the shared database."""
 
     period = 2.0
 
@@ -270,13 +277,13 @@ class DatabaseHolds(Watcher):
 
     def look(self, node: str, program: Fiorano | StorageService, now: Observed | StorageObserved,
              before: Observed | StorageObserved | None) -> str:  # fmt: skip
-        """Note who keeps the database."""
+        """Note the service that keeps the database."""
         if isinstance(program, StorageService):
             self._service = program
         return ""
 
     def inspect(self, node: str, program: Fiorano | StorageService) -> str:
-        """Where nothing is on its way, the database has what the active server has."""
+        """Check that the database has the active server's content if no commit is in flight."""
         service = self._service
         if service is None or isinstance(program, StorageService) or (found := program.in_database()) is None:
             return ""
@@ -286,7 +293,7 @@ class DatabaseHolds(Watcher):
         return unlike(mine, theirs, (node, "the database")) if theirs is not None else ""
 
     def ended(self, node: str) -> None:
-        """What it kept is on its disk; it is looked at again when it has been started."""
+        """Forget the service: its content is on disk, and is checked again after its restart."""
         if self._service is not None and node == self._service.name:
             self._service = None
 

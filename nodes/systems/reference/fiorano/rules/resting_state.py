@@ -1,4 +1,4 @@
-"""What fiorano's servers hold at rest."""
+"""The objects that idle fiorano servers keep in memory."""
 
 from __future__ import annotations
 

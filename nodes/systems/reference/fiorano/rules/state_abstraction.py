@@ -1,4 +1,4 @@
-"""What tells one situation of two fiorano servers from another."""
+"""The abstraction that distinguishes situations of two fiorano servers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Interesting states of a pair of fiorano servers, and what their log lines say of roles."""
+"""States of interest of a pair of fiorano servers, and the role changes in their logs."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from nodes.systems.reference.log_events import BROKER_STATES, Line, NodeLogs, St
 from stormproof.contracts.system import DiskWrites, Grant, RoleChange, StateTransfer
 
 STATE = "state"
-"""The event of a change of state; ``present`` and ``previous`` say which."""
+"""The event of a state change; ``present`` and ``previous`` name the states."""
 
 
 def role_change(line: Line) -> RoleChange | None:
-    """What a line says of its server's state."""
+    """Parse a log line about a state change; None for other lines."""
     if line.event != STATE or "present" not in line.fields:
         return None
     state = line.fields["present"]
@@ -33,14 +33,14 @@ def role_change(line: Line) -> RoleChange | None:
 
 
 def state_transfer(line: Line) -> StateTransfer | None:
-    """The end of a synchronisation, at the server that was synchronised."""
+    """Parse the end of a synchronisation, logged by the server that was synchronised."""
     if line.event != "synchronisation complete" or "counter" not in line.fields:
         return None
     return StateTransfer("its peer", "", f"up to change {line.fields['counter']}")
 
 
 def grant(line: Line) -> Grant | None:
-    """What the gateway tells of a lock that it has given to a server."""
+    """Parse the gateway's log line about a lock that it has granted to a server."""
     if line.event != "lock granted":
         return None
     try:
@@ -55,7 +55,7 @@ def grant(line: Line) -> Grant | None:
 
 
 def disk_writes(line: Line) -> DiskWrites | None:
-    """How often a server, or the shared database's service, has written to its disk so far."""
+    """Parse the number of disk writes so far of a server or of the shared database's service."""
     if line.event != DISK_WRITES or not line.fields.get("writes", "").isdecimal():
         return None
     return DiskWrites(*(int(text) if text.isdecimal() else 0

@@ -1,5 +1,5 @@
-"""Within which time HA IceStorm serves again and is at rest, as multiples of its settings; how much
-its machines may send each other meanwhile."""
+"""Time bounds for HA IceStorm to serve again and to settle, as multiples of its settings, and bounds of its machines'
+traffic."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What holds of the databases of HA IceStorm's replicas, and of what is answered from them.
+"""Invariants of the databases of HA IceStorm's replicas, and of the answers from them.
 
 The sources are named as in ``invariants``.
 """
@@ -17,16 +17,18 @@ from stormproof.contracts.invariant import Watcher
 Content = Mapping[str, tuple[tuple[Subscriber, ...], tuple[tuple[str, int], ...]]]
 """Topic -> its subscribers and links."""
 _KNOWN = 400
-"""Contents that are remembered."""
+"""The number of database contents that are remembered."""
 
 
 def content_of(topics: Mapping[str, Topic]) -> Content:
-    """What a database holds."""
+    """Return the content of a database."""
     return {name: (tuple(topic.subscribers.values()), tuple(topic.links.items())) for name, topic in topics.items()}
 
 
 def changed(content: Content, change: Change, stamp: Stamp) -> Content | str:
-    """What a database holds after a change, as the table of requests has it; or why that can't be made."""
+    """Return the content after a change, according to the table of requests, or the reason why the change is
+    impossible.
+    """
     kind, name, rest = change[0], change[1], change[2:]
     if kind == "create":
         return f"{name} exists" if name in content else {**content, name: ((), ())}
@@ -63,13 +65,14 @@ def _told(stamp: Stamp) -> str:
 
 
 class ChangesAsAsked(Watcher):
-    """What databases held at the newest stamps."""
+    """Tracks the database contents at the newest stamps."""
 
     def __init__(self) -> None:
         self._contents: dict[Stamp, Content] = {}
 
     def look(self, node: str, program: IceStorm, now: Observed, before: Observed | None) -> str:
-        """The first database that has a change holds what it asks for, and all else that was there."""
+        """Check that the first database with a change shows exactly that change, and otherwise equals the one before.
+        """
         if (before is not None and before.stamp == now.stamp) or now.stamp in self._contents:
             return ""
         content = self._contents[now.stamp] = content_of(program.database.topics)
@@ -94,14 +97,16 @@ def _unordered(content: Content) -> dict[str, tuple[frozenset[Any], frozenset[An
 
 
 class ChangesInTheirEpoch(Watcher):
-    """The stamps that there have been, and who runs."""
+    """Tracks all stamps so far, and the running replicas."""
 
     def __init__(self) -> None:
         self._stamps: set[Stamp] = set()
         self._running: dict[int, str] = {}
 
     def look(self, node: str, program: IceStorm, now: Observed, before: Observed | None) -> str:
-        """A change is of the epoch that its replica has promised, and begins at the coordinator of that."""
+        """Check that a change belongs to the epoch that its replica has promised, and originates at that epoch's
+        coordinator.
+        """
         self._running[program.election.ident] = node
         fresh = now.stamp not in self._stamps
         self._stamps.add(now.stamp)
@@ -118,12 +123,12 @@ class ChangesInTheirEpoch(Watcher):
         return ""
 
     def ended(self, node: str) -> None:
-        """It may have made a change in the moment in which it ended."""
+        """Forget the replica: it may have made a change at the very moment at which it ended."""
         self._running = {ident: name for ident, name in self._running.items() if name != node}
 
 
 class MostRecentWins(Watcher):
-    """How each replica stands, what its database held at the newest stamps, and with which each epoch began."""
+    """Tracks the replicas, the database contents at the newest stamps, and the stamp with which each epoch began."""
 
     def __init__(self) -> None:
         self._seen: dict[str, Observed] = {}
@@ -131,7 +136,7 @@ class MostRecentWins(Watcher):
         self._best: dict[int, Stamp] = {}
 
     def look(self, node: str, program: IceStorm, now: Observed, before: Observed | None) -> str:
-        """A group begins with the most recent of its members' databases, which those are given that have another."""
+        """Check that a group begins with the most recent of its members' databases, which the other members receive."""
         self._seen[node] = now
         if before is not None and before.stamp == now.stamp:
             return ""
@@ -143,7 +148,7 @@ class MostRecentWins(Watcher):
         return wrong
 
     def ended(self, node: str) -> None:
-        """Nothing is known of it."""
+        """Forget the replica."""
         self._seen.pop(node, None)
 
     def _compare(self, node: str, program: IceStorm, now: Observed, before: Observed, content: Content) -> str:
@@ -172,8 +177,7 @@ class MostRecentWins(Watcher):
 
 
 class AnswersWhileItLeads(Watcher):
-    """What each replica has promised; the epochs that a majority has left, and how many requests each had begun then.
-    """
+    """Tracks each replica's promise, the epochs that a majority has left, and the requests begun by that time."""
 
     def __init__(self) -> None:
         self._promised: dict[str, int] = {}
@@ -182,7 +186,9 @@ class AnswersWhileItLeads(Watcher):
         self._begun: dict[str, int] = {}
 
     def look(self, node: str, program: IceStorm, now: Observed, before: Observed | None) -> str:
-        """No request that was begun after that is answered in such an epoch: somebody else may have changed things."""
+        """Check that a request begun after a majority left its epoch is not answered: another coordinator may have made
+        changes.
+        """
         self._programs[node] = program
         if before is None or before.promised != now.promised:
             self._promised[node] = now.promised
@@ -195,7 +201,7 @@ class AnswersWhileItLeads(Watcher):
         return f"it has answered request {number} in epoch {epoch}, and a majority had promised {self._left} before"
 
     def ended(self, node: str) -> None:
-        """What it has promised is on its disk."""
+        """Keep the ended replica's promise, which is on its disk."""
         self._programs.pop(node, None)
         self._begun.pop(node, None)
 
@@ -208,12 +214,14 @@ class AnswersWhileItLeads(Watcher):
 
 
 class AnswersInItsGroup(Watcher):
-    """Nothing of its own: a replica is looked at in the step in which it answers."""
+    """Stateless check of a replica in the step in which it answers."""
 
     fields = ("answered",)
 
     def look(self, node: str, program: IceStorm, now: Observed, before: Observed | None) -> str:
-        """A majority has confirmed its group, and it still has that: it has not found out in between that they left."""
+        """Check that the replica still leads the group which a majority has confirmed; it has not learned that they
+        left.
+        """
         number, epoch = now.answered
         if not number or (before is not None and before.answered == now.answered):
             return ""
@@ -223,20 +231,20 @@ class AnswersInItsGroup(Watcher):
 
 
 class DeliversToSubscribers(Watcher):
-    """Nothing of its own: a replica is looked at as it is."""
+    """Stateless check of a replica's waiting events."""
 
     def look(self, node: str, program: IceStorm, now: Observed, before: Observed | None) -> str:
-        """When its database has changed, nothing waits for those that are no subscribers any more."""
+        """Check, whenever the database has changed, that events wait for present subscribers only."""
         return "" if before is not None and before.stamp == now.stamp else program.strangers()
 
 
 class TellsItsState(Watcher):
-    """Nothing of its own: a replica is looked at as it is."""
+    """Stateless check of a replica's status."""
 
     period = 2.0
 
     def inspect(self, node: str, program: IceStorm) -> str:
-        """What ``admin replica`` shows is how it stands."""
+        """Check that ``admin replica`` shows the replica's state."""
         now, told, idents = program.observed(), program.status(), program.election.idents
         normal = now.state == NORMAL
         leads = now.coordinator == node

@@ -1,4 +1,4 @@
-"""What may be pending in a replica of HA IceStorm, and for how long."""
+"""Deadlines for pending work in a replica of HA IceStorm."""
 
 from __future__ import annotations
 
@@ -8,15 +8,16 @@ from stormproof.contracts.deadline import Deadline
 _GARCIA = "Garcia-Molina's timers: bounds.py"
 _ODD = ("disk", "clock")
 _WITHOUT_A_WORD = ("power", "reboot", "points", "packets")
-"""What loses power tells nobody, and a forged reset one end alone; only the coordinator asks, so that two members may
-take their connection for whole until there is an election, whose first question ends that."""
+"""Faults that leave a connection broken at one end only: a machine that loses power notifies no peer, and a forged
+reset reaches one end. Only the coordinator asks questions, so two members may consider their connection intact until an
+election, whose first question reveals the fault."""
 _NOT_THERE = "docs/designs/icestorm.md: response_timeout, seconds that a replica has to answer another"
 _LOOKS = ("docs/designs/icestorm.md: slaves ask their coordinator every master_timeout, coordinators ask theirs; they "
           "look for other groups as often; a check takes as long as those whom it asks")
 _DELIVERS = "docs/designs/icestorm.md: delivery_timeout, seconds that a subscriber has to acknowledge an event"
 _RETRIES = "docs/designs/icestorm.md: retry_interval, seconds between attempts to deliver to a subscriber that failed"
 _HALF = {"election_timeout": 2.5, "master_timeout": 1.5, "response_timeout": 3}
-"""One round of invitations, where the bound of the whole service has two."""
+"""One round of invitations; the bound of the whole service allows two."""
 
 ICESTORM_DEADLINES = (
     Deadline(

@@ -1,4 +1,4 @@
-"""How the default campaign draws tests of icestorm."""
+"""The default campaign's random settings for tests of icestorm."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ DRAWING = Drawing(
         Draw("election_timeout", (0.3, 0.5, 2.0), 0.5),
         Draw("master_timeout", (0.3, 0.5, 2.0), 0.5),
         Draw("response_timeout", (0.2, 1.0), 0.4),
-        # A dialogue waits for three of them, and is not to be closed for that.
+        # A dialogue waits for three retries, and must not be closed because of that.
         Draw("retry_interval", (0.05, 0.1), 0.2),
         Draw("delivery_timeout", (2.0,), 0.2),
         Draw("publisher_endpoints", ("one",), 0.2),

@@ -1,7 +1,7 @@
-"""What holds of each step of an election of HA IceStorm, beside what holds of the groups that come of it.
+"""Invariants of each step of an election of HA IceStorm; invariants of the resulting groups are in ``invariants``.
 
-The sources are named as in ``invariants``. What a replica can't have heard counts for nothing: whoever has not answered
-a question since a group began is judged no more in it.
+The sources are named as in ``invariants``. A replica is not judged by messages that it can't have received: once it has
+left a question unanswered since a group began, it is no longer checked in that group.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ _ROUNDING = 1e-6
 
 
 class GroupsShrink(Watcher):
-    """The names of all groups."""
+    """Tracks the names of all groups."""
 
     def __init__(self) -> None:
         self._groups: set[str] = set()
 
     def look(self, node: str, program: IceStorm, now: Observed, before: Observed | None) -> str:
-        """Nobody comes into a group that is being formed, or is; whoever begins one is alone in it."""
+        """Check that a new group has one member, and that no replica joins a group after its election."""
         if not now.members:
             return ""
         if node in program.members:
@@ -40,13 +40,15 @@ class GroupsShrink(Watcher):
 
 
 class InvitesInTurn(Watcher):
-    """Whom each coordinator has in its group."""
+    """Tracks the members of each coordinator's group."""
 
     def __init__(self) -> None:
         self._members: dict[str, tuple[str, ...]] = {}
 
     def look(self, node: str, program: IceStorm, now: Observed, before: Observed | None) -> str:
-        """It takes its members along, and leaves coordinators of higher priority the time to invite it."""
+        """Check that a coordinator takes its members along, and leaves coordinators of higher priority the time to
+        invite it.
+        """
         former = self._members.get(node, ())
         self._members[node] = tuple(program.members)
         if before is None or now.state != ELECTION or now.coordinator != node or before.group == now.group:
@@ -65,19 +67,19 @@ class InvitesInTurn(Watcher):
         return ""
 
     def ended(self, node: str) -> None:
-        """It coordinates nobody."""
+        """Forget the ended coordinator's group."""
         self._members.pop(node, None)
 
 
 class AwaitsWhoComes(Watcher):
-    """Who has been in each group for which there is an election; the programs."""
+    """Tracks the programs, and the replicas that have been in each group that has an election."""
 
     def __init__(self) -> None:
         self._been: dict[str, set[str]] = {}
         self._programs: dict[str, IceStorm] = {}
 
     def look(self, node: str, program: IceStorm, now: Observed, before: Observed | None) -> str:
-        """A coordinator waits for those that have taken its invitation, or that of its members, and for nobody else."""
+        """Check that a coordinator waits only for replicas that have taken its invitation or that of its members."""
         self._programs[node] = program
         if before is None:  # one that has just been started may have been in any before
             for group in self._been.values():
@@ -92,24 +94,26 @@ class AwaitsWhoComes(Watcher):
             return f"it waits for {others[0]}, which has not taken its invitation" if others else ""
         early = (now.state == REORGANIZATION and before is not None and before.state == ELECTION
                  and before.group == now.group and election.lasted < program.options.election_timeout - _ROUNDING)
-        if early and not awaited:  # by its own account; its members know better whom they said that they bring
+        if early and not awaited:  # by its own account; its members know better which replicas they bring
             awaited = self._brought(node, program, now.group)
         return (f"it goes on after {election.lasted:.3f} s without {awaited[0]}, which has taken its invitation"
                 if awaited and early else "")
 
     def ended(self, node: str) -> None:
-        """It brings nobody."""
+        """Forget the ended replica: it brings no members along."""
         self._programs.pop(node, None)
 
     def _brought(self, node: str, program: IceStorm, group: str) -> list[str]:
-        """Who is not here of those whom the members of a group have passed the invitation on to."""
+        """Return the absent ones of the replicas to which members have passed on the group's invitation."""
         here = {node, *program.members}
         said = [self._programs[name].election.passed_on for name in program.members if name in self._programs]
         return [name for of, names in said if of == group for name in names if name not in here]
 
 
 class KeepsWhoFollows(Watcher):
-    """How each replica stands; how often others had not answered it when it came to its group; whom it had in that."""
+    """Tracks each replica's state, its group's members, and its counts of unanswered questions when it joined that
+    group.
+    """
 
     def __init__(self) -> None:
         self._seen: dict[str, Observed] = {}
@@ -118,8 +122,8 @@ class KeepsWhoFollows(Watcher):
         self._members: dict[str, tuple[str, ...]] = {}
 
     def look(self, node: str, program: IceStorm, now: Observed, before: Observed | None) -> str:
-        """Who leaves a group, or drops somebody, or gives up an election, has a reason: somebody has not answered, or
-        has left."""
+        """Check that a replica leaves a group, drops a member or gives up an election only if another has not answered
+        or has left."""
         members = self._members.get(node, ())
         self._seen[node], self._programs[node], self._members[node] = now, program, tuple(program.members)
         wrong = self._left(node, program, now, before, members) if before is not None and before.group else ""
@@ -128,7 +132,7 @@ class KeepsWhoFollows(Watcher):
         return wrong
 
     def ended(self, node: str) -> None:
-        """It follows nobody, and nobody follows it."""
+        """Forget the ended replica: it neither follows nor leads."""
         for known in (self._seen, self._programs, self._failures, self._members):
             known.pop(node, None)
 
@@ -146,7 +150,7 @@ class KeepsWhoFollows(Watcher):
             return ""
         if before.state == NORMAL and 1 + len(here) >= majority(program.replicas):
             return f"it has given up its group, in which {', '.join(here)} answer, and follow it"
-        # Where one whose database is the most recent does not give it, the others begin anew.
+        # If the member with the most recent database does not deliver it, the others start over.
         seen = max([now.max_seen, *(self._seen[name].max_seen for name in here)])
         enough = may_replicate(1 + len(here), program.replicas, seen, majority(program.replicas))
         if before.state == REORGANIZATION and enough and len(here) == len(members):
@@ -176,13 +180,13 @@ class KeepsWhoFollows(Watcher):
 
 
 class Commences(Watcher):
-    """How each replica stands."""
+    """Tracks each replica's state."""
 
     def __init__(self) -> None:
         self._seen: dict[str, Observed] = {}
 
     def look(self, node: str, program: IceStorm, now: Observed, before: Observed | None) -> str:
-        """A group that is large enough is not left to wait; its members have promised the epoch that it has."""
+        """Check that a large enough group replicates, and that its members have promised its epoch."""
         self._seen[node] = now
         forming = before is not None and before.group == now.group and before.state in (ELECTION, REORGANIZATION)
         if before is None or now.coordinator != node or not forming:
@@ -200,15 +204,15 @@ class Commences(Watcher):
         return ""
 
     def ended(self, node: str) -> None:
-        """Nothing is known of it."""
+        """Forget the ended replica."""
         self._seen.pop(node, None)
 
 
 class AnswersAsItStands(Watcher):
-    """Nothing of its own: a replica is asked what others ask it."""
+    """Stateless check: asks a replica the questions that other replicas ask it."""
 
     def look(self, node: str, program: IceStorm, now: Observed, before: Observed | None) -> str:
-        """What it would answer is so."""
+        """Check that its answers are true."""
         election, leads, formed = program.election, now.coordinator == node, now.state in _FORMED
         if election.are_you_coordinator() != (leads and formed):
             return f"it {'does not say' if leads and formed else 'says'} that it coordinates, and is {now.state}"

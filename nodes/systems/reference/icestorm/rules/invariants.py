@@ -1,8 +1,8 @@
-"""What holds of HA IceStorm's replicas at every instant.
+"""Invariants of HA IceStorm's replicas, which hold at every instant.
 
 *The document* is ZeroC's "Highly Available IceStorm"; *Garcia-Molina* is "Elections in a Distributed Computing System",
-1982, whose invitation algorithm it uses. That two coordinators may be *normal* at the same time is no defect: the older
-one can confirm nothing any more.
+1982, whose invitation algorithm it uses. It is not a defect that two coordinators may be *normal* at the same time: the
+older one can't confirm anything any longer.
 """
 
 from __future__ import annotations
@@ -43,13 +43,13 @@ _SUBSCRIBER = attrgetter(*(each.name for each in fields(Subscriber)))
 
 
 class OneCoordinatorAnEpoch(Watcher):
-    """Who coordinated the normal group of each epoch."""
+    """Tracks the coordinator of the normal group of each epoch."""
 
     def __init__(self) -> None:
         self._coordinators: dict[int, str] = {}
 
     def look(self, node: str, program: IceStorm, now: Observed, before: Observed | None) -> str:
-        """Compare with whom others took for its coordinator."""
+        """Check that the replica has the same coordinator as others in its epoch."""
         if now.state != NORMAL or not now.epoch:
             return ""
         other = self._coordinators.setdefault(now.epoch, now.coordinator)
@@ -59,13 +59,13 @@ class OneCoordinatorAnEpoch(Watcher):
 
 
 class OneCoordinatorAGroup(Watcher):
-    """Whom the members of each group take for its coordinator."""
+    """Tracks the coordinator of each group, as its members see it."""
 
     def __init__(self) -> None:
         self._coordinators: dict[str, str] = {}
 
     def look(self, node: str, program: IceStorm, now: Observed, before: Observed | None) -> str:
-        """Compare, once the group is reorganized or normal."""
+        """Check that the replica has the same coordinator as others in its group, if that is reorganized or normal."""
         if now.state not in (REORGANIZATION, NORMAL):
             return ""
         other = self._coordinators.setdefault(now.group, now.coordinator)
@@ -75,13 +75,13 @@ class OneCoordinatorAGroup(Watcher):
 
 
 class AllKnowHowMany(Watcher):
-    """How many replicas each normal group had when it was formed."""
+    """Tracks the size of each normal group when it was formed."""
 
     def __init__(self) -> None:
         self._sizes: dict[str, int] = {}
 
     def look(self, node: str, program: IceStorm, now: Observed, before: Observed | None) -> str:
-        """Its members know that there were so many: they may replicate without those who leave."""
+        """Check that members know the size of their group: it allows them to replicate without those that leave."""
         if now.state != NORMAL or (before is not None and (before.state, before.group) == (NORMAL, now.group)):
             return ""
         if now.coordinator == node:
@@ -91,7 +91,7 @@ class AllKnowHowMany(Watcher):
 
 
 class MembersComeAlong(Watcher):
-    """How each replica stands; of a coordinator that was invited by another one, whom it had in its own group."""
+    """Tracks each replica's state, and the group of a coordinator that another one has invited."""
 
     def __init__(self) -> None:
         self._seen: dict[str, Observed] = {}
@@ -99,7 +99,7 @@ class MembersComeAlong(Watcher):
         self._invited: dict[str, tuple[str, str, dict[str, int]]] = {}
 
     def look(self, node: str, program: IceStorm, now: Observed, before: Observed | None) -> str:
-        """When it has accepted, none that it could reach still follows it in the group that it has left."""
+        """Check that, once it has accepted, no reachable member still follows it in the group that it has left."""
         self._seen[node] = now
         if now.coordinator == node:
             self._members[node] = program.members
@@ -117,26 +117,28 @@ class MembersComeAlong(Watcher):
         return f"it has accepted an invitation, and {behind[0]} follows it in group {left}" if behind else ""
 
     def ended(self, node: str) -> None:
-        """It follows nobody."""
+        """Forget the ended replica: it follows no coordinator."""
         for known in (self._seen, self._members, self._invited):
             known.pop(node, None)
 
 
 class MajorityReplicates(Watcher):
-    """Nothing of its own: a coordinator's group is looked at as it is."""
+    """Stateless check of a coordinator's group."""
 
     def look(self, node: str, program: IceStorm, now: Observed, before: Observed | None) -> str:
-        """Who coordinates a normal group has a majority of all replicas in it."""
+        """Check that the coordinator of a normal group has a majority of all replicas in it."""
         if now.state != NORMAL or not now.members or now.members >= majority(program.replicas):
             return ""
         return f"it is the coordinator of a normal group of {now.members} of {program.replicas} replicas"
 
 
 class FullStart(Watcher):
-    """What each replica has seen since its program was started."""
+    """Checks the number of replicas that each replica has seen since its program was started."""
 
     def look(self, node: str, program: IceStorm, now: Observed, before: Observed | None) -> str:
-        """The maximum begins at 0, and only a group with everybody makes it what majorities need."""
+        """Check that the maximum begins at 0, and that only a complete group raises it to the number that majorities
+        need.
+        """
         if before is None:
             return f"it has just been started, and has seen {now.max_seen} replicas" if now.max_seen else ""
         if now.max_seen < before.max_seen:
@@ -149,14 +151,14 @@ class FullStart(Watcher):
 
 
 class StampsGrow(Watcher):
-    """The newest stamp and promise of each replica."""
+    """Tracks the newest stamp and promise of each replica."""
 
     def __init__(self) -> None:
         self._stamps: dict[str, tuple[int, int]] = {}
         self._promises: dict[str, int] = {}
 
     def look(self, node: str, program: IceStorm, now: Observed, before: Observed | None) -> str:
-        """Both are on disk before anybody is told, so they only grow, also beyond the end of the program."""
+        """Check that stamps and promises only grow, even across restarts: both are on disk before they are sent."""
         stamp = (now.stamp.epoch, now.stamp.counter)
         newest, promise = self._stamps.get(node, stamp), self._promises.get(node, 0)
         if stamp < newest:
@@ -168,17 +170,17 @@ class StampsGrow(Watcher):
 
 
 class OneDatabaseAStamp(Watcher):
-    """What the database held at each stamp."""
+    """Tracks the database content at each stamp."""
 
     def __init__(self) -> None:
         self.digests: dict[Stamp, bytes] = {}
 
     def look(self, node: str, program: IceStorm, now: Observed, before: Observed | None) -> str:
-        """Compare with what others had at the same stamp."""
+        """Check that the database equals those that others had at the same stamp."""
         if before is not None and before.stamp == now.stamp:
             return ""
         topics = program.database.topics
-        # Quicker than the topics' own encoding, of which there are thousands in a run.
+        # Faster than the topics' own encoding; a run has thousands of them.
         held = json.dumps([[name, list(map(_SUBSCRIBER, topics[name].subscribers.values())), topics[name].links]
                            for name in sorted(topics)])  # fmt: skip
         digest = hashlib.blake2b(held.encode(), digest_size=16).digest()
@@ -188,7 +190,7 @@ class OneDatabaseAStamp(Watcher):
 
 
 class ConfirmedStays(Watcher):
-    """The stamps that a majority had on disk, and what the database held then."""
+    """Tracks the stamps that a majority had on disk, and the database contents at those stamps."""
 
     def __init__(self) -> None:
         self._databases = OneDatabaseAStamp()
@@ -196,13 +198,14 @@ class ConfirmedStays(Watcher):
         self._settled = Stamp(0, 0)
 
     def look(self, node: str, program: IceStorm, now: Observed, before: Observed | None) -> str:
-        """A new group begins with a database that has all that a majority had."""
+        """Check that a new group begins with a database that contains everything that a majority had."""
         if before is not None and before.stamp == now.stamp:
             return ""
         seen = self._databases.digests
         fresh = now.stamp not in seen
         self._databases.look(node, program, now, before)
-        # One of an epoch that a majority has left behind, as its coordinator stood still, is no later group.
+        # A group of an epoch that a majority has left behind, because its coordinator was suspended, is not a later
+        # group.
         if fresh and not now.stamp.counter and now.stamp > self._settled:
             digest = seen[now.stamp]
             if not any(seen[each] == digest for each in seen if self._settled <= each < now.stamp):
@@ -211,20 +214,21 @@ class ConfirmedStays(Watcher):
         self._stamps[node] = now.stamp
         reached = sorted(self._stamps.values(), reverse=True)
         needed = majority(program.replicas)
-        # Only those of one epoch are the same history: of two, the older may hold what nobody else ever had.
+        # Only stamps of one epoch share a history: of two epochs, the older may hold changes that no other replica has
+        # had.
         if len(reached) >= needed and reached[needed - 1].epoch == reached[0].epoch:
             self._settled = max(self._settled, reached[needed - 1])
         return ""
 
 
 class AgreedIsThere(Watcher):
-    """How far the database of each replica came in each epoch."""
+    """Tracks the newest change in each replica's database in each epoch."""
 
     def __init__(self) -> None:
         self._reached: dict[str, dict[int, int]] = {}
 
     def look(self, node: str, program: IceStorm, now: Observed, before: Observed | None) -> str:
-        """What a coordinator takes for agreed upon is on the disks of a majority."""
+        """Check that a change that a coordinator considers agreed is on the disks of a majority."""
         if before is None or before.stamp != now.stamp:
             self._reached.setdefault(node, {})[now.stamp.epoch] = now.stamp.counter
         stamp = now.agreed

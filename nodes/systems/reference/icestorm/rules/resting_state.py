@@ -1,4 +1,4 @@
-"""What icestorm's replicas hold at rest."""
+"""The objects that idle icestorm replicas keep in memory."""
 
 from __future__ import annotations
 

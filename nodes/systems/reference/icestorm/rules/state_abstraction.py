@@ -1,4 +1,4 @@
-"""What tells one situation of an icestorm group from another."""
+"""The abstraction that distinguishes situations of an icestorm group."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Interesting states of a group of icestorm replicas."""
+"""States of interest of a group of icestorm replicas."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _REPLICATES = "group replicates"
 
 
 def _says(*words: str) -> dict[str, object]:
-    """Fields of a state line whose reason contains all these words."""
+    """Return the fields of a state line whose reason contains all these words."""
     return {"why": lambda why: all(word in why for word in words)}
 
 
@@ -21,7 +21,9 @@ def _changes_of_coordinator(logs: NodeLogs) -> int:
 
 
 def _two_coordinators(logs: NodeLogs) -> int:
-    """How often a group began to replicate while another coordinator, which logged something later, still led one."""
+    """Count the times that a group began to replicate while another coordinator, which logged a later line, still led
+    one.
+    """
     leading: dict[str, str] = {}
     last = {line.node: line.time for line in logs.lines}
     found = 0

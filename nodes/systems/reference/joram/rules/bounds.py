@@ -1,5 +1,5 @@
-"""Within which time HA Joram serves again and is at rest, as multiples of its settings; how much
-its machines may send each other meanwhile."""
+"""Time bounds for HA Joram to serve again and to settle, as multiples of its settings, and bounds of its machines'
+traffic."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ _ENTRIES = ("Raft paper 5.3: what a client asks for goes to each follower, which
 _STATES = (f"{_ENTRIES}; one that is behind what the log keeps gets the whole state (docs/designs/joram.md: log_keep), "
            "all messages that wait")
 _LONG: Mapping[str, tuple[int, ...]] = {"log_keep": (10_000,)}
-"""Settings of a test in which nobody falls behind what the log keeps."""
+"""Settings of a test in which no replica lags further than the log reaches."""
 _SERVICES: Mapping[str, tuple[str, ...]] = {"taking": TAKING}
-"""Settings of a test with services, whose own messages and acknowledgements no client sends."""
+"""Settings of a test with services, which send messages and acknowledgements in addition to those of clients."""
 
 WORK = (
     WorkBound(FRAMES, 3.5, {"detection_timeout": 6}, 20, _ENTRIES, ("clock", "packets"), _SERVICES),

@@ -1,5 +1,5 @@
-"""What holds of elections among HA Joram's replicas, with ``partitions=primary-partition``: who stands, when, and who
-promises what to whom."""
+"""Invariants of elections among HA Joram's replicas, with ``partitions=primary-partition``: the candidates, their
+timing, and the promises."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from stormproof.contracts.invariant import Invariant, Watcher
 PRIMARY = {"partitions": ("primary-partition",)}
 _NEARLY = 0.98
 _TURN = 2.0
-"""Detection time-outs that a candidate leaves to each before it, and to whom it has promised an epoch."""
+"""Detection time-outs that a candidate leaves to each candidate before it, and to a candidate that has its promise."""
 
 
 class OneRole(Watcher):
-    """Nothing of its own: a replica is looked at as it is."""
+    """Stateless check of a replica's roles."""
 
     fields = ("phase", "leads", "follows", "takes", "promised")
 
     def look(self, node: str, program: Joram, now: Observed, before: Observed | None) -> str:
-        """Whoever leads or follows stands for nothing; a log is taken in the epoch that was promised last."""
+        """Check that a leader or follower is not a candidate, and that a log is received in the epoch promised last."""
         if now.phase != IDLE and (now.leads or now.follows):
             return f"it is {now.phase}, and {f'follows {now.follows}' if now.follows else 'is master'}"
         if now.leads and now.follows:
@@ -38,7 +38,7 @@ class OneRole(Watcher):
 
 
 class ElectedByMajority(Watcher):
-    """The newest epoch that each replica has ever promised."""
+    """Tracks the newest epoch that each replica has ever promised."""
 
     fields = ("leads", "promised")
 
@@ -47,7 +47,7 @@ class ElectedByMajority(Watcher):
         self._programs: dict[str, Joram] = {}
 
     def look(self, node: str, program: Joram, now: Observed, before: Observed | None) -> str:
-        """A master belongs to its group, of which a majority has promised its epoch."""
+        """Check that a master belongs to its group, of which a majority has promised its epoch."""
         self._programs[node] = program
         if now.promised > self._promised.get(node, 0):
             self._promised[node] = now.promised
@@ -62,14 +62,16 @@ class ElectedByMajority(Watcher):
         return f"it is master in epoch {round_of(now.leads)}, which {having} of {len(group)} replicas have promised"
 
     def ended(self, node: str) -> None:
-        """It may have ended in the middle of a callback, after which nobody looked, and have said so."""
+        """Keep the ended replica's promise: it may have ended in the middle of a callback, after the last check, and
+        may already have sent it.
+        """
         if (program := self._programs.pop(node, None)) is not None:
             self._promised[node] = max(self._promised.get(node, 0), program.observed().promised)
 
 
 class StandsInTurn(Watcher):
-    """Since when each replica has neither led nor followed anybody, by its own clock; and when it promised an epoch to
-    another candidate meanwhile."""
+    """Tracks, by each replica's clock, how long it has neither led nor followed, and when it promised an epoch to
+    another candidate in that time."""
 
     fields = ("leads", "follows", "phase", "promised")
 
@@ -78,7 +80,9 @@ class StandsInTurn(Watcher):
         self._promised: dict[str, float] = {}
 
     def look(self, node: str, program: Joram, now: Observed, before: Observed | None) -> str:
-        """Who stands has left two detection time-outs to each before it, and to whoever has its promise."""
+        """Check that a candidate has left two detection time-outs to each candidate before it, and to one that has its
+        promise.
+        """
         if before is None or before.leads or before.follows or now.leads or now.follows:
             self._since[node] = program.now()
             self._promised.pop(node, None)
@@ -99,13 +103,13 @@ class StandsInTurn(Watcher):
         return ""
 
     def ended(self, node: str) -> None:
-        """It begins anew."""
+        """Forget the ended replica's times; they start over."""
         self._since.pop(node, None)
         self._promised.pop(node, None)
 
 
 class EmptyCountsForNothing(Watcher):
-    """Which epochs were proposed by candidates that had a log."""
+    """Tracks the epochs that were proposed by candidates with a log."""
 
     fields = ("promised",)
 
@@ -113,7 +117,7 @@ class EmptyCountsForNothing(Watcher):
         self._by_log: dict[int, bool] = {}
 
     def look(self, node: str, program: Joram, now: Observed, before: Observed | None) -> str:
-        """Who has no log, or not all of it back that it may have lost, promises nothing to a candidate that has one."""
+        """Check that a replica without a whole log promises nothing to a candidate that has one."""
         if before is None or now.promised == before.promised or now.leads or now.follows:
             return ""
         if now.promised == program.own_epoch(now.promised):
@@ -127,7 +131,7 @@ class EmptyCountsForNothing(Watcher):
 
 
 class NamesItsMaster(Watcher):
-    """Who was master in each epoch."""
+    """Tracks the master of each epoch."""
 
     fields = ("leads", "follows", "takes", "group_index")
 
@@ -135,7 +139,9 @@ class NamesItsMaster(Watcher):
         self._masters: dict[int, str] = {}
 
     def look(self, node: str, program: Joram, now: Observed, before: Observed | None) -> str:
-        """Who comes to follow a master names it to clients; who has none names nobody."""
+        """Check that a replica that begins to follow a master names it to clients, and that one without a master names
+        none.
+        """
         if now.leads:
             self._masters[now.leads] = node
             return ""

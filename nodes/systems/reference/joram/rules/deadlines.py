@@ -1,4 +1,4 @@
-"""What may be pending in a replica of HA Joram, and for how long."""
+"""Deadlines for pending work in a replica of HA Joram."""
 
 from __future__ import annotations
 
@@ -18,8 +18,7 @@ _LINKS = "Links: of two peers one dials the other, in every half of a heartbeat'
 _PRIMARY = {"partitions": ("primary-partition",)}
 _ODD = ("disk", "clock")
 _STALLS = (*_ODD, "packets", "partition", "points:cut", "points:partial")
-"""Faults that lose packets. TCP waits ever longer before it sends again what was lost, and goes on with that after the
-fault."""
+"""Faults that lose packets. TCP increases its retransmission delay, which outlasts the fault."""
 
 JORAM_DEADLINES = (
     Deadline("link", {"detection_timeout": 2}, 0.4, _LINKS, _ODD, what="a peer has no link", calm=True),

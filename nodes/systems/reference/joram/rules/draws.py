@@ -1,4 +1,4 @@
-"""How the default campaign draws tests of joram."""
+"""The default campaign's random settings for tests of joram."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What holds of HA Joram's replicas at every instant, with ``partitions=primary-partition``.
+"""Invariants of HA Joram's replicas with ``partitions=primary-partition``, which hold at every instant.
 
 The group is the core of Raft and of Viewstamped Replication, and so are its invariants: the *Raft paper* is Ongaro and
 Ousterhout, "In Search of an Understandable Consensus Algorithm", 2014.
@@ -22,15 +22,15 @@ from stormproof.contracts.invariant import EagerWatcher, Invariant, Watcher
 _PRIMARY = {"partitions": ("primary-partition",)}
 _NEARLY = 0.98
 _KEPT = 9
-"""So many times those that are kept for others may the log hold, and what one batch brings."""
+"""Upper bound of the log's length, as a multiple of the entries kept for other replicas; one batch is added."""
 _FOR_THE_SLOW = 8
-"""So many times those that are kept for others does a master keep for one that lags."""
+"""Entries that a master keeps for a lagging replica, as a multiple of those that it keeps in any case."""
 _ENOUGH = min(_KEPT, _FOR_THE_SLOW)
 _SAFE = {**_PRIMARY, "propagation": ("synchronous",)}
 
 
 class OneMasterAnEpoch(Watcher):
-    """Who was master in each epoch."""
+    """Tracks the master of each epoch."""
 
     fields = ("leads",)
 
@@ -38,7 +38,7 @@ class OneMasterAnEpoch(Watcher):
         self._masters: dict[int, str] = {}
 
     def look(self, node: str, program: Joram, now: Observed, before: Observed | None) -> str:
-        """Compare with whoever had the epoch."""
+        """Check that the master's epoch had no other master."""
         if not now.leads or (before is not None and before.leads == now.leads):
             return ""
         other = self._masters.setdefault(now.leads, node)
@@ -46,19 +46,19 @@ class OneMasterAnEpoch(Watcher):
 
 
 class LeadsInItsPromise(Watcher):
-    """Nothing of its own: a master is looked at as it is."""
+    """Stateless check of a master's promise."""
 
     fields = ("leads", "promised")
 
     def look(self, node: str, program: Joram, now: Observed, before: Observed | None) -> str:
-        """Whoever has promised a newer epoch than its own is master no more; and it has promised its own."""
+        """Check that a master's promised epoch equals its own epoch; a newer promise supersedes it."""
         if now.leads in (0, now.promised):
             return ""
         return f"it is master in epoch {round_of(now.leads)}, and has promised {round_of(now.promised)}"
 
 
 class OneServes(EagerWatcher):
-    """Who serves, and whether the leases of two hold at the same time."""
+    """Tracks the masters, and whether the leases of two hold at the same time."""
 
     fields = ("leads", "serving")
 
@@ -66,7 +66,9 @@ class OneServes(EagerWatcher):
         self._masters: dict[str, Joram] = {}
 
     def look(self, node: str, program: Joram, now: Observed, before: Observed | None) -> str:
-        """While two believe that they are masters, each of their steps is looked at."""
+        """Check that only one lease holds; while two replicas believe that they are masters, each of their steps is
+        checked.
+        """
         if now.leads:
             self._masters[node] = program
         else:
@@ -78,13 +80,13 @@ class OneServes(EagerWatcher):
         return f"its lease holds, and that of {others[0]} as well" if others else ""
 
     def ended(self, node: str) -> None:
-        """It serves no more."""
+        """Forget the ended master."""
         self._masters.pop(node, None)
         self.eager = len(self._masters) > 1
 
 
 class Promises(Watcher):
-    """What each replica has promised, and has on disk."""
+    """Tracks each replica's promise on disk."""
 
     fields = ("promised", "durable_promise")
 
@@ -92,7 +94,7 @@ class Promises(Watcher):
         self._durable: dict[str, int] = {}
 
     def look(self, node: str, program: Joram, now: Observed, before: Observed | None) -> str:
-        """A promise only grows, also beyond the end of the program."""
+        """Check that a promise only grows, even across restarts."""
         if before is not None and now.promised < before.promised:
             return f"it had promised epoch {round_of(before.promised)}, and now {round_of(now.promised)}"
         kept = self._durable.get(node, 0)
@@ -103,19 +105,19 @@ class Promises(Watcher):
 
 
 class PromisesOnDisk(Watcher):
-    """Nothing of its own: a replica is looked at as it is."""
+    """Stateless check of a replica's promise."""
 
     fields = ("promised", "durable_promise")
 
     def look(self, node: str, program: Joram, now: Observed, before: Observed | None) -> str:
-        """Whoever promises has it on disk before anybody can be told."""
+        """Check that a promise is on disk before it can be sent."""
         if now.durable_promise >= now.promised:
             return ""
         return f"it has promised epoch {round_of(now.promised)}, and on its disk is {round_of(now.durable_promise)}"
 
 
 class RestsAfterStart(Watcher):
-    """When each replica was started, by its own clock, with a log."""
+    """Tracks the time, by its own clock, at which each replica was started with a log."""
 
     fields = ("promised",)
 
@@ -123,8 +125,9 @@ class RestsAfterStart(Watcher):
         self._started: dict[str, float] = {}
 
     def look(self, node: str, program: Joram, now: Observed, before: Observed | None) -> str:
-        """Within a detection time-out it promises nobody's epoch but its own, or that of a master whom it follows: a
-        master may count on what it had heard before its end. A step may follow a master and lose it."""
+        """Check that a replica makes no promise to another candidate within a detection time-out after its start: a
+        master may rely on messages from before the replica's end. Its own epoch, and that of a master that it follows,
+        are allowed. A replica may gain and lose a master within one step."""
         if before is None:
             if now.last:
                 self._started[node] = program.now()
@@ -139,23 +142,25 @@ class RestsAfterStart(Watcher):
         return f"it has promised epoch {round_of(now.promised)} {ran:.3g} s after its start"
 
     def ended(self, node: str) -> None:
-        """What it is started with next is looked at then."""
+        """Forget the start; the next one is noted when it happens."""
         self._started.pop(node, None)
 
 
 class LogIsShort(Watcher):
-    """Who was sending somebody the whole state when it was last looked at."""
+    """Tracks the replicas that were sending the whole state at their last check."""
 
     def __init__(self) -> None:
         self._sending: set[str] = set()
 
     def look(self, node: str, program: Joram, now: Observed, before: Observed | None) -> str:
-        """Where nobody is sent the whole state, the log holds no more of what is committed than is kept for others.
+        """Check that the committed entries in the log do not exceed those kept for others, unless a whole state is
+        sent.
 
-        A master has dropped what is too much when it writes to its disk: but for what was committed in that step.
+        A master drops surplus entries when it writes to its disk; entries that were committed in that step are
+        excepted.
         """
         keep, sent, there = program.log_keep, node in self._sending, now.committed - now.base
-        if there <= _ENOUGH * keep:  # also one step earlier
+        if there <= _ENOUGH * keep:  # also holds one step earlier
             self._sending.discard(node)
             return ""
         if program.transfers:
@@ -171,13 +176,14 @@ class LogIsShort(Watcher):
 
 
 class LogIsLongEnough(Watcher):
-    """Nothing of its own: a master is looked at when its log has become shorter."""
+    """Stateless check of a master whose log has become shorter."""
 
     fields = ("base",)
 
     def look(self, node: str, program: Joram, now: Observed, before: Observed | None) -> str:
-        """It still holds what is kept for replicas that come back, and what one needs that it feeds, unless that lags
-        too far. Who is given the whole state keeps nothing, but no master is."""
+        """Check that the log still holds the entries that are kept for returning replicas, and those that a replica fed
+        from it needs, unless that lags too far. A replica that receives the whole state keeps nothing, but it is never
+        a master."""
         if before is None or now.base <= before.base or not now.leads or before.leads != now.leads:
             return ""
         keep, there = program.log_keep, now.last - now.base
@@ -189,7 +195,7 @@ class LogIsLongEnough(Watcher):
 
 
 class LeaseProtects(Watcher):
-    """Who is master, and which epoch each replica has promised."""
+    """Tracks the masters, and the epoch that each replica has promised."""
 
     fields = ("leads", "promised", "serving")
 
@@ -198,7 +204,7 @@ class LeaseProtects(Watcher):
         self._promised: dict[str, int] = {}
 
     def look(self, node: str, program: Joram, now: Observed, before: Observed | None) -> str:
-        """Those who have promised a newer epoch than that of a master whose lease holds are no majority."""
+        """Check that no majority has promised a newer epoch than that of a master whose lease holds."""
         if now.leads:
             self._masters[node] = now.leads, program
         else:
@@ -214,12 +220,12 @@ class LeaseProtects(Watcher):
         return ""
 
     def ended(self, node: str) -> None:
-        """It is master no more; what it has promised stays."""
+        """Forget the ended master; the promise stays."""
         self._masters.pop(node, None)
 
 
 class NewestLogLeads(Watcher):
-    """How far each replica's log went when it promised the epoch that it has promised now."""
+    """Tracks the log position of each replica when it promised its present epoch."""
 
     fields = ("leads", "promised")
 
@@ -227,7 +233,7 @@ class NewestLogLeads(Watcher):
         self._positions: dict[str, tuple[int, tuple[int, int]]] = {}
 
     def look(self, node: str, program: Joram, now: Observed, before: Observed | None) -> str:
-        """A master begins with a log that is as complete as those of a majority that promised its epoch."""
+        """Check that a master begins with a log that is as complete as those of a majority that promised its epoch."""
         if before is None or before.promised != now.promised:
             self._positions[node] = now.promised, (now.last_epoch or 0, now.last)
         if not now.leads or (before is not None and before.leads):
@@ -244,12 +250,12 @@ class NewestLogLeads(Watcher):
 
 
 class ServesAfterOwnEntry(Watcher):
-    """Nothing of its own: a master is looked at as it is."""
+    """Stateless check of a master that begins to serve."""
 
     fields = ("serving",)
 
     def look(self, node: str, program: Joram, now: Observed, before: Observed | None) -> str:
-        """What a master has committed is of its own epoch before it serves."""
+        """Check that the last entry that a master has committed belongs to its epoch before it serves."""
         if not now.serving or (before is not None and before.serving):
             return ""
         epoch = program.log.epoch_at(now.committed)
@@ -259,7 +265,7 @@ class ServesAfterOwnEntry(Watcher):
 
 
 class LogsMatch(Watcher):
-    """Each entry by index and epoch: what it held, and the epoch of the entry before it."""
+    """Tracks each entry by index and epoch: its content, and the epoch of the entry before it."""
 
     fields = ("last", "last_epoch")
 
@@ -268,7 +274,7 @@ class LogsMatch(Watcher):
         self._known: dict[str, dict[int, int]] = {}
 
     def look(self, node: str, program: Joram, now: Observed, before: Observed | None) -> str:
-        """Look at what is new in the log, from its end back to what was known."""
+        """Check the new entries of the log, from its end back to the last checked one."""
         log = program.log
         known = self._known.setdefault(node, {})
         for gone in range(now.last + 1, before.last + 1 if before is not None else 0):
@@ -288,9 +294,9 @@ class LogsMatch(Watcher):
 
 
 class CommittedStays(Watcher):
-    """The epoch of each entry that was committed, and that in which it was committed, which may be a later one.
+    """Tracks the epoch of each committed entry, and the epoch in which it was committed, which may be later.
 
-    ``newest`` is the highest of them: by the matching of logs, who has that one has all.
+    ``newest`` is the highest committed index: because logs match, a replica that has this entry has all of them.
     """
 
     fields = ("leads", "committed", "last")
@@ -301,12 +307,12 @@ class CommittedStays(Watcher):
         self.newest = 0
 
     def look(self, node: str, program: Joram, now: Observed, before: Observed | None) -> str:
-        """Compare what a replica takes for committed, has in its log, and begins its time as master with."""
+        """Check a replica's committed entries, its log, and the log with which it begins as master."""
         return self._lost(program, now, before) or self._other(program, now, before)
 
     def _lost(self, program: Joram, now: Observed, before: Observed | None) -> str:
         if now.leads and (before is None or before.leads != now.leads):
-            # Whoever stood still when it was elected may begin when there is a newer master, which has committed more.
+            # A replica that was suspended when it was elected may begin when a newer master has already committed more.
             newest = next((index for index in range(self.newest, 0, -1)
                            if index in self._epochs and self._committed_in[index] < now.leads), 0)  # fmt: skip
             has = program.log.epoch_at(newest) if newest > now.base else self._epochs.get(newest)
@@ -332,7 +338,7 @@ class CommittedStays(Watcher):
 
 
 class CommittedIsDurable(Watcher):
-    """What each replica has on disk."""
+    """Tracks the entries that each replica has on disk."""
 
     fields = ("durable", "leads", "committed")
 
@@ -341,7 +347,7 @@ class CommittedIsDurable(Watcher):
         self._programs: dict[str, Joram] = {}
 
     def look(self, node: str, program: Joram, now: Observed, before: Observed | None) -> str:
-        """A master commits what most of the group have on disk."""
+        """Check that the entries that a master commits are on the disks of a majority of the group."""
         self._durable[node] = now.durable
         self._programs[node] = program
         if not now.leads or before is None or now.committed <= before.committed:
@@ -353,21 +359,21 @@ class CommittedIsDurable(Watcher):
         return f"it commits entry {now.committed}, which {having} of {len(group)} replicas have on disk"
 
     def ended(self, node: str) -> None:
-        """It may have ended in the middle of a callback, after which nobody looked: with more on its disk, and said
-        so."""
+        """Keep the ended replica's durable index: it may have ended in the middle of a callback, after the last check,
+        with more entries on its disk, and may have acknowledged them."""
         if (program := self._programs.pop(node, None)) is not None:
             self._durable[node] = program.observed().durable
 
 
 class AcknowledgedIsThere(Watcher):
-    """The replicas, and what each master took for acknowledged by whom when it was last looked at."""
+    """Tracks the replicas, and the acknowledgements that each master counted at its last check."""
 
     def __init__(self) -> None:
         self._programs: dict[str, Joram] = {}
         self._acked: dict[str, dict[str, int]] = {}
 
     def look(self, node: str, program: Joram, now: Observed, before: Observed | None) -> str:
-        """What a replica has acknowledged is in its log, as long as it has promised no newer epoch."""
+        """Check that acknowledged entries are in the replica's log, as long as it has promised no newer epoch."""
         self._programs[node] = program
         if not now.leads or (acked := program.acknowledged) == (known := self._acked.get(node, {})):
             return ""
@@ -383,13 +389,13 @@ class AcknowledgedIsThere(Watcher):
         return ""
 
     def ended(self, node: str) -> None:
-        """What it has is looked at again when it has been started."""
+        """Forget the ended replica; it is checked again after its restart."""
         self._programs.pop(node, None)
         self._acked.pop(node, None)
 
 
 class GroupsOverlap(Watcher):
-    """Who belongs to the group, as each replica's log says."""
+    """Tracks the members of the group according to each replica's log."""
 
     fields = ("group_index",)
 
@@ -397,20 +403,20 @@ class GroupsOverlap(Watcher):
         self._groups: dict[str, frozenset[str]] = {}
 
     def look(self, node: str, program: Joram, now: Observed, before: Observed | None) -> str:
-        """A master changes the group by one replica at a time."""
+        """Check that a master changes the group by one replica at a time."""
         if before is not None and before.group_index == now.group_index:
             return ""
         group = frozenset(program.group)
         former = self._groups.get(node)
         self._groups[node] = group
-        if former == group:  # a log that is cut off behind what is not committed begins with the group of before
+        if former == group:  # a truncated log falls back to its previous group
             return ""
-        if before is None or not now.leads or before.leads != now.leads:  # it may have taken another's log
+        if before is None or not now.leads or before.leads != now.leads:  # it may have adopted another replica's log
             return ""
         if former is not None and len(former ^ group) > 1:
             return f"the group changed by {len(former ^ group)} replicas at once"
         if now.group_index == now.base:
-            return ""  # where a log begins, the group is what it was before
+            return ""  # where a log begins, the group is the previous one
         if former is not None and len(group) < len(former) and not program.has_majority_of(group):
             return f"the group becomes {', '.join(sorted(group))}, of which no majority is there"
         if now.group_index > before.group_index > max(now.committed, before.base):
@@ -420,7 +426,7 @@ class GroupsOverlap(Watcher):
 
 
 class GroupsMatch(Watcher):
-    """From which entry on who belonged to the group, as far as that is committed."""
+    """Tracks the committed groups, each with the index of its entry."""
 
     fields = ("base", "group_index", "committed")
 
@@ -429,7 +435,7 @@ class GroupsMatch(Watcher):
         self._indices: list[int] = []
 
     def look(self, node: str, program: Joram, now: Observed, before: Observed | None) -> str:
-        """The group at the entry that a replica's log begins behind is the one that was committed there."""
+        """Check that the group at the base of a replica's log is the one that was committed there."""
         if before is not None and (before.base, before.group_index, before.committed >= before.group_index) == (
                 now.base, now.group_index, now.committed >= now.group_index):
             return ""
@@ -443,12 +449,12 @@ class GroupsMatch(Watcher):
 
 
 class TellsItsGroup(Watcher):
-    """Nothing of its own: what a replica goes by, and tells, is compared with its log."""
+    """Stateless check: compares the group that a replica uses and reports with its log."""
 
     fields = ("base", "group_index", "serving")
 
     def look(self, node: str, program: Joram, now: Observed, before: Observed | None) -> str:
-        """Whenever the group has changed, or the replica begins to serve."""
+        """Check this whenever the group has changed, or the replica begins to serve."""
         if before is not None and (before.base, before.group_index, before.serving) == (
                 now.base, now.group_index, now.serving):
             return ""
@@ -467,7 +473,7 @@ class TellsItsGroup(Watcher):
 
 
 def _names(members: list[list[Any]]) -> str:
-    """Who belongs to a group, of those who have a place in it."""
+    """Return the names of a group's members, without those that are apart."""
     return ",".join(str(name) for name, *_, last in members if last is not True) or "nobody"
 
 

@@ -1,4 +1,4 @@
-"""What joram's replicas hold at rest."""
+"""The objects that idle joram replicas keep in memory."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What tells one situation of a joram group from another."""
+"""The abstraction that distinguishes situations of a joram group."""
 
 from __future__ import annotations
 

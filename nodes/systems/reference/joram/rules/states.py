@@ -1,4 +1,4 @@
-"""Interesting states of a group of joram replicas."""
+"""States of interest of a group of joram replicas."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ def _failovers(logs: NodeLogs) -> int:
 
 
 def _two_masters(logs: NodeLogs) -> int:
-    """How often a node began to serve while another one did and knew of no reason to stop.
+    """Count the times that a node began to serve while another one served and had no reason to stop.
 
-    A master that was killed or paused logs nothing: it counts as gone once it logs nothing more, or says later that it
-    stood still.
+    A master that was killed or paused logs nothing: it counts as gone if it logs nothing more, or reports later that it
+    was suspended.
     """
     last = {line.node: line.time for line in logs.lines}
     serving: set[str] = set()
@@ -51,13 +51,13 @@ def _two_masters(logs: NodeLogs) -> int:
 
 
 def _absent(logs: NodeLogs, node: str, time: str) -> bool:
-    """Whether a node was paused at that time, or had been killed."""
+    """Tell whether a node was paused at that time, or had been killed."""
     for line in logs.lines:
         if line.node == node and line.time > time:
             if line.event == BOOT:
                 return True
             if line.event == "stood still":
-                # It notices at a tick, of which there are ten in a detection time-out, and doesn't count one of them.
+                # It notices the pause at a tick, of which a detection time-out has ten, and does not count one of them.
                 away = timedelta(seconds=1.2 * float(line.fields["seconds"]))
                 return datetime.fromisoformat(line.time) - away <= datetime.fromisoformat(time)
             if line.event == _DOWN:
@@ -66,7 +66,7 @@ def _absent(logs: NodeLogs, node: str, time: str) -> bool:
 
 
 def _all_restarted(logs: NodeLogs) -> int:
-    """How often a master was promoted after every replica had been restarted since the promotion before."""
+    """Count the promotions of a master for which every replica had been restarted since the previous promotion."""
     nodes = set(logs.nodes())
     promoted = False
     restarted: set[str] = set()

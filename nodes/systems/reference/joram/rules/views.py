@@ -1,5 +1,5 @@
-"""What holds of the views that HA Joram's masters install, of what they commit and let out, with
-``partitions=primary-partition``."""
+"""Invariants of the views that HA Joram's masters install, and of the entries they commit and the effects they release,
+with ``partitions=primary-partition``."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ SAFE = {**PRIMARY, "propagation": ("synchronous",)}
 
 
 class ViewsInOrder(Watcher):
-    """The programs, and the view that each master had when it was last looked at."""
+    """Tracks the programs, and the view of each master at its last check."""
 
     def __init__(self) -> None:
         self._programs: dict[str, Joram] = {}
         self._views: dict[str, tuple[int, tuple[str, ...]]] = {}
 
     def look(self, node: str, program: Joram, now: Observed, before: Observed | None) -> str:
-        """The master is first, then come those of the view before in their order, then who has caught up."""
+        """Check a view's order: the master, then the members of the previous view in their order, then new ones."""
         self._programs[node] = program
         if not now.leads:
             self._views.pop(node, None)
@@ -56,7 +56,7 @@ class ViewsInOrder(Watcher):
         return next(filter(None, lacks), "")
 
     def _lacks(self, name: str, program: Joram, now: Observed, first: bool) -> str:
-        """What is wrong when a member has not nearly caught up."""
+        """Describe why a member has not nearly caught up; empty if it has."""
         if not first:
             acknowledged, least = program.acknowledged.get(name), min(now.committed, now.last - 2 * JOIN_LAG)
             if acknowledged is not None and acknowledged >= least:
@@ -69,13 +69,13 @@ class ViewsInOrder(Watcher):
         return f"{name} is in the first view, and needs the whole state" if needs else ""
 
     def ended(self, node: str) -> None:
-        """It begins anew."""
+        """Forget the ended replica."""
         self._programs.pop(node, None)
         self._views.pop(node, None)
 
 
 class ViewsMatch(Watcher):
-    """Which views were installed by an entry, in which epochs, and which of these are known to be committed."""
+    """Tracks the views installed by entries, with their epochs, and which of them are known to be committed."""
 
     fields = ("base", "view_index", "committed")
 
@@ -85,8 +85,8 @@ class ViewsMatch(Watcher):
         self._committed: set[tuple[int, int]] = set()
 
     def look(self, node: str, program: Joram, now: Observed, before: Observed | None) -> str:
-        """The view at the entry that a replica's log begins behind is the newest that was committed there: one that
-        may have been committed meanwhile, or the newest that is known to be."""
+        """Check that the view at the base of a replica's log is the newest that was committed there: one that may have
+        been committed in the meantime, or the newest that is known to be committed."""
         if before is not None and (before.base, before.view_index, before.committed >= before.view_index) == (
                 now.base, now.view_index, now.committed >= now.view_index):
             return ""
@@ -110,7 +110,7 @@ class ViewsMatch(Watcher):
 
 
 class AllHaveIt(Watcher):
-    """What each replica has on disk."""
+    """Tracks the entries that each replica has on disk."""
 
     fields = ("durable", "leads", "committed")
 
@@ -119,29 +119,29 @@ class AllHaveIt(Watcher):
         self._programs: dict[str, Joram] = {}
 
     def look(self, node: str, program: Joram, now: Observed, before: Observed | None) -> str:
-        """A master commits what all members of its view have on disk."""
+        """Check that the entries that a master commits are on the disks of all members of its view."""
         self._durable[node] = now.durable
         self._programs[node] = program
         if not now.leads or before is None or before.leads != now.leads or now.committed <= before.committed:
-            return ""  # who has just become master may have learnt of it from whom it has the log
+            return ""  # a new master may have learned of it from the source of its log
         without = [name for name in program.members if self._durable.get(name, 0) < now.committed]
         return f"it commits entry {now.committed}, which {without[0]} does not have on disk" if without else ""
 
     def ended(self, node: str) -> None:
-        """It may have ended in the middle of a callback, after which nobody looked, with more on its disk."""
+        """Keep the ended replica's durable index: it may have ended in a callback, after the last check."""
         if (program := self._programs.pop(node, None)) is not None:
             self._durable[node] = program.observed().durable
 
 
 class CountsForWhatItHas(Watcher):
-    """The programs."""
+    """Tracks the programs."""
 
     def __init__(self) -> None:
         self._programs: dict[str, Joram] = {}
 
     def look(self, node: str, program: Joram, now: Observed, before: Observed | None) -> str:
-        """A master whom a replica follows takes it to have no more than its log has: what it had before its disk was
-        lost does not count."""
+        """Check that a master does not count a follower as having more entries than the follower's log has: entries
+        from before the loss of its disk do not count."""
         self._programs[node] = program
         master = self._programs.get(now.follows)
         if master is None or now.takes != master.leads_in:
@@ -150,12 +150,12 @@ class CountsForWhatItHas(Watcher):
         return f"its log ends at {now.last}, and its master takes it to have entry {index}" if index > now.last else ""
 
     def ended(self, node: str) -> None:
-        """What it has is looked at when it has been started again."""
+        """Forget the ended replica; it is checked again after its restart."""
         self._programs.pop(node, None)
 
 
 class StatesAreNeeded(Watcher):
-    """The programs."""
+    """Tracks the programs."""
 
     fields = ("states",)
 
@@ -163,7 +163,9 @@ class StatesAreNeeded(Watcher):
         self._programs: dict[str, Joram] = {}
 
     def look(self, node: str, program: Joram, now: Observed, before: Observed | None) -> str:
-        """Who is sent the whole state had neither the end of its log, nor what it had applied, in its master's log."""
+        """Check that a replica gets the whole state only if its master's log has neither its last entry nor its last
+        committed one.
+        """
         self._programs[node] = program
         if before is None or now.states == before.states:
             return ""
@@ -177,17 +179,17 @@ class StatesAreNeeded(Watcher):
         return ""
 
     def ended(self, node: str) -> None:
-        """It begins anew."""
+        """Forget the ended replica."""
         self._programs.pop(node, None)
 
 
 class CommitsItsOwn(Watcher):
-    """Nothing of its own: a master is looked at as it is."""
+    """Stateless check of a master that commits."""
 
     fields = ("committed",)
 
     def look(self, node: str, program: Joram, now: Observed, before: Observed | None) -> str:
-        """Counting who has an entry proves something of the own epoch only."""
+        """Check that a master commits by counting only entries of its epoch: counting proves nothing for older ones."""
         if before is None or not now.leads or before.leads != now.leads or now.committed <= before.committed:
             return ""
         epoch = program.log.epoch_at(now.committed)
@@ -197,22 +199,24 @@ class CommitsItsOwn(Watcher):
 
 
 class ReleasesInLease(Watcher):
-    """Nothing of its own: a master is looked at as it is."""
+    """Stateless check of a master that releases effects."""
 
     fields = ("unleased",)
 
     def look(self, node: str, program: Joram, now: Observed, before: Observed | None) -> str:
-        """Whatever it lets out, its lease holds in that moment, whenever it is looked at."""
+        """Check that a master releases effects only while its lease holds; the count covers every release between two
+        checks.
+        """
         return f"it has let out {now.unleased} effects without a lease" if now.unleased else ""
 
 
 class StatusTells(Watcher):
-    """Nothing of its own: a replica is looked at as it is."""
+    """Stateless check of a replica's status."""
 
     period = 1.5
 
     def inspect(self, node: str, program: Joram) -> str:
-        """What a person is told is how it is."""
+        """Check that the status shown to administrators matches the replica's state."""
         now, said, log = program.observed(), program.status(), program.log
         suspects = [name for name in program.group if name != node and not program.believes(name)]
         is_ = {
@@ -230,7 +234,7 @@ class StatusTells(Watcher):
 
 
 def _roles(node: str, program: Joram, now: Observed, living: int) -> tuple[str, ...]:
-    """What a replica may say that it is, by docs/designs/joram.md."""
+    """Return the roles that a replica may report, according to docs/designs/joram.md."""
     if now.leads:
         return ("master",)
     if program.is_apart:
