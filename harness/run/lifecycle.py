@@ -216,7 +216,7 @@ class RunnerProcess:
         prefix = BACKENDS.load(test.backend).launch_prefix()
         self._run_dir = run_dir
         # The user's folder may hold packages with the names of ours.
-        ours = Path.cwd().resolve() == Path(__file__).resolve().parents[1]
+        ours = Path.cwd().resolve() == Path(__file__).resolve().parents[2]
         environment = os.environ if ours else {**os.environ, "PYTHONSAFEPATH": "1"}
         # Its own session: Ctrl-C in a terminal reaches only the parent, which then tells it on its standard input.
         self._plugged = plugged = plugins.write_arguments()
