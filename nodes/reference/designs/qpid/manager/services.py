@@ -167,7 +167,7 @@ class Services:
         """Poll the broker's status, and promote it when it is time, until this is cancelled."""
         while True:
             await self._poll()
-            self._wake.clear()  # before the check: news that arrive during a promotion are checked next
+            self._wake.clear()  # before the check: news that arrives during a promotion is checked next
             await self._promote_if_due()
             self._rests = True
             try:
