@@ -177,7 +177,7 @@ class AtOnce(Watcher):
     fields = ("unsaid", "unheeded")
 
     def look(self, node: str, program: Manager, now: ManagerObserved, before: ManagerObserved | None) -> str:
-        """Check that urgent news are sent in the step in which they arise, and that due work is not left to the next
+        """Check that urgent news is sent in the step in which it arises, and that due work is not left to the next
         turn."""
         if now.unsaid:
             return (f"it has decided something, or its broker is primary no longer (term {now.term}, finished "
@@ -194,8 +194,7 @@ class NotesGrow(_Cluster):
 
     def manager(self, program: Manager, now: ManagerObserved, before: ManagerObserved | None,
                 known: ManagerObserved | None) -> str:
-        """Check that a manager's note is on disk, is replaced only by a later one, and has the same content elsewhere.
-        """
+        """Check that a manager's note is on disk, gives way only to a later one, and is the same everywhere."""
         if known is not None and now.note.order < known.note.order:
             return f"it has the note {now.note}, and had {known.note}"
         news = before is not None and now.note != before.note and now.note.version
