@@ -55,7 +55,7 @@ class NatsConnection:
             (message,) = await self._pulls[queue].fetch(1, timeout=timeout)
         except TimeoutError:
             return None
-        except ServiceUnavailableError:  # there is no responder for the consumer: it may be gone, with its stream
+        except ServiceUnavailableError:  # the consumer has lost its responder: it may be gone, with its stream
             await _there(self._stream.stream_info(queue))
             raise
 
@@ -151,7 +151,7 @@ async def connected(host: str, port: int, local: str = "", credentials: Credenti
 
     client = Client()
     if local:
-        client._transport = FromHere()  # its only way to choose one
+        client._transport = FromHere()  # the client's only way to choose a transport
 
     async def ignore(error: Exception) -> None:
         """Ignore errors here: each is raised where its connection is used."""

@@ -172,7 +172,7 @@ class Redis(ShellSystem):
             try:
                 await connection.connect(host, port, "")
                 await connection.remove(names)
-            except Exception as error:  # a replica, say
+            except Exception as error:  # for example a replica
                 trouble = error
             else:
                 return ""

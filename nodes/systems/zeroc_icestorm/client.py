@@ -116,7 +116,7 @@ class IceStormConnection:
         if errors:
             self._publishers.pop(topic, None)
             maybe = [error for error in errors if not isinstance(error, NotDone)]
-            if not maybe and len(errors) < len(ends):  # some have it
+            if not maybe and len(errors) < len(ends):  # some replicas have it
                 raise ConnectionError(f"{len(errors)} of {len(ends)} replicas have not taken it: {errors[0]}")
             raise (maybe or errors)[0]
 

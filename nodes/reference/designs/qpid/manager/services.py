@@ -309,7 +309,7 @@ class Services:
 
     async def _promote(self, term: int) -> None:
         request = {"op": "promote", "term": term, "bootstrap": self._bootstrap, "force": False}
-        self._promoting = True  # no other process may replace the one that is asked
+        self._promoting = True  # no other process may take the place of the one that got the request
         try:
             await self._control.ask(request, self._options.promotion_limit)
         except Declined as error:
