@@ -1,4 +1,4 @@
-"""A check of a whole run, as a function with what is to be known of it; some also judge a run part by part."""
+"""Checks of a whole run as functions of a ``Run``; some can also judge a run part by part."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from stormproof.contracts.check import MAX_EXAMPLES, Anomaly, Check, CheckOutcom
 from stormproof.text import amount
 
 Example = tuple[tuple[int, ...], Anomaly]
-"""An anomaly, after its place among all of its check's: such places are compared across the parts of a run."""
+"""An anomaly, with its place among all anomalies of its check: places can be compared across the parts of a run."""
 
 
 class NeedsWhole(Exception):
-    """What was found in the parts of a run does not tell what the check finds in the whole."""
+    """The findings in the parts of a run do not suffice for the check's outcome in the whole."""
 
 
 class WholeRun(Protocol):
-    """What is known of a whole run where it is judged by parts."""
+    """The facts of a whole run that are available when it is judged by parts."""
 
     @property
     def open_queues(self) -> Mapping[int, str]:
@@ -37,35 +37,36 @@ class WholeRun(Protocol):
 
 
 class ByParts:
-    """The way in which a check judges a run in parts (``checkers.partitioned_check``), each with all messages of some
-    producers.
+    """The way a check judges a run in parts; each part (``checkers.partitioned_check``) holds all messages of some producers.
 
-    ``find`` says what is in a part, as something that can be pickled; ``conclude`` what follows from all parts, and
-    what is known of the whole. It raises NeedsWhole where that does not suffice.
+    ``find`` returns the findings in a part, as an object that can be pickled. ``conclude`` derives the outcome from all
+    parts and the facts of the whole. It raises NeedsWhole if these do not suffice.
     """
 
     def __init__(self, find: Callable[[Run], Any], conclude: Callable[[Sequence[Any], WholeRun], CheckOutcome]) -> None:
         self.find, self.conclude = find, conclude
 
     def __call__(self, run: Run) -> CheckOutcome:
-        """The outcome for a run that is one part; raises HistoryError where it has no account."""
+        """Return the outcome of a run that is one part; raises HistoryError if the run has no account."""
         return self.conclude([self.find(run)], run)
 
 
 def examples_of(found: Iterable[Iterable[Example]]) -> tuple[Anomaly, ...]:
-    """The first anomalies of those that each part gave the first of."""
+    """Return the first anomalies overall, from the first ones of each part."""
     ordered = sorted((example for some in found for example in some), key=lambda example: example[0])
     return tuple(anomaly for _, anomaly in ordered[:MAX_EXAMPLES])
 
 
 class RunCheck(Check):
-    """A check whose ``function`` takes a ``Run``; ``one`` and ``more`` are what a verdict's sentence says of one
-    anomaly, and of several. ``by_parts`` is the same for a run in parts.
+    """A check whose ``function`` takes a ``Run``.
 
-    One that ``leads`` is told before all others, by the summary of what it found. What it finds ``happens`` if each
-    anomaly's rows show all of it; otherwise something is missing in the end, or not all rows are named. ``tell`` gives
-    clauses in the place of ``one`` and ``more``, by its own outcome and all outcomes that are invalid, so that one
-    thing is not told twice. The rest is explained at ``Check``.
+    ``one`` and ``more`` are the clauses of a verdict's sentence for one anomaly and for several. ``by_parts`` judges a
+    run in parts.
+
+    A check that ``leads`` is reported before all others, by the summary of its outcome. Its anomalies ``happens`` if
+    each anomaly's rows show all of it; otherwise something is missing in the end, or the rows are incomplete. ``tell``
+    gives clauses instead of ``one`` and ``more``, from the check's outcome and all invalid outcomes, so that nothing is
+    reported twice. ``Check`` documents the other attributes.
     """
 
     def __init__(
@@ -101,10 +102,10 @@ class RunCheck(Check):
         self._one, self._more = one, more
 
     def judge(self, run: RecordedRun) -> CheckOutcome:
-        """What the function finds."""
+        """Return the function's outcome."""
         assert isinstance(run, Run)
         return self._function(run)
 
     def clause(self, count: int) -> str:
-        """So many of what it finds."""
+        """Return the clause of a verdict's sentence for this number of anomalies."""
         return amount(count, self._one, self._more) if self._one else ""

@@ -27,8 +27,11 @@ _SAMPLE_SECONDS = 0.1
 
 @dataclass(frozen=True)
 class CheckBench:
-    """One measurement: ``seconds`` of wall time, and the most memory (proportional set size, MB) that the process
-    and all it started held at once."""
+    """One measurement.
+
+    ``seconds`` is wall time. ``peak_mb`` is the largest memory (proportional set size, MB) that the process and all its
+    descendants held at once.
+    """
 
     runs: int
     events: int
@@ -37,8 +40,9 @@ class CheckBench:
 
 
 def measure(runs: int, events: int, store: Path, master: str | None = None) -> CheckBench:
-    """Fill an empty store with ``runs`` runs of about ``events`` rows each and time the check of them all, by Spark
-    where a ``master`` is named.
+    """Fill an empty store with ``runs`` runs of about ``events`` rows each, and time a check of all of them.
+
+    Spark does the work if a ``master`` is named.
 
     Raises:
         subprocess.CalledProcessError: the check failed; its reason is on standard error.
@@ -68,8 +72,8 @@ def measure(runs: int, events: int, store: Path, master: str | None = None) -> C
 class Peak:
     """Samples the memory and the processor time of a process and its descendants until it is stopped.
 
-    ``megabytes`` is the most that they held at once, ``processor`` the seconds that they took, but for what they took
-    after the last sample before they ended.
+    ``megabytes`` is the most that they held at once. ``processor`` is the seconds that they used, without the time
+    between a process's last sample and its end.
     """
 
     def __init__(self, pid: int) -> None:
@@ -98,12 +102,12 @@ class Peak:
 
 
 def _family(pid: int) -> list[int]:
-    """A process and all its descendants."""
+    """Return a process and all its descendants."""
     found, unseen = [], [pid]
     while unseen:
         current = unseen.pop()
         found.append(current)
-        # A task may end while it is looked at.
+        # A task may end while its files are read.
         with contextlib.suppress(OSError):
             for task in Path(f"/proc/{current}/task").iterdir():
                 unseen += map(int, (task / "children").read_text().split())
@@ -111,7 +115,7 @@ def _family(pid: int) -> list[int]:
 
 
 def _ticks(pid: int) -> int:
-    """Processor time of a process; 0 when it is gone."""
+    """Return the processor time of a process in clock ticks; 0 when the process is gone."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:
@@ -120,7 +124,7 @@ def _ticks(pid: int) -> int:
 
 
 def _proportional_mb(pid: int) -> float:
-    """Memory of a process with shared pages divided among those who share them; 0 when it is gone."""
+    """Return the memory of a process in MB, with shared pages divided among their users; 0 when the process is gone."""
     try:
         lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
     except OSError:
@@ -129,7 +133,7 @@ def _proportional_mb(pid: int) -> float:
 
 
 def main() -> None:
-    """Measure and print one line a size."""
+    """Measure and print one line."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--runs", type=int, default=1000)
     parser.add_argument("--events", type=int, default=10_000, help="rows a run")

@@ -1,4 +1,4 @@
-"""How long nothing that clients asked for succeeded, where a bound says how long that may be."""
+"""Silences: the time for which clients' requests failed, compared with the bounds that the system claims."""
 
 from __future__ import annotations
 
@@ -20,18 +20,21 @@ _ASKS = frozenset({
     *(name for name, each in FUNCTIONS.items() if each.subject in (METADATA, DIALOGUES) and not each.final),
     "write", "read", "cas", "append",
 })
-"""Functions that whoever serves can carry out at once: what takes something may have to wait for it."""
+"""Functions that any serving node can carry out at once; functions that take something may have to wait for it."""
 _PAIR = 2
 _ONE_OF_PAIR = (frozenset({"n1"}), frozenset({"n2"}))
 _RESTED = SECOND
-"""How long no fault was in force before one of a pair goes down, where the other is to go on."""
+"""Time without a fault that is required before one node of a pair goes down if the other is to keep serving."""
 _HOLE = SECOND
-"""Clients that ask for nothing for longer than this were not trying."""
+"""Clients without a request for longer than this were not trying."""
 
 
 class Requests(NamedTuple):
-    """What clients asked for, in the order in which it began: when each began and ended (nanoseconds), the client's
-    process, the row of its invocation."""
+    """The requests of clients, in the order in which they began.
+
+    ``begun`` and ``ended`` are times (nanoseconds), ``process`` the client's process, ``rows`` the rows of the
+    invocations.
+    """
 
     begun: Int64s
     ended: Int64s
@@ -41,9 +44,9 @@ class Requests(NamedTuple):
 
 @dataclass(frozen=True)
 class Silence:
-    """Clients asked from ``start`` to ``end`` (nanoseconds), and nothing succeeded; ``rows`` are their requests.
+    """A time from ``start`` to ``end`` (nanoseconds) in which clients had requests and none succeeded.
 
-    There are two clients at least: one that waits alone may be the one that something is wrong with.
+    ``rows`` are their requests. There are at least two clients: if only one waits, the client itself may be at fault.
     """
 
     bound: str
@@ -54,18 +57,18 @@ class Silence:
 
 
 def bounds_claimed(run: Run) -> Mapping[str, Mapping[str, Any]]:
-    """What is claimed of a run: by name seconds, formula and source; empty for runs that say nothing of it."""
+    """Return the bounds claimed for a run: by name seconds, formula and source; empty if the run names none."""
     found: Mapping[str, Mapping[str, Any]] = run.info.get("bounds") or {}
     return found
 
 
 def late_by(run: Run) -> float | None:
-    """Seconds by which what has a bound may be later than it says: its machine's; None: nothing can be said."""
+    """Return the seconds by which the run's machine may have been late, to be added to every bound; None if unknown."""
     return 0.0 if run.in_process else run.lateness
 
 
 def silences(run: Run) -> list[Silence]:
-    """The longest of each stretch of the main phase in which it matters, in order."""
+    """Return the longest silence of each stretch of the main phase in which a bound applies, in order."""
     start, end = run.main_phase()
     nodes = int(run.test.get("nodes", 0))
     success, requests = _requests(run)
@@ -88,8 +91,11 @@ def silences(run: Run) -> list[Silence]:
 
 
 def _says_nothing(run: Run, bound: str, stretch: Stretch) -> bool:
-    """Whether nodes are down, and the system claims nothing as none of the others was of use when that began: after a
-    start of all it may have to wait for all (HA IceStorm: full system startup), or nobody was ready (Qpid: catchup)."""
+    """Tell whether the bound is void because nodes are down and none of the others was in service when that began.
+
+    Such a bound is claimed only for nodes that are of use: after a full start a node may have to wait for all others
+    (HA IceStorm: full system startup), or no node was ready (Qpid: catchup).
+    """
     if stretch.calm or not bounds_claimed(run).get(bound, {}).get("of_use"):
         return False
     roles: dict[str, bool] = {}
@@ -100,7 +106,7 @@ def _says_nothing(run: Run, bound: str, stretch: Stretch) -> bool:
 
 
 def _requests(run: Run) -> tuple[Int64s, Requests]:
-    """The times of all successes of clients; and their requests."""
+    """Return the times of all successes of clients; and their requests."""
     h = run.history
     of_clients = h.process >= 0
     success = h.time[of_clients & (h.kind == OK)]
@@ -117,7 +123,7 @@ Found = tuple[int, int, tuple[int, ...]]
 
 
 def _longest(success: Int64s, requests: Requests, stretch: Stretch) -> Found | None:
-    """The longest silence of a stretch, of requests that began in it."""
+    """Return the longest silence of a stretch, of requests that began in it."""
     here = slice(*np.searchsorted(requests.begun, (stretch.start, stretch.end)))
     begun, ended, process = requests.begun[here], requests.ended[here], requests.process[here]
     inside = success[(success > stretch.start) & (success < stretch.end)]
@@ -133,10 +139,10 @@ def _longest(success: Int64s, requests: Requests, stretch: Stretch) -> Found | N
 
 
 def _silences(waiting: Iterable[Waiting], a: int, b: int) -> Iterator[Found]:
-    """What is silent between two neighbouring successes, at ``a`` and ``b``, as far as two clients vouch for it.
+    """Yield the silences between two neighbouring successes, at ``a`` and ``b``, that two clients confirm.
 
-    ``waiting`` are the requests that were open then, as in ``Requests``; a pause in which clients asked for nothing
-    parts one silence from the next.
+    ``waiting`` are the requests that were open at that time, as in ``Requests``. A pause without requests separates one
+    silence from the next.
     """
     parts: list[list[Waiting]] = [[]]
     until = a

@@ -1,4 +1,4 @@
-"""Where the checkers may keep what they make once: compiled kernels, Spark's class archive, a Java shim."""
+"""The location of files that the checkers create once: compiled kernels, Spark's class archive, a Java shim."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from pathlib import Path
 
 
 def cache_dir() -> Path | None:
-    """A writable folder of this user's that outlives the process, or None when there is no such place.
+    """Return a writable folder of this user that outlives the process, or None if there is no such folder.
 
-    ``$XDG_CACHE_HOME/stormproof``, else ``~/.cache/stormproof``, else a private folder under the system's
-    temporary directory (for users without a home).
+    ``$XDG_CACHE_HOME/stormproof``, else ``~/.cache/stormproof``, else a private folder under the system's temporary
+    directory (for users without a home).
     """
     for candidate in _candidates():
         if _make_private(candidate):
@@ -33,9 +33,9 @@ def _candidates() -> list[Path]:
 
 
 def _make_private(path: Path) -> bool:
-    """Create the folder if need be; false unless it is ours and writable.
+    """Create the folder if needed; return False unless it belongs to this user and is writable.
 
-    A folder of somebody else's is refused: what lies there is run as code.
+    A folder of another user is refused: its files would be run as code.
     """
     try:
         path.mkdir(parents=True, exist_ok=True, mode=0o700)

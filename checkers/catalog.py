@@ -1,4 +1,4 @@
-"""All checks by name. A new one is one module beside the others and one line here."""
+"""All checks by name. A new check is one module in ``checkers.checks`` and one line here."""
 
 from __future__ import annotations
 
@@ -99,4 +99,4 @@ CHECKS: Registry[Check] = Registry(
     Entry("latency", "quantiles of the time that operations took", "checkers.checks.latency:CHECK"),
     Entry(GATES, "coverage: did the run exercise what it was to exercise", "checkers.gates:CHECK"),
 )  # fmt: skip
-"""Every check, in the order in which verdicts list them and their sentences speak."""
+"""Every check, in the order in which verdicts list them and their sentences mention them."""

@@ -1,7 +1,7 @@
-"""Elements of clustered destinations: what is promised within one element, and not between two (HA Joram, 6).
+"""Elements of clustered destinations: some promises hold within one element, not between two (HA Joram, 6).
 
-Where a run's destinations are spread over several servers, its ``run.json`` names the nodes of each (``elements``); an
-operation was carried out at the element of the node that answered. Elsewhere all is one element.
+If a run's destinations are spread over several servers, its ``run.json`` names the nodes of each (``elements``). An
+operation was carried out at the element of the node that answered. Without such names, everything is one element.
 """
 
 from __future__ import annotations
@@ -14,26 +14,30 @@ from checkers.run import Run
 from stormproof.history.columns import Int64s
 
 UNKNOWN, NOWHERE = -1, -2
-"""The elements of a subscription, and of a message, of which no node is known: they are not equal, since nothing can be
-said of such a message to such a subscription."""
+"""The elements of a subscription and of a message without a known node.
+
+They differ, because nothing can be concluded about such a message and such a subscription.
+"""
 
 
 @dataclass(frozen=True)
 class Elements:
-    """The number of the element of each subscription, and of each message's publishing; ``UNKNOWN`` and ``NOWHERE``
-    where no node is known. ``count`` is how many there are."""
+    """The number of the element of each subscription, and of each message's publishing.
+
+    ``UNKNOWN`` and ``NOWHERE`` stand for an unknown node. ``count`` is the number of elements.
+    """
 
     count: int
     of_subscription: Int64s
     of_message: Int64s
 
     def together(self, subscription: int, other: int) -> bool:
-        """Whether two subscriptions, by number, are known to be on one element."""
+        """Return whether two subscriptions, given by number, are known to be on one element."""
         return bool(self.of_subscription[subscription] == self.of_subscription[other] != UNKNOWN)
 
 
 def elements_of(run: Run) -> Elements:
-    """The elements of a run on topics."""
+    """Return the elements of a run on topics."""
     h, t = run.history, run.topics
     servers = run.info.get("elements") or ()
     if len(servers) < 2:

@@ -1,4 +1,4 @@
-"""Exemptions: what a mode does not promise under faults, it still promises where no fault had a part."""
+"""Exemptions: a promise that a mode does not make under faults still holds for events that no fault affected."""
 
 from __future__ import annotations
 
@@ -8,16 +8,18 @@ from checkers.run import SECOND, Run
 from stormproof.history.columns import Bools, Int64s
 
 _DETECTIONS = 3.0
-"""How many times ``detection_timeout`` a fault has a part after it began to be healed: until the replicas have noticed,
-agreed, and gone over to another master."""
+"""The time after the start of its heal for which a fault may still have an effect, in units of ``detection_timeout``.
+
+In this time the replicas notice, agree, and switch to another master.
+"""
 _BUSY = 5.0
-"""Seconds more on real nodes, where undoing a fault takes its time, and a busy processor delays what follows."""
+"""Additional seconds on real nodes, where undoing a fault takes time and a busy processor delays the rest."""
 
 
 def near_fault(run: Run, since: Int64s, until: Int64s) -> Bools:
-    """By stretch of rows: whether some fault may have had a part in what happened between its two rows.
+    """Return, by stretch of rows, whether some fault may have contributed to the events between its two rows.
 
-    One that began before ``until`` and that was healed, and the failover after it over, no earlier than ``since``.
+    Such a fault began before ``until``, and its heal with the failover after it ended no earlier than ``since``.
     """
     time = run.history.time
     begin, end = time[since], time[until]

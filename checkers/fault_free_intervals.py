@@ -1,4 +1,4 @@
-"""When nothing disturbed a run: the stretches of it between one step of a fault and the next."""
+"""Undisturbed stretches of a run: the time between one step of a fault and the next."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ _OF_PROCESSES = frozenset({ENDS_PROCESS, STOPS_TIME})
 
 @dataclass(frozen=True)
 class Stretch:
-    """From ``start`` to ``end`` (nanoseconds) no fault began and none ended.
+    """A time from ``start`` to ``end`` (nanoseconds) in which no fault began or ended.
 
-    ``down`` are the machines whose processes are gone, or stand still, all the time; None where another fault is in
-    force, or it is not known what is. ``after`` is the fault whose step came last, None: the run had just begun.
+    ``down`` are the machines whose processes are dead or paused all the time; None if another fault is in force, or the
+    faults in force are unknown. ``after`` is the fault of the last step before; None: the run had just begun.
     """
 
     start: int
@@ -31,15 +31,15 @@ class Stretch:
         return self.down is not None and not self.down
 
     def leaves_majority(self, nodes: int) -> bool:
-        """Whether most of so many nodes run undisturbed, though not all."""
+        """Return whether a majority of ``nodes`` nodes runs undisturbed, though not all."""
         return bool(self.down) and 2 * (nodes - len(self.down or ())) > nodes
 
 
 def stretches(run: Run, start: int, end: int) -> Iterator[Stretch]:
-    """The stretches of [start, end], in order; what lies between a step's beginning and its completion is in none.
+    """Yield the stretches of [start, end], in order; the time from a step's beginning to its completion is in none.
 
-    A fault that failed, or whose ledger does not say when its steps were complete, is in force for good, unless it was
-    healed without a word of trouble. A repair, and a time in which the harness stood still, disturb as a fault does.
+    A fault that failed, or whose ledger does not say when its steps were complete, stays in force for good, unless it
+    was healed without any error. A repair, and a standstill of the harness, disturb as a fault does.
     """
     steps: list[tuple[int, int, FaultWindow | None]] = [(start, start, None)]
     for fault in run.faults:
@@ -60,7 +60,7 @@ def stretches(run: Run, start: int, end: int) -> Iterator[Stretch]:
 
 
 def _down(run: Run, start: int, end: int) -> frozenset[str] | None:
-    """The machines that are down in a stretch; None where something else is wrong as well."""
+    """Return the machines that are down in a stretch; None if another kind of fault is in force as well."""
     down: set[str] = set()
     for fault in run.faults:
         over = fault.healed if fault.healed is not None else fault.end

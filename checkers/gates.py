@@ -1,7 +1,7 @@
-"""Coverage gates: did the run exercise what it was to exercise? A run that did not is unknown, never valid.
+"""Coverage gates: a run that did not exercise what it was to exercise is unknown, never valid.
 
-``run.json`` names the gates and what each asks for (``docs/checks.md`` lists them). A gate that is not known here
-is not met: silence would turn a misspelt gate into a pass.
+``run.json`` names the gates and their limits (``docs/checks.md`` lists them). An unknown gate is not met: otherwise a
+misspelt gate would count as a pass.
 """
 
 from __future__ import annotations
@@ -33,22 +33,25 @@ DEFAULT_GATES: Mapping[str, Any] = {
     "depth": True,
     "faults_confirmed": True,
 }
-"""What a run on queues, or one that shows nothing known, must show when its run.json names no gates."""
+"""Gates of a run on queues, or of a run with no known subject, whose run.json names no gates."""
 
 
 KEPT = "kept in the repository"
-"""The error of a send that was accepted though no broker had confirmed it."""
+"""Error text of a send that the client accepted though no broker had confirmed it."""
 OPERATIONS = "operations"
-"""The gate that is not met by a run without an operation, unless its run.json asks for none."""
+"""The gate that a run without an operation does not meet, unless its run.json waives it."""
 _MOST_SENTENCES = 3
 NOTHING_PREPARED = "none prepared"
-"""The error of a look for prepared transactions that found none."""
+"""Error of a look for prepared transactions that found none."""
 
 
 @dataclass(frozen=True)
 class GateResult:
-    """Whether a gate is met; ``found`` is the figure compared, ``reason`` one clause that says what was missing,
-    ``told`` one that says what was found."""
+    """Whether a gate is met.
+
+    ``found`` is the figure compared, ``reason`` a clause that names what was missing, ``told`` a clause that names what
+    was found.
+    """
 
     met: bool
     found: Any
@@ -57,7 +60,7 @@ class GateResult:
 
     @property
     def words(self) -> str:
-        """What was found or missing, for people."""
+        """What was found or missing, in words for the user."""
         return (self.told if self.met else self.reason) or str(self.found)
 
 
@@ -65,7 +68,7 @@ Gate = Callable[[Run, Any], GateResult]
 
 
 def check(run: Run) -> CheckOutcome:
-    """Every gate that the run asks for; its count is the number of gates not met."""
+    """Evaluate every gate that the run names; the count is the number of gates not met."""
     asked = list(_results(run))
     results = {name: result for name, _, result in asked}
     wanted = {name: value for name, value, _ in asked}
@@ -110,7 +113,7 @@ def _results(run: Run) -> Iterator[tuple[str, Any, GateResult]]:
 
 
 def _completed(run: Run) -> GateResult:
-    """The run came to its end: no failure of the harness, no broken-off recording."""
+    """Check that the run reached its end: no failure of the harness, no broken-off recording."""
     failure = run.info.get("failure")
     status = run.info.get("status")
     if failure:
@@ -119,9 +122,11 @@ def _completed(run: Run) -> GateResult:
 
 
 def _schedule(run: Run) -> GateResult:
-    """Though the harness stood still, the schedule still happened: each family that was in effect had a fault that was
-    not swallowed, at least half of the planned faults were neither swallowed nor left out, and for half of the main
-    phase at least somebody was there."""
+    """Check that the schedule was carried out although the harness stood still at times.
+
+    Each family that was in effect had a fault that no standstill swallowed, at least half of the planned faults were
+    neither swallowed nor left out, and the harness was running for at least half of the main phase.
+    """
     swallowed = [fault for fault in run.faults if run.swallowed(fault)]
     planned = max(int(run.info.get("faults_planned") or 0), len(run.faults))
     happened = len(run.faults) - len(swallowed)
@@ -150,7 +155,7 @@ def _dequeued(run: Run, wanted: Any) -> GateResult:
 
 
 def _kept(run: Run, wanted: Any) -> GateResult:
-    """At least so many sends were accepted by a client's repository."""
+    """Check that clients' repositories accepted at least ``wanted`` sends."""
     h = run.history
     found = int(np.count_nonzero((h.role == vocabulary.ENQUEUE) & (h.kind == vocabulary.OK) & h.error.rows_with(KEPT)))
     return GateResult(found >= wanted, found,
@@ -159,7 +164,7 @@ def _kept(run: Run, wanted: Any) -> GateResult:
 
 
 def _min_ok(run: Run, wanted: Any) -> GateResult:
-    """At least so many operations of each function that is named were confirmed."""
+    """Check that each named function has at least its number of confirmed operations."""
     found = {name: int(run.tally[name][vocabulary.OK]) if name in run.tally else 0 for name in wanted}
     short = [f"{found[function]:,} of {function}" for function in wanted if found[function] < wanted[function]]
     asked = ", ".join(f"{least:,} of {function}" for function, least in wanted.items())
@@ -168,7 +173,7 @@ def _min_ok(run: Run, wanted: Any) -> GateResult:
 
 
 def _stalls(run: Run, wanted: Any) -> GateResult:
-    """At least so many holders of a lock stood still; those that only slept do not count."""
+    """Check that at least ``wanted`` holders of a lock stood still; those that only slept do not count."""
     h = run.history
     ended = h.f.rows_with(UPDATE) & (h.process >= 0) & (h.kind != vocabulary.INVOKE)
     found = int(np.count_nonzero(ended & h.error.rows_containing(STOOD_STILL)))
@@ -181,7 +186,7 @@ def _stalls(run: Run, wanted: Any) -> GateResult:
 
 
 def _recovered(run: Run, wanted: Any) -> GateResult:
-    """After everything else, a look for prepared transactions found none."""
+    """Check that, after everything else, a look for prepared transactions found none."""
     h = run.history
     roles: tuple[int, ...] = (vocabulary.RECOVER, vocabulary.ROLLBACK)
     nothing = h.error.rows_with(NOTHING_PREPARED)
@@ -208,8 +213,11 @@ def _depth_read(run: Run, wanted: Any) -> GateResult:
 
 
 def _faults_confirmed(run: Run, wanted: Any) -> GateResult:
-    """Every family that the test names has a window whose evidence shows that it took effect, in the state that it
-    expects. So has each kind that the test names, if one of its windows came without that state."""
+    """Check that every family that the test names has a window with evidence that it took effect, in the expected
+    state.
+
+    The same is required of each kind that the test names, if one of its windows occurred without that state.
+    """
     seen = [fault for fault in run.faults if not run.swallowed(fault)]
     counted = {fault.fault for fault in seen if fault.counts}
     missing = [family for family in run.test.get("nemesis") or () if family not in counted]
@@ -227,7 +235,7 @@ def _faults_confirmed(run: Run, wanted: Any) -> GateResult:
 
 
 def _each(told: Callable[[Mapping[str, Any]], Iterable[str]], faults: Iterable[FaultWindow]) -> list[str]:
-    """What the evidence of faults tells, each sentence once."""
+    """Return the sentences that the evidence of faults yields, each once."""
     found = (text for fault in faults for text in told({**fault.inject_evidence, **fault.heal_evidence}))
     return list(dict.fromkeys(found))[:_MOST_SENTENCES]
 
@@ -237,13 +245,15 @@ def _unchecked(evidence: Mapping[str, Any]) -> Iterable[str]:
 
 
 def _names_kind(run: Run, fault: FaultWindow) -> bool:
-    """Whether the test names the kind of a fault, rather than any."""
+    """Return whether the test names the kind of a fault, rather than any kind."""
     return fault.kind in named_kinds(run.test.get("options") or {}, fault.fault)
 
 
 def sides(fault: FaultWindow, nodes: int) -> list[frozenset[str]]:
-    """The groups of nodes that a partition split, client hosts left out: as its evidence says (``sides``), else its
-    targets against the rest."""
+    """Return the groups of nodes that a partition separated, without client hosts.
+
+    The partition's evidence names them (``sides``); otherwise they are its targets and the rest.
+    """
     everyone = frozenset(f"n{number + 1}" for number in range(nodes))
     told = fault.inject_evidence.get("sides")
     groups = [frozenset(group) for group in told] if told else [frozenset(fault.targets)]
@@ -253,7 +263,7 @@ def sides(fault: FaultWindow, nodes: int) -> list[frozenset[str]]:
 
 
 def _confirmed_by_side(run: Run) -> list[dict[frozenset[str], int]]:
-    """For each partition that counts: how many sends were invoked and confirmed within it on each side.
+    """Count, for each partition that counts, the sends that were invoked and confirmed within it on each side.
 
     A client's side is that of the node it talked to: no packet crosses the cut.
     """
@@ -264,7 +274,7 @@ def _confirmed_by_side(run: Run) -> list[dict[frozenset[str], int]]:
         if CUTS_LINKS not in fault.effects or not fault.counts or run.swallowed(fault):
             continue
         end = fault.end if fault.end is not None else int(h.time[-1]) if h.rows else fault.start
-        # While the cut was being made its sides could still hear each other.
+        # While the cut was being established its sides could still hear each other.
         since = fault.start if fault.in_force is None else fault.in_force
         within = confirmed[(h.time[h.partner[confirmed]] >= since) & (h.time[confirmed] <= end)]
         by_node = np.bincount(h.node.codes[within] + 1, minlength=len(h.node.names) + 1)
@@ -275,7 +285,7 @@ def _confirmed_by_side(run: Run) -> list[dict[frozenset[str], int]]:
 
 
 def _both_sides(run: Run, wanted: Any) -> GateResult:
-    """In some partition at least ``wanted`` sends (true: one) were confirmed on each of two sides."""
+    """Check that in some partition at least ``wanted`` sends (true: one) were confirmed on each of two sides."""
     least = max(1, int(wanted))
     found = 0
     for counts in _confirmed_by_side(run):
@@ -285,7 +295,7 @@ def _both_sides(run: Run, wanted: Any) -> GateResult:
 
 
 def _majority_success(run: Run, wanted: Any) -> GateResult:
-    """At least ``wanted`` sends were confirmed on the majority's side while a partition was in force."""
+    """Check that at least ``wanted`` sends were confirmed on the majority's side while a partition was in force."""
     half = int(run.test.get("nodes", 0)) / 2
     found = sum(
         count for counts in _confirmed_by_side(run) for group, count in counts.items() if len(group) > half
@@ -297,7 +307,7 @@ def _majority_success(run: Run, wanted: Any) -> GateResult:
 
 
 def _at_least(functions: tuple[str, ...], what: str) -> Gate:
-    """A gate for so many confirmed operations of these functions."""
+    """Return a gate for a number of confirmed operations of these functions."""
 
     def gate(run: Run, wanted: Any) -> GateResult:
         h = run.history
@@ -310,7 +320,7 @@ def _at_least(functions: tuple[str, ...], what: str) -> Gate:
 
 
 def _last_reads(run: Run, wanted: Any) -> GateResult:
-    """Every object that was changed was seen after all changes had completed."""
+    """Check that every object that was changed was looked at after all changes had completed."""
     h = run.history
     looks = [code for code, name in enumerate(h.f.names) if name in READS]
     changes = [code for code, name in enumerate(h.f.names) if name in (*CREATES, *DELETES)]
@@ -323,7 +333,7 @@ def _last_reads(run: Run, wanted: Any) -> GateResult:
 
 
 def asks(name: str, wanted: Any) -> str:
-    """What a gate asks for, in words; its own name where there is no such gate."""
+    """Return a gate's requirement in words; the gate's name if there is no such gate."""
     words = ASKS.get(name)
     if words is None:
         return name.replace("_", " ")
@@ -353,7 +363,7 @@ ASKS: Mapping[str, str] = {
     "both_sides": "in some partition at least {n:,} sends were confirmed on each of two sides",
     "majority_success": "at least {n:,} sends were confirmed on the majority's side of partitions",
 }
-"""What each gate asks for, in words."""
+"""The requirement of each gate, in words."""
 
 
 GATES: Mapping[str, Gate] = {

@@ -108,8 +108,9 @@ def _demand(role: str, nodes: Sequence[str]) -> Sequence[str]:
 
 
 def with_replica(plan: FaultPlan, facts: ClusterFacts, told: bool) -> FaultPlan:
-    """Return the plan of a fault that expects a replica, completed by whether one has joined in the group that it hits,
-    if the group has several nodes. ``told``: the system reports joined replicas."""
+    """Return the plan of a fault that expects a replica, marked as unmet if no replica has joined in the group that it
+    hits. A group of one node needs none. ``told``: the system reports joined replicas; otherwise the plan is marked as
+    unchecked."""
     hit = next((node for node in plan.targets if node in facts.nodes), None)
     group = () if hit is None else [node for node in group_of(hit, facts) if node not in facts.spares]
     if len(group) < 2:

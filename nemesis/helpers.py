@@ -68,7 +68,7 @@ class _HelperFault(Fault):
         return PRIMARY if wanted == ANY_KIND else wanted  # `plan` draws one of the two
 
     def plan(self, kind: str, facts: ClusterFacts, rng: random.Random) -> FaultPlan:
-        """Plan to hit the machine. Raise Infeasible if it does not run, or if the requested node does not exist."""
+        """Plan to hit the machine. Raise Infeasible if it does not run, or if no node matches the requested target."""
         found = plan_nodes(self.role, facts, rng)
         (machine,) = found.targets
         if kind == "kill":

@@ -65,8 +65,8 @@ LAST_SECONDS = (0.02, 0.1, 0.3, 1.0)
 """The lengths in seconds of the period in which only some peers hear a program before it loses power: its last messages
 need that time to arrive."""
 HUSH_SHARE = 0.5
-"""The share of these strikes that leave one hearer, which is then also cut off from all other nodes: the others
-continue without any node that knows the program's last messages."""
+"""The share of the ``partial`` strikes that leave one hearer, which is then also cut off from all other nodes: the
+others continue without any node that knows the program's last messages."""
 HUSH_SECONDS = (2.0, 4.0, 6.0)
 """The minimum length in seconds of that cut: the other nodes need time to detect the failure and to agree on a new
 leader."""

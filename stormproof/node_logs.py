@@ -94,7 +94,7 @@ def place_lines(raw: Iterable[str], zero: float | None, parse: Parser = parse_st
     If lines have times of a node's monotonic clock, these are used, shifted by their median distance from the node's
     wall clock during one process life: a bumped wall clock then does not move lines.
     """
-    if zero is None:  # without it, a line's position on the run's clock is unknown
+    if zero is None:  # lines stay unparsed then: a line's stamp is the only record of its time
         return [PlacedLine(number, None, line) for number, line in enumerate(raw, 1)]
     lines = [parse(line) for line in raw]
     times = _aligned([(line.uptime, None if line.time is None else line.time - zero) for line in lines])

@@ -115,15 +115,15 @@ class ShellSystem(System):
     extra: str = "systems"
     """The extra of this project that installs these packages."""
     keeps_time: str = ""
-    """Why libfaketime can't set the clocks of the system's programs: clock faults are then refused on machines without
-    a separate clock."""
+    """The reason why libfaketime can't set the clocks of the system's programs: clock faults are then refused on
+    machines without a separate clock."""
 
     one_loop = False
     """All connections run on one event loop, because they share objects that are bound to a loop. Otherwise each
     connection has a separate loop in a separate thread, and only a connection that never returns is left behind."""
 
     no_attaching: str = ""
-    """Why a run can't be attached to an instance of this system that already runs; empty: it can."""
+    """The reason why a run can't be attached to an instance of this system that already runs; empty: it can."""
 
     @abstractmethod
     def command(self, machine: Machine, program: str) -> Sequence[str]:
@@ -159,8 +159,8 @@ class ShellSystem(System):
 
     def stores_elsewhere(self, machine: Machine) -> str:
         """Return why a machine stores data elsewhere than in ``machine.data`` ("mode=pair: its store is in a folder
-        that both share"); empty: it uses that folder. A loss of power then counts as proven by the end of the
-        processes, and a fault of the disk does not count."""
+        that both share"); empty: it uses that folder. If it stores data elsewhere, a loss of power counts as proven by
+        the end of the processes, and a fault of the disk does not count."""
         return ""
 
     def simulated_program(self, machine: Machine, program: str) -> Launch:

@@ -1,8 +1,9 @@
 """The number of messages that takes without a reported message may have consumed: the field ``unnamed_takes`` of
 run.json.
 
-A take *crashed* if it ended ``info`` without a message, and is *open* if it never ended. Messages that such a take may
-have consumed are not lost. The field has a limit for each function and each of the two cases; null means no limit.
+A take *crashed* if it ended ``info`` without a message, and is *open* if it never ended. A message that such a take may
+have consumed does not count as lost. The field has a limit for each function and each of the two cases; null means no
+limit.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Agreement: all subscriptions see the messages that they share in one order."""
+"""Agreement: all subscriptions see the messages that they share in the same order."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ NO_ORDER = "no-common-order"
 
 
 def check(run: Run) -> CheckOutcome:
-    """First deliveries only; of a clustered topic, subscriptions on one element only.
+    """Judge first deliveries only; of a clustered topic, compare only subscriptions on the same element.
 
-    ``seen-in-two-orders``: a message that came to one subscription after another one that a second subscription got
-    later; each counts once for each pair of subscriptions. ``no-common-order``, looked for where no two disagree: no
-    order of all messages has all that each subscription saw in its order, as when the first saw A before B, the second
-    B before C, and the third C before A.
+    ``seen-in-two-orders``: a message that reached one subscription after another message, while a second subscription
+    got the two in reverse. Each such message counts once for each pair of subscriptions. ``no-common-order`` is
+    searched for only if no two subscriptions disagree: no total order of all messages agrees with what every
+    subscription saw, as when the first saw A before B, the second B before C, and the third C before A.
     """
     t, elements = run.topics, elements_of(run)
     examples: list[Anomaly] = []

@@ -1,4 +1,4 @@
-"""The at-most-once reading: how many messages came more than once, whatever was acknowledged."""
+"""The at-most-once reading: the number of messages delivered more than once, whatever was acknowledged."""
 
 from __future__ import annotations
 
@@ -13,12 +13,14 @@ from stormproof.contracts.check import INVALID, MAX_EXAMPLES, VALID, Anomaly, Ch
 from stormproof.vocabulary import MESSAGES
 
 SAME = "same copy"
-"""Words in the error of a completion whose message had been delivered before: the same copy of it, not another one."""
+"""Text in the error of a completion whose message had been delivered before: it is the same copy, not another one."""
 
 
 @dataclass
 class Found:
-    """Messages of a part of a run: how many were delivered, how often, and which of them more than once."""
+    """The messages of a part of a run: the number delivered, the number of deliveries, and the messages delivered
+    twice.
+    """
 
     delivered: int
     deliveries: int
@@ -27,8 +29,10 @@ class Found:
 
 
 def find(run: Run) -> Found:
-    """Messages that more than one completed dequeue or drain names; copies that are known to be the same one again
-    (``SAME``) count once."""
+    """Find messages that more than one completed dequeue or drain names.
+
+    Copies that are known to be the same copy again (``SAME``) count once.
+    """
     messages, errors = run.messages, run.history.error
     came = messages.deliveries
     found = Found(int(np.count_nonzero(came)), int(came.sum()), 0, [])
@@ -49,7 +53,7 @@ def find(run: Run) -> Found:
 
 
 def conclude(parts: Sequence[Found], whole: WholeRun) -> CheckOutcome:
-    """Counts messages."""
+    """Count the messages that were delivered more than once."""
     twice, delivered = sum(part.several for part in parts), sum(part.delivered for part in parts)
     if not twice:
         return CheckOutcome(VALID, 0, f"none of {delivered:,} delivered messages came more than once")

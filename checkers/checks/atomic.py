@@ -1,4 +1,4 @@
-"""Atomicity: of a transaction that sends to several queues, all parts come or none."""
+"""Atomicity: of a transaction that sends to several queues, all parts are delivered or none."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ REVIVED = "aborted-yet-delivered"
 
 
 def check(run: Run) -> CheckOutcome:
-    """Committed transactions with a part that never came; aborted ones with a part that did; and those whose
-    fate is unknown with one that came and another that did not.
+    """Find committed transactions with a part that was never delivered, aborted ones with a part that was delivered,
+    and transactions of unknown outcome of which one part was delivered and another was not.
 
-    A part that did not come from a queue that was not drained is undecided (unknown).
+    A missing part of a queue that was not drained is undecided (unknown).
     """
     t = run.transactions
     some = t.came != 0

@@ -1,4 +1,4 @@
-"""Availability: how long nothing succeeded, and how soon service was back after each fault."""
+"""Availability: the longest time without a success, and the time to recover after each fault."""
 
 from __future__ import annotations
 
@@ -21,12 +21,13 @@ from stormproof.vocabulary import ANY, shown_service
 
 
 def check(run: Run) -> CheckOutcome:
-    """The longest time without a success in the main phase, over all functions and by function; and for each healed
-    fault the seconds until each function that was tried again had succeeded.
+    """Measure the longest time without a success in the main phase, over all functions and by function; and for each
+    healed fault the seconds until each function that was tried again had succeeded.
 
-    Where the system claims bounds (``stormproof.contracts.bounds``), violated when one of them was exceeded; elsewhere,
-    when a function was tried after a fault was healed and never succeeded again, for as long as a healed cluster has to
-    become healthy (``settle_timeout``): a load that ends sooner may end before one election could.
+    If the system claims bounds (``stormproof.contracts.bounds``), the check is violated when one of them was exceeded.
+    Otherwise it is violated when a function was tried after a fault was healed and never succeeded again, for as long
+    as a healed cluster may take to become healthy (``settle_timeout``): a load that ends sooner may end before a single
+    election could complete.
     """
     names, service = _services(run)
     *each, overall = _longest_gaps(run, service, len(names))
@@ -56,7 +57,7 @@ def check(run: Run) -> CheckOutcome:
     figures |= waits
     if late:
         text += f"; {late[0].detail['reason']}"
-    # Where bounds are claimed they decide how long may be waited for: a load may end soon after a heal.
+    # Claimed bounds decide how long a recovery may take: a load may end soon after a heal.
     found = late if bounds_claimed(run) else never
     if found:
         return CheckOutcome(INVALID, len(found), text, tuple(found[:MAX_EXAMPLES]), figures)
@@ -64,8 +65,11 @@ def check(run: Run) -> CheckOutcome:
 
 
 def _helped_by(run: Run) -> float | None:
-    """How long before the cluster was healthy again, at the end, a person began to help, in seconds; None if nobody
-    did: who waits for a person waits as long as that person does."""
+    """Return the seconds between the start of a person's help and the cluster's recovery at the end; None if no one
+    helped.
+
+    A recovery that depends on a person cannot be faster than that person.
+    """
     heals = [phase for phase in run.info.get("phases") or () if phase.get("name") == "heal" and phase.get("end")]
     if not heals:
         return None
@@ -75,7 +79,7 @@ def _helped_by(run: Run) -> float | None:
 
 
 def _beyond_bounds(run: Run) -> tuple[list[Anomaly], dict[str, Any]]:
-    """What took longer than the system claims, and by bound the longest that it took, in seconds."""
+    """Return the waits that exceeded the system's claims, and the longest wait in seconds by bound."""
     claimed, late = bounds_claimed(run), late_by(run)
     if late is None:
         return [], {}
@@ -110,12 +114,12 @@ def _late(name: str, what: str, claimed: Mapping[str, Mapping[str, Any]], rows: 
 
 
 def _services(run: Run) -> tuple[list[str], Int32s]:
-    """The services that clients' operations show, and by function which of them it is (-1: none)."""
+    """Return the services that clients' operations show, and by function the index of its service (-1: none)."""
     names: list[str] = []
     service = np.full(len(run.history.f.names), -1, dtype=np.int32)
     for code, function in enumerate(run.history.f.names):
         name = shown_service(function)
-        if name is None or not run.tally[function].any():  # what reads or cleans up may well have nothing to do
+        if name is None or not run.tally[function].any():  # functions that read or clean up may well have nothing to do
             continue
         if name not in names:
             names.append(name)
@@ -124,8 +128,10 @@ def _services(run: Run) -> tuple[list[str], Int32s]:
 
 
 def _longest_gaps(run: Run, service: Int32s, services: int) -> list[dict[str, float]]:
-    """The longest stretch of the main phase without a success, in seconds since the run began: of each service, and of
-    all; where there is no service, of all functions."""
+    """Find the longest stretch of the main phase without a success: of each service, and of all.
+
+    Times are in seconds since the run began. If there is no service, the overall stretch covers all functions.
+    """
     h = run.history
     start, end = run.main_phase()
     shown = service if services else np.zeros_like(service)
@@ -136,10 +142,10 @@ def _longest_gaps(run: Run, service: Int32s, services: int) -> list[dict[str, fl
 
 
 def _recovery(run: Run, fault: FaultWindow, names: Sequence[str], service: Int32s) -> dict[str, Any]:
-    """Seconds from a heal to the first success of each service among the operations invoked after it.
+    """Measure the seconds from a heal to the first success of each service among the operations invoked after it.
 
-    ``seconds`` is the slowest of them, None when one never succeeded or none was tried again. ``too_short`` are those
-    that did not succeed, and were not tried for long enough to say that they never would.
+    ``seconds`` is the slowest of them, None when one never succeeded or none was tried again. ``too_short`` names the
+    services that did not succeed and were not tried for long enough to conclude that they never would.
     """
     h = run.history
     healed = fault.end if fault.end is not None else 0
@@ -169,7 +175,7 @@ def _recovery(run: Run, fault: FaultWindow, names: Sequence[str], service: Int32
 
 
 def _last_tried(run: Run, service: Int32s, which: int) -> int:
-    """When the last operation of a service ended, in nanoseconds of the run."""
+    """Return when the last operation of a service ended, in nanoseconds of the run."""
     h = run.history
     rows = np.flatnonzero((service[h.f.codes] == which) & (h.process >= 0) & (h.kind != vocabulary.INVOKE))
     return int(h.time[rows[-1]]) if len(rows) else 0

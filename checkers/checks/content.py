@@ -1,4 +1,4 @@
-"""Messages that did not come as they were sent: headers, or bytes of the body."""
+"""Messages that were not delivered as they were sent: their headers or the bytes of the body differ."""
 
 from __future__ import annotations
 
@@ -9,11 +9,14 @@ from stormproof.contracts.check import CheckOutcome
 from stormproof.vocabulary import EVENTS, MESSAGES, TOPICS, TRANSACTIONS
 
 NOT_AS_SENT = "not as sent"
-"""How the error of such an observation begins."""
+"""Prefix of the error of such an observation."""
 
 
 def check(run: Run) -> CheckOutcome:
-    """Consumers compare each delivery with what its sender put in, which follows from the run's seed."""
+    """Report deliveries that differ from what was sent.
+
+    Consumers compare each delivery with its sender's content, which follows from the run's seed.
+    """
     return as_it_should_be(run, NOT_AS_SENT, "every message came as it was sent, headers and body",
                            ("delivery was not as it was sent", "deliveries were not as they were sent"))
 

@@ -1,4 +1,4 @@
-"""Queue depth at the end: after the drain nothing may be left."""
+"""Queue depth at the end: after the drain, queues must be empty."""
 
 from __future__ import annotations
 
@@ -12,8 +12,11 @@ from stormproof.vocabulary import MESSAGES, TOPICS, TRANSACTIONS
 
 
 def check(run: Run) -> CheckOutcome:
-    """Messages left in drained queues (or durable subscriptions); unknown where the depth was not read, the drain did
-    not finish, or operations that never completed may hold as many."""
+    """Find messages left in drained queues (or durable subscriptions).
+
+    Unknown if the depth was not read, the drain did not finish, or operations that never completed may hold as many
+    messages as are left.
+    """
     noun = noun_of(run)
     left = {queue: found for queue, found in run.depths.items() if found[0] > 0}
     stuck = {queue: (depth - int(held), row) for queue, (depth, row) in left.items()
@@ -47,7 +50,9 @@ ONE, MORE = "message was left after everything was drained", "messages were left
 
 
 def tell(outcome: CheckOutcome, invalid: Mapping[str, CheckOutcome]) -> list[str]:
-    """A message that is left and that nobody got is told as lost."""
+    """Return the clause for the messages left, without those already reported as lost: a message that is left and was
+    never delivered is reported as lost.
+    """
     count = outcome.count - sum(invalid[name].count for name in ("lost", "topic-lost") if name in invalid)
     return [amount(count, ONE, MORE)] if count > 0 else []
 

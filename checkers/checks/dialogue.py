@@ -1,4 +1,4 @@
-"""What brokers answered otherwise than the model of a broker does."""
+"""Answers of brokers that differ from the answers of a broker's model."""
 
 from __future__ import annotations
 
@@ -9,11 +9,14 @@ from stormproof.contracts.check import CheckOutcome
 from stormproof.vocabulary import DIALOGUES
 
 NOT_AS_MODELLED = "not as modelled"
-"""How the error of such an observation begins."""
+"""Prefix of the error of such an observation."""
 
 
 def check(run: Run) -> CheckOutcome:
-    """Clients that have destinations for themselves know what comes next, and what is refused (``broker_model``)."""
+    """Report answers that contradict the model.
+
+    Clients that have destinations for themselves know which message comes next and what is refused (``broker_model``).
+    """
     return each_observed(run, NOT_AS_MODELLED, "every answer was as the model of a broker has it",
                          ("answer was not as the model of a broker has it",
                           "answers were not as the model of a broker has them"))

@@ -1,4 +1,4 @@
-"""Divergence: nodes whose own copies of a log are not the same when all is healed."""
+"""Divergence: replicas of a log that differ when all faults are healed."""
 
 from __future__ import annotations
 
@@ -15,11 +15,12 @@ from stormproof.vocabulary import LOGS
 
 
 def check(run: Run) -> CheckOutcome:
-    """Offsets at which the nodes' copies have different values (``differs``), or some have none (``missing``).
+    """Find offsets at which the nodes' copies have different values (``differs``), or some copies have none
+    (``missing``).
 
-    Only copies that were read to their end are compared; a log of which there are fewer than two such, though nodes
-    were asked for theirs, makes a run without differences *unknown*. Asked of nobody, or of a system that shows none:
-    nothing to compare.
+    Only copies that were read to their end are compared. If nodes were asked for their copies of a log and fewer than
+    two copies were read completely, a run without differences is *unknown*. If no node was asked, or the system shows
+    no copies, there is nothing to compare.
     """
     logs, h = Logs(run), run.history
     rows, ends = logs.rows(vocabulary.OK, "copy"), logs.ends("copy")
@@ -46,7 +47,7 @@ def check(run: Run) -> CheckOutcome:
 
 
 def _compare(logs: Logs, rows: Int64s, nodes: int, found: dict[str, list[tuple[int, ...]]]) -> None:
-    """Note the offsets of one log at which its copies are not the same."""
+    """Record the offsets of one log at which its copies differ."""
     codes = logs.run.history.node.codes
     order = np.lexsort((rows, logs.offset(rows)))
     rows = rows[order]

@@ -1,4 +1,4 @@
-"""The duplicate-okay reading: at least once is enough, so it is violated by losses only."""
+"""The duplicate-okay reading: at-least-once delivery suffices, so only losses violate it."""
 
 from __future__ import annotations
 
@@ -16,8 +16,9 @@ from stormproof.vocabulary import MESSAGES
 
 
 def find(run: Run) -> tuple[lost.Found, dict[str, int]]:
-    """How many messages came again, came though nobody had sent them, came though their send was never confirmed
-    (``recovered``); and the losses."""
+    """Return the losses, and count the messages that were delivered again, delivered though no one had sent them, or
+    delivered though their send was never confirmed (``recovered``).
+    """
     messages = run.messages
     came = messages.deliveries
     return lost.find(run), {
@@ -28,7 +29,9 @@ def find(run: Run) -> tuple[lost.Found, dict[str, int]]:
 
 
 def conclude(parts: Sequence[tuple[lost.Found, dict[str, int]]], whole: WholeRun) -> CheckOutcome:
-    """The account of an at-least-once queue: lost, duplicated, unexpected, recovered; decided by the losses."""
+    """Give the account of an at-least-once queue: lost, duplicated, unexpected, recovered. The losses decide the
+    verdict.
+    """
     found = lost.conclude([losses for losses, _ in parts], whole)
     counts = {name: sum(part[name] for _, part in parts) for name in parts[0][1]}
     figures = {**found.figures, "lost": found.count, **counts}

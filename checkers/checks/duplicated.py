@@ -14,14 +14,16 @@ from stormproof.vocabulary import MESSAGES, TRANSACTIONS
 
 
 def find(run: Run) -> repeats.Found:
-    """Deliveries after the receipt of the message's ACK, and second confirmed ACKs; where there are none, those that
-    a fault may have held back since before the receipt."""
+    """Find deliveries after the receipt of the message's ACK, and second confirmed ACKs.
+
+    If there are none, find deliveries that a fault may have held back since before the receipt.
+    """
     forbidden = (kernels_delivery.AFTER_RECEIPT, kernels_delivery.ACKED_TWICE)
     return repeats.find(run, forbidden, kernels_delivery.UNDECIDED, kernels_delivery.BUFFERED)
 
 
 def conclude(parts: Sequence[repeats.Found], whole: WholeRun) -> CheckOutcome:
-    """Each extra one counts."""
+    """Count each extra delivery."""
     after = repeats.counted(parts, kernels_delivery.AFTER_RECEIPT)
     twice = repeats.counted(parts, kernels_delivery.ACKED_TWICE)
     undecided = repeats.counted(parts, kernels_delivery.UNDECIDED)

@@ -1,4 +1,4 @@
-"""Events that a subscriber never got: of those that are promised, of all, or of those sent after the faults."""
+"""Events that a subscriber never got: of the promised ones, of all, or of those sent after the faults."""
 
 from __future__ import annotations
 
@@ -16,26 +16,26 @@ from stormproof.text import amount
 from stormproof.vocabulary import EVENTS
 
 ENDLESS = 1_000
-"""A retry count that no run uses up."""
+"""A retry count that no run exhausts."""
 ALL, RESUMED = "all", "resumed"
-"""Values of the workload's option ``owed`` besides the default, ``promised``."""
+"""Values of the workload's option ``owed`` other than the default, ``promised``."""
 
 
 def may_end(fault: FaultWindow) -> bool:
-    """Whether a fault may end a replica's process, and with it what waits in its memory."""
+    """Tell whether a fault may end a replica's process, and with it the events that wait in its memory."""
     return bool(fault.effects & {ENDS_PROCESS, MAY_END_PROCESS})
 
 
 def check(run: Run) -> CheckOutcome:
-    """Events confirmed by a replica and owed to a subscriber that did not come.
+    """Find events that a replica confirmed and owed to a subscriber, and that never arrived.
 
-    *Promised*: the subscription was confirmed before the first fault, it is never removed (a ``retry_count`` of 1000
-    or more), and the replica's process did not end after the event was sent. What else did not come is counted as not
-    promised: a replica keeps events in memory only. Undecided for a subscription whose drain did not finish.
+    *Promised* events: the subscription was confirmed before the first fault, it is never removed (a ``retry_count`` of
+    1000 or more), and the replica's process did not end after the event was sent. Other missing events are counted as
+    not promised: a replica keeps events in memory only. Undecided for a subscription whose drain did not finish.
 
-    With the workload's option ``owed`` a user asks for more than that: ``all`` binds every event that was confirmed;
-    ``resumed`` every one that was sent when the last fault had been over for ``resume_within`` seconds, when a
-    subscriber that gets nothing has been forgotten.
+    With the workload's option ``owed`` a user demands more: ``all`` binds every confirmed event. ``resumed`` binds
+    every event that was sent at least ``resume_within`` seconds after the last fault ended; by then, subscribers that
+    get nothing have been removed.
     """
     t, h = run.topics, run.history
     acked = np.flatnonzero((t.state == kernels.ACKED) & (t.topic >= 0))
@@ -84,19 +84,19 @@ def check(run: Run) -> CheckOutcome:
 
 
 def _over_since(run: Run) -> int:
-    """When the last fault was over, in nanoseconds of the run; a fault that never was ends with the run."""
+    """Return when the last fault was over, in nanoseconds of the run; a fault that was never over ends with the run."""
     never = int(run.history.time[-1]) if run.history.rows else 0
     return max((fault.end if fault.end is not None else never for fault in run.faults), default=0)
 
 
 def _died_after(run: Run, sent: Int64s) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
-    """By confirmed event: whether the process of the replica that confirmed it ended after the event was sent."""
+    """Tell by confirmed event whether the process of the replica that confirmed it ended after the event was sent."""
     h = run.history
     node = h.node.codes[h.partner[sent]]
     last = np.full(len(h.node.names) + 1, -1, dtype=np.int64)
     for fault in run.faults:
-        # When exactly it ended is not known, and `rolling` ends some while it is healed: what was sent until the heal
-        # was complete counts as before.
+        # The exact time of the process's end is unknown, and `rolling` ends some processes while it heals: what was
+        # sent until the heal was complete counts as sent before the end.
         until = max(fault.end, fault.healed or 0) if fault.end is not None else np.iinfo(np.int64).max
         for code, name in enumerate(h.node.names):
             if may_end(fault) and name in fault.targets:

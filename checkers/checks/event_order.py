@@ -1,4 +1,4 @@
-"""Order of each publisher's events at each subscriber, as far as the publisher stayed on one replica."""
+"""Order of each publisher's events at each subscriber, while the publisher stayed on one replica."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from stormproof.vocabulary import EVENTS
 
 
 def check(run: Run) -> CheckOutcome:
-    """Events that first came to a subscriber after a later one of the same publisher.
+    """Find events whose first delivery to a subscriber follows that of a later event of the same publisher.
 
-    *Promised* to subscribers with ``reliability`` ordered, while the publisher stays on one replica: for events
-    confirmed by one replica, with none confirmed by another, or lost from sight, between them, and while the replica's
-    process lives: what a process had sent when it was killed may arrive after what the next one sends. Other inversions
-    are counted as not promised.
+    Order is *promised* to subscribers with ``reliability`` ordered while the publisher stays on one replica: for events
+    that one replica confirmed, if no event between them was confirmed by another replica or has an unknown outcome, and
+    while the replica's process lives. Events that a killed process had sent may arrive after those that the next
+    process sends. Other inversions are counted as not promised.
     """
     t = run.topics
     ordered = run.test.get("options", {}).get("reliability", "ordered") == "ordered"
@@ -49,7 +49,7 @@ def check(run: Run) -> CheckOutcome:
 
 
 def _stays(run: Run) -> Int64s:
-    """By message: a number for the publisher's stay on one replica during which it was sent."""
+    """Return by message a number for the publisher's stay on one replica during which the message was sent."""
     t, h = run.topics, run.history
     published = np.flatnonzero(t.sent >= 0)
     order = published[np.argsort(t.sent[published], kind="stable")]
@@ -69,7 +69,8 @@ def _stays(run: Run) -> Int64s:
 
 
 def _life(run: Run, sent: int, ended: int) -> tuple[int, int] | None:
-    """The replica that confirmed an event, and how often its process had been ended before; None: can't be told."""
+    """Return the replica that confirmed an event, and how often its process had ended before; None if that is unknown.
+    """
     h = run.history
     name = h.node.at(ended)
     if name is None:
@@ -86,7 +87,7 @@ def _life(run: Run, sent: int, ended: int) -> tuple[int, int] | None:
 
 
 def _late(run: Run, group: Int64s) -> Int64s:
-    """(place, witness) of deliveries that came after a later message of the same group."""
+    """Return (place, witness) of each delivery that arrived after a later message of the same group."""
     t = run.topics
     distinct, which = np.unique(group, return_inverse=True)
     shown_by = kernels_topic.judge_order(

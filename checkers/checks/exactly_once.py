@@ -1,4 +1,4 @@
-"""Exactly once: every message that was moved by transactions led to one message, and no more."""
+"""Exactly once: every message that transactions moved led to exactly one message."""
 
 from __future__ import annotations
 
@@ -37,12 +37,13 @@ class _Found:
 
 
 def check(run: Run) -> CheckOutcome:
-    """Moves take a message from one queue and send another to the next queue in one transaction. Violated by confirmed
-    messages that led to none, messages that led to several, results of moves that are certain not to have
-    committed, committed moves whose result never came, and moves of what nobody had sent.
+    """Judge moves: a move takes a message from one queue and sends another to the next queue in one transaction.
 
-    A result counts when it was delivered, or when its move is known to have committed. Undecided (unknown) while
-    a queue on the way was not drained.
+    Violated by confirmed messages that led to none, messages that led to several, results of moves that are certain not
+    to have committed, committed moves whose result never arrived, and moves of messages that no one had sent.
+
+    A result counts when it was delivered, or when its move is known to have committed. Undecided (unknown) while a
+    queue on the way was not drained.
     """
     t, found = run.transactions, _Found()
     for number in np.flatnonzero(t.is_move & (t.outcome == ABORTED) & (t.came != 0)).tolist():
@@ -66,7 +67,7 @@ def check(run: Run) -> CheckOutcome:
 
 
 def _judge(run: Run, t: TransactionTable, source: int, found: _Found) -> None:
-    """The messages of one queue that is moved from."""
+    """Judge the messages of one queue from which messages are moved."""
     h, messages = run.history, t.messages_of(source)
     moves = np.flatnonzero(t.is_move & (h.key[t.row] == source))
     known, which = t.taken[moves] != -1, find(messages.value, t.taken[moves])
@@ -85,7 +86,7 @@ def _judge(run: Run, t: TransactionTable, source: int, found: _Found) -> None:
             found.add(OUTPUT_LOST, _of_move(run, t, OUTPUT_LOST, number))
     found.messages += int(messages.confirmed.sum())
     missing = np.flatnonzero(messages.confirmed & (results == 0))
-    # Results of moves that don't say what they took may be those of any message.
+    # A move that does not name the message it took may have taken any message.
     nameless = int(np.count_nonzero(~known & delivered))
     if drained and not nameless:
         for place in missing.tolist():

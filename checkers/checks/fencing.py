@@ -1,4 +1,4 @@
-"""Fencing tokens: who gets the lock later gets a larger number."""
+"""Fencing tokens: a later holder of the lock gets a larger number."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from stormproof.vocabulary import LOCKS
 
 TOKEN = "token"
 _TOKEN = re.compile(rf"{TOKEN} (-?[0-9]+)")
-"""The error of an acquire that got a token which the history's values can't hold."""
+"""Error text of an acquire whose token does not fit into the history's values."""
 
 
 def tokens_of(run: Run) -> dict[int, int]:
-    """The token of each acquire that got one, by the row of its completion, in order."""
+    """Return the token of each acquire that got one, by the row of its completion, in order."""
     h = run.history
     told = [None if match is None else int(match[1]) for match in map(_TOKEN.fullmatch, h.error.names)]
     rows = np.flatnonzero((h.kind == vocabulary.OK) & (h.process >= 0) & h.f.rows_with(ACQUIRE))
@@ -42,8 +42,11 @@ def _larger(tokens: Mapping[int, int], first: int, second: int) -> int:
 
 
 def check(run: Run) -> CheckOutcome:
-    """Acquires whose token is not larger than that of one which had ended before they were invoked, or whose token
-    another one has as well. Any integer is a token. Without tokens nothing is asked."""
+    """Find acquires whose token is not larger than that of an acquire that had ended before they were invoked, and
+    acquires that share a token with another one.
+
+    Any integer is a token. Without tokens there is nothing to check.
+    """
     h = run.history
     tokens = tokens_of(run)
     rows = list(tokens)
@@ -53,7 +56,7 @@ def check(run: Run) -> CheckOutcome:
     wrong: list[tuple[int, int]] = []
     owner: dict[int, int] = {}
     largest = list(accumulate(rows, partial(_larger, tokens)))
-    for row in rows:  # by the ends of acquires: what one sees of others' ends lies before it
+    for row in rows:  # by the ends of acquires: the ends that an acquire follows lie before it
         token, before = tokens[row], bisect_left(rows, int(h.partner[row]))
         if token in owner:
             wrong.append((owner[token], row))

@@ -20,14 +20,14 @@ BY_ORDER = "missed-by-order"
 
 
 def check(run: Run) -> CheckOutcome:
-    """Messages that a process with a transient subscription never got, though it got a later one.
+    """Find messages that a process with a transient subscription never got, though it got a later one.
 
-    ``missed-by-time``: published after its subscription was confirmed, and confirmed before the later one was
-    published. ``missed-by-order``: another subscription got it between two that this process got. Each process that
-    missed a message counts it. What is missed after a process's last message, or between two processes of one
-    subscription, is no gap: nobody promised it. Of a clustered topic, only what was published on the subscription's
-    element counts by time, and only subscriptions on it by order. Where the run's mode promises nothing by the time,
-    messages that were missed while a fault may have had a part are only counted.
+    ``missed-by-time``: published after the process's subscription was confirmed, and confirmed before the later message
+    was published. ``missed-by-order``: another subscription got the message between two that this process got. A
+    message counts once for each process that missed it. What is missed after a process's last message, or between two
+    processes of one subscription, is no gap: the broker does not promise it. Of a clustered topic, only messages
+    published on the subscription's element count by time, and only subscriptions on that element count by order. If the
+    run's mode promises nothing by time, messages missed while a fault may have contributed are only counted.
     """
     t, h, elements = run.topics, run.history, elements_of(run)
     by_sending = np.flatnonzero(t.sent >= 0)
@@ -85,15 +85,17 @@ def check(run: Run) -> CheckOutcome:
 
 
 def _came_without(t: Topics, h: HistoryColumns, c: SubscriptionConnection, missed: Int64s) -> Int64s:
-    """By message that a connection missed: the first row at which it got one that had been sent after the message was
-    confirmed. By then the message had come undone, or was passed over."""
+    """Return, by message that a connection missed, the first row at which the message was lost or skipped.
+
+    That is the first row at which the connection got a message that had been sent after the missed one was confirmed.
+    """
     sent, rows = t.sent[t.message[c.taken]], t.rows[c.taken]
     confirmed = h.partner[t.sent[missed]]
     return np.asarray([rows[sent > row].min() for row in confirmed], dtype=np.int64)
 
 
 def _row(t: Topics, c: SubscriptionConnection, message: int) -> int:
-    """The row at which a connection first got a message."""
+    """Return the row at which a connection first got a message."""
     return int(t.rows[c.taken[t.message[c.taken] == message][0]])
 
 

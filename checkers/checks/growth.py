@@ -1,4 +1,4 @@
-"""Growth: what nodes hold when nobody uses them any more must not depend on how much they have done."""
+"""Growth: what idle nodes hold must not depend on how much they have done."""
 
 from __future__ import annotations
 
@@ -10,24 +10,28 @@ from stormproof.text import amount
 from stormproof.vocabulary import ANY
 
 FEW = 3
-"""Things that a container or a table may hold at rest beyond what it held before the load, though nobody has declared
-it, or one for each machine, if those are more. A program has many small tables; one that has more in it has kept
-something of what it did, were it only of each time that a peer was away."""
+"""Things that a container or a table may hold when idle beyond what it held before the load, without a declaration of
+its system; or one for each machine, if that is more.
+
+A program has many small tables. A table that exceeds this number has kept a trace of the work it did, if only of each
+time that a peer was away.
+"""
 TASK, FEW_TASKS = "task ", 1
-"""How names of what tasks run begin, and how many more than before the load may run the same: a node has few, and most
-of them as long as it lives."""
+"""Prefix of the names of code that tasks run, and the number of tasks beyond those before the load that may run the
+same code: a node has few tasks, and most of them live as long as the node.
+"""
 NESTED = 4
-"""So many times more may be in the containers of a container, at each level."""
+"""Factor by which the limit of a container's inner containers grows at each level of nesting."""
 FOR_EACH = 3
 """Things that a node may hold for each message that is left: its delivery, its place in some index."""
 
 
 def check(run: Run) -> CheckOutcome:
-    """Violated when a node, at rest after the run, held more in some container or table than its system declares; in
-    one that is not declared, more than a few things beyond what any node held there before the load.
+    """Find containers and tables that hold too much on idle nodes after the run.
 
-    Where clients have left messages (the matter of the check of depths), a node may hold some things more for each.
-    Unknown of real nodes, into which nobody looks.
+    The limit is the one that the node's system declares. Without a declaration it is a few things more than any node
+    held there before the load. If clients have left messages (a matter for the check of depths), a node may hold some
+    things more for each. Unknown for real nodes, whose memory cannot be inspected.
     """
     rest = run.info.get("rest")
     if not isinstance(rest, dict):

@@ -1,4 +1,4 @@
-"""Invariants: did what a system declares hold of its simulated nodes at every instant?"""
+"""Invariants: the conditions that a system declares for its simulated nodes hold at every instant."""
 
 from __future__ import annotations
 
@@ -9,8 +9,11 @@ from stormproof.vocabulary import ANY
 
 
 def check(run: Run) -> CheckOutcome:
-    """Violated when a run ended because one of its system's invariants was broken; the anomaly tells which, by whom and
-    when, how all nodes stood, and what they had written last. Nothing is known of real nodes, at which nobody looks."""
+    """Report the invariant whose violation ended the run.
+
+    The anomaly names the invariant, the node and the time, the state of all nodes, and their last log lines. Unknown
+    for real nodes, whose state cannot be inspected.
+    """
     broken = run.info.get("invariant_broken")
     if broken is not None:
         told = f"{broken['name']}: {broken['wrong']}"

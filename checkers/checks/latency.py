@@ -1,4 +1,4 @@
-"""How long operations took."""
+"""Latency of operations."""
 
 from __future__ import annotations
 
@@ -18,7 +18,9 @@ _QUANTILES = {"p50": 0.50, "p95": 0.95, "p99": 0.99}
 
 
 def check(run: Run) -> CheckOutcome:
-    """Milliseconds from invocation to confirmed completion, by function: nearest-rank quantiles and the maximum."""
+    """Measure milliseconds from invocation to confirmed completion, by function: nearest-rank quantiles and the
+    maximum.
+    """
     h = run.history
     start = np.concatenate(([0], np.cumsum([counts[OK] for counts in run.tally.values()]))).astype(np.int64)
     took = kernels_rows.durations(h.time, h.kind, h.process, h.f.codes, h.partner, start)

@@ -1,7 +1,7 @@
 """Linearizability of each queue as an unordered queue (a bag), decided by porcupine.
 
-Without observations of "empty", bags of different queues are together one bag of (queue, message) pairs, so that
-one call of porcupine decides all queues of a run; only what it does not find in order is asked queue by queue.
+Without observations of "empty", bags of different queues form one bag of (queue, message) pairs, so one call of
+porcupine decides all queues of a run. Only if that call does not find them linearizable is each queue checked alone.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ import numpy as np
 from porcupine import CheckResult, ColumnsResult, check_queue_columns
 from porcupine.columns import NEVER
 
-# Loads what the call above needs, so that workers are forked with it and ``checkers.prepare`` compiles it.
+# Loads the kernel that ``check_queue_columns`` needs, so that workers are forked with it and ``checkers.prepare``
+# compiles it.
 from porcupine.kernels import monitor_queue as _monitor_queue  # noqa: F401
 
 from checkers.api import ByParts, NeedsWhole, RunCheck, WholeRun
@@ -31,19 +32,19 @@ from stormproof.vocabulary import MESSAGES
 MODEL = "unordered-queue"
 QUEUE_SECONDS = 1.0
 QUEUE_MEMORY = 256 << 20
-"""What porcupine may use on one queue; what it can't decide within is unknown."""
+"""Limits of time and memory for porcupine on one queue; a queue that it cannot decide within them is unknown."""
 RUN_SECONDS = 10.0
-"""After this time no further queue of a run is begun."""
+"""After this time the check begins no further queue of a run."""
 MAX_PICTURES = 5
-"""Queues of one run that get a page."""
+"""The maximum number of queues of one run that get a page."""
 
 
 def check(run: Run) -> CheckOutcome:
-    """Whether each queue behaved as if every operation had happened at one instant, messages in any order.
+    """Decide whether each queue behaved as if every operation had happened at one instant, messages in any order.
 
-    A send that ended ``ok`` put its message in, one that ended ``info`` may have, at any time after it was invoked; a
+    A send that ended ``ok`` put its message in; one that ended ``info`` may have, at any time after it was invoked. A
     ``dequeue`` or ``drain`` that ended ``ok`` took its message out. A delivery whose ACK is unknown may not have taken
-    it, and so binds nothing. A poll that came back empty shows no empty queue. Counts queues.
+    it, and so constrains nothing. A poll that found no message does not prove that the queue was empty. Counts queues.
     """
     try:
         return conclude([find(run)], run)
@@ -76,14 +77,14 @@ def check(run: Run) -> CheckOutcome:
 
 @dataclass
 class InOrder:
-    """A part of a run each of whose messages is in order by itself; the keys of its queues."""
+    """A part of a run in which each message is in order by itself; the keys of its queues."""
 
     queues: set[int]
     operations: int
 
 
 def find(run: Run) -> InOrder | None:
-    """What is in a part of a run (``kernels_delivery.takes_in_order``); None if something is not in order."""
+    """Judge a part of a run by ``kernels_delivery.takes_in_order``; return None if something is not in order."""
     messages, h = run.messages, run.history
     takes = kernels_delivery.takes_in_order(h.role, h.kind, messages.of_row, messages.sent, messages.state)
     if takes < 0:
@@ -93,10 +94,10 @@ def find(run: Run) -> InOrder | None:
 
 
 def conclude(parts: Sequence[InOrder | None], whole: WholeRun) -> CheckOutcome:
-    """Where every message is in order by itself, the queues are linearizable.
+    """Conclude that the queues are linearizable if every message is in order by itself.
 
     Raises:
-        NeedsWhole: that is not so, or there is nothing to judge.
+        NeedsWhole: some message is not in order, or there is nothing to judge.
     """
     queues: set[int] = set()
     operations = 0
@@ -116,7 +117,7 @@ def _held(queues: int, figures: dict[str, object]) -> CheckOutcome:
 
 
 def _decide(columns: Columns, rows: int) -> ColumnsResult:
-    """Porcupine's verdict on a history of so many rows."""
+    """Return porcupine's verdict on a history of ``rows`` rows."""
     used = np.zeros(rows, dtype=np.bool_)
     used[columns.call] = True
     used[columns.ret[columns.ret != NEVER]] = True
@@ -132,7 +133,7 @@ def _decide(columns: Columns, rows: int) -> ColumnsResult:
 def _by_queue(
     run: Run, columns: Columns, queues: list[int]
 ) -> tuple[list[tuple[int, Columns, ColumnsResult]], list[int]]:
-    """The queues that are not linearizable, with their operations and what shows it; and those not decided."""
+    """Return the queues that are not linearizable, with their operations and the evidence; and the undecided queues."""
     deadline = time.monotonic() + RUN_SECONDS
     illegal, unknown = [], []
     for key in queues:
@@ -156,7 +157,7 @@ def _anomaly(run: Run, key: int, result: ColumnsResult, operations: Columns, *, 
 
 
 def _page(run: Run, operations: Columns, result: ColumnsResult) -> str:
-    # A page is wanted for few runs: the others need not load what draws it.
+    # Few runs need a page: the others need not load the code that draws it.
     from checkers.counterexample_pages import picture
 
     return picture(run, MODEL, operations, result.rows)

@@ -1,4 +1,4 @@
-"""Livelock: were the nodes of a simulated run ever done, or did they go on for ever?"""
+"""Livelock: nodes of a simulated run that never finish their work."""
 
 from __future__ import annotations
 
@@ -9,8 +9,10 @@ from stormproof.vocabulary import ANY
 
 
 def check(run: Run) -> CheckOutcome:
-    """Violated when the nodes of a run under simulated time did so much that its time hardly moved; the anomaly tells
-    what went to and fro. Nothing is known of real nodes, where nobody counts."""
+    """Report a run under simulated time whose nodes did so much that its time hardly advanced.
+
+    The anomaly describes the activity that repeated without end. Unknown for real nodes, whose steps are not counted.
+    """
     told = run.info.get("livelock")
     if told is not None:
         return CheckOutcome(INVALID, 1, str(told), (Anomaly("never-done", (), detail={"what": str(told)}),))

@@ -1,4 +1,4 @@
-"""A lock that nobody can have any more."""
+"""A lock that no client can acquire any longer."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from stormproof.contracts.check import INVALID, UNKNOWN, VALID, Anomaly, CheckOu
 from stormproof.vocabulary import LOCKS
 
 FREE_FOR_NOBODY = "empty"
-"""The error of an acquire that waited for the lock in vain."""
+"""Error of an acquire that waited for the lock without getting it."""
 PATIENCE = 20.0
-"""Seconds of vain waiting, when all is healed, that show that the lock is lost."""
+"""Seconds of waiting without success, when all is healed, that show that the lock is lost."""
 
 
 def check(run: Run) -> CheckOutcome:
-    """Whether somebody gets the lock after the main phase, when all is healed and every holder has left.
+    """Tell whether some client gets the lock after the main phase, when all is healed and every holder has left.
 
-    If nobody does though it was asked for long enough, it is lost. Where asking went wrong otherwise nothing is known:
-    only a stretch in which every acquire that ended waited in vain counts, and an acquire of which it is not known how
-    it ended may have got the lock for a while.
+    If no client gets it though clients asked for long enough, the lock is lost. Unknown if acquires failed otherwise:
+    only a stretch in which every acquire that ended waited without success counts, and an acquire with an unknown
+    outcome may have held the lock for a while.
     """
     h = run.history
     after = np.flatnonzero(h.f.rows_with(ACQUIRE) & (h.process >= 0) & (h.time >= run.main_phase()[1]))
@@ -39,7 +39,10 @@ def check(run: Run) -> CheckOutcome:
 
 
 def _longest_in_vain(run: Run, ended: list[int]) -> list[int]:
-    """Of the rows at which acquires ended, in order, the longest stretch of those that waited for the lock in vain."""
+    """Find the longest stretch of acquires that waited for the lock without success.
+
+    ``ended`` are the rows at which acquires ended, in order.
+    """
     h = run.history
     longest: list[int] = []
     stretch: list[int] = []

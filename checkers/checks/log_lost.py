@@ -1,4 +1,4 @@
-"""Loss from logs: what was confirmed, or read by somebody, and is not there in the end."""
+"""Loss from logs: an entry that was confirmed, or that a consumer read, is missing in the end."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from stormproof.vocabulary import LOGS
 
 
 def check(run: Run) -> CheckOutcome:
-    """Values of confirmed appends (``confirmed-lost``), and others that were polled (``seen-lost``), that the read
-    of the whole log at the end lacks.
+    """Find values that the read of the whole log at the end lacks, though an append of them was confirmed
+    (``confirmed-lost``) or a consumer polled them (``seen-lost``).
 
-    Asked of what ended before that read began, and of logs whose end it found, or that are gone as a whole
-    (``Logs.gone``); any other log makes a run without losses *unknown*.
+    Only operations that ended before that read began count, and only logs whose end the read found, or that are gone as
+    a whole (``Logs.gone``). Any other log makes a run without losses *unknown*.
     """
     logs = Logs(run)
     h = run.history

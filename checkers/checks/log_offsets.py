@@ -1,4 +1,4 @@
-"""Offsets of logs: each stands for one value, each value has one, and later appends get larger ones."""
+"""Offsets of logs: each holds one value, each value has one offset, and later appends get larger ones."""
 
 from __future__ import annotations
 
@@ -18,19 +18,22 @@ from stormproof.vocabulary import LOGS
 Found = list[tuple[int, ...]]
 Tell = Callable[[CheckOutcome, Mapping[str, CheckOutcome]], list[str]]
 AFTER_LOSS = "after-loss"
-"""The figure that says how many anomalies of each kind follow from a loss."""
+"""The figure with the number of anomalies of each kind that follow from a loss."""
 
 
 def check(run: Run) -> CheckOutcome:
-    """By what confirmations, polls and last reads tell: ``two-values`` at one offset, a value at ``two-offsets``, a
-    value ``from-nowhere`` (never appended there, or not done as its producer was told), and an ``append-went-back``:
-    confirmed with an offset that is not larger than one that had been confirmed before it was invoked."""
+    """Find contradictions among confirmations, polls and last reads.
+
+    The kinds are ``two-values`` at one offset; a value at ``two-offsets``; a value ``from-nowhere`` (never appended to
+    this log, or its append was reported as failed); and ``append-went-back``: an append confirmed with an offset that
+    is not larger than one confirmed before the append was invoked.
+    """
     logs = Logs(run)
     return judge(run, logs, np.concatenate([logs.appended, logs.polled, logs.scanned]), "offset", "append-went-back")
 
 
 def judge(run: Run, logs: Logs, rows: Int64s, noun: str, went_back: str) -> CheckOutcome:
-    """The same of the pairs in ``rows``, whose first half people call a ``noun``."""
+    """Judge the pairs in ``rows`` in the same way; ``noun`` is the user's word for the first half of a pair."""
     rows = np.sort(rows)
     key, offset, value = logs.key(rows), logs.offset(rows), logs.value(rows)
     failed = logs.rows(vocabulary.FAIL, logs.words.append)
@@ -57,8 +60,11 @@ def judge(run: Run, logs: Logs, rows: Int64s, noun: str, went_back: str) -> Chec
 
 
 def _after_loss(logs: Logs, found: Found) -> int:
-    """How many of these follow from a loss: the log was read to its end, and one of two entries is not there, so that
-    its offset was given to another entry, or to a later one."""
+    """Count the anomalies that follow from a loss.
+
+    In these, the log was read to its end and one of two entries is missing, so its offset, or a smaller one, was given
+    to another entry.
+    """
     pairs = np.asarray(found, dtype=np.int64).reshape(-1, 2)
     read = isin(logs.key(pairs[:, 0]), logs.key(logs.ends(logs.words.scan)))
     there = same((logs.key(logs.scanned), logs.value(logs.scanned)))
@@ -67,7 +73,9 @@ def _after_loss(logs: Logs, found: Found) -> int:
 
 
 def told_by_kinds(words: Mapping[str, tuple[str, str]], loss: str) -> Tell:
-    """A clause for each kind, without those that follow from what the check ``loss`` tells."""
+    """Return a function that gives a clause for each kind, without anomalies that follow from those of the check
+    ``loss``.
+    """
 
     def tell(outcome: CheckOutcome, invalid: Mapping[str, CheckOutcome]) -> list[str]:
         after = outcome.figures[AFTER_LOSS] if loss in invalid else {}
@@ -78,7 +86,7 @@ def told_by_kinds(words: Mapping[str, tuple[str, str]], loss: str) -> Tell:
 
 
 def _differing(rows: Int64s, group: Int64s, what: Int64s) -> Found:
-    """For each group of rows that do not all say the same: its first row, and the first that says something else."""
+    """Return, for each group of rows with different values, its first row and the first row with another value."""
     order = np.lexsort((rows, group))
     rows, group, what = rows[order], group[order], what[order]
     _, start, place = np.unique(group, return_index=True, return_inverse=True)

@@ -1,4 +1,4 @@
-"""Readers of logs: they go on, and miss nothing on their way."""
+"""Readers of logs: they advance and skip no entry."""
 
 from __future__ import annotations
 
@@ -16,9 +16,12 @@ from stormproof.vocabulary import LOGS
 
 
 def check(run: Run) -> CheckOutcome:
-    """Polls that gave an offset which is not after the reader's position (``went-back``), or left out one between that
-    is in the log in the end (``skipped``). A position is the offset that the same reader (process) was given last, or
-    went back to itself; 0 at first. What is not there in the end is for `log-lost` to tell."""
+    """Find polls that returned an offset not after the reader's position (``went-back``), or skipped an entry between
+    the two that is in the log in the end (``skipped``).
+
+    A position is the offset that the same reader (process) got last, or to which it went back itself; 0 at first. An
+    entry that is missing in the end is a matter for `log-lost`.
+    """
     logs = Logs(run)
     h = run.history
     rows = np.sort(np.concatenate([logs.polled, logs.rows(vocabulary.OK, "seek")]))
@@ -30,7 +33,7 @@ def check(run: Run) -> CheckOutcome:
     position, previous = np.zeros_like(offset), np.full_like(rows, -1)
     goes_on = np.flatnonzero(reader[1:] == reader[:-1]) + 1
     position[goes_on], previous[goes_on] = offset[goes_on - 1], rows[goes_on - 1]
-    # Logs lie one after the other in the sorted list of all that is there in the end.
+    # The sorted list of all entries that exist in the end holds one log after the other.
     there = np.unique(same((logs.key(logs.scanned), logs.offset(logs.scanned))))
     key = logs.key(rows)
     between = np.searchsorted(there, same((key, offset))) - np.searchsorted(there, same((key, position)), "right")
@@ -47,7 +50,7 @@ def check(run: Run) -> CheckOutcome:
 
 
 def _after_loss(logs: Logs, found: list[tuple[int, ...]]) -> int:
-    """How many readers went back since the log had: what they had been given last is not there in the end."""
+    """Count the readers that went back because the log did: the entry that they got last is missing in the end."""
     before = np.asarray([pair[0] for pair in found if len(pair) > 1], dtype=np.int64)
     polled = before[logs.run.history.f.rows_with("poll")[before]]
     read = isin(logs.key(polled), logs.key(logs.ends("scan")))

@@ -1,4 +1,4 @@
-"""Where the lost messages lie among those that survived: at the beginning, in the middle, at the end."""
+"""The position of lost messages among the surviving ones: at the beginning, in the middle, or at the end."""
 
 from __future__ import annotations
 
@@ -21,8 +21,9 @@ from stormproof.text import amount
 from stormproof.vocabulary import MESSAGES
 
 PREFIX, MIDDLE, POSTFIX, WHOLE = "prefix", "middle", "postfix", "whole"
-"""Sent before all that survived, between them, after them; ``whole``: nothing is known to have survived before or
-after it."""
+"""Sent before all surviving messages, between them, after them; ``whole``: none is known to have survived before or
+after it.
+"""
 _TOLD = {
     PREFIX: "{} before the first that survived",
     MIDDLE: "{} between those that survived",
@@ -33,17 +34,22 @@ _TOLD = {
 
 @dataclass
 class Found:
-    """What is in a part of a run, by queue: the rows in which messages were sent and confirmed that nobody got, with
-    their places; and of those that came, when the first was confirmed and the last was sent."""
+    """The lost and surviving messages of a part of a run, by queue.
+
+    ``gone`` holds the rows in which messages were sent and confirmed that no consumer got, and their places.
+    ``survived`` holds, for delivered messages, when the first was confirmed and the last was sent.
+    """
 
     gone: dict[int, tuple[Int64s, Int64s, Int64s]]
     survived: dict[int, tuple[int, int]]
     named: dict[int, str]
-    """The names of the first few of each queue that nobody got, by the row in which they were sent."""
+    """The names of the first undelivered messages of each queue, by the row in which they were sent."""
 
 
 def find(run: Run) -> Found:
-    """Confirmed messages by queue: those that nobody got, and what tells where they lie among the others."""
+    """Find by queue the confirmed messages that no consumer got, and the rows that show their position among the
+    others.
+    """
     messages, h = run.messages, run.history
     acked = np.flatnonzero(messages.state == kernels.ACKED)
     came = messages.deliveries[acked] > 0
@@ -63,12 +69,13 @@ def find(run: Run) -> Found:
 
 
 def _survived(run: Run, others: Int64s) -> dict[int, tuple[int, int]]:
-    """By queue: the first row in which one of these messages was confirmed, and the last in which one was sent."""
+    """Return by queue the first row in which one of these messages was confirmed, and the last in which one was sent.
+    """
     messages, h = run.messages, run.history
     queue, bound = dense(messages.key[others])
     first, last = np.full(bound + 1, h.rows), np.full(bound + 1, -1)
     sent = messages.sent[others]
-    # Queue -1 has its place, too.
+    # Queue -1 has a place in the arrays, too.
     np.minimum.at(first, queue + 1, h.partner[sent])
     np.maximum.at(last, queue + 1, sent)
     keys = np.empty(bound + 1, dtype=np.int32)
@@ -78,12 +85,12 @@ def _survived(run: Run, others: Int64s) -> dict[int, tuple[int, int]]:
 
 
 def conclude(parts: Sequence[Found], whole: WholeRun) -> CheckOutcome:
-    """Lost messages by their place among the confirmed messages of their queue that were delivered.
+    """Classify lost messages by their position among the delivered confirmed messages of their queue.
 
-    One survived *before* a lost message if it was confirmed before the lost one was sent, *after* it if it was sent
-    after the lost one was confirmed. An old copy that comes back loses a postfix, a store that is emptied the whole or
-    a prefix, a log that is mended a middle. Where takes that named no message account for some, all that did not come
-    are counted.
+    A message survived *before* a lost one if it was confirmed before the lost one was sent, and *after* it if it was
+    sent after the lost one was confirmed. A node that returns with an old copy loses a postfix, a store that is emptied
+    loses the whole or a prefix, and a log that is repaired loses a middle. If takes that named no message account for
+    some of the missing messages, all missing messages are counted.
     """
     queues = [(key, rows) for part in parts for key, rows in part.gone.items()]
     missing: Counter[int] = Counter()
@@ -116,7 +123,10 @@ def conclude(parts: Sequence[Found], whole: WholeRun) -> CheckOutcome:
 
 
 def _shapes(sent: Int64s, confirmed: Int64s, survived: Sequence[tuple[int, int]]) -> NDArray[np.str_]:
-    """The place of each lost message of a queue, by when the first of the others was confirmed and the last sent."""
+    """Return the position of each lost message of a queue among its survivors.
+
+    ``survived`` holds when the first survivor of each part was confirmed, and when the last one was sent.
+    """
     if not survived:
         return np.full(len(sent), WHOLE)
     before = sent > min(first_confirmed for first_confirmed, _ in survived)

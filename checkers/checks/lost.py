@@ -19,8 +19,11 @@ from stormproof.vocabulary import MESSAGES
 
 @dataclass
 class Losses:
-    """Confirmed messages of one queue that nobody got; ``since`` and ``until`` are when the first and the last were
-    sent, in nanoseconds. ``nodes`` tells how many each node had confirmed, and the place of the first."""
+    """Confirmed messages of one queue that no consumer got.
+
+    ``since`` and ``until`` are when the first and the last were sent, in nanoseconds. ``nodes`` holds by node the
+    number of these messages that it had confirmed, and the place of the first.
+    """
 
     count: int
     place: int
@@ -32,14 +35,14 @@ class Losses:
 
 @dataclass
 class Found:
-    """What is in a part of a run: ``queues`` by their key."""
+    """The losses in a part of a run; ``queues`` holds them by the queue's key."""
 
     confirmed: int
     queues: dict[int, Losses]
 
 
 def find(run: Run) -> Found:
-    """Confirmed messages that no completed dequeue or drain (``ok`` or ``info``) names."""
+    """Find confirmed messages that no completed dequeue or drain (``ok`` or ``info``) names."""
     messages = run.messages
     acked = messages.state == kernels.ACKED
     gone = np.flatnonzero(acked & (messages.deliveries == 0))
@@ -49,24 +52,25 @@ def find(run: Run) -> Found:
 
 
 def _losses(run: Run, gone: Int64s) -> Losses:
-    """The losses of one queue."""
+    """Return the losses of one queue."""
     h, sent = run.history, run.messages.sent[gone]
     times, nodes = h.time[sent], h.node.codes[h.partner[sent]]
     by_node: dict[str, tuple[int, int]] = {}
     for code in np.unique(nodes).tolist():
         name, here = (h.node.names[code] if code >= 0 else None) or "?", gone[nodes == code]
-        count, place = by_node.get(name, (0, run.place(int(here[0]))))  # nodes without a name are one
+        count, place = by_node.get(name, (0, run.place(int(here[0]))))  # nodes without a name count as one
         by_node[name] = count + len(here), min(place, run.place(int(here[0])))
     examples: list[Example] = [((run.place(m),), _anomaly(run, m)) for m in gone[:MAX_EXAMPLES].tolist()]
     return Losses(len(gone), run.place(int(gone[0])), int(times.min()), int(times.max()), by_node, examples)
 
 
 def conclude(parts: Sequence[Found], whole: WholeRun) -> CheckOutcome:
-    """``window`` of the figures is when lost messages were sent, in seconds of the run: the first, the last.
+    """Sum up the losses; ``window`` of the figures is when the first and the last lost message were sent, in seconds.
 
     Undecided (unknown) for a queue whose drain did not finish, unless its depth was read as zero after everything else:
     then it holds nothing that could still be delivered. In any other queue, takes that named no message account for
-    some of what is missing (``Run.accounts``); beyond that, messages are lost, though nobody can tell which.
+    some of the missing messages (``Run.accounts``). Missing messages beyond that number are lost, though it cannot be
+    told which of them.
     """
     confirmed = sum(part.confirmed for part in parts)
     if not any(part.queues for part in parts):
@@ -103,7 +107,7 @@ def _may_have(count: int) -> str:
 
 
 def lost_of(queue: int, missing: int, whole: WholeRun) -> tuple[int, int]:
-    """How many of a queue's ``missing`` messages are lost, and how many may not be."""
+    """Return how many of a queue's ``missing`` messages are lost, and how many may still exist."""
     account = missing if queue in whole.open_queues else int(min(missing, whole.accounts.get(queue, 0)))
     return missing - account, account
 
@@ -112,8 +116,10 @@ check = ByParts(find, conclude)
 
 
 def missing(run: Run) -> tuple[Int64s, Int64s]:
-    """Numbers of the messages that are lost, and of those of which that can't be told: all that are missing from a
-    queue in which takes that named none account for some."""
+    """Return the numbers of the lost messages, and of the missing messages that may not be lost.
+
+    The latter include all missing messages of a queue in which takes that named no message account for some.
+    """
     messages = run.messages
     gone = np.flatnonzero((messages.state == kernels.ACKED) & (messages.deliveries == 0))
     if not len(gone):
@@ -124,7 +130,7 @@ def missing(run: Run) -> tuple[Int64s, Int64s]:
 
 
 def _by_node(lost: Iterable[Losses]) -> dict[str, int]:
-    """How many lost messages each node had confirmed, most first."""
+    """Return the number of lost messages that each node had confirmed, largest first."""
     nodes: dict[str, list[tuple[int, int]]] = {}
     for told in lost:
         for node, found in told.nodes.items():
@@ -147,7 +153,7 @@ ONE, MORE = "confirmed message was never delivered", "confirmed messages were ne
 
 
 def tell(outcome: CheckOutcome, invalid: Mapping[str, CheckOutcome]) -> list[str]:
-    """How many are lost for certain, and whether a queue is gone as a whole."""
+    """State how many messages are certainly lost, and which queues are gone as a whole."""
     least = "at least " if outcome.figures.get("accounted") else ""
     gone = ", ".join(f"queue {queue}" for queue in outcome.figures.get("gone", ())[:3])
     return [f"{least}{amount(outcome.count, ONE, MORE)}{f' ({gone} is gone as a whole)' if gone else ''}"]

@@ -1,4 +1,4 @@
-"""Lost updates: what a holder wrote under the lock, and another one overwrote without having seen it."""
+"""Lost updates: a holder's write under the lock that another holder overwrote without having seen it."""
 
 from __future__ import annotations
 
@@ -15,14 +15,15 @@ from stormproof.text import amount
 from stormproof.vocabulary import LOCKS
 
 FENCED = "the token is older than one that was seen"
-"""The error of an update that what the lock guards has refused."""
+"""Error of an update that the guarded resource refused."""
 
 
 def check(run: Run) -> CheckOutcome:
-    """Confirmed updates of the counter that a lock guards which are not in it.
+    """Find confirmed updates of the counter under the lock that the counter does not contain.
 
-    An update reads the counter and writes it back with one more; its value is the pair of how many writes there had
-    been with its own, and what it wrote. What it wrote is in the counter as long as everything written later is more.
+    An update reads the counter and writes it back incremented by one. Its value is a pair: the number of writes so far,
+    including its own, and the count it wrote. The counter contains an update as long as every later write has a larger
+    count.
 
     Raises:
         HistoryError: an update's value is no such pair, or two have the same number.
@@ -49,7 +50,10 @@ def check(run: Run) -> CheckOutcome:
 
 
 def _lost(written: list[tuple[int, int, int]]) -> list[tuple[int, int, int]]:
-    """Of (number of the write, count that it wrote, row) in order: (row, count, row that overwrote it)."""
+    """Return (row, count, row that overwrote it) of each lost update.
+
+    ``written`` holds (number of the write, count that it wrote, row), in order.
+    """
     lost: list[tuple[int, int, int]] = []
     standing: list[tuple[int, int]] = []
     last = -1

@@ -1,4 +1,4 @@
-"""Linearizability of metadata: each subscription, topic or link exists or not, once, for everybody alike."""
+"""Linearizability of metadata: each subscription, topic or link exists or not, once, and every client sees the same."""
 
 from __future__ import annotations
 
@@ -18,21 +18,22 @@ from stormproof.vocabulary import METADATA
 
 MODEL = "cas-register"
 ABSENT, PRESENT = None, 1
-# Compiles the model where that was never done, so that it does not count against the limits below.
+# Compiles the model if it has never been compiled, so that compilation does not count against the limits below.
 porcupine.check_operations(porcupine.model_named(MODEL), [Operation(0, ("cas", None, 1), True, 0, 1)])
 
 KEY_SECONDS = 2.0
 KEY_MEMORY = 256 << 20
-"""What porcupine may use on one object; what it can't decide within is unknown."""
+"""Limits of time and memory for porcupine on one object; an object that it cannot decide within them is unknown."""
 RUN_SECONDS = 20.0
-"""After this time no further object of a run is begun."""
+"""After this time the check begins no further object of a run."""
 
 
 def check(run: Run) -> CheckOutcome:
-    """Whether every object (key) behaved as if each operation on it had happened at one instant.
+    """Decide whether every object (key) behaved as if each operation on it had happened at one instant.
 
-    A change that ended ``ok`` with 1 was made: the object was not so before; with 0 it was found so. One that ended
-    ``info`` may have been made at any time after it was invoked, one that ended ``fail`` was not. Counts objects.
+    A change that ended ``ok`` with 1 took effect: the object was in the other state before. With 0, the object was in
+    the wanted state already. A change that ended ``info`` may have taken effect at any time after it was invoked; one
+    that ended ``fail`` did not. Counts objects.
     """
     objects = operations_of(run)
     figures: dict[str, object] = {"model": MODEL, "objects": len(objects),
@@ -66,7 +67,7 @@ def check(run: Run) -> CheckOutcome:
 
 
 def operations_of(run: Run) -> dict[int, list[tuple[Operation, int]]]:
-    """Object -> its operations that may have happened, each with the row of its invocation."""
+    """Map each object to its operations that may have happened, each with the row of its invocation."""
     objects: dict[int, list[tuple[Operation, int]]] = {}
     for key, operation, row in _operations(run):
         objects.setdefault(key, []).append((operation, row))
@@ -94,7 +95,7 @@ def _operations(run: Run) -> Iterator[tuple[int, Operation, int]]:
 
 
 def _anomaly(run: Run, key: int, found: list[tuple[Operation, int]]) -> Anomaly:
-    """The smallest part of the object's operations that shows it, as rows of the history."""
+    """Report the smallest subset of the object's operations that is not linearizable, as rows of the history."""
     model = porcupine.model_named(MODEL)
     minimal = porcupine.minimal_history(model, [operation for operation, _ in found], timeout=KEY_SECONDS)
     calls = sorted(found[place][1] for place in minimal.operations)
@@ -104,7 +105,7 @@ def _anomaly(run: Run, key: int, found: list[tuple[Operation, int]]) -> Anomaly:
 
 
 def _told(run: Run, call: int) -> str:
-    """One operation for a person."""
+    """Describe one operation to the user."""
     h = run.history
     end = int(h.partner[call])
     if end < 0 or h.kind[end] != vocabulary.OK:

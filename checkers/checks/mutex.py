@@ -1,4 +1,4 @@
-"""Mutexes: a lock whose holder keeps it until it gives it back, however long that takes."""
+"""Mutexes: a lock whose holder keeps it until it releases it, however long that takes."""
 
 from __future__ import annotations
 
@@ -18,19 +18,20 @@ from stormproof.history.schema import NO_VALUE
 from stormproof.text import amount
 
 MUTEX, REENTRANT = "mutex", "reentrant-mutex"
-"""The checks of a lock that its holder can't acquire again, and of one that it can."""
+"""The names of two checks: of a lock that its holder cannot acquire again, and of one that it can."""
 NEVER_HELD = "nobody ever had the lock"
 REFUSED = "refused"
-"""The error of an acquire of a lock that was held, and of a release without the lock. A failure for any other reason
-shows nothing."""
+"""Error of an acquire of a lock that was held, and of a release without the lock. A failure for any other reason proves
+nothing.
+"""
 
 
 def check(run: Run, kind: Kind) -> CheckOutcome:
-    """Whether some order of instants explains the answers: porcupine's ``lock`` or ``reentrant-lock``.
+    """Decide whether some order of instants explains the answers, by porcupine's ``lock`` or ``reentrant-lock`` model.
 
-    An operation that ended ``ok`` happened, one that ended ``info`` or never ended may have, at any time after its
-    invocation. The owner is the invocation's value, else the process. A lock has no time limit: its owner holds it
-    until the owner releases it.
+    An operation that ended ``ok`` happened; one that ended ``info`` or never ended may have, at any time after its
+    invocation. The owner is the invocation's value, or the process if there is no value. A lock has no time limit: its
+    owner holds it until the owner releases it.
     """
     found = operations_of(run)
     held = sum(operation.input[0] == ACQUIRE and operation.ret is not None and operation.output
@@ -44,7 +45,7 @@ def check(run: Run, kind: Kind) -> CheckOutcome:
 
 
 def operations_of(run: Run) -> list[tuple[Operation, int]]:
-    """The operations that happened, may have happened, or were refused, each with the row of its invocation."""
+    """Return the operations that happened, may have happened or were refused, each with the row of its invocation."""
     h = run.history
     found = []
     rows = np.flatnonzero((h.kind == vocabulary.INVOKE) & (h.process >= 0) & h.f.rows_with(ACQUIRE, RELEASE))
@@ -65,7 +66,7 @@ def _owner(run: Run, row: int) -> tuple[str, int]:
 
 
 def _told(run: Run, call: int) -> str:
-    """One operation for a person."""
+    """Describe one operation to the user."""
     h = run.history
     end, (what, number) = int(h.partner[call]), _owner(run, call)
     kind = vocabulary.INFO if end < 0 else int(h.kind[end])
@@ -75,7 +76,7 @@ def _told(run: Run, call: int) -> str:
 
 def _check(name: str, model: str, guarantee: str) -> RunCheck:
     compiled = porcupine.model_named(model)
-    # Compiles the model where that was never done, so that it does not count against the limits of a check.
+    # Compiles the model if it has never been compiled, so that compilation does not count against a check's limits.
     porcupine.check_operations(compiled, [Operation(0, (ACQUIRE, 1), True, 0, 1)])
     return RunCheck(
         name=name,

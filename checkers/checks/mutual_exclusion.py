@@ -14,24 +14,24 @@ from stormproof.vocabulary import LOCKS
 
 MODEL = porcupine.model_named("lock")
 SECONDS, MEMORY = 5.0, 256 << 20
-"""What porcupine may use; what it can't decide within is unknown."""
-# Compiles the model where that was never done, so that it does not count against the limits of a check.
+"""Limits of time and memory for porcupine; a history that it cannot decide within them is unknown."""
+# Compiles the model if it has never been compiled, so that compilation does not count against a check's limits.
 porcupine.check_operations(MODEL, [Operation(0, ("acquire", 1), True, 0, 1)])
 
 
 def check(run: Run) -> CheckOutcome:
-    """Whether some order of instants explains who had the lock: porcupine's ``lock``, in which every hold is an owner.
+    """Decide whether some order of instants explains the holds, by porcupine's ``lock`` model with one owner per hold.
 
-    An acquire that ended ``ok`` got the lock. Unless the release that followed was confirmed, the lock may have come
-    free at any time after the last moment at which its holder certainly had it (``checkers.locks``). An acquire of
-    which nothing is known binds nobody. Counts pairs of holds that certainly overlap.
+    An acquire that ended ``ok`` got the lock. Unless the release that followed was confirmed, the lock may have become
+    free at any time after the last moment at which its holder certainly had it (``checkers.locks``). An acquire with an
+    unknown outcome constrains nothing. Counts pairs of holds that certainly overlap.
     """
     holds = holds_of(run)
     figures: dict[str, object] = {"model": MODEL.name, "holds": len(holds)}
     if not holds:
         return CheckOutcome(UNKNOWN, 0, "nobody ever had the lock", (), figures)
     pairs = overlaps(holds)
-    # Where two are enough to show it, porcupine need not search among all.
+    # If two holds suffice as proof, porcupine need not search all of them.
     shown = operations_of(list(pairs[0]) if pairs else holds)
     verdict = porcupine.check_operations(MODEL, shown, timeout=SECONDS, max_memory=MEMORY)
     if verdict is CheckResult.UNKNOWN:
@@ -44,7 +44,7 @@ def check(run: Run) -> CheckOutcome:
 
 
 def operations_of(holds: list[Hold]) -> list[Operation]:
-    """Each hold as an acquire and a release by an owner of its own."""
+    """Convert each hold to an acquire and a release by a separate owner."""
     operations = []
     for owner, hold in enumerate(holds):
         operations.append(Operation(hold.process, ("acquire", owner), True, hold.call, hold.ret))
@@ -54,10 +54,10 @@ def operations_of(holds: list[Hold]) -> list[Operation]:
 
 
 def overlaps(holds: list[Hold]) -> list[tuple[Hold, Hold]]:
-    """Pairs of holds of which each was had while the other certainly was; the one that was acquired first comes first.
+    """Return pairs of holds each of which was held while the other certainly was, the earlier acquired first.
 
-    These are all that can make an order impossible: two intervals that may be placed apart, pair by pair, can be placed
-    apart together, in the order of their certain ends.
+    Only such pairs can make an order impossible: if the intervals can be separated pair by pair, they can all be
+    separated together, in the order of their certain ends.
     """
     found: list[tuple[Hold, Hold]] = []
     open_holds: list[Hold] = []

@@ -21,7 +21,7 @@ _KINDS = {kernels_delivery.BY_CONSUMER: "seen-by-one-consumer", kernels_delivery
 
 @dataclass
 class Found:
-    """Messages of a part of a run that came late; ``by_consumer`` are those that one consumer saw late."""
+    """Messages of a part of a run that were delivered late; ``by_consumer`` counts those that one consumer saw late."""
 
     count: int
     by_consumer: int
@@ -29,9 +29,9 @@ class Found:
 
 
 def find(run: Run) -> Found:
-    """Messages whose first delivery came after that of a later message of their producer and queue.
+    """Find messages whose first delivery followed that of a later message of their producer and queue.
 
-    Repeated deliveries don't count, nor messages whose send was not confirmed before the later one was sent.
+    Repeated deliveries do not count, nor do messages whose send was not confirmed before the later one was sent.
     """
     h, messages = run.history, run.messages
     low = (1 << PAIR_SHIFT) - 1
@@ -54,7 +54,10 @@ def find(run: Run) -> Found:
 
 
 def conclude(parts: Sequence[Found], whole: WholeRun) -> CheckOutcome:
-    """With competing consumers no broker promises this across failures: it decides only where it is promised."""
+    """Sum up the late messages.
+
+    No broker promises this order across failures to competing consumers, so the check decides only if it is promised.
+    """
     late, by_consumer = sum(part.count for part in parts), sum(part.by_consumer for part in parts)
     figures = {"by_consumer": by_consumer, "overall": late - by_consumer}
     if not late:

@@ -1,4 +1,4 @@
-"""Phantoms: deliveries of what nobody had sent."""
+"""Phantoms: deliveries of messages that no one had sent."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ Place = tuple[int, ...]
 
 @dataclass
 class Found:
-    """Phantoms in a part of a run: how many of each kind, and the place of the first."""
+    """Phantoms in a part of a run: by kind, their number and the place of the first."""
 
     kinds: dict[str, tuple[int, Place]]
     examples: list[Example]
 
     def add(self, kind: str, place: Place, anomaly: Callable[[], Anomaly]) -> None:
-        """One more; they come in the order of their places."""
+        """Add one phantom; the caller adds them in the order of their places."""
         count, first = self.kinds.get(kind, (0, place))
         self.kinds[kind] = (count + 1, first)
         if len(self.examples) < MAX_EXAMPLES:
@@ -44,8 +44,11 @@ class Found:
 
 
 def find(run: Run) -> Found:
-    """Messages delivered that were never sent, were sent to another queue, are delivered before they are sent, or
-    whose send is certain to have failed; and deliveries whose body is none of ours."""
+    """Find phantom messages, and deliveries whose body this test did not produce.
+
+    A message is a phantom if it was delivered but never sent, sent to another queue, delivered before it was sent, or
+    if its send is certain to have failed.
+    """
     messages = run.messages
     came = messages.deliveries > 0
     sent, first = messages.sent, np.full(len(messages.key), -1, dtype=np.int64)
@@ -67,7 +70,7 @@ def find(run: Run) -> Found:
 
 
 def conclude(parts: Sequence[Found], whole: WholeRun) -> CheckOutcome:
-    """Counts messages, and deliveries that are of none."""
+    """Count phantom messages, and deliveries that belong to no message."""
     told: dict[str, list[tuple[int, Place]]] = {}
     for part in parts:
         for kind, some in part.kinds.items():
@@ -85,7 +88,9 @@ check = ByParts(find, conclude)
 
 
 def _foreign(run: Run) -> Int64s:
-    """Rows of deliveries without a message of ours: a confirmed one without any value, or any with a text."""
+    """Return the rows of deliveries without a message of this test: a confirmed one without a value, or any with a
+    text.
+    """
     h = run.history
     rows = np.flatnonzero((h.value < 0) & (h.kind != vocabulary.INVOKE))
     role, kind = h.role[rows], h.kind[rows]
@@ -96,7 +101,7 @@ def _foreign(run: Run) -> Int64s:
 
 
 def _sent_elsewhere(run: Run, unsent: Int64s) -> dict[int, int]:
-    """Those of the unsent messages whose value was sent to another queue, with that queue."""
+    """Return the unsent messages whose value was sent to another queue, with that queue."""
     if not len(unsent):
         return {}
     messages = run.messages

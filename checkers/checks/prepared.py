@@ -1,4 +1,4 @@
-"""Prepared branches that the broker would not end as it was told, though it had confirmed that they were prepared."""
+"""Prepared branches whose decided COMMIT or ABORT the broker refused, though it had confirmed the PREPARE."""
 
 from __future__ import annotations
 
@@ -12,11 +12,14 @@ from stormproof.text import amount
 from stormproof.vocabulary import TRANSACTIONS
 
 REFUSED = "refused when prepared"
-"""Words in the error of a completion: COMMIT or ABORT of a prepared branch was refused."""
+"""Text in the error of a completion: COMMIT or ABORT of a prepared branch was refused."""
 
 
 def check(run: Run) -> CheckOutcome:
-    """Completions that say so. A receipt for PREPARE is a promise: only the coordinator's word ends the branch."""
+    """Find completions with that error.
+
+    A receipt for PREPARE is a promise: after it, only the coordinator's decision ends the branch.
+    """
     h = run.history
     told = np.asarray([*(REFUSED in error for error in h.error.names), False], dtype=np.bool_)[h.error.codes]
     rows = np.flatnonzero(told & (h.process >= 0)).tolist()

@@ -1,4 +1,4 @@
-"""Recovery: once every fault was healed, was the cluster healthy again in time?"""
+"""Recovery: after every fault was healed, the cluster becomes healthy again in time."""
 
 from __future__ import annotations
 
@@ -16,16 +16,17 @@ from stormproof.history.ledger import FaultWindow
 from stormproof.vocabulary import ANY, shown_service
 
 STATE, ERRORS, UNSURE = "state", "repair_errors", "unsure"
-"""What the nodes say, what went wrong with repairs, and whether what tells of health failed itself."""
+"""Keys of the nodes' state, of the errors of repairs, and of the mark that the health probe itself failed."""
 
 
 def check(run: Run) -> CheckOutcome:
-    """Violated when the cluster was not healthy within the bound after the last heal, or, on real nodes, after the
-    repair; the anomaly tells the state of each node then.
+    """Report a cluster that was not healthy within the bound after the last heal or, on real nodes, after the repair.
 
-    Unknown when the run did not get that far, and when what tells whether the system is healthy failed itself: that is
-    no fact about the system. On real nodes unknown as well after faults that took synced data, or that could not be
-    healed: then nobody promises that a cluster serves again.
+    The anomaly holds the state of each node at that time.
+
+    Unknown if the run did not get that far, and if the health probe itself failed: that is no fact about the system. On
+    real nodes also unknown after faults that destroyed synced data, or that could not be healed: then a cluster is not
+    promised to serve again.
     """
     found = run.info.get("recovery")
     if not found:
@@ -51,12 +52,12 @@ _NOT_HEALTHY, _NEVER = "was not healthy again", "never served again"
 
 
 def tell(outcome: CheckOutcome, invalid: Mapping[str, CheckOutcome]) -> list[str]:
-    """What happened, without what the nodes say, which a verdict's sentence tells last."""
+    """Return the summary without the nodes' state, which a verdict's sentence gives last."""
     return [outcome.summary.partition(";")[0]]
 
 
 def never_again(run: Run, last: Mapping[str, Any]) -> str:
-    """What a person is told of a cluster that was not healthy in the end, with what its nodes say."""
+    """Describe to the user a cluster that was not healthy in the end, with the state of its nodes."""
     found = run.info.get("recovery") or {}
     since = "the repair" if last is found.get("after_repair") else "the last heal"
     did = _NOT_HEALTHY if _served(run) else _NEVER
@@ -70,7 +71,7 @@ def _repair_errors(run: Run) -> str:
 
 
 def _served(run: Run) -> bool:
-    """Whether a client's operation that shows service succeeded once all faults were healed."""
+    """Tell whether a client's operation that shows service succeeded after all faults were healed."""
     phases = {phase.get("name"): phase for phase in run.info.get("phases") or ()}
     if "heal" not in phases:
         return True
@@ -81,7 +82,7 @@ def _served(run: Run) -> bool:
 
 
 def _excuse(run: Run) -> str:
-    """Why a cluster need not serve again after the run's faults; empty: it has to."""
+    """Return why a cluster need not serve again after the run's faults; empty if it must."""
     for fault in run.faults:
         if LOSES_SYNCED in fault.effects:
             return f"{_named(fault)} took what the disk had confirmed"

@@ -1,4 +1,4 @@
-"""Messages delivered again while no acknowledgement was confirmed: what at-least-once permits."""
+"""Messages delivered again while no acknowledgement was confirmed: at-least-once delivery permits them."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from stormproof.vocabulary import MESSAGES, TRANSACTIONS
 
 
 def find(run: Run) -> repeats.Found:
-    """Repeated deliveries that ``duplicated`` does not forbid."""
+    """Find repeated deliveries that ``duplicated`` does not forbid."""
     return repeats.find(run, (kernels_delivery.UNCONFIRMED, kernels_delivery.BUFFERED))
 
 
 def conclude(parts: Sequence[repeats.Found], whole: WholeRun) -> CheckOutcome:
-    """Each extra one counts. Never invalid: who promises more promises ``at-most-once``."""
+    """Count each extra delivery. Never invalid: a broker that promises more is checked by ``at-most-once``."""
     count = sum(repeats.counted(parts, code) for code in (kernels_delivery.UNCONFIRMED, kernels_delivery.BUFFERED))
     if not count:
         return CheckOutcome(VALID, 0, "no message was delivered again")

@@ -1,4 +1,4 @@
-"""Redeliveries that did not say so: two deliveries of one message that name the same number of earlier ones."""
+"""Redeliveries that are not marked as such: two deliveries of one message that name the same number of earlier ones."""
 
 from __future__ import annotations
 
@@ -21,24 +21,30 @@ _SAID = re.compile(r"(given back, )?redeliveries ([0-9]+)")
 
 @dataclass
 class _Seen:
-    """The sightings of a message: row -> what the MESSAGE said of earlier deliveries; ``last`` by process."""
+    """The sightings of a message.
+
+    ``said`` maps a row to the number of earlier deliveries that the MESSAGE named; ``last`` holds the row of the last
+    delivery by process.
+    """
 
     said: dict[int, int] = field(default_factory=dict)
     last: dict[int, int] = field(default_factory=dict)
 
 
 def sightings(run: Run) -> dict[tuple[int, int, int], dict[int, int]]:
-    """(queue or subscription, value, process of a transient subscription or -1) -> row of a delivery, or of an
-    observation of what was given back -> the number that it said.
+    """Map each message to the rows of its deliveries and returns, with the number of earlier deliveries that each
+    named.
 
-    A delivery says 0 unless an observation of the same process, before its next delivery of that message, says more.
+    A key is (queue or subscription, value, process of a transient subscription or -1). A row is that of a delivery, or
+    of an observation of a message that was given back. A delivery counts as naming 0 unless an observation of the same
+    process, before its next delivery of that message, names more.
     """
     h = run.history
     observe = h.f.names.index(OBSERVE) if OBSERVE in h.f.names else -1
     said = [_SAID.fullmatch(error) for error in h.error.names]
     deliveries = ((h.role == DEQUEUE) | (h.role == RECEIVE) | (h.role == DRAIN)) & ((h.kind == OK) | (h.kind == INFO))
     rows = np.flatnonzero((deliveries | (h.f.codes == observe)) & (h.value >= 0) & (h.process >= 0) & (h.kind != 0))
-    # A transient subscription is its process's own.
+    # A transient subscription belongs to its process.
     transient = {*h.key[h.role == LISTEN].tolist()}
     found: dict[tuple[int, int, int], _Seen] = defaultdict(_Seen)
     for row in rows.tolist():
@@ -56,7 +62,7 @@ def sightings(run: Run) -> dict[tuple[int, int, int], dict[int, int]]:
 
 
 def check(run: Run) -> CheckOutcome:
-    """Each delivery of a message has a number of its own: that of the deliveries before."""
+    """Check that the deliveries of a message have different numbers: the number of the deliveries before."""
     if not looked(run):
         return CheckOutcome(VALID, 0, "nobody looked: the run has not the setting `surface`")
     h = run.history

@@ -1,4 +1,4 @@
-"""Commands that make no sense and were confirmed all the same."""
+"""Invalid commands that were confirmed nevertheless."""
 
 from __future__ import annotations
 
@@ -9,11 +9,14 @@ from stormproof.contracts.check import CheckOutcome
 from stormproof.vocabulary import MESSAGES, TOPICS, TRANSACTIONS
 
 NOT_REFUSED = "not refused"
-"""How the error of such an observation begins."""
+"""Prefix of the error of such an observation."""
 
 
 def check(run: Run) -> CheckOutcome:
-    """Clients send some on purpose: an ACK that nothing awaits, the end of a transaction that was never begun..."""
+    """Report invalid commands that the broker confirmed.
+
+    Clients send some on purpose: an ACK that nothing awaits, the end of a transaction that was never begun...
+    """
     return as_it_should_be(run, NOT_REFUSED, "every command that makes no sense was refused",
                            ("command that makes no sense was confirmed", "commands that make no sense were confirmed"))
 

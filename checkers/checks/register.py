@@ -17,31 +17,35 @@ from stormproof.history.schema import PAIR_SHIFT, decode_pair
 from stormproof.vocabulary import REGISTERS
 
 NOTHING = 0
-"""What a register holds that was never written."""
+"""The value of a register that was never written."""
 NO_MATCH = "not what was expected"
-"""The error of a compare-and-set that found another value."""
+"""Error of a compare-and-set that found another value."""
 MODEL = porcupine.model_named("cas-register", NOTHING)
-# Compiles the model where that was never done, so that it does not count against the limits of a check.
+# Compiles the model if it has never been compiled, so that compilation does not count against a check's limits.
 porcupine.check_operations(MODEL, [Operation(0, ("cas", NOTHING, 1), True, 0, 1)])
 
 
 def check(run: Run) -> CheckOutcome:
-    """Whether every register (key) behaved as if each operation on it had happened at one instant.
+    """Decide whether every register (key) behaved as if each operation on it had happened at one instant.
 
-    A write that ended ``ok`` took effect, one that ended ``info`` may have, at any time after it was invoked; one that
-    ended ``fail`` did not. So with compare-and-set, but that one which failed since the value was another shows that it
-    was. Of an unknown one that does not say what it expected, any value may have been replaced.
+    A write that ended ``ok`` took effect; one that ended ``info`` may have, at any time after it was invoked; one that
+    ended ``fail`` did not. The same holds for compare-and-set, except that one which failed on a different value proves
+    that the register had a different value. A compare-and-set of unknown outcome that does not name the expected value
+    may have replaced any value.
     """
     return decide(run, KIND, operations_of(run), "no register was written or read")
 
 
 EXPECTED_FIRST = "expected the first value"
-"""The error of a compare-and-set that may have happened and expected what the register held at first. Its pair reads
-like a new value alone, which is what clients note that learn the expected value by doing it."""
+"""Error of a compare-and-set that may have happened and expected the register's initial value.
+
+Its pair looks the same as a new value alone, which is what clients record if they learn the expected value only by
+carrying out the operation.
+"""
 
 
 def operations_of(run: Run) -> dict[int, list[tuple[Operation, int]]]:
-    """Register -> its operations that may have happened, each with the row of its invocation."""
+    """Map each register to its operations that may have happened, each with the row of its invocation."""
     registers: dict[int, list[tuple[Operation, int]]] = {}
     for key, operation, row in _operations(run):
         registers.setdefault(key, []).append((operation, row))
@@ -72,7 +76,7 @@ def _operations(run: Run) -> Iterator[tuple[int, Operation, int]]:
 
 
 def _told(run: Run, call: int) -> str:
-    """One operation for a person."""
+    """Describe one operation to the user."""
     h = run.history
     name, end = h.f.at(call), int(h.partner[call])
     kind = vocabulary.INFO if end < 0 else int(h.kind[end])

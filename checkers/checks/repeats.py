@@ -1,4 +1,4 @@
-"""What repeated deliveries are: shared by the checks that tell forbidden from permitted ones."""
+"""The classification of repeated deliveries, shared by the checks that separate forbidden from permitted ones."""
 
 from __future__ import annotations
 
@@ -29,7 +29,8 @@ _KINDS = {
 
 
 def judge(run: Run) -> tuple[Int8s, Int64s]:
-    """Code and witness of every delivery (see ``kernels_delivery.judge_deliveries``, ``held_back.settle``)."""
+    """Return the code and the witness of every delivery (``kernels_delivery.judge_deliveries``, ``held_back.settle``).
+    """
     h, messages = run.history, run.messages
     if messages.deliveries.max(initial=0) <= 1:
         count = len(messages.delivered)
@@ -43,14 +44,15 @@ def judge(run: Run) -> tuple[Int8s, Int64s]:
 
 @dataclass
 class Found:
-    """Repeated deliveries in a part of a run: how many of each code that was asked for, and the first of them."""
+    """Repeated deliveries in a part of a run: the number of each requested code, and the first deliveries."""
 
     counts: dict[int, int]
     examples: list[Example]
 
 
 def find(run: Run, wanted: Sequence[int], *besides: int) -> Found:
-    """The deliveries of some codes. Where there are none, the examples are of the first of the other codes."""
+    """Find the deliveries of the ``wanted`` codes. If there are none, the examples show the first of the other codes.
+    """
     codes, shown_by = judge(run)
     counts = {code: int(np.count_nonzero(codes == code)) for code in (*wanted, *besides)}
     groups = (wanted, *((code,) for code in besides))
@@ -60,12 +62,12 @@ def find(run: Run, wanted: Sequence[int], *besides: int) -> Found:
 
 
 def counted(parts: Sequence[Found], code: int) -> int:
-    """How many deliveries of a code there are in all parts."""
+    """Return the number of deliveries of a code in all parts."""
     return sum(part.counts[code] for part in parts)
 
 
 def _examples(run: Run, codes: Int8s, shown_by: Int64s, places: Int64s) -> list[Example]:
-    """Anomalies for the first few of some deliveries (``places`` in the account's order)."""
+    """Return anomalies for the first of these deliveries (``places`` in the account's order)."""
     messages, h = run.messages, run.history
     found: list[Example] = []
     for place in places[:MAX_EXAMPLES]:

@@ -1,4 +1,4 @@
-"""Stability: did nodes change their roles though nothing had happened to them?"""
+"""Stability: nodes do not change their roles without a cause."""
 
 from __future__ import annotations
 
@@ -16,14 +16,16 @@ from stormproof.text import amount
 from stormproof.vocabulary import ANY
 
 _MISPLACED = SECOND // 20
-"""By so much a line of a log may seem to be earlier than it was: nodes' clocks are never quite right."""
+"""A log line may appear to be earlier than its event by this much: nodes' clocks are never exact."""
 
 
 def check(run: Run) -> CheckOutcome:
-    """Violated when a node's role changed with no fault in force, later after the last step of a fault (or after the
-    beginning of the load) than the system's bound ``keeps-roles`` says.
+    """Report a change of a node's role without a fault in force that follows the last possible cause too late.
 
-    Unknown where no bound is claimed, or the times of the logs' lines tell nothing.
+    The possible causes are the last step of a fault and the beginning of the load. The system's bound ``keeps-roles``
+    says how long after them a role may still change.
+
+    Unknown if the system claims no such bound, or if the times of the logs' lines are unreliable.
     """
     claimed, late = bounds_claimed(run).get(KEEPS_ROLES), late_by(run)
     changes = run.info.get("role_changes")
@@ -46,7 +48,7 @@ def check(run: Run) -> CheckOutcome:
 
 def _needless(run: Run, changes: list[Mapping[str, Any]], start: int, settling: int,
               claimed: Mapping[str, Any]) -> Iterator[Anomaly]:  # fmt: skip
-    """The changes that came too late after what could have caused them."""
+    """Yield the changes that followed their last possible cause too late."""
     end = max((int(phase["end"]) for phase in run.info.get("phases") or () if phase.get("end")), default=0)
     for stretch in stretches(run, start, end):
         if not stretch.calm:

@@ -1,4 +1,4 @@
-"""Deliveries that a subscription could not have got: beyond its window, after its end, or another's."""
+"""Deliveries that a subscription could not have got: beyond its window, after its end, or for another subscription."""
 
 from __future__ import annotations
 
@@ -9,12 +9,15 @@ from stormproof.contracts.check import CheckOutcome
 from stormproof.vocabulary import MESSAGES, TOPICS, TRANSACTIONS
 
 NOT_AS_SUBSCRIBED = "not as subscribed"
-"""How the error of such an observation begins."""
+"""Prefix of the error of such an observation."""
 
 
 def check(run: Run) -> CheckOutcome:
-    """A consumer counts what it has and has not acknowledged, given back or left; what it has sent an ACK for counts
-    as acknowledged, though the broker may not know yet, so that it never counts too many."""
+    """Report deliveries that do not fit their subscription.
+
+    A consumer counts the messages that it has received and not acknowledged, given back or left. A message counts as
+    acknowledged as soon as the ACK was sent, though the broker may not know it yet. So the count is never too high.
+    """
     return as_it_should_be(run, NOT_AS_SUBSCRIBED, "no subscription got more than its window, or another's messages",
                            ("delivery was not as subscribed", "deliveries were not as subscribed"))
 

@@ -1,4 +1,4 @@
-"""Messages of topics that came again although the broker had confirmed that the subscription consumed them."""
+"""Messages of topics delivered again although the broker had confirmed that the subscription consumed them."""
 
 from __future__ import annotations
 
@@ -13,8 +13,11 @@ from stormproof.vocabulary import TOPICS
 
 
 def check(run: Run) -> CheckOutcome:
-    """Deliveries to a subscription after the receipt of its ACK of the message; each counts. A subscription has one
-    consumer at a time, so nothing was under way then. Other repeats are permitted, and counted beside."""
+    """Find deliveries to a subscription after the receipt of its ACK of the message; each counts.
+
+    A subscription has one consumer at a time, so no other delivery was in flight at that moment. Other repeats are
+    permitted and counted separately.
+    """
     t, h = run.topics, run.history
     places = np.flatnonzero(t.codes == kernels_topic.DUPLICATED)
     permitted = int(np.count_nonzero(t.codes == kernels_topic.UNCONFIRMED))

@@ -14,11 +14,12 @@ from stormproof.vocabulary import TOPICS
 
 
 def check(run: Run) -> CheckOutcome:
-    """Confirmed messages of a subscription's topics that were sent after the subscription had been confirmed, and
-    confirmed before its deletion was asked for, yet no receive or drain of it (``ok`` or ``info``) names them. Each
-    subscription that lost a message counts it.
+    """Find confirmed messages of a subscription's topics that no receive or drain of it (``ok`` or ``info``) names.
 
-    Undecided (unknown) for a subscription whose drain did not finish; one that was deleted is left out.
+    The messages were sent after the subscription had been confirmed, and confirmed before its deletion was requested. A
+    message counts once for each subscription that lost it.
+
+    Undecided (unknown) for a subscription whose drain did not finish; a deleted subscription is skipped.
     """
     t, h = run.topics, run.history
     examples: list[Anomaly] = []

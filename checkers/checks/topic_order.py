@@ -14,8 +14,11 @@ from stormproof.vocabulary import TOPICS
 
 
 def check(run: Run) -> CheckOutcome:
-    """Messages that first came to a subscription after a later one of the same producer, of any topic. Only a message
-    that was confirmed before the later one was sent is bound to an order; redeliveries don't count."""
+    """Find messages whose first delivery to a subscription followed that of a later one of the same producer, of any
+    topic.
+
+    Order binds only a message that was confirmed before the later one was sent; redeliveries do not count.
+    """
     t = run.topics
     distinct, producer = np.unique(t.value >> PAIR_SHIFT, return_inverse=True)
     shown_by = kernels_topic.judge_order(

@@ -1,4 +1,4 @@
-"""Phantoms of topics: deliveries of what the subscription could not have got."""
+"""Phantoms of topics: deliveries that could not have been for the subscription."""
 
 from __future__ import annotations
 
@@ -28,12 +28,16 @@ FOREIGN = "not-ours"
 
 
 def check(run: Run) -> CheckOutcome:
-    """First deliveries to a subscription of what nobody had published, of a message whose publishing is certain to have
-    failed, of a topic that it doesn't take, or that was confirmed before anybody had asked for the subscription (for a
-    transient one: before this process had); and every delivery of a body that is none of ours. What was published on
-    another element of a clustered topic may be older than the subscription: it was on its way. Of the kinds that the
-    run's mode promises nothing about, the deliveries are only counted, where a fault may have had a part in what
-    happened between sending and delivery."""
+    """Find first deliveries of messages that the subscription could not have got, and all deliveries of foreign bodies.
+
+    Such a message was never published, or its publishing is certain to have failed, or it belongs to a topic that the
+    subscription does not take, or it was confirmed before any client had asked for the subscription (if transient:
+    before this process had). A foreign body is one that this test did not produce. A message published on another
+    element of a clustered topic may be older than the subscription: it was in flight.
+
+    Kinds that the run's mode does not exclude are only counted if a fault may have contributed to what happened between
+    sending and delivery.
+    """
     t, h = run.topics, run.history
     first = np.flatnonzero(t.codes == kernels_topic.FIRST)
     message, row = t.message[first].astype(np.int64), t.rows[first]
@@ -80,7 +84,7 @@ def check(run: Run) -> CheckOutcome:
 
 
 def _asked(run: Run) -> Int64s:
-    """By delivery: the row at which its subscription was asked for."""
+    """Return by delivery the row at which its subscription was requested."""
     t = run.topics
     former = _unanswered(run)
     asked = np.asarray([min(s.asked, former.get(s.number, s.asked)) for s in t.subscriptions], dtype=np.int64)[t.which]
@@ -90,10 +94,10 @@ def _asked(run: Run) -> Int64s:
 
 
 def _unanswered(run: Run) -> dict[int, int]:
-    """By the number of a durable subscription the first row at which the one before it was asked for, by a request that
-    nobody answered: that may be carried out when it was deleted, and is then what goes on under the new number.
+    """Return, by the number of a durable subscription, the first unanswered request for the subscription before it.
 
-    A client that deletes a subscription makes another with a larger key.
+    Such a request may be carried out after that subscription was deleted, and the result then continues under the new
+    number. A client that deletes a subscription creates another with a larger key.
     """
     t, h = run.topics, run.history
     threads = int(run.test.get("concurrency") or 0) or 1 << 31
@@ -114,7 +118,9 @@ def _unanswered(run: Run) -> dict[int, int]:
 
 
 def _foreign(run: Run) -> Int64s:
-    """Rows of deliveries without a message of ours: a confirmed one without any value, or any with a text."""
+    """Return the rows of deliveries without a message of this test: a confirmed one without a value, or any with a
+    text.
+    """
     h = run.history
     taken = (h.role == vocabulary.RECEIVE) | (h.role == vocabulary.DRAIN)
     return np.flatnonzero(taken & (((h.kind == vocabulary.OK) & (h.value < 0)) | (h.value < -1)))

@@ -1,4 +1,4 @@
-"""Order of what durable connections have sent: as their client accepted it, across kills and reconnections."""
+"""Order of messages on durable connections: as their client accepted them, across kills and reconnections."""
 
 from __future__ import annotations
 
@@ -15,16 +15,17 @@ from stormproof.text import amount
 from stormproof.vocabulary import TRANSFERS
 
 NEW_CONNECTION = "new connection"
-"""Word in the error of a delivery before which its consumer had lost its connection."""
+"""Text in the error of a delivery before which its consumer had lost its connection."""
 
 
 def check(run: Run) -> CheckOutcome:
-    """Messages that were accepted before another one of their client was sent to the same queue, and whose first
-    delivery came after the first one of that.
+    """Find messages that were accepted before another message of their client was sent to the same queue, and whose
+    first delivery followed that message's first delivery.
 
-    A client is a thread: whoever plays it after a kill goes on with its repository. Each queue is taken from by one
-    consumer at a time, which holds one message at most; when a consumer's connection is lost, what it held comes late
-    without anybody's fault. So of a queue's late messages as many are excused as connections were lost before.
+    A client is a thread: the process that succeeds a killed one continues with its repository. Each queue has one
+    consumer at a time, which holds at most one message. When a consumer's connection is lost, the message it held is
+    delivered late without any defect. So for each queue, the number of excused late messages is the number of
+    connections lost before.
     """
     messages = run.messages
     threads = int(run.test.get("concurrency") or 0) or 1 << 31
@@ -56,14 +57,17 @@ def check(run: Run) -> CheckOutcome:
 
 
 def _late(run: Run, mine: Int64s, first: Int64s) -> list[tuple[int, int]]:
-    """Of one client's messages in one queue, given with their first deliveries, those that came late, each with the
-    one that shows it: the earliest delivered of those that were sent when it had been accepted already."""
+    """Return late messages of one client in one queue, each with its witness.
+
+    ``first`` holds the messages' first deliveries. The witness is the earliest delivered of the messages that were sent
+    after the late one had been accepted.
+    """
     h, messages = run.history, run.messages
     order = np.argsort(messages.sent[mine], kind="stable")
     mine, first = mine[order], first[order]
     sent = messages.sent[mine]
     accepted = np.where(messages.state[mine] == kernels.ACKED, h.partner[sent], h.rows)
-    # The earliest delivery among those sent at or after a place, and whose it is.
+    # The earliest delivery among the messages sent at or after a place.
     earliest = np.minimum.accumulate(first[::-1])[::-1]
     found = []
     for place in range(len(mine)):
@@ -75,7 +79,7 @@ def _late(run: Run, mine: Int64s, first: Int64s) -> list[tuple[int, int]]:
 
 
 def _losses(run: Run, queue: int) -> Int64s:
-    """Rows up to which a consumer of the queue had lost its connection."""
+    """Return the rows at which a consumer of the queue is known to have lost its connection."""
     h = run.history
     takes: Bools = ((h.role == vocabulary.DEQUEUE) | (h.role == vocabulary.DRAIN)) & (h.key == queue)
     failed = (h.kind == vocabulary.FAIL) & ~run.empty

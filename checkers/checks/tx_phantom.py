@@ -1,4 +1,4 @@
-"""Phantoms of transactions: deliveries of what no transaction had sent to that queue."""
+"""Phantoms of transactions: deliveries of messages that no transaction had sent to that queue."""
 
 from __future__ import annotations
 
@@ -21,8 +21,11 @@ FOREIGN = "not-ours"
 
 
 def check(run: Run) -> CheckOutcome:
-    """Deliveries of a value that no transaction sends to that queue, that complete before the transaction was begun, or
-    whose body is none of ours; each counts. What an aborted transaction sent is ``atomic``'s and ``exactly-once``'s."""
+    """Find deliveries of a value that no transaction sends to that queue, deliveries that complete before the
+    transaction was begun, and deliveries of a body that this test did not produce; each counts.
+
+    Deliveries from aborted transactions are a matter for ``atomic`` and ``exactly-once``.
+    """
     h, t = run.history, run.transactions
     kinds: Counter[str] = Counter()
     found: list[Anomaly] = []

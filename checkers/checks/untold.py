@@ -1,4 +1,4 @@
-"""Duplicates that nobody was told of: copies of a message without the mark that says that they may not be the first."""
+"""Unmarked duplicates: copies of a message without the mark that says that they may not be the first."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ _MARK = re.compile(r"\bsent again (\d{1,9})\b")
 
 
 def check(run: Run) -> CheckOutcome:
-    """Deliveries of a copy after the receipt of that copy's ACK, and second confirmed ACKs of one copy.
+    """Find deliveries of a copy after the receipt of that copy's ACK, and second confirmed ACKs of one copy.
 
-    Copies are told apart by their marks: what was sent first has none, what was sent again names the connection in
-    which that was. Two copies with different marks are a duplicate that the receiver was told of.
+    Copies are distinguished by their marks: the first send has none, a repeated send names the connection in which it
+    was sent. Two copies with different marks are a duplicate of which the receiver was informed.
     """
     h, messages = run.history, run.messages
     marks = [_MARK.search(name) for name in h.error.names]
@@ -33,7 +33,7 @@ def check(run: Run) -> CheckOutcome:
     begins = np.flatnonzero(np.diff(message, prepend=-1) | (np.diff(mark, prepend=-1) != 0))
     start = np.append(begins, len(rows)).astype(np.int64)
     words = np.asarray([*(BUFFERED in name for name in h.error.names), False], dtype=np.int8)
-    # Whoever is sent transfers marks itself what it had in its buffer.
+    # A client that receives transfers marks by itself the deliveries that were in its buffer.
     codes, shown_by = kernels_delivery.judge_deliveries(h.kind, h.partner, start, rows, words[h.error.codes[rows]])
     forbidden = np.flatnonzero(codes >= kernels_delivery.ACKED_TWICE)
     copies = np.bincount(message[begins], minlength=1) if len(begins) else np.zeros(1, dtype=np.int64)

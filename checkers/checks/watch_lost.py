@@ -1,4 +1,4 @@
-"""Loss from what is watched: what was confirmed, or told by a watch, and is not told from the beginning in the end."""
+"""Loss from watched keys: a confirmed or reported event that a final watch from the beginning does not report."""
 
 from __future__ import annotations
 
@@ -16,11 +16,12 @@ from stormproof.vocabulary import WATCHES
 
 
 def check(run: Run) -> CheckOutcome:
-    """Values of confirmed puts (``confirmed-lost``), and others that watches told (``seen-lost``), that the watch of
-    the key from its beginning lacks, at one node at least.
+    """Find values that the final watch of a key from its beginning lacks, at one node at least.
 
-    Asked of what ended before that watch began, and of watches that came to their end, at each node; a key for which
-    one did not makes a run without losses *unknown*.
+    They are values of confirmed puts (``confirmed-lost``), or others that watches reported (``seen-lost``).
+
+    Only operations that ended before that watch began count, and only watches that reached their end, at each node. A
+    key for which one did not makes a run without losses *unknown*.
     """
     watches, h = Watches(run), run.history
     calls, ends = watches.rows(vocabulary.INVOKE, "replay"), watches.ends("replay")
@@ -28,7 +29,7 @@ def check(run: Run) -> CheckOutcome:
     known = np.unique(watches.key(np.concatenate([watches.appended, watches.told])))
     missing: dict[str, list[int]] = {"confirmed-lost": [], "seen-lost": []}
     unread: list[tuple[int, int]] = []
-    number = h.value[h.partner]  # the invocation of a replay tells at which node
+    number = h.value[h.partner]  # a replay's invocation names the node
     for key in known.tolist():
         rows = {kind: _of(found, watches, key) for kind, found in
                 (("confirmed-lost", watches.appended), ("seen-lost", watches.told))}  # fmt: skip

@@ -1,4 +1,4 @@
-"""Order of watches: they go on, tell each event once, and leave none out, wherever they are resumed."""
+"""Order of watches: they advance, report each event once, and leave none out, wherever they are resumed."""
 
 from __future__ import annotations
 
@@ -17,19 +17,21 @@ from stormproof.vocabulary import WATCHES
 
 
 def check(run: Run) -> CheckOutcome:
-    """By etcd's guarantees of watches (its documentation, "KV API guarantees", *Watch APIs*: ordered, unique,
+    """Check etcd's guarantees of watches (its documentation, "KV API guarantees", *Watch APIs*: ordered, unique,
     reliable, resumable, bookmarkable).
 
-    A watcher (a client, of one key; or, in the end, a node, of one key) has a position: the revision of the event that
-    it was told last, or from which it began anew, 0 at first; or that of a progress told since, if that is larger. (A
-    node that lags tells a progress that is true, and says nothing new.) An event at its position or before:
-    ``went-back``. An event or a progress behind one that is after the position, and that some watch from the beginning
-    told in the end: that one was ``left-out``. It does not matter to which nodes the watcher was connected.
+    A watcher is a client with one key, or, in the final watches, a node with one key. Its position is the revision of
+    the last event that it got, or the revision from which it restarted, 0 at first; or the revision of a later progress
+    notification, if that is larger. (A lagging node reports a progress that is true and adds nothing.)
+
+    ``went-back``: an event at the watcher's position or before it. ``left-out``: an event that some final watch from
+    the beginning reported lies after the position, but before the next event or progress of the watcher. The nodes to
+    which the watcher was connected do not matter.
     """
     watches, h = Watches(run), run.history
     rows = np.sort(np.concatenate([watches.polled, watches.scanned, watches.rows(vocabulary.OK, "rewatch")]))
     final = h.f.rows_with("replay")[rows]
-    # Watches from the beginning are told apart by their nodes, which their invocations name.
+    # Watches from the beginning are distinguished by their nodes, which their invocations name.
     who = np.where(final, -1 - h.value[h.partner[rows]], h.process[rows].astype(np.int64))
     _, number = np.unique(who, return_inverse=True)
     watcher = same((watches.key(rows), number.astype(np.int64)))
@@ -43,10 +45,10 @@ def check(run: Run) -> CheckOutcome:
     goes_on = np.flatnonzero(~first)
     reached = _reached(revision, first | anew | event)
     position[goes_on], previous[goes_on] = reached[goes_on - 1], rows[goes_on - 1]
-    # Keys lie one after the other in the sorted list of all that watches told in the end.
+    # The sorted list of all finally reported events holds one key after the other.
     there = np.unique(same((watches.key(watches.scanned), watches.offset(watches.scanned))))
     key = watches.key(rows)
-    # An event is not left out by itself; what tells progress has to have told the event of its own revision.
+    # An event does not skip itself; a progress notification must follow the event of the same revision.
     side = np.where(event, np.searchsorted(there, same((key, revision))),
                     np.searchsorted(there, same((key, revision)), "right"))  # fmt: skip
     between = side - np.searchsorted(there, same((key, position)), "right")
@@ -62,7 +64,9 @@ def check(run: Run) -> CheckOutcome:
 
 
 def _reached(revision: Int64s, begins: Bools) -> Int64s:
-    """The largest revision by then, in each piece of the rows: one ``begins`` anew with a revision of its own."""
+    """Return the largest revision so far in each piece of the rows; a new piece starts at each row that ``begins``
+    marks.
+    """
     piece = np.cumsum(begins).astype(np.int64)
     found: Int64s = np.maximum.accumulate(piece << PAIR_SHIFT | revision) & LOW
     return found

@@ -1,4 +1,4 @@
-"""Revisions of what is watched: each stands for one value of a key, and later puts get larger ones."""
+"""Revisions of watched keys: each holds one value of a key, and later puts get larger ones."""
 
 from __future__ import annotations
 
@@ -13,10 +13,12 @@ from stormproof.vocabulary import WATCHES
 
 
 def check(run: Run) -> CheckOutcome:
-    """By what confirmations, events and last watches tell: ``two-values`` at one revision of a key, a value at
-    ``two-revisions``, a value ``from-nowhere`` (never put there, or not done as its client was told), and a
-    ``put-went-back``: confirmed with a revision that is not larger than one that had been confirmed for the key before
-    it was invoked."""
+    """Find contradictions among confirmations, events and final watches.
+
+    The kinds are ``two-values`` at one revision of a key; a value at ``two-revisions``; a value ``from-nowhere`` (never
+    put to this key, or its put was reported as failed); and ``put-went-back``: a put confirmed with a revision that is
+    not larger than one confirmed for the key before the put was invoked.
+    """
     watches = Watches(run)
     rows = np.concatenate([watches.appended, watches.told, watches.scanned])
     return judge(run, watches, rows, "revision", "put-went-back")

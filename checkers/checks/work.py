@@ -1,4 +1,4 @@
-"""Work: what machines send each other must be in proportion to what clients asked for, and to time."""
+"""Work: the traffic between machines must be in proportion to the clients' requests and to time."""
 
 from __future__ import annotations
 
@@ -12,22 +12,24 @@ from stormproof.contracts.bounds import BYTES, FRAMES
 from stormproof.contracts.check import INVALID, UNKNOWN, VALID, Anomaly, CheckOutcome
 
 _PLACES = {FRAMES: 0, BYTES: 1}
-"""Where the counts of ``work`` in run.json have them."""
+"""The indexes of these counts in ``work`` in run.json."""
 _SLACK = 2.0
-"""So many times what is said in each second may be said at rest: some machines say more to each other than others."""
+"""Factor by which idle traffic per second may exceed the claimed rate: some machines talk more to each other than
+others.
+"""
 _FEW_FRAMES, _FEW_CONNECTIONS, _FEW_WRITES = 10, 3, 20
-"""Frames of each machine, its connections, and writes to its disk, that a late time-out may lead to: a transaction is
-some writes."""
+"""Frames and connections of each machine, and writes to its disk, that a late time-out may cause: a transaction takes
+several writes.
+"""
 
 
 def check(run: Run) -> CheckOutcome:
-    """Violated when all machines together sent each other more frames or bytes than the system's bounds of work say,
-    given what clients sent, how long the run took and how many faults there were.
+    """Report machines that together sent each other more frames or bytes than the system's bounds of work allow.
 
-    Nor may they say more to each other than that without clients, when all is at rest, and then they write next to
-    nothing to their disks.
+    The bounds depend on the requests of clients, the length of the run and the number of faults. Idle machines without
+    clients may not exceed them either, and then they may write next to nothing to their disks.
 
-    Unknown where nobody counted, or no bound is claimed and nobody looked at what is done at rest.
+    Unknown if the run did not count traffic, or if no bound is claimed and idle work was not measured.
     """
     claimed, work = run.info.get("work_bounds") or {}, run.info.get("work")
     if not claimed and not (isinstance(work, dict) and work.get("rest")):
@@ -47,7 +49,7 @@ def check(run: Run) -> CheckOutcome:
 
 def _beyond(claimed: Mapping[str, Mapping[str, Any]], work: Mapping[str, Any], sent: Mapping[str, int],
             faults: int) -> Iterator[Anomaly]:  # fmt: skip
-    """The bounds that were passed."""
+    """Yield the bounds that were exceeded."""
     machines = len(work["machines"])
     for name, bound in sorted(claimed.items(), reverse=True):
         asked = int(work["requests"][_PLACES[name]])
@@ -66,8 +68,8 @@ def _beyond(claimed: Mapping[str, Mapping[str, Any]], work: Mapping[str, Any], s
 
 
 def _at_rest(claimed: Mapping[str, Mapping[str, Any]], rest: Mapping[str, Any] | None) -> Iterator[Anomaly]:
-    """What goes on though nobody asks for anything."""
-    if rest is None:  # written before anybody looked
+    """Yield anomalies of work that machines do although no client requests anything."""
+    if rest is None:  # the run was recorded before idle work was measured
         return
     machines, seconds = len(rest["machines"]), float(rest["seconds"])
     if FRAMES in claimed:
@@ -92,7 +94,7 @@ def _at_rest(claimed: Mapping[str, Mapping[str, Any]], rest: Mapping[str, Any] |
 
 
 def _figures(run: Run, sent: Mapping[str, int]) -> dict[str, Any]:
-    """What was sent for each confirmed message; of each operation that was ok, where there are no messages."""
+    """Return the traffic for each confirmed message, or for each operation that was ok if there are no messages."""
     done = sum(int(counts[vocabulary.OK]) for counts in run.tally.values())
     confirmed = sum(int(counts[vocabulary.OK]) for function, counts in run.tally.items()
                     if vocabulary.function_named(function).counted == "enqueue")  # fmt: skip

@@ -1,8 +1,8 @@
-"""The one decorator that compiles a kernel, and the types in which kernels take their columns.
+"""The decorator that compiles a kernel, and the types of the columns that kernels take.
 
-Arrow hands out read-only buffers, which Numba takes for another type; a kernel declared over read-only
-arrays accepts both, so every input is declared so. Explicit signatures make the import of a kernel module load
-(or fill) the cache on disk, and no call ever compiles.
+Arrow hands out read-only buffers, which Numba treats as a separate type. A kernel declared over read-only arrays
+accepts both, so every input is declared so. Explicit signatures make the import of a kernel module load (or fill) the
+cache on disk, so no call ever compiles.
 """
 
 from __future__ import annotations
@@ -29,7 +29,9 @@ OUT_I64 = types.Array(types.int64, 1, "C")
 
 
 def _place_cache() -> bool:
-    """Let Numba keep machine code beside the sources if it may, else in the user's cache; false if nowhere."""
+    """Let Numba store machine code next to the sources if it may, else in the user's cache; return False if neither
+    works.
+    """
     if numba.config.CACHE_DIR:
         return True
     beside = Path(__file__).parent / "__pycache__"
@@ -46,9 +48,9 @@ _CACHED = _place_cache()
 
 
 def kernel(signature: Any) -> Callable[[Function], Function]:
-    """Compile a function for one signature, ahead of its first call, cached on disk where that is possible.
+    """Compile a function for one signature, ahead of its first call, cached on disk if possible.
 
-    Kernels are compiled without bounds checks: whoever calls one has validated every index in its inputs.
+    Kernels are compiled without bounds checks: their caller must have validated every index in their inputs.
     """
 
     def compile_it(function: Function) -> Function:

@@ -1,6 +1,6 @@
 """The process from which Spark forks its Python workers: it imports the checks before it forks.
 
-Named by ``spark.python.daemon.module``. Without it every worker would import NumPy, Arrow and the kernels anew.
+Named by ``spark.python.daemon.module``. Without it every worker would import NumPy, Arrow and the kernels again.
 """
 
 from __future__ import annotations
@@ -12,7 +12,8 @@ from checkers.spark import fork_server
 
 
 def main() -> None:
-    """Leave it to a fork of the server that has imported everything already, else import it now."""
+    """Hand over to a fork of the fork server, which has imported everything already; without a server, import it now.
+    """
     server = os.environ.pop(fork_server.VARIABLE, "")
     status = fork_server.hand_over(server) if server else None
     if status is None:

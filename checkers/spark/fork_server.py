@@ -1,10 +1,10 @@
-"""A process that imports what Spark's Python workers need while the JVM starts, and forks who needs it when asked.
+"""A process that imports the modules of Spark's Python workers while the JVM starts, and forks workers on request.
 
-The JVM starts its daemon of Python workers at the first task, and that imports NumPy, Arrow, Numba and the kernels: a
-second, in which nothing else happens. A fork server (the term is that of Python's ``multiprocessing``) has done so by
-then, beside the JVM, on another core. The daemon that the JVM starts (``checkers.spark.daemon``) hands its place over
-to a fork: its standard streams, its variables. Without a server it does all itself. Other forks judge runs without
-Spark (``checkers.spark.head_start``).
+The JVM starts its daemon of Python workers at the first task, and that daemon imports NumPy, Arrow, Numba and the
+kernels. This takes a second in which nothing else happens. A fork server (the term is that of Python's
+``multiprocessing``) has done so by then, in parallel to the JVM, on another core. The daemon that the JVM starts
+(``checkers.spark.daemon``) hands over its standard streams and variables to a fork, which takes its place. Without a
+server the daemon does all itself. Other forks judge runs without Spark (``checkers.spark.head_start``).
 """
 
 from __future__ import annotations
@@ -27,30 +27,32 @@ from typing import Any
 from checkers.spark.forks import BEGUN, LENGTH, ask, has_begun
 
 VARIABLE = "STORMPROOF_FORK_SERVER"
-"""The environment variable that tells the daemon where the server listens."""
+"""The environment variable that names the server's socket to the daemon."""
 FORK_SERVER = "fork-server"
-"""Where it listens, in the folder of whoever starts it."""
+"""The name of the server's socket, in the folder that its starter provides."""
 _LONGEST_PATH = 100
-"""Bytes of a Unix socket's path, about."""
+"""Approximate limit of a Unix socket's path, in bytes."""
 _STREAMS = (0, 1, 2)
 _FAILED = b"f"
 _JUDGES_NEED = ("checkers.spark.head_start", "checkers.spark.job", "checkers.run_check", "pyarrow.parquet")
 _WORKERS_NEED = ("pyspark.worker", "pandas")
-"""Beside what judges need; Arrow imports pandas for the first array. What all import anyway, sooner or later, is loaded
-once instead of once in each."""
+"""Modules that workers need in addition to those of judges; Arrow imports pandas for the first array.
+
+Modules that all processes import sooner or later are loaded once in the server instead of once in each process.
+"""
 
 
 class ForkServer:
-    """A server that was started, until it is stopped or this process ends; ``place`` is where it listens."""
+    """A started server, until it is stopped or this process ends; ``place`` is the path of its socket."""
 
     def __init__(self, folder: Path, variables: Mapping[str, str]) -> None:
         self.place = folder / FORK_SERVER
         self._process: subprocess.Popen[bytes] | None = None
         if len(os.fsencode(self.place)) > _LONGEST_PATH:
             return
-        # A daemon that does without is as good, and says itself what is wrong.
+        # A daemon without a server works as well, and reports itself what is wrong.
         with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX) as listener:
-            # Whoever asks from now on waits until everything is imported.
+            # From now on, clients that connect wait until everything is imported.
             listener.bind(str(self.place))
             listener.listen()
             self._process = subprocess.Popen(
@@ -70,8 +72,10 @@ class ForkServer:
 
 
 def hand_over(place: str) -> int | None:
-    """Let a fork of the server be the daemon in this process's stead, and wait for its end; its exit status, or None
-    if there is no server."""
+    """Let a fork of the server act as the daemon instead of this process, and wait for its end.
+
+    Returns the fork's exit status, or None if there is no server.
+    """
     try:
         server = ask(place, {"argv": sys.argv}, _STREAMS, os.environ)
     except OSError:
@@ -83,12 +87,12 @@ def hand_over(place: str) -> int | None:
         except OSError:
             return None
         with contextlib.suppress(OSError):
-            return int(server.recv(1) == _FAILED)  # or nothing, at its end
+            return int(server.recv(1) == _FAILED)  # or no byte, if the fork ends normally
     return 1
 
 
 def load() -> None:
-    """Import what workers need."""
+    """Import the modules that workers need."""
     _load_checks()
     for module in _WORKERS_NEED:
         importlib.import_module(module)
@@ -106,18 +110,20 @@ def _load_checks() -> None:
 
 
 def serve() -> None:
-    """Fork workers as Spark's own daemon does; ends with the process."""
+    """Fork workers as Spark's daemon does; ends with the process."""
     import pyarrow as pa
     from pyspark import daemon
 
-    # Spark asks for one thread a worker (OMP_NUM_THREADS), which Arrow heeds; large histories are decoded by several.
+    # Spark requests one thread a worker (OMP_NUM_THREADS), which Arrow obeys; several threads decode large histories.
     pa.set_cpu_count(os.cpu_count() or 1)
     daemon.manager()
 
 
 def _listen(listening: int) -> None:
-    """Import what judges need, then fork for each that asks, until standard input ends; what only Spark's workers need
-    is imported while nobody asks."""
+    """Import the modules of judges, then fork for each client, until standard input ends.
+
+    Modules that only Spark's workers need are imported while no client waits.
+    """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     with socket.socket(fileno=listening) as listener:
@@ -138,8 +144,10 @@ def _listen(listening: int) -> None:
 
 
 def _become(asking: socket.socket) -> None:
-    """Take over the streams, variables and limits of whoever asks, and be Spark's daemon, or judge the runs that are
-    named; does not return."""
+    """Take over the client's streams, variables and limits, and act as Spark's daemon, or judge the named runs.
+
+    Does not return.
+    """
     status = 1
     try:
         head, streams, _, _ = socket.recv_fds(asking, LENGTH.size, len(_STREAMS))
@@ -160,7 +168,7 @@ def _become(asking: socket.socket) -> None:
             status = 0
         else:
             serve()
-    except SystemExit as error:  # as Spark's daemon ends
+    except SystemExit as error:  # Spark's daemon ends like this
         status = error.code if isinstance(error.code, int) else 1
     except Exception:
         traceback.print_exc()

@@ -1,4 +1,5 @@
-"""What one says to a fork server (``checkers.spark.fork_server``) and to the fork that it makes for whoever asks."""
+"""The protocol between a client, a fork server (``checkers.spark.fork_server``), and the fork that it creates for the client.
+"""
 
 from __future__ import annotations
 
@@ -12,14 +13,16 @@ from pathlib import Path
 from typing import Any
 
 LENGTH = struct.Struct("!I")
-"""Goes before what is asked, with the streams."""
+"""Precedes the request; sent together with the streams."""
 BEGUN = b"b"
-"""What a fork says first."""
+"""The first byte that a fork sends."""
 
 
 def ask(place: str, told: Mapping[str, Any], streams: Sequence[int], environ: Mapping[str, str]) -> socket.socket:
-    """A connection with what will be a new fork of the server, once that has imported everything: with these standard
-    ``streams`` and variables, this process's path and limits. ``told`` says what it is for.
+    """Connect to the server and request a fork; return the connection.
+
+    The fork exists once the server has imported everything. It gets these standard ``streams`` and variables, and this
+    process's path and limits. ``told`` describes its task.
 
     Raises:
         OSError: there is no server.
@@ -40,5 +43,5 @@ def ask(place: str, told: Mapping[str, Any], streams: Sequence[int], environ: Ma
 
 
 def has_begun(server: socket.socket) -> bool:
-    """Wait until the fork has begun; False if it has not come to that. Raises OSError likewise."""
+    """Wait until the fork has begun; return False if it ended before. Raises OSError like ``ask``."""
     return server.recv(1) == BEGUN

@@ -1,9 +1,8 @@
-"""Starting Spark's JVM by the command that Spark's own scripts would find out.
+"""Starting Spark's JVM directly, by the command that Spark's scripts would compute.
 
-``spark-submit`` is a script that starts a JVM to work out the command of another one, which then looks for what it is
-to submit. The command is noted when the class-data archive is
-made (``checkers.prepare``), for the same Java and the same Spark; what it would submit, the gateway to Python, is
-started at once instead.
+``spark-submit`` is a script that starts a JVM to compute the command of another one, which then searches for the
+program to submit. The command is recorded when the class-data archive is created (``checkers.prepare``), for the same
+Java and the same Spark. With it, the program to submit, the gateway to Python, is started at once.
 """
 
 from __future__ import annotations
@@ -23,22 +22,25 @@ from typing import IO, Any
 _SUBMIT = "org.apache.spark.deploy.SparkSubmit"
 _GATEWAY = "org.apache.spark.api.python.PythonGatewayServer"
 _TOLD_IN = "_PYSPARK_DRIVER_CONN_INFO_PATH"
-"""The variable that tells the gateway in which file to say where it listens."""
+"""The variable that names the file in which the gateway writes its address."""
 _LOOK_SECONDS = 0.01
 _HEEDED = ("SPARK_CONF_DIR", "HADOOP_CONF_DIR", "YARN_CONF_DIR", "SPARK_DIST_CLASSPATH", "SPARK_DRIVER_MEMORY",
            "SPARK_MEM", "SPARK_SUBMIT_OPTS", "SPARK_JAVA_OPTS", "SPARK_PREPEND_CLASSES", "SPARK_CLASSPATH",
            "SPARK_ENV_LOADED", "SPARK_TESTING")  # fmt: skip
-"""Variables of which Spark's scripts make a class path or options."""
+"""Variables from which Spark's scripts derive a class path or options."""
 
 
 def is_plain() -> bool:
-    """Whether nobody has set a variable by which Spark's scripts would make another command."""
+    """Return whether no variable is set that would change the command of Spark's scripts."""
     return not any(name in os.environ for name in _HEEDED)
 
 
 def note_command(pid: int, options: Sequence[str], place: Path) -> None:
-    """Note how ``spark-submit`` has started a JVM, without the ``options`` that it was asked to give it, if the system
-    tells, and variables have not told it more; whoever can't read the note does without."""
+    """Record the command by which ``spark-submit`` started a JVM, without the ``options`` that it was passed.
+
+    Nothing is recorded if the system does not show the command, or if variables have changed it. If the record cannot
+    be read later, Spark is started as usual.
+    """
     partial = place.with_name(f".{place.name}.{os.getpid()}")
     with contextlib.suppress(OSError, ValueError):
         words = Path(f"/proc/{pid}/cmdline").read_text(encoding="utf-8").split("\0")
@@ -49,7 +51,7 @@ def note_command(pid: int, options: Sequence[str], place: Path) -> None:
 
 
 def noted_command(place: Path) -> list[str]:
-    """What was noted; empty if nothing was, or variables would change it."""
+    """Return the recorded command; empty if there is none, or variables would change it."""
     if not is_plain():
         return []
     try:
@@ -60,8 +62,10 @@ def noted_command(place: Path) -> list[str]:
 
 
 def start_jvm(command: Sequence[str], options: Sequence[str], folder: Path, log: IO[bytes]) -> Any:
-    """Start a gateway by a noted command with these ``options``; None if it can't be started, or ends at once. ``log``
-    takes what it says, ``folder`` a file for a moment."""
+    """Start a gateway by a recorded command with these ``options``; return None if it cannot start, or ends at once.
+
+    ``log`` takes its output; ``folder`` holds a file for a moment.
+    """
     with tempfile.TemporaryDirectory(dir=folder) as place:
         told = Path(place) / "gateway"
         try:
@@ -82,8 +86,10 @@ def start_jvm(command: Sequence[str], options: Sequence[str], folder: Path, log:
 
 
 def _gateway_told(told: Path) -> Any:
-    """PySpark's gateway to a JVM that has said where it listens. PySpark reads that from variables, which nobody else
-    may see: whoever has the secret may do in the JVM what he likes."""
+    """Return PySpark's gateway to a JVM that has written its address.
+
+    PySpark reads the address from variables, which no other code may see: the secret gives full control over the JVM.
+    """
     from pyspark import java_gateway
     from pyspark.serializers import UTF8Deserializer, read_int
 
@@ -98,5 +104,5 @@ def _gateway_told(told: Path) -> Any:
 
 
 def _ignore_interrupts() -> None:
-    """Ctrl-C is for whoever started it."""
+    """Ignore Ctrl-C: it is meant for the process that started this one."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)

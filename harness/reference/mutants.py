@@ -35,21 +35,27 @@ BASE = Case(
     {"fault_duration": "1.5", "fault_gap": "0.3", "detection_timeout": "0.5", "idle_timeout": "2", "min_ok": "20",
      "settle_timeout": "20", "drain_limit": "30", INVARIANTS: "false"},
 )  # fmt: skip
-"""The campaign that exercises every bug, with the bug's own settings on top. What is measured are the checks of
-histories: invariants would end most runs before clients could notice."""
+"""The campaign that exercises every bug, on which a bug's specific settings are laid.
+
+Invariants are off, because they would end most runs before clients could notice anything; the checks of histories are
+to be measured.
+"""
 
 ROUND_SEEDS = 10_000
-"""Distance of the first seeds of two rounds."""
+"""Distance between the first seeds of two rounds."""
 
 EXERCISE, DRAWN, GUIDED = "exercise", "drawn", "guided"
-"""Ways to hunt: by the test that exercises the bug, by the default campaign, or by a guided search of that."""
+"""The ways to hunt: the test that exercises the bug, the default campaign, or a guided search based on that campaign.
+"""
 
 
 @dataclass(frozen=True)
 class Catch:
-    """One hunt: how many seeds it took, and what the check that caught the bug said; ``anomalies`` is empty when the
-    budget of seeds was used up. ``without`` are commands of runs that failed, and fail without the bug as well: they
-    say nothing about the bug, but something about the broker or a check."""
+    """One hunt: the number of seeds that it took, and the report of the check that caught the bug.
+
+    ``anomalies`` is empty when the budget of seeds was used up. ``without`` holds the commands of failed runs that fail
+    without the bug as well: they say nothing about the bug, but something about the broker or a check.
+    """
 
     bug: str
     round: int
@@ -63,7 +69,7 @@ class Catch:
 
     @property
     def caught(self) -> bool:
-        """Whether a check caught it."""
+        """Whether a check caught the bug."""
         return bool(self.anomalies)
 
 
@@ -73,7 +79,7 @@ def exercised() -> dict[str, bool]:
 
 
 def case_of(bug: str) -> Case:
-    """The campaign of one bug."""
+    """Return the campaign of one bug."""
     about = BUGS[bug]
     case = replace(BASE, system=about.design, workload=about.workload, nemesis=about.nemesis, nodes=about.nodes)
     families = [name for name in case.nemesis.split(",") if name]
@@ -83,14 +89,16 @@ def case_of(bug: str) -> Case:
 
 
 def drawn_case_of(bug: str) -> DrawnCase:
-    """The default campaign of the bug's design, with the bug."""
+    """Return the default campaign of the bug's design, with the bug."""
     return DrawnCase(BUGS[bug].design, Given(settings={"bug": bug}))
 
 
 def hunt(bug: str, number: int, start: int, budget: int, scratch: Path, way: str = EXERCISE) -> Catch:
-    """Simulate until a run is invalid, ``budget`` runs at most: seeds from ``start`` on of the test that exercises the
-    bug or of the default campaign, or what a guided search of that makes of them. What a drawn test finds counts only
-    if it finds nothing without the bug."""
+    """Simulate until a run is invalid, ``budget`` runs at most.
+
+    The runs are the seeds from ``start`` on of the bug's exercise or of the default campaign, or the choice of a guided
+    search based on that campaign. A failure of a drawn test counts only if the same test without the bug does not fail.
+    """
     began = time.perf_counter()
     exercise = way == EXERCISE and not BUGS[bug].edited
     case: Seeded = case_of(bug) if exercise else drawn_case_of(bug)
@@ -117,13 +125,19 @@ def hunt(bug: str, number: int, start: int, budget: int, scratch: Path, way: str
 
 
 def _without_bug(result: SeedResult, scratch: Path) -> SeedResult:
-    """The same run of the unchanged broker: what fails there as well is not the bug's doing."""
+    """Repeat the run with the unchanged broker: a failure there as well is not due to the bug."""
     settings = {name: value for name, value in result.case.settings.items() if name != "bug"}
     return run_seed(replace(result.case, settings=settings), result.seed, Path("runs"), scratch, NONE)
 
 
 def _caught_by(verdict: Verdict) -> tuple[str, ...]:
-    """The checks that decided for invalid; invariants by their own names."""
+    """Return the checks that decided for invalid; invariants appear by name.
+
+    ``ways`` lists the ways to hunt; several are compared in a table.
+
+    Raises:
+        UsageError: there is no such bug, or a number makes no sense.
+    """
     found: dict[str, None] = {}
     for ran in verdict.checks:
         if ran.decides and ran.outcome.verdict == "invalid":
@@ -137,10 +151,10 @@ def run_mutants(names: Sequence[str], *, start: int, budget: int, rounds: int, j
                 ways: Sequence[str] = (EXERCISE,)) -> int:
     """Hunt for the named bugs, or for all; returns the exit status: 1 when one escaped in every round.
 
-    ``ways``: in which ways; of several, a table puts the hunts side by side.
+    ``ways`` lists the ways to hunt; several are compared in a table.
 
     Raises:
-        UsageError: there is no such bug, or a number makes no sense.
+        UsageError: a bug does not exist, or a number makes no sense.
     """
     for name in names:
         if name not in BUGS:
@@ -182,7 +196,8 @@ def _hunts(bugs: Sequence[str], start: int, budget: int, rounds: int, jobs: int,
 
 
 def _side_by_side(catches: dict[str, list[Catch]], ways: Sequence[str], budget: int) -> Table:
-    """Hunts in several ways, each of the same rounds; one that caught nothing counts as more than the budget."""
+    """Return a table of hunts in several ways, each of the same rounds; a failed hunt counts as more than the budget.
+    """
     table = Table("bug", *(f"{what}, {way}" for way in ways for what in ("caught", "runs (median)")), box=None)
     for bug, found in catches.items():
         row = []

@@ -1,4 +1,4 @@
-"""The outside world that simulated node code is given."""
+"""The outside world of simulated node code."""
 
 from __future__ import annotations
 
@@ -25,12 +25,16 @@ class SimRuntime(LoopRuntime):
                  time_of_day: Callable[[], float], program: str,
                  watch: Callable[[str, str, Watched], None] | None = None,
                  come: Callable[[str], None] | None = None) -> None:
-        """``time_of_day`` gives seconds since 1970; ``program`` is the process's name on its machine; ``watch`` is told
-        its group, its name there, and what to look at, ``come`` of the named points that the program comes to."""
+        """Create the runtime of one program.
+
+        ``time_of_day`` returns seconds since 1970; ``program`` is the process's name on its machine. ``watch`` is
+        called with the program's group, its name there, and the object to observe; ``come`` is called with each named
+        point that the program reaches.
+        """
         super().__init__()
         self.random = rng
         self._process = process
-        self.now = process.local  # type: ignore[method-assign]  # asked so often that one call less is felt
+        self.now = process.local  # Called very often: the saved call is measurable.
         self._disk = disk
         self._program = program
         self._write = write
@@ -38,12 +42,12 @@ class SimRuntime(LoopRuntime):
         self._began = process.local()
         self._watch = watch
         self.exposed: list[object] = []
-        """The programs' own objects that may be looked into."""
+        """The program's objects that others may inspect."""
         if come is not None:
             self.point = come  # type: ignore[method-assign,assignment]
 
     def open_database(self, name: str) -> sqlite3.Connection:
-        """The node's database of that name, as it is on its disk.
+        """Open the node's database of that name, as its disk holds it.
 
         Raises:
             ConfigError: the disk fails, or the file is damaged.
@@ -61,15 +65,15 @@ class SimRuntime(LoopRuntime):
             self._write(line)
 
     def expose(self, group: str, name: str, program: object) -> None:
-        """Let others look into the program, and invariants at it, if it can be observed."""
+        """Let others inspect the program, and invariants observe it if it can be observed."""
         self.exposed.append(program)
         if self._watch is not None and hasattr(program, "observed"):
             self._watch(group, name, cast("Watched", program))
 
     def withdraw(self) -> None:
-        """The program has ended, and its database is closed."""
+        """Stop the observation of a program that has ended and whose database is closed."""
         self._process.look = None
 
     def clocks(self) -> tuple[float, datetime]:
-        """The node's clocks."""
+        """Return the node's clocks."""
         return self._process.local() - self._began, datetime.fromtimestamp(self._time_of_day(), UTC)

@@ -54,10 +54,10 @@ from stormproof.node_logs import parse_stamped
 from stormproof.test import Test
 
 START_SECONDS = (0.05, 0.4)
-"""How long a broker's process takes from its launch to its first instruction."""
+"""The bounds of the time from a broker's launch to its first instruction, in seconds."""
 
 BOOT_SECONDS = (0.3, 2.0)
-"""How long a machine takes from power to its first process."""
+"""The bounds of the time from power-on to a machine's first process, in seconds."""
 
 LOOKED_AT = Option(INVARIANTS, True, "simulated nodes are looked at after each of their steps: a run in which an "
                     "invariant of the system is broken ends there")
@@ -68,12 +68,12 @@ _FIRST_PID = 100
 
 
 def _tells_time(log: Sequence[str]) -> bool:
-    """Whether a log says itself when its lines were written, by the simulated clock."""
+    """Return whether the log's own lines carry their times, by the simulated clock."""
     return not log or parse_stamped(log[0]).time is not None
 
 
 class _Calm:
-    """Since when no fault has been in force."""
+    """The time since which no fault has been in force."""
 
     def __init__(self, disturbed: Callable[[], tuple[bool, int]], time: Callable[[], float]) -> None:
         self._disturbed, self._time = disturbed, time
@@ -104,22 +104,22 @@ class SimNode:
         self.launches = 0
         self.logs: dict[str, list[str]] = {}
         self.moments: dict[str, list[float]] = {}
-        """When each line was written: seconds since 1970 that no clock fault moves."""
+        """The time at which each line was written: seconds since 1970 that no clock fault moves."""
         self.processes: dict[str, Process] = {}
         self.shared: dict[str, Disk] = {}
-        """Where a program's databases are, if not on the machine's own disk."""
+        """The disks of programs whose databases are not on the machine's own disk."""
         self.programs: dict[str, LaunchedProgram] = {}
         self.runtimes: dict[str, SimRuntime] = {}
 
     def state(self, program: str) -> ProcessState:
-        """What the simulated operating system says of a program."""
+        """Return the program's state as the simulated operating system reports it."""
         process = self.processes.get(program)
         if process is None or process.state == DEAD:
             return ProcessState(DEAD)
         return ProcessState(process.state, process.pid)
 
     def end(self, program: str) -> None:
-        """A program is gone, if it was there; what it had written stays."""
+        """End the program, if it exists; its written data survives."""
         process = self.processes.pop(program, None)
         self.programs.pop(program, None)
         if process is not None:
@@ -127,7 +127,7 @@ class SimNode:
             self._let_go(program)
 
     def end_all(self, powerless: bool = False) -> None:
-        """All programs are gone, and what was not synced as well, if the power is."""
+        """End all programs; when the power fails, unsynced data is lost as well."""
         processes = dict(self.processes)
         self.processes.clear()
         self.programs.clear()
@@ -142,7 +142,7 @@ class SimNode:
             self._let_go(program)
 
     def user(self, program: str) -> str:
-        """What a disk that several machines have calls a program of this one."""
+        """Return the name under which a shared disk knows a program of this machine."""
         return f"{self.name}/{program}"
 
     def _let_go(self, program: str) -> None:
@@ -178,7 +178,7 @@ class SimBackend(Backend):
 
     @staticmethod
     def requirements() -> list[Capability]:
-        """Nothing."""
+        """Return a single capability: the backend needs nothing."""
         return [Capability("sim", True, "simulated in this process, which works everywhere")]
 
     def __init__(self) -> None:
@@ -193,15 +193,15 @@ class SimBackend(Backend):
         self.points: SimPoints
         self._topology = Topology((), ())
         self._moved = False
-        """Whether a clock was ever set, so that the times in a log may be wrong."""
+        """Whether a clock was ever set, in which case the times in a log may be wrong."""
         self._rng = random.Random(0)
         self._test: Test | None = None
         self._observers: dict[str, Observer | None] = {}
-        """Design -> who looks at its nodes."""
+        """Design -> the observer of its nodes; None: they are not observed."""
         self._calm_since: Callable[[], float | None] = lambda: None
 
     async def provision(self, test: Test, topology: Topology, run_dir: Path) -> None:
-        """Make machines and networks; all that is random about them comes from the test's seed."""
+        """Create machines and networks; everything random about them derives from the test's seed."""
         places = {name: 11 + i for i, name in enumerate(topology.nodes)}
         places |= {name: 131 + i for i, name in enumerate(topology.client_hosts)}
         places |= {helper.name: 231 + i for i, helper in enumerate(topology.helpers)}
@@ -225,15 +225,19 @@ class SimBackend(Backend):
             self.points.come_by = self._loop.explorer.came_by
 
     def _observer(self, design: str) -> Observer | None:
-        """Who looks at the nodes of a design, if anybody does."""
+        """Return the observer of a design's nodes; None when they are not observed."""
         if design not in self._observers:
             known = self._test is not None and (design == self._test.system or design in SYSTEMS)
             self._observers[design] = self._observing(design) if known else None
         return self._observers[design]
 
     def _observing(self, design: str) -> Observer | None:
-        """Local servers of another design than the one under test keep to what their own promises, but that what
-        depends on others takes as long as these may take."""
+        """Create the observer of a design's nodes.
+
+        Local servers of a design other than the one under test keep to their own design's promises. The exception is a
+        deadline that counts calm time only: it depends on the system under test, whose deadline of the same name
+        replaces it.
+        """
         test = self._test
         assert test is not None
         system, tested = SYSTEMS.load(design), SYSTEMS.load(test.system)
@@ -249,12 +253,15 @@ class SimBackend(Backend):
         return observer
 
     def told_of_faults(self, disturbed: Callable[[], tuple[bool, int]]) -> None:
-        """``disturbed`` says whether a fault is in force, and how many steps of faults there have been."""
+        """Take a function that returns whether a fault is in force, and the number of fault steps so far."""
         self._calm_since = _Calm(disturbed, lambda: self._loop.now)
 
     def holdings(self, node: str) -> Mapping[str, int]:
-        """What the programs of a node that run hold: name of a container or table, or of what tasks run -> how many
-        things, or tasks."""
+        """Return the number of items that a node's running programs hold.
+
+        Keys are the names of containers and tables, and of the functions that tasks run; values count items, rows or
+        tasks.
+        """
         place = self._node(node)
         found: dict[str, int] = {}
         for name, runtime in place.runtimes.items():
@@ -265,30 +272,30 @@ class SimBackend(Backend):
         return found
 
     def sent(self) -> Mapping[Link, tuple[int, int]]:
-        """Frames and bytes that programs have sent so far, on each link."""
+        """Return the frames and bytes that programs have sent so far, on each link."""
         return {link: (each.frames, each.bytes) for link, each in sorted(self._net().sent.items())}
 
     def dialled(self) -> Mapping[Link, int]:
-        """How often programs have tried to connect so far, on each link."""
+        """Return the number of connection attempts by programs so far, on each link."""
         return dict(sorted(self._net().dialled.items()))
 
     def written(self) -> Mapping[str, int]:
-        """How often programs have written to each machine's disk so far."""
+        """Return the number of writes by programs so far, on each machine's disk."""
         return {name: node.disk.writes for name, node in self._nodes.items()}
 
     def address(self, name: str) -> str:
-        """IP address of a simulated node or client host."""
+        """Return the IP address of a simulated node or client host."""
         try:
             return self._addresses[name]
         except KeyError:
             raise BackendError(f"{name!r} has no address (known: {', '.join(self._addresses) or 'none'})") from None
 
     def node_dir(self, node: str) -> str:
-        """The node's folder on its simulated disk."""
+        """Return the node's folder on its simulated disk."""
         return f"/{node}"
 
     def shared_dir(self, name: str) -> str:
-        """The folder on a simulated disk that all nodes have in common."""
+        """Return the folder on a simulated disk that all nodes share."""
         return f"/{name}" if name in self._shared else super().shared_dir(name)
 
     async def upload(self, node: str, content: bytes, path: str) -> None:
@@ -329,7 +336,7 @@ class SimBackend(Backend):
         rng = random.Random(place.rng.getrandbits(64))
 
         def write(text: str) -> None:
-            # As many moments as the file will have lines.
+            # Record as many times as the file will have lines.
             for line in text.splitlines() or [text]:
                 lines.append(line)
                 written.append(_EPOCH + self._loop.now)
@@ -377,22 +384,22 @@ class SimBackend(Backend):
             place.end(program)
 
     async def kill(self, node: str, program: str) -> None:
-        """End the program at once; nothing if it is dead."""
+        """End the program at once; do nothing if it is dead."""
         await self._act()
         self._node(node).end(program)
 
     async def pause(self, node: str, program: str) -> None:
-        """Let nothing of the program run; raises BackendError when it is dead."""
+        """Suspend the program; raises BackendError when it is dead."""
         await self._act()
         self._living(node, program).pause()
 
     async def resume(self, node: str, program: str) -> None:
-        """Let the program run again; raises BackendError when it is dead."""
+        """Resume the program; raises BackendError when it is dead."""
         await self._act()
         self._living(node, program).resume()
 
     async def process(self, node: str, program: str) -> ProcessState:
-        """The program's state."""
+        """Return the program's state."""
         return self._node(node).state(program)
 
     async def set_network(self, cut: frozenset[Link]) -> None:
@@ -403,11 +410,11 @@ class SimBackend(Backend):
         self.points.set_cut(cut)
 
     async def dropped(self) -> Mapping[Link, int]:
-        """Packets lost on each link that is cut now."""
+        """Return the packets lost on each link that is cut now."""
         return self._net().dropped()
 
     def give_address(self, node: str, address: str, seconds: float) -> None:
-        """Let a machine have an address for a while."""
+        """Assign an address to a machine for ``seconds``."""
         self._net().floating[address].give(node, seconds)
 
     def take_address(self, node: str, address: str) -> None:
@@ -415,26 +422,26 @@ class SimBackend(Backend):
         self._net().floating[address].take(node)
 
     def announce_address(self, node: str, address: str) -> None:
-        """Let everybody send there, if it has the address."""
+        """Route the address's packets to the machine, if it holds the address."""
         self._net().floating[address].announce(node)
 
     def has_address(self, node: str, address: str) -> bool:
-        """Whether it has the address."""
+        """Return whether the machine holds the address."""
         return node in self._net().floating[address].holders
 
     async def set_conditions(self, conditions: Mapping[Link, LinkConditions]) -> None:
-        """Let exactly these links suffer."""
+        """Degrade exactly these links."""
         for end in sorted({end for link in conditions for end in link}):
             self.address(end)
         await self._act()
         self.points.set_conditions({link: conditions[link] for link in sorted(conditions)})
 
     async def affected_packets(self) -> Mapping[Link, int]:
-        """Packets that suffered on each link that has conditions now."""
+        """Return the packets affected on each link that has conditions now."""
         return self._net().affected_packets()
 
     async def power_off(self, nodes: Sequence[str]) -> None:
-        """Take the power of all these nodes at the same instant."""
+        """Cut the power of all these nodes at the same instant."""
         places = [self._node(node) for node in nodes]
         await self._act()
         for place in places:
@@ -449,7 +456,7 @@ class SimBackend(Backend):
             self._boot(place)
 
     async def reboot(self, node: str) -> None:
-        """Stop the programs in order, and boot the machine; a disk loses nothing."""
+        """Stop the programs in order, and boot the machine; its disk loses nothing."""
         place = self._node(node)
         for program in list(place.processes):
             await self.stop(node, program)
@@ -459,15 +466,15 @@ class SimBackend(Backend):
         self._boot(place)
 
     async def boot(self, node: str) -> str:
-        """Which boot of the node this is."""
+        """Return the number of the node's current boot."""
         return str(self._node(node).boots)
 
     async def clock(self, node: str) -> float:
-        """The node's time of day."""
+        """Return the node's time of day."""
         return self._node(node).clock.time_of_day()
 
     async def set_clock(self, node: str, offset: float, rate: float) -> None:
-        """Let the node's clocks be wrong."""
+        """Make the node's clocks wrong."""
         place = self._node(node)
         await self._act()
         place.clock.set(offset, rate)
@@ -476,25 +483,25 @@ class SimBackend(Backend):
             process.set_rate(place.clock.rate)
 
     async def set_disk(self, node: str, fault: DiskFault | None) -> None:
-        """Let the machine's disk fail."""
+        """Set the fault of the machine's disk; None for no fault."""
         place = self._node(node)
         await self._act()
         place.disk.set_fault(fault)
 
     async def disk_use(self, node: str) -> DiskUse:
-        """The files into which the machine's programs have written."""
+        """Return the number of files into which the machine's programs have written."""
         return DiskUse(self._node(node).disk.held)
 
     async def writes_to(self, node: str) -> tuple[str, ...]:
-        """Nothing: simulated programs have databases alone."""
+        """Return nothing: simulated programs write to databases only."""
         return ()
 
     async def disk_fault_count(self, node: str) -> int:
-        """How often the fault has shown."""
+        """Return the number of times that the fault has taken effect."""
         return self._node(node).disk.shown
 
     async def probe_disk(self, node: str) -> str:
-        """What becomes of a write and a sync now."""
+        """Return the outcome of a write and a sync now."""
         return self._node(node).disk.probe()
 
     def _lose_power(self, place: SimNode) -> None:
@@ -509,7 +516,7 @@ class SimBackend(Backend):
             place.end(program)
 
     def _down(self, nodes: Sequence[str]) -> int:
-        """How many of these nodes have no program that runs undisturbed."""
+        """Return the number of nodes on which no program runs undisturbed."""
         return sum(all(process.state != RUNNING or process.busy for process in self._node(node).processes.values())
                    for node in nodes)
 
@@ -528,7 +535,7 @@ class SimBackend(Backend):
             self._net().set_power(name, on)
 
     async def probe(self, link: Link, timeout: float) -> str:
-        """Try to connect from a node to a closed port of another: refused at once, unless packets are lost."""
+        """Probe a link by connecting to a closed port of its target: refused at once, unless packets are lost."""
         host = self.address(link[1])
         prober = Process(self._loop, machine_of(link[0]), 0)
         try:
@@ -571,7 +578,7 @@ class SimBackend(Backend):
         return self._network
 
     async def _act(self) -> None:
-        """What it takes to reach a machine and do something there."""
+        """Wait for the time that reaching a machine and acting there takes."""
         await asyncio.sleep(self._rng.uniform(0.001, 0.01))
 
 

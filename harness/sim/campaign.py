@@ -1,7 +1,7 @@
-"""Many seeds: one simulated run each, spread over processes, checked at once.
+"""Campaigns of many seeds: one simulated run each, spread over processes, checked at once.
 
-Runs live in a scratch folder, in memory where the machine has one; those that failed are moved to the store, with
-verdict and report, and told with the command that repeats them.
+Runs are stored in a scratch folder, in memory where the machine allows it. Failed runs are moved to the store, with
+verdict and report, and are reported with the command that repeats them.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ WHY = "simulated"
 
 @dataclass(frozen=True)
 class Case:
-    """What to run, but for the seed: the arguments of ``make_test``."""
+    """A test's description except its seed: the arguments of ``make_test``."""
 
     system: str
     workload: str
@@ -41,7 +41,7 @@ class Case:
     settings: Mapping[str, Any] = field(default_factory=dict)
 
     def test(self, seed: int) -> Test:
-        """The test of one seed.
+        """Return the test of one seed.
 
         Raises:
             UsageError: a name, a number or a combination makes no sense.
@@ -54,10 +54,10 @@ class Case:
         )
 
     def families(self, seed: int) -> list[Fault]:
-        """The fault families of that seed's test, with the kinds that can be simulated.
+        """Return the fault families of that seed's test, with the kinds that can be simulated.
 
         Raises:
-            UsageError: one can't be simulated, or the test makes no sense.
+            UsageError: one cannot be simulated, or the test makes no sense.
         """
         from harness.run.deployment import topology_of
         from harness.sim.backend import SimBackend
@@ -68,20 +68,20 @@ class Case:
         return supported_families(SimBackend, test, topology_of(test), SYSTEMS.load(test.system))
 
     def of(self, seed: int) -> Case:
-        """What is run with that seed: always this."""
+        """Return the case to run with that seed: always this one."""
         return self
 
     def workloads(self) -> tuple[str, ...]:
-        """What its clients may do."""
+        """Return the workloads that its clients may run."""
         return (self.workload,)
 
     def label(self) -> str:
-        """For a person."""
+        """Return a label for display."""
         return f"{self.system} {self.workload} {self.nemesis}"
 
 
 class Seeded(Protocol):
-    """What is run may depend on the seed."""
+    """A case that may depend on the seed."""
 
     @property
     def system(self) -> str:
@@ -89,20 +89,20 @@ class Seeded(Protocol):
         ...
 
     def of(self, seed: int) -> Case:
-        """What is run with that seed; raises UsageError when nothing can be."""
+        """Return the case to run with that seed; raises UsageError when none is possible."""
         ...
 
     def workloads(self) -> tuple[str, ...]:
-        """What its clients may do."""
+        """Return the workloads that its clients may run."""
         ...
 
     def label(self) -> str:
-        """For a person."""
+        """Return a label for display."""
         ...
 
 
 class Guiding(Protocol):
-    """Says which runs of a system are next, and learns from those that are over (``harness.sim.guided``)."""
+    """Chooses the next runs of a system, and learns from finished ones (``harness.sim.guided``)."""
 
     @property
     def system(self) -> str:
@@ -110,21 +110,22 @@ class Guiding(Protocol):
         ...
 
     def next(self) -> tuple[Case, int]:
-        """The next run."""
+        """Return the next run."""
         ...
 
     def learn(self, result: SeedResult) -> int:
-        """A run is over; how much it has met that is new."""
+        """Learn from a finished run; returns the number of items that it was the first to meet."""
         ...
 
 
 @dataclass(frozen=True)
 class SeedResult:
-    """What became of one seed. ``verdict`` is ``broken`` when the harness failed; then ``sentence`` says how.
+    """The result of one seed.
 
-    ``broken`` names the checks that decided for invalid; ``coverage`` tells how often each state of the design was
-    reached; ``simulated`` and ``seconds`` are the run's length in simulated and in real time, checks included.
-    ``run_dir`` is where a run that was kept lies; ``guarantees`` tell what it showed of each, as in ``IndexRow``.
+    ``verdict`` is ``broken`` when the harness failed; then ``sentence`` says how. ``broken`` names the checks that
+    decided for invalid; ``coverage`` counts how often each state of the design was reached; ``simulated`` and
+    ``seconds`` are the run's length in simulated and in real time, checks included. ``run_dir`` is the folder of a run
+    that was kept; ``guarantees`` is what the run showed of each guarantee, as in ``IndexRow``.
     """
 
     case: Case
@@ -142,33 +143,33 @@ class SeedResult:
     run_dir: Path | None = None
     guarantees: Mapping[str, str] = field(default_factory=dict)
     surface: Mapping[str, tuple[int, bool]] = field(default_factory=dict)
-    """Item of the surface -> how often it was used, and whether that was judged."""
+    """Item of the surface -> how often it was used, and whether that use was judged."""
     explored: frozenset[int] = frozenset()
-    """What an explorer found (``harness.sim.explorer``), if there was one."""
+    """The findings of the explorer (``harness.sim.explorer``), if there was one."""
 
     @property
     def failed(self) -> bool:
-        """Whether a guarantee was broken, or the harness."""
+        """Whether a guarantee was broken, or the harness failed."""
         return self.verdict in ("invalid", BROKEN)
 
 
 FAILED, NONE, ALL = "failed", "none", "all"
-"""Which runs ``run_seed`` keeps."""
+"""The runs that ``run_seed`` keeps."""
 
 
 def run_seed(case: Seeded, seed: int, store: Path, scratch: Path, keep: str = FAILED,
              explores: bool = False) -> SeedResult:
     """Simulate and check one seed.
 
-    Its folder is in ``scratch``, its command names ``store``. ``keep`` says whose folder is left: that of a run that
-    failed, none, or all, with their verdicts. ``explores``: it is recorded which states its nodes come into.
+    The run's folder is in ``scratch``; its command names ``store``. ``keep`` selects the runs whose folders remain:
+    failed runs, none, or all with their verdicts. With ``explores``, the states that the nodes reach are recorded.
     """
     return run_and_judge(case, seed, store, scratch, keep, explores)[0]
 
 
 def run_and_judge(drawn: Seeded, seed: int, store: Path, scratch: Path, keep: str,
                   explores: bool = False) -> tuple[SeedResult, Verdict | None]:
-    """As ``run_seed``, with the whole verdict; a run that broke has none."""
+    """Do the work of ``run_seed``, and return the whole verdict as well; None for a run that broke."""
     from checkers.run_check import check_run
     from checkers.verdict import write_verdict
     from checkers.verdict_cache import note_for
@@ -220,8 +221,8 @@ def run_and_judge(drawn: Seeded, seed: int, store: Path, scratch: Path, keep: st
 
 
 def repeating(case: Case, seed: int, store: Path) -> str:
-    """The command that repeats one seed's run and writes its report."""
-    from harness.run import plugins
+    """Return the command that repeats one seed's run and writes its report."""
+    from harness import plugins
     from harness.run.settings import parse_nemesis, repeated
 
     words = ["stormproof", "test", "--backend", "sim", "--system", plugins.typed("system", case.system)]
@@ -237,18 +238,18 @@ def repeating(case: Case, seed: int, store: Path) -> str:
 
 
 def keep_run(result: SeedResult, store: Path) -> SeedResult:
-    """The result with its run's folder, if it was left, moved to the store; raises OSError."""
+    """Move the run's folder, if it was kept, to the store, and return the result with its new path; raises OSError."""
     if result.run_dir is None:
         return result
     store.mkdir(parents=True, exist_ok=True)
-    # Between file systems a move is a copy: what is interrupted must not look like a run.
+    # Across file systems a move is a copy, and an interrupted copy must not look like a run.
     partial = store / f".{result.run_dir.name}"
     try:
         shutil.move(result.run_dir, partial)
         return replace(result, run_dir=partial.rename(store / result.run_dir.name))
-    except OSError as error:  # a full disk, say, which this must not leave fuller
+    except OSError as error:  # On a full disk, say, the partial copy must not remain.
         shutil.rmtree(partial, ignore_errors=True)
-        found = re.search(r"\[Errno (\d+)\]", str(error))  # of a copy there is a list of reasons, as texts
+        found = re.search(r"\[Errno (\d+)\]", str(error))  # A failed copy has a list of reasons, as texts.
         if error.strerror is None and found is not None:
             raise OSError(int(found[1]), os.strerror(int(found[1]))) from error
         raise
@@ -258,13 +259,13 @@ def campaign(
     cases: Sequence[Seeded], seeds: Sequence[int], store: Path, *, jobs: int, collect: bool,
     report: Callable[[SeedResult], None], guides: Sequence[Guiding] = (),
 ) -> None:
-    """Run every case with every seed; ``report`` is called for each result, in the order in which they come.
+    """Run every case with every seed; ``report`` is called for each result, in order of completion.
 
-    Stops at the first failure unless ``collect`` is set. With ``guides``, one for each system, there are as many runs,
-    but these say which.
+    Stops at the first failure unless ``collect`` is set. With ``guides``, one for each system, the number of runs is
+    the same, but the guides choose them.
 
     Raises:
-        StormproofError: a worker process died, or the store can't be written.
+        StormproofError: a worker process died, or the store cannot be written.
     """
     with worker_pool(jobs) as (workers, scratch):
         learners = {guide.system: guide for guide in guides}

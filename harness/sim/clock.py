@@ -12,13 +12,14 @@ EPOCH = datetime(2000, 1, 1, tzinfo=UTC)
 _EPOCH_SECONDS = EPOCH.timestamp()
 
 DRIFT = 200e-6
-"""Greatest difference of a healthy clock's rate from the right one."""
+"""The largest deviation of a healthy clock's rate from 1."""
 
 
 class MachineClock:
     """A monotonic clock, ``offset + simulated time * rate``, and a time of day, which can jump.
 
-    A healthy clock's rate is a little wrong all the same; its time of day is kept right by whoever keeps such things.
+    A healthy machine's monotonic clock runs at a slightly wrong rate, too; its time of day is exact, as if a time
+    service corrected it.
     """
 
     def __init__(self, loop: SimLoop, rng: random.Random) -> None:
@@ -31,17 +32,17 @@ class MachineClock:
         self._gain = 0.0
 
     def time_of_day(self) -> float:
-        """Seconds since 1970, as this machine has it."""
+        """Return the seconds since 1970 by this machine's clock."""
         now = self._loop.now
         return _EPOCH_SECONDS + now + self._wrong + (now - self._wrong_since) * self._gain
 
     def set(self, offset: float, rate: float) -> None:
-        """From now on the time of day is ``offset`` seconds wrong, and both clocks run ``rate`` times too fast."""
+        """Make the time of day ``offset`` seconds wrong from now on, and both clocks ``rate`` times too fast."""
         now = self._loop.now
         self._wrong, self._wrong_since, self._gain = offset, now, rate - 1.0
         self.offset += now * (self.rate - self._usual * rate)
         self.rate = self._usual * rate
 
     def restart(self) -> None:
-        """The machine boots: its monotonic clock begins somewhere else."""
+        """Restart the clock as a boot does: the monotonic clock begins at another value."""
         self.offset = self._rng.uniform(10.0, 1e5) - self._loop.now * self.rate

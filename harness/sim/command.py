@@ -1,4 +1,4 @@
-"""``stormproof simulate``: many seeds, told to a person or as JSON."""
+"""``stormproof simulate``: many seeds, reported to a person or as JSON."""
 
 from __future__ import annotations
 
@@ -45,10 +45,10 @@ def cases_of(
     systems: Sequence[str], workloads: Sequence[str], nemeses: Sequence[str], *, nodes: int | None,
     time_limit: float, rate: float, settings: Mapping[str, Any],
 ) -> tuple[list[Case], list[str]]:  # fmt: skip
-    """Every combination that makes sense, each checked as a whole; and a line for each that does not.
+    """Return every combination that makes sense, each checked as a whole, and a line for each that does not.
 
     Raises:
-        UsageError: none does, or a name is given twice or is not known.
+        UsageError: no combination makes sense, or a name is given twice or is unknown.
     """
     for what, names in (("system", systems), ("workload", workloads), ("nemesis", nemeses)):
         given = [frozenset(name.split(",")) for name in names]
@@ -80,10 +80,10 @@ def cases_of(
 
 
 def drawn_cases(systems: Sequence[str], given: Given) -> list[DrawnCase]:
-    """The default campaign of each system, with what is given.
+    """Return the default campaign of each system, with the given parameters.
 
     Raises:
-        UsageError: a name is given twice or is not known, or nothing can be drawn.
+        UsageError: a name is given twice or is unknown, or no test can be drawn.
     """
     twice = next((name for name in systems if systems.count(name) > 1), None)
     if twice is not None:
@@ -99,8 +99,8 @@ def run_campaign(cases: Sequence[Seeded], start: int, count: int, store: Path, *
                  outcomes: Outcomes | None = None, guided: bool = False) -> int:
     """Run the seeds from ``start`` on, in ``jobs`` processes, or as tasks of Spark if there is a ``master``.
 
-    ``left_out`` is what the JSON object tells of combinations that can't be. ``guided``: which runs there are depends
-    on what the runs before have met.
+    ``left_out`` lists impossible combinations for the JSON object. With ``guided``, the results of earlier runs
+    determine which runs follow.
 
     Returns the exit status: 1 when a run was invalid, 3 when one broke, 2 when none failed but some verdict is unknown.
 
@@ -137,12 +137,12 @@ def run_campaign(cases: Sequence[Seeded], start: int, count: int, store: Path, *
     except BaseException:
         if as_json:
             print_json(view.to_json(interrupted))
-        with contextlib.suppress(StormproofError, OSError):  # what has happened matters more
+        with contextlib.suppress(StormproofError, OSError):  # The original error matters more.
             _report(view, store, indexed=master is not None and tally.runs > 0)
         raise
     finally:
         if made:
-            with contextlib.suppress(OSError):  # there are runs in it
+            with contextlib.suppress(OSError):  # Ignore a store that contains runs.
                 store.rmdir()
     if as_json:
         print_json(view.to_json())
@@ -153,7 +153,7 @@ def run_campaign(cases: Sequence[Seeded], start: int, count: int, store: Path, *
 
 
 def _report(view: _View, store: Path, indexed: bool) -> None:
-    """Write the reports of the first runs that failed, and the index if there are any, or if ``indexed``."""
+    """Write the reports of the first failed runs, and the index if there are any, or if ``indexed``."""
     kept = [result.run_dir for result in view.tally.failures if result.run_dir is not None]
     if not (kept or indexed) or not store.is_dir():
         return
@@ -171,7 +171,7 @@ def _report(view: _View, store: Path, indexed: bool) -> None:
 
 
 def _shrink(view: _View, failures: Sequence[SeedResult], jobs: int, store: Path) -> None:
-    """Shrink the first run that broke a promise and lay the scenario into its folder."""
+    """Shrink the first run that broke a guarantee and write the scenario into its folder."""
     failure = next((result for result in failures if result.verdict == "invalid"), None)
     if failure is None or failure.run_dir is None:
         view.print("nothing to shrink: no run broke a promise, the harness failed")
@@ -200,7 +200,7 @@ def _shrink(view: _View, failures: Sequence[SeedResult], jobs: int, store: Path)
 
 
 def _tell_shrunk(view: _View, shrunk: Shrunk, run_dir: Path, store: Path) -> None:
-    """Lay the scenario into the run's folder and say how to try it."""
+    """Write the scenario into the run's folder and print how to try it."""
     path = run_dir / SCENARIO
     write_text(path, shrunk.scenario())
     faults, runs = amount(len(shrunk.faults), "fault"), amount(shrunk.runs, "run")
@@ -212,7 +212,7 @@ def _tell_shrunk(view: _View, shrunk: Shrunk, run_dir: Path, store: Path) -> Non
 
 
 def _on_real_nodes(result: SeedResult, files: str) -> str:
-    """How to try a scenario on the simplest backend of real nodes that has its faults."""
+    """Return the command that tries a scenario on the simplest backend of real nodes with all its faults."""
     test = result.case.test(result.seed)
     for name in BACKENDS.names()[::-1]:
         backend = BACKENDS.load(name)
@@ -237,8 +237,11 @@ def _can_run(backend: type[Backend], test: Test) -> bool:
 
 
 class _View:
-    """Progress: a live line on a terminal, a line now and then in a log; failures as they come, of each kind the first
-    where they are many, and then all kinds at the end."""
+    """Progress: a live line on a terminal, an occasional line in a log.
+
+    Failures are shown as they occur. In a campaign that collects many, only the first of each kind is shown, and a list
+    of all kinds follows at the end.
+    """
 
     def __init__(self, to: Console, cases: Sequence[Seeded], seeds: int, left_out: Sequence[str],
                  outcomes: Outcomes | None, kinds: FailureKinds | None) -> None:
@@ -276,7 +279,7 @@ class _View:
 
     @contextlib.contextmanager
     def shrinking(self) -> Iterator[Callable[[Shrunk], None]]:
-        """A function that shows each smaller run that fails."""
+        """Yield a function that shows each smaller run that fails."""
         if self._status is not None:
             self._status.update("shrinking")
             self._status.start()
@@ -297,7 +300,7 @@ class _View:
                 self._status.stop()
 
     def show(self, result: SeedResult) -> None:
-        """One more result."""
+        """Add one result, and show it unless it is valid."""
         self.tally.add(result)
         if self._outcomes is not None:
             told = {"run": result.run_dir, "command": result.command}
@@ -312,12 +315,12 @@ class _View:
         self._progress(self.tally.line(self._total) + self.tally.left(self._total))
 
     def to_json(self, interrupted: bool = False) -> dict[str, Any]:
-        """What ``--json`` prints."""
+        """Return the object for ``--json``."""
         kinds = {} if self._kinds is None else {"kinds": self._kinds.to_json()}
         return {**self.tally.to_json(interrupted), **kinds}
 
     def under_way(self, done: int, total: int) -> None:
-        """So many runs of a Spark job are done, whose results are not known yet."""
+        """Show the progress of a Spark job, whose results are not known yet."""
         self._progress(f"{self.tally.line(self._total)} ({done} of the next {total} done)")
 
     def _progress(self, line: str) -> None:
@@ -328,5 +331,5 @@ class _View:
             self.print(line)
 
     def print(self, text: str) -> None:
-        """A line that stays."""
+        """Print a line that stays."""
         self._console.print(text, markup=False, soft_wrap=True)

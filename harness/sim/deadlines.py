@@ -1,4 +1,4 @@
-"""How long things have been pending in a simulated node, and whether that is too long."""
+"""Deadlines of a simulated node: how long things have been pending, and whether that is too long."""
 
 from __future__ import annotations
 
@@ -13,8 +13,10 @@ PERIOD = 0.1
 
 
 class _Standing:
-    """What has been pending under one name: the things themselves, since when each, and since when the oldest, as
-    seconds that counted in the run so far."""
+    """The pending things under one name, since when each is pending, and since when the oldest is.
+
+    Times are the seconds of the run that count for the deadline.
+    """
 
     __slots__ = ("oldest", "since", "things")
 
@@ -25,11 +27,11 @@ class _Standing:
 
 
 class Deadlines:
-    """What is pending in one run of one node's program.
+    """The pending things in one run of one node's program.
 
     Args:
         claimed: the deadlines that are claimed of the run.
-        options: the test's.
+        options: the test's options.
     """
 
     def __init__(self, claimed: Sequence[Deadline], options: Mapping[str, Any]) -> None:
@@ -37,16 +39,16 @@ class Deadlines:
         self._standing: dict[str, _Standing] = {}
         self._last: float | None = None
         self._ran = self._calm = 0.0
-        """Seconds that it has run since the first look; those of them in which no fault was in force."""
+        """Seconds of running since the first look; seconds of those in which no fault was in force."""
         self._planned: Callable[[], Mapping[str, Mapping[Hashable, float]]] | None = None
 
     def look(self, program: Waits, now: float, ran_on: float, calm_since: float | None) -> tuple[Deadline, str] | None:
-        """Look at the program; what has been pending for too long, with what is wrong.
+        """Examine the program; return the deadline that is exceeded, with a description, or None.
 
         Args:
-            now: simulated seconds.
-            ran_on: when it last ran on, having stood still.
-            calm_since: since when no fault has been in force; None: one is.
+            now: the time in simulated seconds.
+            ran_on: the time at which the program last resumed after a standstill.
+            calm_since: the time since which no fault has been in force; None: one is.
         """
         last = self._last
         self._last = now

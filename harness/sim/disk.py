@@ -1,8 +1,9 @@
-"""Simulated disks: SQLite's own files in memory, which forget at a power loss what was not synced, and fail on demand.
+"""Simulated disks: SQLite's files in memory, which lose unsynced data at a power loss and fail on demand.
 
-SQLite runs unchanged on a VFS (through apsw) whose files live here. A file knows what has been written and what of that
-has been synced: a kill of the process keeps the former, as the kernel's page cache does, a power loss the latter and,
-as on real disks, perhaps some of the rest, perhaps torn. Node code gets a connection of the shape of ``sqlite3``.
+SQLite runs unchanged on a VFS (through apsw) whose files are kept here. A file records its written and its synced
+contents. A kill of the process preserves the written contents, as the kernel's page cache does. A power loss preserves
+the synced contents and, as on real disks, perhaps some of the rest, perhaps torn. Node code gets a connection with the
+interface of ``sqlite3``.
 """
 
 from __future__ import annotations
@@ -18,9 +19,9 @@ from stormproof.contracts.backend import DiskFault
 from stormproof.contracts.cluster import MAIN
 
 SECTOR = 512
-"""Bytes that a disk writes as a whole; a torn write ends at such a boundary."""
+"""Bytes that a disk writes atomically; a torn write ends at such a boundary."""
 FULL_AFTER = 1 << 14
-"""Bytes that still go onto a disk that gets full; writing over others counts as well, as where copies are kept."""
+"""Bytes that a full disk still accepts; overwriting counts as well, as on copy-on-write file systems."""
 _STATEMENTS = 256
 
 _ERRORS: tuple[tuple[type[apsw.Error], type[sqlite3.Error]], ...] = (
@@ -32,19 +33,20 @@ _ERRORS: tuple[tuple[type[apsw.Error], type[sqlite3.Error]], ...] = (
 
 
 class SimFile:
-    """One file: ``data`` is what a reader sees; ``pending`` what a power loss may take from that.
+    """One file: ``data`` is what a reader sees; ``pending`` are the changes that a power loss may undo.
 
-    Syncs are many and power losses few, so what is durable is not kept, but found by undoing what is pending.
+    Syncs are frequent and power losses rare. Durable contents are therefore not stored, but reconstructed by undoing
+    the pending changes.
     """
 
     def __init__(self) -> None:
         self.used = False
-        """Whether anything was ever written."""
+        """Whether the file was ever written."""
         self.data = bytearray()
         self.pending: list[tuple[int, bytes | None]] = []
-        """What was done since the last sync: (offset, bytes) written, or (size, None) cut off."""
+        """Changes since the last sync: (offset, bytes) for a write, (size, None) for a truncation."""
         self._undo: list[tuple[int, bytearray | None]] = []
-        """For each of them: the size before, and what had been there; None for nothing."""
+        """For each pending change: the size before it, and the overwritten bytes; None for none."""
 
     def write(self, offset: int, data: bytes) -> None:
         """Write into the page cache."""
@@ -63,18 +65,18 @@ class SimFile:
         self.pending.append((offset, data))
 
     def truncate(self, size: int) -> None:
-        """Cut it off."""
+        """Truncate the file."""
         self._undo.append((len(self.data), self.data[size:]))
         del self.data[size:]
         self.pending.append((size, None))
 
     def sync(self) -> None:
-        """Make all that was written durable."""
+        """Make all written data durable."""
         self.pending.clear()
         self._undo.clear()
 
     def durable(self) -> bytearray:
-        """What a power loss leaves at least."""
+        """Return the contents that survive any power loss."""
         image = bytearray(self.data)
         for (size, before), (offset, _) in zip(reversed(self._undo), reversed(self.pending), strict=True):
             if before is not None:
@@ -83,7 +85,7 @@ class SimFile:
         return image
 
     def lose(self, surviving: Iterable[tuple[int, bytes | None]]) -> None:
-        """Forget what was not synced, but for what happened to reach the disk."""
+        """Discard unsynced changes, except those that reached the disk by chance."""
         image = self.durable()
         for change in surviving:
             _apply(image, change)
@@ -91,10 +93,10 @@ class SimFile:
         self.sync()
 
     def damage(self, offset: int, noise: bytes) -> None:
-        """Overwrite what lies on the disk and what is read: only writing there again mends it."""
+        """Overwrite the durable and the visible contents; only a new write at that place repairs them."""
         seen, pending, self.data = self.data, self.pending, self.durable()
         self.pending, self._undo = [], []
-        # What was never synced does not lie on the disk yet, and can't be damaged there.
+        # Data that was never synced is not on the disk yet, and cannot be damaged there.
         self.data[offset : offset + len(noise)] = noise[: max(0, len(self.data) - offset)]
         for start, data in pending:
             if data is None:
@@ -106,10 +108,10 @@ class SimFile:
 
 
 class Disk:
-    """What one node has stored: files by path, and what is wrong with the disk now.
+    """The contents of one disk: files by path, and the disk's present fault.
 
-    ``alone``: one program at a time has a database open, as SQLite's locks have it where several machines have a disk
-    in common. The nodes' own programs have one each.
+    With ``alone``, only one program at a time has a database open, as SQLite's locks ensure on a disk that several
+    machines share. Without it, each program of the node has one database open.
     """
 
     def __init__(self, rng: random.Random, alone: bool = False) -> None:
@@ -117,11 +119,11 @@ class Disk:
         self.files: dict[str, bytes] = {}
         self.fault: DiskFault | None = None
         self.shown = 0
-        """How often the present fault has shown."""
+        """The number of times that the present fault has taken effect."""
         self.writes = 0
-        """How often anything was written so far."""
+        """The number of writes so far."""
         self.stall: Callable[[str, float], None] = lambda program, seconds: None
-        """Told which program has to wait for the disk, and how many seconds."""
+        """Called with the program that has to wait for the disk, and the seconds."""
         self._rng = rng
         self._files: dict[str, SimFile] = {}
         self._room = 0
@@ -129,7 +131,7 @@ class Disk:
         self._connections: dict[str, Database] = {}
 
     def open_database(self, name: str, program: str = MAIN) -> sqlite3.Connection:
-        """The database of that name, as it is on the disk, for a program, which has one open at a time.
+        """Open the database of that name, as the disk holds it; each program has one open at a time.
 
         Raises:
             sqlite3.Error: the disk fails.
@@ -143,7 +145,7 @@ class Disk:
         return cast(sqlite3.Connection, connection)
 
     def abandon(self, program: str = MAIN) -> None:
-        """The program that had a database open is gone, without a word: whatever it would still do has no effect."""
+        """Close the database of a program that has died, so that its remaining operations have no effect."""
         connection = self._connections.pop(program, None)
         if connection is not None:
             self._users[program].cut_off()
@@ -154,7 +156,7 @@ class Disk:
             self.abandon(program)
 
     def set_fault(self, fault: DiskFault | None) -> None:
-        """From now on this is wrong, and nothing else."""
+        """Set the disk's only fault from now on; None for no fault."""
         if fault == self.fault:
             return
         self.fault = fault
@@ -171,16 +173,16 @@ class Disk:
 
     @property
     def held(self) -> int:
-        """How many files are there into which programs have written."""
+        """The number of files that programs have written."""
         return sum(file.used for file in self._files.values())
 
     def sync(self) -> None:
-        """The system writes out all it holds, as it does before a reboot."""
+        """Sync all files, as the system does before a reboot."""
         for file in self._files.values():
             file.sync()
 
     def process_died(self, program: str = MAIN) -> None:
-        """A program was killed: the page cache stays, unless that is what is wrong."""
+        """React to a killed program: the page cache survives, unless the present fault loses it."""
         self.abandon(program)
         if self.fault is not None and self.fault.kind in ("lose-unsynced", "torn"):
             self.shown += self.held > 0
@@ -192,7 +194,7 @@ class Disk:
                 file.lose([_torn(file.pending[-1], self._rng)] if torn and file.pending else [])
 
     def power_lost(self) -> None:
-        """All that was not synced is gone, or some of it, in any order, the last of it torn."""
+        """Lose all unsynced changes, or some of them in any order, with the last survivor perhaps torn."""
         self._abandon_all()
         for file in self._files.values():
             luck = self._rng.random()
@@ -207,7 +209,7 @@ class Disk:
             file.lose(survivors)
 
     def user_lost_power(self, program: str) -> None:
-        """The machine of the program that had a database open is gone, and with it what that had not synced."""
+        """Lose unsynced data if the machine that lost power ran the program with the open database."""
         if program in self._connections:
             self.power_lost()
 
@@ -220,10 +222,10 @@ class Disk:
         self._files.clear()
         self.files.clear()
 
-    # What the VFS asks.
+    # The interface for the VFS.
 
     def file(self, path: str, create: bool) -> SimFile | None:
-        """The file of that path."""
+        """Return the file of that path; create it if asked to."""
         file = self._files.get(path)
         if file is None and create:
             file = self._files[path] = SimFile()
@@ -234,7 +236,7 @@ class Disk:
         self._files.pop(path, None)
 
     def writing(self, count: int) -> None:
-        """A write of so many bytes is asked for; raises apsw.Error when the disk refuses."""
+        """Register a write of ``count`` bytes; raises apsw.Error when the disk refuses it."""
         self.writes += 1
         kind = self.fault.kind if self.fault is not None else ""
         if kind == "write-error":
@@ -247,7 +249,7 @@ class Disk:
                 raise apsw.FullError("simulated disk is full")
 
     def syncing(self, program: str) -> None:
-        """A program asks for a sync; raises apsw.Error when the disk refuses."""
+        """Register a program's sync; raises apsw.Error when the disk refuses it."""
         fault = self.fault
         if fault is None:
             return
@@ -259,7 +261,7 @@ class Disk:
             self.stall(program, fault.seconds)
 
     def probe(self) -> str:
-        """What becomes of a write that is synced: ``ok``, ``failed`` or ``slow``."""
+        """Return the outcome of a synced write now: ``ok``, ``failed`` or ``slow``."""
         shown, room, stall = self.shown, self._room, self.stall
         waits: list[float] = []
         self.stall = lambda program, seconds: waits.append(seconds)
@@ -286,7 +288,7 @@ class Disk:
 
 
 class Database:
-    """An apsw connection with those methods of ``sqlite3.Connection`` that node code uses, and its exceptions."""
+    """An apsw connection with the methods of ``sqlite3.Connection`` that node code uses, and with its exceptions."""
 
     def __init__(self, name: str, vfs: str) -> None:
         try:
@@ -294,16 +296,16 @@ class Database:
         except apsw.Error as error:
             raise _translated(error) from error
         self._execute = self._connection.execute
-        # Statements that are carried out many times find nothing: all of them can have one cursor.
+        # Statements that are executed many times return no rows, so all of them can share one cursor.
         self._many = self._connection.cursor().executemany
 
     @property
     def in_transaction(self) -> bool:
-        """Whether a transaction is under way."""
+        """Whether a transaction is open."""
         return self._connection.in_transaction
 
     def execute(self, statement: str, values: Sequence[Any] = ()) -> Rows:
-        """Carry out one statement; its rows."""
+        """Execute one statement, and return its rows."""
         try:
             cursor = self._execute(statement, values)
         except apsw.Error as error:
@@ -311,14 +313,14 @@ class Database:
         return Rows(cursor)
 
     def executemany(self, statement: str, values: Iterable[Sequence[Any]]) -> None:
-        """Carry out one statement for each of the values."""
+        """Execute one statement for each of the values."""
         try:
             self._many(statement, values)
         except apsw.Error as error:
             raise _translated(error) from error
 
     def close(self) -> None:
-        """Let go of it; what was not committed is rolled back."""
+        """Close the connection; uncommitted changes are rolled back."""
         try:
             self._connection.close(True)
         except apsw.Error as error:
@@ -336,12 +338,12 @@ class _Vfs(apsw.VFS):
         super().__init__(self.vfs_name, base="")
         self.program = program
         self.paths: dict[str, None] = {}
-        """All that it has ever opened."""
+        """All paths that the program has ever opened, in order."""
         self._disk = disk
         self._handles: list[_Handle] = []
 
     def cut_off(self) -> None:
-        """Whoever has files open changes nothing any more."""
+        """Disable all open handles: they change nothing from now on."""
         for handle in self._handles:
             handle.dead = True
         self._handles.clear()
@@ -402,10 +404,10 @@ class _Handle:
         return len(self._file.data)
 
     def xLock(self, level: int) -> None:
-        """One process uses the disk."""
+        """Do nothing: one process uses the disk."""
 
     def xUnlock(self, level: int) -> None:
-        """One process uses the disk."""
+        """Do nothing: one process uses the disk."""
 
     def xCheckReservedLock(self) -> bool:
         return False
@@ -417,19 +419,19 @@ class _Handle:
         return SECTOR
 
     def xDeviceCharacteristics(self) -> int:
-        # As SQLite assumes of real disks on Unix: a write leaves the bytes beside it alone.
+        # SQLite assumes this of real disks on Unix: a write leaves adjacent bytes alone.
         return apsw.SQLITE_IOCAP_POWERSAFE_OVERWRITE
 
     def xClose(self) -> None:
-        """Nothing to give back."""
+        """Do nothing: there is nothing to release."""
 
     def excepthook(self, *details: object) -> bool:
-        """An error that SQLite had no use for, as when it closes a file: nobody else needs to hear of it."""
+        """Swallow an error that SQLite could not report, as when it closes a file; no caller needs it."""
         return True
 
 
 class Rows:
-    """What a statement found, read as it is asked for."""
+    """The rows of a statement, read on demand."""
 
     def __init__(self, cursor: Any) -> None:
         self._cursor = cursor
@@ -441,7 +443,7 @@ class Rows:
             raise _translated(error) from error
 
     def fetchone(self) -> tuple[Any, ...] | None:
-        """The next row; None when there is none left."""
+        """Return the next row; None when none is left."""
         return next(iter(self), None)
 
 
@@ -466,7 +468,7 @@ def _apply(image: bytearray, change: tuple[int, bytes | None]) -> None:
 
 
 def _torn(change: tuple[int, bytes | None], rng: random.Random) -> tuple[int, bytes | None]:
-    """The first sectors of a write, or not even one; smaller ones are cut anywhere."""
+    """Return the first sectors of a write, or none; a write smaller than a sector is cut at any byte."""
     offset, data = change
     if data is None:
         return change

@@ -1,9 +1,9 @@
-"""The default campaign: each seed draws a test of its own.
+"""The default campaign: each seed draws a separate test.
 
-Workload, faults, number of nodes, and settings of system and clients come from the seed alone, as the system and its
-workloads declare (``stormproof.contracts.draw``). So a campaign meets combinations that nobody has thought of (swarm
-testing; FoundationDB and TigerBeetle's VOPR do the same). Faults last a little less and a little more than the
-time-outs that they are to trip.
+The seed alone determines the workload, the faults, the number of nodes, and the settings of system and clients, within
+what the system and its workloads declare (``stormproof.contracts.draw``). A campaign therefore meets combinations that
+no author foresaw (swarm testing; FoundationDB and TigerBeetle's VOPR do the same). Faults last slightly less and
+slightly longer than the time-outs that they are meant to trigger.
 """
 
 from __future__ import annotations
@@ -26,31 +26,37 @@ from stormproof.errors import StormproofError, UsageError
 from workloads.catalog import WORKLOADS
 
 FAMILIES = (1, 2, 2, 3, 3, 4, 5)
-"""How many families of faults a run has."""
+"""The number of fault families in a run; one of these is drawn."""
 AROUND = (0.6, 0.95, 1.05, 1.3, 2.2, 4.0)
 """Lengths of faults, as multiples of a time-out."""
 SHORTEST, LONGEST = 0.15, 6.0
-"""What such a length is at least and at most, in seconds."""
+"""Bounds of such a length, in seconds."""
 LONG_SHARE, LONG, LONGEST_BOUND = 0.12, 1.3, 18.0
-"""Share of runs in which some faults last longer than the time within which the system is to serve while most nodes
-are there, as a multiple of that, unless that is more seconds than the last of these."""
+"""Parameters of faults that outlast the system's bound for serving with most nodes up.
+
+The first is the share of runs with such faults; the second is their length as a multiple of the bound. The third is the
+longest bound, in seconds, for which such faults are drawn.
+"""
 _ENDS_OR_STOPS = ("kill", "pause", "stop", "crash", "power", "reboot")
-"""Families whose faults are over when they are healed, and leave the other nodes as they are."""
+"""Families whose faults are over as soon as they are healed, and that leave the other nodes untouched."""
 NODES_SHARE = 0.6
-"""Share of runs that draw how many nodes there are; others have as many as usual."""
+"""Share of runs that draw their number of nodes; the others have the usual number."""
 GAPS = (0.1, 0.3, 1.0, 2.0)
 RATES = (17.0, 17.0, 17.0, 40.0)
 LEAST_SECONDS, SECONDS_A_FAMILY = 10.0, 6.0
 LEAST_OK = 3
-"""Confirmed operations of each kind below which a drawn run is unknown: many have slow brokers and long faults."""
+"""Upper bound of a drawn run's ``min_ok``: the confirmed operations of each kind below which the verdict is unknown.
+
+It is low because many drawn runs have slow brokers and long faults.
+"""
 CHANCES = 6
-"""How often a family of faults that was not proven is tried again."""
+"""The number of retries of a fault family whose effect was not proven."""
 ATTEMPTS = 200
 
 
 @dataclass(frozen=True)
 class Given:
-    """What a person has fixed; the rest is drawn."""
+    """Parameters fixed by the user; the rest is drawn."""
 
     workloads: tuple[str, ...] = ()
     nemeses: tuple[str, ...] = ()
@@ -68,10 +74,10 @@ class DrawnCase:
     given: Given = field(default_factory=Given)
 
     def of(self, seed: int) -> Case:
-        """What is run with that seed.
+        """Return the case to run with that seed.
 
         Raises:
-            UsageError: what is given leaves nothing that can be.
+            UsageError: the given parameters leave no possible case.
         """
         why = ""
         for workload in self._in_turn(seed):
@@ -87,8 +93,11 @@ class DrawnCase:
         raise UsageError(f"no test of {self.system} can be drawn with what is given: {why}")
 
     def _in_turn(self, seed: int) -> list[str]:
-        """The workload of a seed, and the others in the order in which they replace one that can't be with what is
-        given: each is drawn, with its weight, from those that are left."""
+        """Return the seed's workload, then the other workloads as its replacements, in order.
+
+        A replacement is needed when a workload is impossible with the given parameters. Each place is drawn, with the
+        workload's weight, from the remaining workloads.
+        """
         rng = random.Random(f"default campaign/{self.system}/{seed}")
         left, found = list(self.workloads()), list[str]()
         while left:
@@ -98,11 +107,11 @@ class DrawnCase:
         return found
 
     def workloads(self) -> tuple[str, ...]:
-        """What its clients may do."""
+        """Return the workloads that its clients may run."""
         return self.given.workloads or _workloads(self.system)
 
     def label(self) -> str:
-        """For a person."""
+        """Return a label for display."""
         return f"{self.system}, drawn"
 
 
@@ -140,8 +149,11 @@ def _drawn(system: str, workload: str, given: Given, rng: random.Random) -> Case
 
 
 def _with_long_faults(case: Case, given: Given) -> Case:
-    """The same, with one family of its faults, of which some last longer than the system may take to serve again
-    meanwhile, if it says how long that is: who waits for those who are away is found by nothing else."""
+    """Return the case with a single fault family, of which some faults outlast the system's bound for serving again.
+
+    Only such faults reveal a system that waits for absent nodes. The case is returned unchanged if the system claims no
+    such bound, or no suitable family was drawn.
+    """
     name = next((name for name in case.nemesis.split(",") if name in _ENDS_OR_STOPS), "")
     if not name:
         return case
@@ -161,7 +173,7 @@ def _with_long_faults(case: Case, given: Given) -> Case:
 
 
 def senseless(case: Case) -> str:
-    """Why a case is never drawn, as its system declares; empty: it may be."""
+    """Return the reason why the system declares that a case must never be drawn; empty: it may be drawn."""
     names = [name for name in case.nemesis.split(",") if name != NO_FAULTS]
     declared = {option.name: option.default for option in declared_options(case.system, case.workload, names)}
     settings = {"nodes": case.nodes, **declared, **case.settings}
@@ -171,7 +183,7 @@ def senseless(case: Case) -> str:
 
 
 def _settings(draws: Iterable[Draw], rng: random.Random, given: Mapping[str, Any]) -> dict[str, Any]:
-    """Settings that are drawn, in the order in which they are declared; what is given is not."""
+    """Draw settings, in the order of their declaration, except those that are given."""
     found: dict[str, Any] = {}
     for draw in draws:
         drawn, value = rng.random() < draw.share, rng.choice(draw.values)
@@ -181,9 +193,9 @@ def _settings(draws: Iterable[Draw], rng: random.Random, given: Mapping[str, Any
 
 
 def _faults(system: str, workload: str, nodes: int | None, settings: Mapping[str, Any], rng: random.Random) -> str:
-    """Families of faults that can strike this test, joined by commas."""
+    """Draw the fault families that can strike this test, joined by commas."""
     wanted, found = rng.choice(FAMILIES), list[str]()
-    # Each stands before another with a chance that goes by how often it is drawn (Efraimidis and Spirakis 2006).
+    # Weighted random order: families with a larger weight tend to be first (Efraimidis and Spirakis 2006).
     order = {name: rng.random() ** (1 / FAULTS.load(name).drawn) for name in FAULTS.names()}
     for name in sorted(order, key=lambda name: order[name], reverse=True):
         if len(found) < wanted and _can_be(system, workload, name, nodes, settings):
@@ -192,7 +204,7 @@ def _faults(system: str, workload: str, nodes: int | None, settings: Mapping[str
 
 
 def _lengths(timeouts: Sequence[str], settings: Mapping[str, Any], rng: random.Random) -> dict[str, Any]:
-    """How long faults last and how far apart they are: three lengths around time-outs."""
+    """Draw the lengths of faults and the gap between them: three lengths around time-outs."""
     around = [float(settings[name]) for name in timeouts if float(settings.get(name, 0))] or [1.0]
     lengths = sorted({round(min(LONGEST, max(SHORTEST, rng.choice(around) * rng.choice(AROUND))), 2) for _ in range(3)})
     return {LENGTHS.name: ",".join(f"{length:g}" for length in lengths), GAP.name: rng.choice(GAPS)}
@@ -200,14 +212,14 @@ def _lengths(timeouts: Sequence[str], settings: Mapping[str, Any], rng: random.R
 
 @cache
 def _workloads(system: str) -> tuple[str, ...]:
-    """Workloads that a system has what they need for."""
+    """Return the workloads whose needs the system provides."""
     provides = SYSTEMS.load(system).provides
     return tuple(entry.name for entry in WORKLOADS if set(WORKLOADS.load(entry.name).needs) <= provides
                  and _can_be(system, entry.name, NO_FAULTS, None, {}))
 
 
 def _can_be(system: str, workload: str, nemesis: str, nodes: int | None, settings: Mapping[str, Any]) -> bool:
-    """Whether there is such a test; settings that it does not declare are left out."""
+    """Return whether such a test is possible; settings that it does not declare are ignored."""
     families = [] if nemesis == NO_FAULTS else [nemesis]
     declared = {option.name for option in declared_options(system, workload, families)}
     fitting = {name: value for name, value in settings.items() if name in declared}

@@ -1,4 +1,4 @@
-"""Why a simulated run can't go on."""
+"""Reasons why a simulated run cannot continue."""
 
 from __future__ import annotations
 
@@ -6,12 +6,13 @@ from stormproof.errors import StormproofError
 
 
 class SimulationError(StormproofError):
-    """The simulated run can't go on: everybody waits, or somebody spins without end."""
+    """The simulated run cannot continue: all processes wait, or one spins for ever."""
 
 
 class Struck(BaseException):
-    """Leaves the code of a process that was ended at a point; no ``except Exception`` of its own may stop this."""
+    """Unwinds the code of a process that was ended at a point; a BaseException, so ``except Exception`` cannot stop it.
+    """
 
 
 class Endless(BaseException):
-    """Leaves a step of a process that does not come to an end; no ``except Exception`` of its own may stop this."""
+    """Unwinds an endless step of a process; a BaseException, so ``except Exception`` cannot stop it."""

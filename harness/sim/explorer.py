@@ -1,6 +1,6 @@
-"""Records which abstract states a simulated cluster comes into, which follow which, and which named points it passes.
+"""Records the abstract states of a simulated cluster, the steps between them, and the named points that it passes.
 
-Recording only looks, so a run is the same with it as without.
+Recording is passive, so a run is the same with it as without.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from stormproof.contracts.topology import machine_of
 
 _NOBODY = 0
 FIRST_STEP, _AT = 1 << 32, 1 << 64
-"""What tells numbers of states, of steps from one to another, and of points apart."""
+"""Offsets that separate the numbers of states, of steps between states, and of points."""
 
 
 class Explorer:
-    """What one run has met: ``found`` holds a number for each state, step and point, the same in every process.
+    """The coverage of one run: ``found`` holds a number for each state, step and point, the same in every process.
 
-    A state is what ``Abstraction`` tells of all nodes of a group that run, whatever their names are, and who of them is
-    cut off. A point counts with the state of the whole group in which a program came to it.
+    A state consists of the ``Abstraction`` of all running nodes of a group, regardless of their names, and of which
+    nodes are partitioned. A point is combined with the state of the whole group at which a program reached it.
     """
 
     def __init__(self, abstraction: Abstraction) -> None:
@@ -44,15 +44,16 @@ class Explorer:
         self._cuts: dict[str, int] = {}
 
     def watch_network(self, network: Network) -> None:
-        """Take who is cut off from here."""
+        """Take the partitioned machines from this network."""
         self._network = network
 
     def belongs(self, machine: str, group: str) -> None:
-        """A machine's program is one of a group."""
+        """Assign a machine's program to a group."""
         self._groups[machine] = group
 
     def changed(self, group: str, seen: Mapping[str, Any], machines: Mapping[str, str]) -> None:
-        """A node of the group has changed; ``seen`` is what was observed last of those that run."""
+        """Record the group's state after a node has changed; ``seen`` holds the last observation of each running node.
+        """
         network = self._network
         if network is not None and network.cut is not self._cut:
             self._note_cuts(network)
@@ -79,14 +80,14 @@ class Explorer:
             self.found.add(FIRST_STEP + (before * 31 + number) % FIRST_STEP)
 
     def came_by(self, machine: str, point: str) -> None:
-        """A program of a machine came to a named point."""
+        """Record that a program of a machine reached a named point."""
         at = point, self._now.get(self._groups.get(machine, ""), _NOBODY)
         if at not in self._passed:
             self._passed.add(at)
             self.found.add(_AT + (zlib.crc32(point.encode()) * 31 + at[1]) % FIRST_STEP)
 
     def _note_cuts(self, network: Network) -> None:
-        """Of each machine, whether it is cut off from some others, or from many."""
+        """Note for each machine whether it is cut off from one other, or from several."""
         self._cut = network.cut
         links: dict[str, set[str]] = {}
         for source, target in network.cut:
@@ -97,7 +98,7 @@ class Explorer:
 
 
 def _values(*fields: str) -> Callable[[Any], tuple[Any, ...]]:
-    """A function that gives these fields as a tuple, however many they are."""
+    """Return a function that returns these fields as a tuple, for any number of fields."""
     if not fields:
         return lambda row: ()
     get = attrgetter(*fields)

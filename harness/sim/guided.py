@@ -1,10 +1,11 @@
-"""Guided search: runs that came into states which none before had met are kept, and varied.
+"""Guided search: runs that reached new states are kept, and varied.
 
-As coverage-guided fuzzers do (AFL; for distributed systems Mallory: Meng, Pîrlea, Roychoudhury and Sergey, *Greybox
-Fuzzing of Distributed Systems*, CCS 2023), with what ``harness.sim.explorer`` records as coverage. A run is drawn as in
-the default campaign, or is one that was kept with its schedule of faults written down and changed: times moved,
-families and kinds swapped, faults added, left out or taken from another run, another seed. Which run comes next depends
-on the results so far, but each run is a test of its own, which its ``run.json`` and its command hold whole.
+This is coverage-guided fuzzing (AFL; for distributed systems Mallory: Meng, Pîrlea, Roychoudhury and Sergey, *Greybox
+Fuzzing of Distributed Systems*, CCS 2023), with the records of ``harness.sim.explorer`` as coverage. A run is either
+drawn as in the default campaign, or a variant of a kept run. A variant writes down the kept run's schedule of faults
+and changes it: times are moved, families and kinds are swapped, faults are added, removed or taken from another run, or
+the seed is replaced. The choice of the next run depends on the results so far, but each run is an independent test,
+which its ``run.json`` and its command describe completely.
 """
 
 from __future__ import annotations
@@ -29,15 +30,15 @@ from stormproof.errors import StormproofError, UsageError
 from stormproof.text import amount
 
 FRESH = 0.4
-"""Share of runs that are drawn anew."""
+"""Share of runs that are drawn afresh."""
 FIRST = 8
-"""Runs that are all drawn, before anything is varied."""
+"""The number of runs at the beginning that are all drawn, before anything is varied."""
 RARE = 3
-"""What at most so many runs have met is rare; what is kept is varied the more often the more of that it has met."""
+"""The number of runs up to which a finding counts as rare; a kept run with more rare findings is varied more often."""
 CHANGES = (1, 1, 2, 3, 4)
-"""How many changes make one variant of another."""
+"""The number of changes that turn one run into a variant; one of these is drawn."""
 SAME_SEED = 0.6
-"""Share of variants with the seed of what they vary: the same load, links and clocks."""
+"""Share of variants with the seed of their parent: the same load, links and clocks."""
 ATTEMPTS = 30
 _SHORTEST, _MARGIN = 0.1, 0.5
 
@@ -47,7 +48,7 @@ Change = Callable[["Guide", Case, Faults, random.Random], Faults]
 
 @dataclass
 class Kept:
-    """A run that met something new: what it was, what it met, and how often it was varied."""
+    """A run that met something new: its test, its findings, and the number of its variants so far."""
 
     case: Case
     seed: int
@@ -56,11 +57,11 @@ class Kept:
 
 
 class Guide:
-    """Says which run is next, for one case (the default campaign of a system, say).
+    """Chooses the next run for one case (the default campaign of a system, say).
 
     Args:
-        seeds: of the runs that are drawn, in order.
-        rng: everything else that is random.
+        seeds: the seeds of the drawn runs, in order.
+        rng: the source of all other random choices.
     """
 
     def __init__(self, drawn: Seeded, seeds: Iterator[int], rng: random.Random) -> None:
@@ -68,10 +69,10 @@ class Guide:
             raise UsageError(f"{drawn.system} does not declare which of its states are alike: nothing guides a search")
         self.kept: list[Kept] = []
         self.met: Counter[int] = Counter()
-        """How many runs have met each state, step and point."""
+        """The number of runs that have met each state, step and point."""
         self._drawn, self._seeds, self._rng = drawn, seeds, rng
         self._asked: Mapping[str, Any] = drawn.given.settings if isinstance(drawn, DrawnCase) else {}
-        """Settings that all runs have to keep to: a case with a schedule has those of its faults no more."""
+        """Settings that constrain all runs; a case with a written schedule lacks those of its fault families."""
         self._given = 0
 
     @property
@@ -80,13 +81,13 @@ class Guide:
         return self._drawn.system
 
     def line(self) -> str:
-        """What it has met so far, for a person."""
+        """Return a summary of the findings so far, for display."""
         states = sum(each < FIRST_STEP for each in self.met)
         return (f"{self.system}: {states:,} states met, {len(self.met) - states:,} steps and points; "
                 f"{amount(len(self.kept), 'run')} kept, and varied {sum(kept.varied for kept in self.kept)} times")
 
     def next(self) -> tuple[Case, int]:
-        """The next run."""
+        """Return the next run."""
         self._given += 1
         if self._given > FIRST and self.kept and self._rng.random() >= FRESH:
             parent = self._pick()
@@ -99,7 +100,7 @@ class Guide:
         return self._drawn.of(seed), seed
 
     def learn(self, result: SeedResult) -> int:
-        """A run is over; how much it has met that is new."""
+        """Learn from a finished run; returns the number of findings that it was the first to meet."""
         new = sum(1 for each in result.explored if each not in self.met)
         self.met.update(result.explored)
         if new:
@@ -115,7 +116,7 @@ class Guide:
         rng = self._rng
         seed = parent.seed if rng.random() < SAME_SEED else rng.randrange(SEEDS)
         try:
-            # Times and kinds that were drawn are those of its own seed.
+            # Drawn times and kinds depend on the parent's seed.
             before = faults_of(parent.case, parent.seed)
             faults: Faults = before
             for _ in range(rng.choice(CHANGES)):
@@ -130,21 +131,24 @@ class Guide:
         return None if senseless(case) else (case, seed)
 
     def another(self, case: Case) -> Faults:
-        """The faults of another run that was kept, as far as they end in time."""
+        """Return the faults of another kept run that end within this case's time limit."""
         kept = self._rng.choice(self.kept)
         return [fault for fault in faults_of(kept.case, kept.seed) if fault.end <= case.time_limit]
 
 
 def _with_families(case: Case, faults: Faults) -> Case:
-    """The case with all families of these faults, so that ``with_faults`` knows their settings."""
+    """Return the case with all families of these faults, so that ``with_faults`` knows their settings."""
     names = dict.fromkeys([*(name for name in case.nemesis.split(",") if name in FAULTS.names()),
                            *(fault.family for fault in faults)])  # fmt: skip
     return replace(case, nemesis=",".join(names))
 
 
 def _apart(case: Case, faults: Faults, asked: Mapping[str, Any]) -> list[ExplicitFault]:
-    """The faults, in order, without those that would meet another of their conflict group, or are of a kind that the
-    case's settings leave out, or those that are ``asked`` for."""
+    """Return the faults, in order, without those that cannot be injected.
+
+    Excluded are faults that overlap another one of their conflict group, faults that exceed the time limit, and faults
+    of a kind that the case's settings or the ``asked`` settings exclude.
+    """
     settings = {**case.settings, **asked}
     busy: dict[str, float] = {}
     found = []
@@ -165,7 +169,7 @@ def _timed(fault: ExplicitFault, start: float, length: float, limit: float) -> E
 
 
 def _moved(guide: Guide, case: Case, faults: Faults, rng: random.Random) -> Faults:
-    """One fault begins sooner or later."""
+    """Start one fault sooner or later."""
     place = rng.randrange(len(faults))
     fault = faults[place]
     start = fault.start + rng.choice((-1, 1)) * 10 ** rng.uniform(-1.5, 0.7)
@@ -173,7 +177,7 @@ def _moved(guide: Guide, case: Case, faults: Faults, rng: random.Random) -> Faul
 
 
 def _stretched(guide: Guide, case: Case, faults: Faults, rng: random.Random) -> Faults:
-    """One fault lasts longer or shorter."""
+    """Make one fault longer or shorter."""
     place = rng.randrange(len(faults))
     fault = faults[place]
     length = (fault.end - fault.start) * rng.choice((0.3, 0.6, 0.9, 1.1, 1.6, 3.0))
@@ -181,7 +185,7 @@ def _stretched(guide: Guide, case: Case, faults: Faults, rng: random.Random) -> 
 
 
 def _met(guide: Guide, case: Case, faults: Faults, rng: random.Random) -> Faults:
-    """One fault begins when another begins or ends."""
+    """Start one fault when another starts or ends."""
     place = rng.randrange(len(faults))
     fault, other = faults[place], rng.choice(faults)
     start = rng.choice((other.start, other.end)) + rng.uniform(-0.2, 0.2)
@@ -189,39 +193,39 @@ def _met(guide: Guide, case: Case, faults: Faults, rng: random.Random) -> Faults
 
 
 def _left_out(guide: Guide, case: Case, faults: Faults, rng: random.Random) -> Faults:
-    """One fault less."""
+    """Remove one fault."""
     place = rng.randrange(len(faults))
     return [*faults[:place], *faults[place + 1 :]] if len(faults) > 1 else faults
 
 
 def _swapped(guide: Guide, case: Case, faults: Faults, rng: random.Random) -> Faults:
-    """One fault is of another family or kind."""
+    """Change the family or kind of one fault."""
     place = rng.randrange(len(faults))
     return _put(faults, place, _other(faults[place], rng))
 
 
 def _added(guide: Guide, case: Case, faults: Faults, rng: random.Random) -> Faults:
-    """One fault more, near another."""
+    """Add one fault, near another."""
     fault = rng.choice(faults)
     start = rng.choice((fault.start, fault.end)) + rng.uniform(-0.5, 1.5)
     return [*faults, _timed(_other(fault, rng), start, fault.end - fault.start, case.time_limit)]
 
 
 def _repeated(guide: Guide, case: Case, faults: Faults, rng: random.Random) -> Faults:
-    """One fault once more, soon after."""
+    """Repeat one fault, soon after its end."""
     fault = rng.choice(faults)
     again = replace(fault, seed=rng.getrandbits(31))
     return [*faults, _timed(again, fault.end + rng.uniform(0.05, 1.0), fault.end - fault.start, case.time_limit)]
 
 
 def _aimed(guide: Guide, case: Case, faults: Faults, rng: random.Random) -> Faults:
-    """One fault chooses its targets, or its point, anew."""
+    """Make one fault choose its targets, or its point, again."""
     place = rng.randrange(len(faults))
     return _put(faults, place, replace(faults[place], seed=rng.getrandbits(31)))
 
 
 def _crossed(guide: Guide, case: Case, faults: Faults, rng: random.Random) -> Faults:
-    """The faults until some time, and those of another run from then on."""
+    """Combine the faults up to a random time with those of another run from then on."""
     at = rng.uniform(0, case.time_limit)
     return [fault for fault in faults if fault.start < at] + [
         fault for fault in guide.another(case) if fault.start >= at
@@ -234,7 +238,7 @@ _CHANGES: Sequence[Change] = (
 
 
 def _other(fault: ExplicitFault, rng: random.Random) -> ExplicitFault:
-    """A fault of another family, or of another kind of this one, with targets of its own."""
+    """Return a fault of another family, or of another kind of this family, with new targets."""
     names, weights = FAULTS.names(), [FAULTS.load(name).drawn for name in FAULTS.names()]
     family = fault.family if rng.random() < 0.3 else rng.choices(names, weights)[0]
     return replace(fault, family=family, kind=rng.choice(FAULTS.load(family).kinds), seed=rng.getrandbits(31))
@@ -245,9 +249,9 @@ def _put(faults: Faults, place: int, fault: ExplicitFault) -> list[ExplicitFault
 
 
 def guides_of(cases: Collection[Seeded], start: int) -> list[Guide]:
-    """A guide for each case, whose drawn runs have the seeds from ``start`` on.
+    """Create a guide for each case; the seeds of its drawn runs begin at ``start``.
 
     Raises:
-        UsageError: a system does not say which of its states are alike.
+        UsageError: a system does not declare which of its states are equivalent.
     """
     return [Guide(case, itertools.count(start), random.Random(f"guided/{case.label()}/{start}")) for case in cases]

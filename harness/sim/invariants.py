@@ -1,4 +1,4 @@
-"""Looks at simulated nodes after each of their callbacks, and ends a run in which an invariant is broken."""
+"""Observes simulated nodes after each of their callbacks, and ends a run in which an invariant is broken."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _Looks = Sequence[tuple[Invariant, Callable[[str, Any, Any, Any], str]]]
 
 
 class InvariantBroken(SimulationError):
-    """An invariant does not hold: ``str`` says which, where and when; ``told`` holds all that is known of it."""
+    """An invariant is violated: ``str`` says which, where and when; ``told`` holds all details."""
 
     def __init__(self, told: dict[str, Any]) -> None:
         super().__init__(f"{told['name']} is broken at {told['time']:.6f} s, {told['node']}: {told['wrong']}")
@@ -28,18 +28,18 @@ class InvariantBroken(SimulationError):
 
 
 def kind_of(program: Any) -> str:
-    """What a program is."""
+    """Return the kind of a program."""
     return str(getattr(program, "kind", BROKER))
 
 
 class Clock(Protocol):
-    """Where the time is read, after each callback."""
+    """The source of the time that is read after each callback."""
 
     now: float
 
 
 class Group:
-    """The watchers of the nodes that belong together, and what was last observed of each."""
+    """The watchers of the nodes of one group, and the last observation of each node."""
 
     def __init__(self, invariants: Sequence[Invariant]) -> None:
         self.watchers: list[tuple[Invariant, Watcher]] = [(each, each.watcher()) for each in invariants]
@@ -48,21 +48,21 @@ class Group:
         self.machines: dict[str, str] = {}
         self.kinds: dict[str, str] = {}
         self.alert = False
-        """Whether somebody wants to look after every callback."""
+        """Whether a watcher wants to look after every callback."""
 
     def watchers_of(self, kind: str) -> list[tuple[Invariant, Watcher]]:
-        """Those that look at programs of a kind."""
+        """Return the watchers that look at programs of a kind."""
         return [(invariant, watcher) for invariant, watcher in self.watchers if kind in invariant.of]
 
     def looked(self) -> None:
-        """Eager watchers have looked at a node."""
+        """Update ``alert`` after eager watchers have looked at a node."""
         self.alert = any(watcher.eager for watcher in self._eager)
 
 
 class _Asked(dict[tuple[bool, ...], tuple[_Looks, bool]]):
-    """In which fields of what is observed something differs -> who looks, and whether an eager one is among them.
+    """The pattern of changed fields in an observation -> the watchers to call, and whether an eager one is among them.
 
-    ``all`` is that for all of them. One dictionary for each node, as this is asked for very often.
+    ``all`` is the entry for all watchers. Each node has a separate dictionary, because lookups are very frequent.
     """
 
     def __init__(self, watchers: Sequence[tuple[Invariant, Watcher]]) -> None:
@@ -72,7 +72,7 @@ class _Asked(dict[tuple[bool, ...], tuple[_Looks, bool]]):
         self.all = self._of(self._watchers)
 
     def note(self, differs: tuple[bool, ...], now: Any) -> tuple[_Looks, bool]:
-        """Just these fields have not differed before; where they have no names, all look."""
+        """Add the entry for a new pattern of changed fields; where the fields have no names, all watchers look."""
         changed = {name for name, other in zip(getattr(now, "_fields", ()), differs, strict=False) if other}
         if not changed:
             return self.all
@@ -89,11 +89,11 @@ class Observer:
     """Watches the nodes of a run.
 
     Args:
-        invariants: those that are claimed of the run.
-        clock: has the simulated seconds since its beginning.
-        last_lines: the newest lines of a node's logs.
-        explorer: records which states they come into, if anybody does.
-        deadlines: those that are claimed of the run; ``options`` are its test's.
+        invariants: the invariants that are claimed of the run.
+        clock: the simulated seconds since the run's beginning.
+        last_lines: returns the newest lines of a node's logs.
+        explorer: records the states that the nodes reach; None: they are not recorded.
+        deadlines: the deadlines that are claimed of the run; ``options`` are the options of its test.
     """
 
     def __init__(self, invariants: Sequence[Invariant], clock: Clock,
@@ -103,14 +103,17 @@ class Observer:
         self._deadlines = deadlines
         self._options = options or {}
         self.calm_since: Callable[[], float | None] = lambda: None
-        """Since when no fault has been in force, in simulated seconds; None: one is, or the load has not begun."""
+        """The time since which no fault has been in force, in simulated seconds.
+
+        None: a fault is in force, or the load has not begun.
+        """
         self._clock = clock
         self._last_lines = last_lines
         self._explorer = explorer
         self._groups: dict[str, Group] = {}
 
     def watch(self, machine: str, node: str, group: str, program: Any, process: Process) -> Callable[[bool], None]:
-        """A node's program has been started on a machine; what is returned is ``Process.look``."""
+        """Watch a node's program that has been started on a machine; returns the function for ``Process.look``."""
         found = self._groups.setdefault(group, Group(self._invariants))
         found.machines[node] = machine
         found.seen.pop(node, None)
@@ -173,7 +176,7 @@ class Observer:
         return explore
 
     def ended(self, node: str, group: str) -> None:
-        """A program that was watched has ended."""
+        """Forget a watched program that has ended."""
         found = self._groups[group]
         found.seen.pop(node, None)
         for _, watcher in found.watchers:
@@ -190,6 +193,6 @@ class Observer:
 
 
 def _told(seen: tuple[Any, ...]) -> str:
-    """What was observed, in words; fields without a name are not told."""
+    """Describe an observation in words; fields without a name are omitted."""
     fields: Sequence[str] = getattr(seen, "_fields", ())
     return ", ".join(f"{name} {value}" for name, value in zip(fields, seen, strict=True))[:_TEXT]

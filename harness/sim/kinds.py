@@ -1,4 +1,4 @@
-"""What failures of a campaign have in common: those of one fingerprint, and unknown runs of one reason, told once."""
+"""Failures of a campaign, grouped: those of one fingerprint, and unknown runs of one reason, are reported once."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class FailureKind:
     runs: list[SeedResult]
 
     def lines(self) -> Iterator[str]:
-        """For a person."""
+        """Yield the lines for display."""
         seeds = list(dict.fromkeys(result.seed for result in self.runs))
         more = f" and {len(seeds) - _SEEDS} more" if len(seeds) > _SEEDS else ""
         yield f"{self.fingerprint.code}  {self.fingerprint.words}"
@@ -35,20 +35,20 @@ class FailureKind:
         yield f"  repeat with {self.runs[0].command}"
 
     def to_json(self) -> dict[str, Any]:
-        """What ``--json`` prints."""
+        """Return the object for ``--json``."""
         return {"fingerprint": self.fingerprint.code, "words": self.fingerprint.words, "runs": len(self.runs),
                 "seeds": [result.seed for result in self.runs], "command": self.runs[0].command}  # fmt: skip
 
 
 @dataclass
 class FailureKinds:
-    """All kinds of a campaign, and the reasons of runs that are unknown."""
+    """All kinds of failures of a campaign, and the reasons of unknown runs."""
 
     failed: dict[str, FailureKind] = field(default_factory=dict)
     unknown: dict[str, list[SeedResult]] = field(default_factory=dict)
 
     def add(self, result: SeedResult) -> bool:
-        """One more run that is not valid; whether it is the first of its kind."""
+        """Add a run that is not valid; returns whether it is the first of its kind."""
         if not result.failed:
             runs = self.unknown.setdefault(result.sentence, [])
             runs.append(result)
@@ -59,7 +59,7 @@ class FailureKinds:
         return len(kind.runs) == 1
 
     def lines(self) -> Iterator[str]:
-        """Each kind, the commonest first."""
+        """Yield the lines of each kind, the most frequent first."""
         kinds = sorted(self.failed.values(), key=lambda kind: -len(kind.runs))
         if kinds:
             total = sum(len(kind.runs) for kind in kinds)
@@ -71,7 +71,7 @@ class FailureKinds:
             yield f"  repeat with {runs[0].command}"
 
     def to_json(self) -> list[dict[str, Any]]:
-        """What ``--json`` prints."""
+        """Return the list for ``--json``."""
         return [kind.to_json() for kind in sorted(self.failed.values(), key=lambda kind: -len(kind.runs))]
 
 
@@ -82,6 +82,6 @@ def _fingerprint(result: SeedResult) -> Fingerprint:
     try:
         note_log_events(result.run_dir)
         found = fingerprint_of(result.run_dir)
-    except StormproofError as error:  # the folder can't be written, or read: the run is still one that failed
+    except StormproofError as error:  # The folder cannot be written or read; the run still counts as failed.
         return broken_fingerprint(case.system, case.workload, str(error))
     return found or broken_fingerprint(case.system, case.workload, result.sentence)

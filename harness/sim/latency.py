@@ -1,4 +1,4 @@
-"""How long packets take in a simulated network."""
+"""Packet latency in a simulated network."""
 
 from __future__ import annotations
 
@@ -8,9 +8,11 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class LatencyModel:
-    """How long packets take: ``base`` seconds on an idle link, more by ``jitter`` (its mean), and with the
-    probability ``spikes`` up to ``spike`` seconds more. ``slices`` is the probability that a read returns less
-    than there is."""
+    """The distribution of packet delays, in seconds.
+
+    ``base`` is the delay on an idle link, ``jitter`` the mean of the random addition. With the probability ``spikes``,
+    up to ``spike`` seconds are added. ``slices`` is the probability that a read returns less than is available.
+    """
 
     base: float
     jitter: float
@@ -20,7 +22,7 @@ class LatencyModel:
 
     @classmethod
     def draw(cls, rng: random.Random) -> LatencyModel:
-        """A network that suits the seed: from one rack to a slow campus."""
+        """Draw a network that suits the seed: from one rack to a slow campus."""
         base = 10 ** rng.uniform(-4.3, -2.7)
         return cls(
             base=base,

@@ -1,7 +1,7 @@
-"""Whether a simulated run goes on for ever: nodes that send to and fro so much that its time hardly moves.
+"""Livelock detection: nodes of a simulated run that send without end, so that simulated time hardly advances.
 
-A loop tells after each portion of work; when it was too much for the time that has passed, what happens next is watched
-for a while, so that it can be told what went to and fro.
+The loop compares its work with the elapsed time after each portion of work. Once the work is excessive, the loop
+records for a while what happens next, so that the report can name the traffic.
 """
 
 from __future__ import annotations
@@ -13,32 +13,38 @@ from harness.sim.errors import SimulationError
 from stormproof.text import size
 
 CHUNK_BITS = 10
-"""Work is counted in callbacks; so many bytes (as a power of two) that are sent count as one more."""
+"""Work is counted in callbacks; this many sent bytes (as a power of two) count as one more."""
 PORTION = 20_000
-"""Work between two looks at the time."""
+"""Work between two checks of the time."""
 PER_SECOND, PER_SECOND_AND_RATE = 200_000, 200
-"""Work that one simulated second may have: so much, and so much for each operation that clients do in it. A run with
-all faults has about two thousand in a second."""
+"""Work allowed in one simulated second: a constant, plus an amount for each operation that clients perform in it.
+
+A run with all faults does about two thousand in a second.
+"""
 IN_ALL, STEADY = 3_000_000, 30_000
-"""Work that a whole run may have: so much, and so much (with that for operations) for each simulated second."""
+"""Work allowed in a whole run: a constant, plus an amount for each simulated second, to which that for operations is
+added."""
 LONGEST = 3600.0
-"""Seconds by which a run may outlast three times its test's time limit: whatever it waits for does not come."""
+"""Seconds by which a run may exceed three times its test's time limit; after that, its wait is assumed to be endless.
+"""
 LOOKS, MOST_LOOKS = 4.0, 5
-"""Seconds of computing between two looks whether a run goes on, and looks after which a step of a node, which takes
-some thousandths of a second, is taken for one without end."""
+"""Detection of endless steps: the seconds of CPU time between two looks, and the number of looks.
+
+A node's step normally takes some milliseconds. A step that lasts for that number of looks is assumed to be endless.
+"""
 WATCHED = 20_000
-"""Work that is looked at callback by callback."""
+"""Work that is recorded callback by callback."""
 _NODES_SHARE = 0.2
 _SHOWN = 4
 _TEXT = 60
 
 
 class Livelock(SimulationError):
-    """The nodes of a simulated run are never done: ``str`` says what they do."""
+    """The nodes of a simulated run never finish; ``str`` describes their activity."""
 
 
 class Watch:
-    """What happens in a run that does far too much."""
+    """A record of events in a run that does far too much work."""
 
     def __init__(self) -> None:
         self.links: Counter[tuple[str, str]] = Counter()
@@ -47,22 +53,23 @@ class Watch:
         self.callbacks: Counter[tuple[str, str]] = Counter()
 
     def sent(self, link: tuple[str, str], chunk: bytes) -> None:
-        """A chunk of bytes departs."""
+        """Record a departing chunk of bytes."""
         self.links[link] += 1
         self.sizes[link] += len(chunk)
         self.last[link] = chunk[:_TEXT]
 
     def ran(self, owner: str, what: str) -> None:
-        """A callback of a process (or of nobody) runs."""
+        """Record a callback of a process, or of none."""
         self.callbacks[owner, what] += 1
 
     def by_nodes(self, harness: str) -> bool:
-        """Whether nodes have a part in it."""
+        """Return whether nodes take part in the activity."""
         nodes = sum(count for (owner, _), count in self.callbacks.items() if owner not in ("", harness))
         return nodes >= _NODES_SHARE * sum(self.callbacks.values())
 
     def told(self) -> str:
-        """In words: what went to and fro, or who runs what, the most frequent first."""
+        """Describe the activity in words: the traffic of links, or else the callbacks of processes, the most frequent
+        first."""
         if self.links:
             return "; ".join(f"{link[0]} -> {link[1]} {count:,} times, {size(self.sizes[link])}, last "
                              f"{self.last[link].decode(errors='replace')!r}"
@@ -72,8 +79,10 @@ class Watch:
 
 
 class Limit:
-    """How much a run may do, and how long it may last. ``rate`` is how many operations clients do in a second,
-    ``time_limit`` for how many seconds."""
+    """Limits on a run's work and length.
+
+    ``rate`` is the number of client operations in a second, ``time_limit`` the test's length in seconds.
+    """
 
     def __init__(self, rate: float, time_limit: float = float("inf")) -> None:
         self.longest = 3 * time_limit + LONGEST
@@ -82,7 +91,7 @@ class Limit:
         self._looks: deque[tuple[float, float]] = deque([(0.0, 0.0)])
 
     def exceeded(self, work: float, now: float) -> bool:
-        """Whether a run is beyond it that has done so much by ``now`` (simulated seconds)."""
+        """Return whether a run that has done ``work`` by ``now`` (simulated seconds) exceeds the limit."""
         self._looks.append((work, now))
         while self._looks[0][1] < now - 1:
             self._looks.popleft()
@@ -90,7 +99,7 @@ class Limit:
 
 
 def label(callback: Any) -> str:
-    """A callback as a person knows it: the coroutine of a task's step, else its name."""
+    """Return a readable name of a callback: the coroutine of a task's step, or else the callback's name."""
     task: Any = getattr(callback, "__self__", callback)
     coroutine = task.get_coro() if hasattr(task, "get_coro") else None
     return str(getattr(coroutine or callback, "__qualname__", None) or type(callback).__name__)

@@ -1,8 +1,9 @@
 """An event loop under simulated time, and the simulated processes whose callbacks it runs.
 
-Time stands still while callbacks run and jumps to the next timer when nothing is ready. Every callback belongs to
-the process in whose context it was scheduled: a paused process's callbacks are held until it is resumed, a dead
-one's never run. Nothing here reads a clock, so the same callbacks in the same order give the same run.
+Time is frozen while callbacks run, and jumps to the next timer when nothing is ready. Every callback belongs to the
+process in whose context it was scheduled: a paused process's callbacks are held until it is resumed, and a dead
+process's callbacks never run. No code here reads a real clock, so the same callbacks in the same order give the same
+run.
 """
 
 from __future__ import annotations
@@ -27,10 +28,10 @@ _LOG = logging.getLogger("stormproof.simulation")
 RUNNING, PAUSED, DEAD = "running", "paused", "dead"
 
 TURN = 1e-6
-"""Seconds that one turn of the loop takes: code that waits for time by spinning gets it, too."""
+"""Seconds that one turn of the loop takes, so that time also passes for code that busy-waits for it."""
 
 MAX_IDLE_TURNS = 2_000_000
-"""Turns without any timer coming due, after which the run is taken for one that spins for ever."""
+"""Turns without a due timer after which the run is assumed to spin for ever."""
 
 _CLOSE_ATTEMPTS = 50
 
@@ -39,7 +40,7 @@ _WAKE: Callable[..., object] = asyncio.futures._set_result_unless_cancelled  # t
 
 
 class Process:
-    """A simulated operating-system process: what it scheduled, and the clock that it reads.
+    """A simulated operating-system process: its scheduled callbacks, and the clock that it reads.
 
     ``offset`` and ``rate`` make its monotonic clock differ from the simulation's time.
     """
@@ -51,25 +52,27 @@ class Process:
         self.offset = offset
         self.rate = rate
         self.busy = False
-        """Whether it waits for its disk: meanwhile it runs no further callback."""
+        """Whether the process waits for its disk; meanwhile it runs no further callback."""
         self.busy_until = 0.0
-        """The simulated time when that is over."""
+        """The simulated time at which that wait ends."""
         self.ran_on = 0.0
-        """The simulated time when it last ran on, having been paused or waited for its disk."""
+        """The simulated time at which the process last resumed after a pause or a wait for its disk."""
         self.resources: dict[Resource, None] = {}
-        """What the operating system takes back when the process ends."""
+        """Resources that the operating system reclaims when the process ends."""
         self._loop = loop
         self._held: list[Handle] = []
         self._deferred: deque[tuple[float, Callable[..., object], tuple[Any, ...]]] = deque()
         self._tasks: list[asyncio.Task[Any]] = []
         self.ended = asyncio.Event()
         self.look: Callable[[bool], None] | None = None
-        """Called after each of its callbacks, if anybody watches it; with True after one that did nothing but wake a
-        task up, which changes nothing before its turn."""
+        """Observer, called after each callback of this process.
+
+        The argument is True after a callback that only woke a task: nothing changes before that task's turn.
+        """
         self.woken = False
-        """Whether the present callback is such a one, for bytes that have come."""
+        """Whether the present callback only wakes a task, because bytes have arrived."""
         self.over: Callable[[], None] | None = None
-        """Called when it has ended, likewise."""
+        """Observer, called when the process has ended."""
         self._tidy_at = 64
         self._context = contextvars.copy_context()
         self._context.run(_OWNER.set, self)
@@ -80,38 +83,38 @@ class Process:
         return self._loop.create_task(work, name=name, context=self._context.copy())
 
     def call(self, function: Callable[..., object], *args: Any) -> None:
-        """Let this process call a function soon, like a signal handler."""
+        """Schedule a function call in this process, like a signal handler."""
         self._loop.post(self, self._context.copy(), function, *args)
 
     def local(self) -> float:
-        """Seconds on its clock."""
+        """Return the seconds on its clock."""
         now, busy = self._loop.now, self.busy_until
         return self.offset + (now if now >= busy else busy) * self.rate
 
     def set_rate(self, rate: float) -> None:
-        """Let its clock run faster or slower from now on; it does not jump, and its timers keep to it."""
+        """Change the rate of its clock from now on; the clock does not jump, and its timers follow it."""
         now, old = self._loop.now, self.rate
         self.offset += now * (old - rate)
         self.rate = rate
         self._loop.reschedule(self, old / rate)
 
     def stall(self, seconds: float) -> None:
-        """It waits for its disk: the callback that runs now takes so much longer."""
+        """Make the current callback take ``seconds`` longer, because the process waits for its disk."""
         self.busy = True
         self.busy_until = max(self._loop.now, self.busy_until) + seconds
         self._loop.at(self.busy_until, self._release)
 
     def defer(self, function: Callable[..., object], *args: Any) -> None:
-        """Let something happen once it has waited for its disk so far, unless it is killed before."""
+        """Run a function after the present wait for the disk, unless the process is killed before."""
         self._deferred.append((self.busy_until, function, args))
 
     def pause(self) -> None:
-        """From now on nothing of it runs."""
+        """Suspend the process."""
         if self.state == RUNNING:
             self.state = PAUSED
 
     def resume(self) -> None:
-        """Run what was held: what was ready and what arrived first, then timers, as a real loop does."""
+        """Resume the process: run ready callbacks and arrived data first, then timers, as a real loop does."""
         if self.state == PAUSED:
             self.state = RUNNING
             self._release()
@@ -122,18 +125,21 @@ class Process:
             function(*args)
         if self.busy and self.busy_until <= self._loop.now:
             self.busy, self.ran_on = False, self._loop.now
-            if self.look is not None:  # at what it was about when it began to wait
+            if self.look is not None:  # Observe the state in which the process began to wait.
                 self.look(False)
         if self.state != RUNNING or self.busy:
             return
         self.ran_on = self._loop.now
         held, self._held = self._held, []
         held.sort(key=lambda handle: handle.timed)
-        # Before everything else, as what arrives from now on may be read at once.
+        # These go first, because data that arrives from now on may be read at once.
         self._loop.ready.extendleft(reversed(held))
 
     def kill(self, powerless: bool = False) -> None:
-        """End it: none of its code runs any more. The system, unless ``powerless`` too, closes its connections."""
+        """End the process; none of its code runs again.
+
+        The system closes its connections, unless it is ``powerless`` too.
+        """
         if self.state == DEAD:
             return
         self.state = DEAD
@@ -151,8 +157,10 @@ class Process:
         self.resources.clear()
 
     def bury(self) -> None:
-        """Let go of its tasks, which are never going to be done, and must not be collected (which would run their
-        `finally`)."""
+        """Release its unfinished tasks to the loop, which keeps them from garbage collection.
+
+        They will never finish, and their collection would run their `finally` blocks.
+        """
         for task in self._tasks:
             if not task.done():
                 self._loop.bury(task)
@@ -160,12 +168,12 @@ class Process:
         self._loop.living.pop(self, None)
 
     def hold(self, handle: Handle) -> None:
-        """Take a callback whose time came while the process does not run."""
+        """Keep a callback that came due while the process was suspended."""
         if self.state != DEAD:
             self._held.append(handle)
 
     def adopt(self, task: asyncio.Task[Any]) -> None:
-        """Keep a task from being collected while it waits."""
+        """Keep a task from being garbage-collected while it waits."""
         self._tasks.append(task)
         if len(self._tasks) > self._tidy_at:
             self._tasks = [task for task in self._tasks if not task.done()]
@@ -173,7 +181,7 @@ class Process:
 
 
     def tasks(self) -> dict[str, int]:
-        """How many of its tasks are not done, by the name of the function that they run."""
+        """Return the number of unfinished tasks, by the name of the function that they run."""
         found: dict[str, int] = {}
         for task in self._tasks:
             if not task.done():
@@ -183,10 +191,11 @@ class Process:
 
 
 class Resource:
-    """Something that the operating system takes back when its owner ends."""
+    """A resource that the operating system reclaims when its owner ends."""
 
     def owner_ended(self, powerless: bool) -> None:
-        """The process that held it is gone; when ``powerless``, the system that would clean up is gone as well."""
+        """React to the end of the owning process; when ``powerless``, the system that would clean up has ended as well.
+        """
         raise NotImplementedError
 
 
@@ -194,17 +203,17 @@ _OWNER: contextvars.ContextVar[Process | None] = contextvars.ContextVar("stormpr
 
 
 def _nothing() -> None:
-    """What a cancelled callback does."""
+    """Do nothing, in place of a cancelled callback."""
 
 
 class Handle(asyncio.TimerHandle):
-    """A callback with its owner; ``timed`` tells a timer from what was ready at once."""
+    """A callback with its owner; ``timed`` distinguishes timers from callbacks that were ready at once."""
 
     __slots__ = ("callback", "owner", "timed")
 
     def __init__(self, callback: Callable[..., object], args: tuple[Any, ...],
                  context: contextvars.Context | None, owner: Process | None, timed: bool, when: float) -> None:
-        # The parent's constructor would do work that is not needed here, for each of very many callbacks.
+        # The parent's constructor would do unneeded work for each of very many callbacks.
         self.callback = callback
         self._args = args
         self._context = context
@@ -217,57 +226,58 @@ class Handle(asyncio.TimerHandle):
         return f"<{self.callback!r} of {self.owner.name if self.owner is not None else 'nobody'}>"
 
     def cancel(self) -> None:
-        """Never run it."""
+        """Prevent the callback from running."""
         self._cancelled = True
         self.callback, self._args = _nothing, ()
 
 
 class SimLoop(asyncio.BaseEventLoop):
-    """The event loop of a simulated run. ``network`` makes its connections; see ``Network.attach``."""
+    """The event loop of a simulated run. ``network`` creates its connections; see ``Network``."""
 
     def __init__(self) -> None:
         super().__init__()
-        # Asked for each Future; answered without a call of Python's.
+        # asyncio asks this for each Future; ``bool`` answers without a Python call.
         self.get_debug = bool  # type: ignore[method-assign]
         self.create_future = partial(asyncio.Future, loop=self)  # type: ignore[method-assign]
         self.ready: deque[Handle] = deque()
         self.living: dict[Process, None] = {}
         self.now = 0.0
-        """Simulated seconds: the time that no process's clock distorts."""
+        """Simulated seconds, which no process's clock distorts."""
         self.network: Any = None
         self.explorer: Any = None
-        """Who records which states the nodes come into (``harness.sim.explorer``), if anybody does."""
+        """Records the states that the nodes reach (``harness.sim.explorer``); None: they are not recorded."""
         self._timers: list[tuple[float, int, Handle]] = []
         self._sequence = 0
         self._owner: Process | None = None
         self._idle_turns = 0
         self.limit: Limit | None = None
-        """How much the run may do; without one, anything."""
+        """The run's limit of work; None: unlimited."""
         self.watch: Watch | None = None
-        """What happens, once the run is beyond that."""
+        """Records events once the run has exceeded its limit."""
         self.work = 0
-        """Callbacks, and what was sent."""
+        """Callbacks run, plus the volume of sent data."""
         self._look_at = PORTION
         self._watched_until = 0
         self._endless = ""
-        """Whose step did not come to an end, and where it was; empty: none."""
+        """Description of a step that did not end: its process and its place in the code; empty: none."""
         self._graves: list[asyncio.Task[Any]] = []
         self._own: weakref.WeakSet[asyncio.Task[Any]] = weakref.WeakSet()
         """Tasks of the harness."""
         self._ended = False
         self._harness = Process(self, "harness", 1)
 
-    # What asyncio asks of a loop. Its type stubs tie callbacks to their arguments, which overrides can't repeat
-    # without costs at run time. Timers are set in three places, as there are hundreds of them for a simulated second.
+    # The interface that asyncio requires. Its type stubs tie callbacks to their arguments, and overrides cannot repeat
+    # that without run-time cost. Three methods push timers themselves, because there are hundreds of timers in a
+    # simulated second.
 
     def time(self) -> float:
-        """The clock of the process that asks."""
+        """Return the time on the clock of the calling process."""
         owner = self._owner
         return self.now if owner is None else owner.local()
 
     def call_soon(self, callback: Callable[..., object], *args: Any,  # type: ignore[override]
                   context: contextvars.Context | None = None) -> Handle:
-        """Run a callback in the next turn, for the process in whose context it is."""
+        """Run a callback in the next turn, for the process that owns its context."""
         if context is None:
             context = contextvars.copy_context()
         handle = Handle(callback, args, context, context.get(_OWNER), False, 0.0)
@@ -302,19 +312,19 @@ class SimLoop(asyncio.BaseEventLoop):
         return handle
 
     def _asyncgen_finalizer_hook(self, agen: Any) -> None:
-        """Leave an asynchronous generator that nobody holds any more as it is: its process may have been killed."""
+        """Leave an unreferenced asynchronous generator untouched: its process may have been killed."""
 
     def call_soon_threadsafe(self, *args: Any, **kwargs: Any) -> NoReturn:  # type: ignore[override]
-        """Refused: a simulated run has one thread."""
+        """Refuse: a simulated run has one thread."""
         raise SimulationError("a simulated run can't use threads")
 
     def run_in_executor(self, *args: Any, **kwargs: Any) -> NoReturn:  # type: ignore[override]
-        """Refused: a simulated run has one thread."""
+        """Refuse: a simulated run has one thread."""
         raise SimulationError("a simulated run can't use threads or executors")
 
     def create_task(self, coro: Any, *, name: str | None = None,  # type: ignore[override]
                     context: contextvars.Context | None = None) -> asyncio.Task[Any]:
-        """A task of the process in whose context it runs."""
+        """Create a task of the process that owns its context."""
         task: asyncio.Task[Any] = asyncio.Task(coro, loop=self, name=name, context=context)
         if self._ended:
             self._graves.append(task)
@@ -327,7 +337,7 @@ class SimLoop(asyncio.BaseEventLoop):
 
     async def create_connection(self, protocol_factory: Any, host: Any = None, port: Any = None,
                                 *, local_addr: Any = None, **_: Any) -> Any:
-        """Connect over the simulated network, from ``local_addr`` or the place of the process that asks."""
+        """Connect over the simulated network, from ``local_addr`` or the machine of the calling process."""
         return await self.network.connect(protocol_factory, str(host), int(port), local_addr, _OWNER.get())
 
     async def create_server(self, protocol_factory: Any, host: Any = None, port: Any = None,
@@ -336,15 +346,18 @@ class SimLoop(asyncio.BaseEventLoop):
         return self.network.listen(protocol_factory, str(host), int(port), _OWNER.get())
 
     def default_exception_handler(self, context: dict[str, Any]) -> None:
-        """Note in the run's log a failure of a node's task that nobody waits for: a real node would write it on its
-        standard error. What is found out when the run is over is of no use to anybody."""
+        """Log the failure of a node's unawaited task.
+
+        A real node would write it on its standard error. Failures that are found after the end of the run are useless,
+        and are dropped.
+        """
         of = context.get("future")
         if not isinstance(of, asyncio.Task) or of in self._own:
             super().default_exception_handler(context)
         elif not self._ended:
             _LOG.info("%s: %s, %r", context["message"], of.get_name(), context.get("exception"))
 
-    # What the simulated system asks.
+    # The interface for the simulated operating system.
 
     def post(self, owner: Process | None, context: contextvars.Context, callback: Callable[..., object],
              *args: Any) -> None:
@@ -353,21 +366,21 @@ class SimLoop(asyncio.BaseEventLoop):
             self.ready.append(Handle(callback, args, context, owner, False, 0.0))
 
     def interrupt(self, callback: Callable[[], object]) -> None:
-        """Call something that belongs to no process in the next turn; for signal handlers, whatever runs now."""
+        """Call a function outside any process in the next turn; for signal handlers, which interrupt arbitrary code."""
         self.ready.append(Handle(callback, (), None, None, False, 0.0))
 
     @property
     def step(self) -> tuple[float, Process | None]:
-        """What tells the step that runs now from others: the time, and whose it is."""
+        """The identity of the step that runs now: its time and its process."""
         return self.now, self._owner
 
     def break_off(self, where: str) -> None:
-        """The step that runs now has been running for far too long: if it is a node's, leave it, and end the run then.
+        """Break off the current step, which has been running for far too long, and end the run after it.
 
-        For signal handlers; ``where`` is what it is about.
+        Does nothing unless the step is a node's. For signal handlers; ``where`` names the code that the step is in.
 
         Raises:
-            Endless: it is a node's.
+            Endless: the step is a node's.
         """
         owner = self._owner
         if owner is None or owner is self._harness:
@@ -377,18 +390,21 @@ class SimLoop(asyncio.BaseEventLoop):
         raise Endless(self._endless)
 
     def enter(self, process: Process | None) -> bool:
-        """Let a callback of the network go on as this process (or the harness), if it can run now."""
+        """Make ``process`` (or the harness) the current owner, if it can run now; returns whether it can.
+
+        A callback of the network then continues as that process.
+        """
         if process is not None and (process.state != RUNNING or process.busy):
             return False
         self._owner = process
         return True
 
     def after(self, delay: float, callback: Callable[..., object], *args: Any) -> Handle:
-        """Run something that belongs to no process (the network, the machine) after simulated seconds."""
+        """Run a callback outside any process (of the network or a machine) after ``delay`` simulated seconds."""
         return self.at(self.now + delay, callback, *args)
 
     def at(self, when: float, callback: Callable[..., object], *args: Any) -> Handle:
-        """Run something that belongs to no process at a simulated time."""
+        """Run a callback outside any process at a simulated time."""
         handle = Handle(callback, args, None, None, True, when)
         self._sequence += 1
         if not self._ended:
@@ -396,7 +412,7 @@ class SimLoop(asyncio.BaseEventLoop):
         return handle
 
     def reschedule(self, owner: Process, factor: float) -> None:
-        """Let the timers of a process come due after ``factor`` times what is left of them."""
+        """Multiply the remaining time of a process's timers by ``factor``."""
         now = self.now
         self._timers = [
             (now + (when - now) * factor, sequence, handle) if handle.owner is owner else (when, sequence, handle)
@@ -409,7 +425,7 @@ class SimLoop(asyncio.BaseEventLoop):
         self._graves.append(task)
 
     def end(self) -> None:
-        """End the simulated world: let go of everything that still waits, without letting it do anything."""
+        """End the simulated world: release everything that still waits, without letting it run."""
         self._ended = True
         self._harness.kill()
         for process in list(self.living):
@@ -418,7 +434,7 @@ class SimLoop(asyncio.BaseEventLoop):
         self._timers.clear()
         asyncio._set_running_loop(self)
         disabled = logging.root.manager.disable
-        logging.disable(logging.CRITICAL)  # whoever is not let go on has nothing to complain of
+        logging.disable(logging.CRITICAL)  # Abandoned tasks must not log complaints.
         try:
             while self._graves:
                 _put_away(self._graves.pop())
@@ -427,13 +443,14 @@ class SimLoop(asyncio.BaseEventLoop):
             logging.disable(disabled)
         self.close()
 
-    # Inner workings.
+    # Internals.
 
     def _look(self) -> None:
-        """After a portion of work: was it too much? Then what comes next is watched, and told.
+        """Check the work so far against the limit; beyond it, watch what runs next, and report that.
 
         Raises:
-            Livelock: nodes are never done. SimulationError: the harness isn't, or the run lasts far too long.
+            Livelock: the nodes never finish. SimulationError: the harness never finishes, or the run lasts far too
+            long.
         """
         ready = self.ready
         if self._endless:
@@ -458,7 +475,7 @@ class SimLoop(asyncio.BaseEventLoop):
             raise SimulationError(f"the harness is never done, {told}")
 
     def _run_once(self) -> None:
-        """Turn after turn until the loop is stopped; asyncio calls it until then."""
+        """Run turns until the loop is stopped; asyncio calls this method until then."""
         ready, pop = self.ready, heapq.heappop
         while not self._stopping:  # type: ignore[attr-defined]
             timers = self._timers
@@ -479,7 +496,7 @@ class SimLoop(asyncio.BaseEventLoop):
             self.work += len(ready)
             if self.work >= self._look_at:
                 self._look()
-            # Written out here, without a call for each callback: there are a thousand for a simulated second.
+            # Inlined to save a call for each callback: there are a thousand in a simulated second.
             for _ in range(len(ready)):
                 handle = ready.popleft()
                 if handle._cancelled:
@@ -496,10 +513,10 @@ class SimLoop(asyncio.BaseEventLoop):
                 except (SystemExit, KeyboardInterrupt, SimulationError):
                     raise
                 except (Struck, Endless):
-                    pass  # its process ended there, or the run ends after this turn
+                    pass  # Its process ended there, or the run ends after this turn.
                 except BaseException as error:
                     self.call_exception_handler({"message": f"exception in {handle}", "exception": error})
-                # The network's callbacks go on as the process that they bring something to.
+                # A callback of the network continues as the process to which it delivers.
                 ran = self._owner
                 if ran is not None and ran.look is not None and not ran.busy:
                     woken = ran.woken or handle.callback is _WAKE
@@ -510,9 +527,9 @@ class SimLoop(asyncio.BaseEventLoop):
 
 @contextmanager
 def simulation() -> Iterator[SimLoop]:
-    """A loop for one simulation, put away at the end.
+    """Yield a loop for one simulation, and dispose of it at the end.
 
-    Python's cyclic garbage collection is off meanwhile, since it would run finalizers at times of its own.
+    Python's cyclic garbage collector is off meanwhile, because it would run finalizers at unpredictable times.
     """
     loop = SimLoop()
     collecting = gc.isenabled()
@@ -526,7 +543,7 @@ def simulation() -> Iterator[SimLoop]:
 
 
 def _put_away(task: asyncio.Task[Any]) -> None:
-    """Close a task's coroutine for good, even one that waits in its `finally`."""
+    """Close a task's coroutine for good, even if it waits in its `finally`."""
     task._log_destroy_pending = False  # type: ignore[attr-defined]
     task._log_traceback = False
     coroutine: Any = task.get_coro()

@@ -1,4 +1,4 @@
-"""What a simulated program holds: how many things are in each of its containers, and rows in each of its tables."""
+"""The sizes of a simulated program's containers, and the row counts of its tables."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ from typing import Any
 from harness.sim.disk import Database
 
 LEAST = 2
-"""A container with fewer things is not told."""
+"""The smallest size of a container that is reported."""
 _ALL_TABLES = ("SELECT name FROM sqlite_master WHERE type='table' UNION "
                "SELECT name FROM sqlite_temp_master WHERE type='table'")
-"""Temporary ones, too: they are kept until somebody drops them, or the program ends."""
+"""Temporary tables are included: they persist until they are dropped, or the program ends."""
 _CONTAINERS = (dict, list, set, frozenset, tuple, deque)
 _PLAIN = frozenset({bool, bytes, float, int, str, type(None)})
-"""Kinds of most values: there is nothing in them."""
+"""The types of most values, which contain nothing."""
 _MODULES = ("nodes.", "stormproof.")
 
 
 def holdings(programs: Sequence[object]) -> dict[str, int]:
-    """``Class.attribute`` -> how many things all such containers hold that can be reached from a program's objects;
-    ``[]`` stands for the containers in a container. A table of its databases is there as ``table NAME``.
+    """Return ``Class.attribute`` -> the total size of all such containers that a program's objects reach.
 
-    Only attributes of the program's own classes are followed: what they borrow from elsewhere is not theirs.
+    ``[]`` denotes the containers in a container. A table of the program's databases appears as ``table NAME``. Only
+    attributes of the program's own classes are followed: objects of other libraries do not belong to it.
     """
     found: dict[str, int] = {}
     seen = set(map(id, programs))
@@ -59,7 +59,7 @@ def _attributes(value: Any) -> Iterator[tuple[str, Any]]:
 
 
 def _is_new(value: Any, seen: set[int]) -> bool:
-    """Whether this is something to look into, for the first time."""
+    """Return whether the value can be looked into, and has not been seen before."""
     looked_into = isinstance(value, (*_CONTAINERS, Database)) or (
         type(value).__module__.startswith(_MODULES) and not isinstance(value, type))
     if not looked_into or id(value) in seen:
@@ -74,5 +74,5 @@ def _tables(database: Database) -> Iterator[tuple[str, int]]:
         for name in names:
             ((count,),) = list(database.execute(f'SELECT count(*) FROM "{name}"'))
             yield f"table {name}", int(count)
-    except sqlite3.Error:  # closed, or its disk fails: then it tells nothing
+    except sqlite3.Error:  # The database is closed, or its disk fails: it has nothing to report.
         return

@@ -1,9 +1,9 @@
 """The simulated network: hosts, listeners, links with delays, directed cuts, and TCP connections over them.
 
-A packet on a cut link is lost and counted; one on a link under a condition may be lost, late or refused, and is
-counted. What TCP makes of that is imitated: data waits and is tried again after 0.2 s, 0.4 s, 0.8 s...; attempts to
-connect after 1 s, 2 s, 4 s...; so a connection stalls, and goes on some time after the heal. A segment that nobody
-waits for is answered by a reset.
+A packet on a cut link is lost and counted; a packet on a link with conditions may be lost, delayed or refused, and is
+counted. The effect on TCP is imitated: data is retransmitted after 0.2 s, 0.4 s, 0.8 s...; connection attempts are
+repeated after 1 s, 2 s, 4 s... A connection therefore stalls, and recovers some time after the heal. A segment for a
+connection that no longer exists is answered by a reset.
 """
 
 from __future__ import annotations
@@ -26,23 +26,23 @@ Address = tuple[str, int]
 Factory = Callable[[], asyncio.BaseProtocol]
 
 CONTROL = "control"
-"""The harness's own place, which no cut touches."""
+"""The harness's own endpoint, which no cut touches."""
 
 FIRST_PORT = 32768
 HEADERS = 66
-"""Bytes of a packet besides its data (Ethernet, IP, TCP)."""
+"""Bytes of a packet in addition to its data (Ethernet, IP, TCP)."""
 CONNECT_RETRY = 1.0
 CONNECT_ATTEMPTS = 7
 UNREACHABLE_SECONDS = 3.0
-"""Until a sender knows that nobody on its network has an address."""
+"""Seconds until a sender learns that no machine on its network holds an address."""
 
 
 class Listener(Resource):
-    """A listening socket; it looks like an ``asyncio.Server`` to those who made it."""
+    """A listening socket, which looks like an ``asyncio.Server`` to its creator."""
 
     def __init__(self, network: Network, address: Address, key: Address, factory: Factory,
                  owner: Process | None) -> None:
-        """``key``: under which it is found; several machines listen on an address that moves."""
+        """``key`` is its key among the listeners; on a floating address, each machine's listener has a separate key."""
         self.address, self.key = address, key
         self.factory = factory
         self.owner = owner
@@ -53,20 +53,20 @@ class Listener(Resource):
             owner.resources[self] = None
 
     def close(self) -> None:
-        """Listen no more; accepted connections live on."""
+        """Stop listening; accepted connections live on."""
         self._network.listeners.pop(self.key, None)
         if self.owner is not None:
             self.owner.resources.pop(self, None)
 
     def is_serving(self) -> bool:
-        """Whether it accepts connections."""
+        """Return whether the socket accepts connections."""
         return self._network.listeners.get(self.key) is self
 
     async def wait_closed(self) -> None:
-        """Nothing is left to wait for."""
+        """Return at once: there is nothing to wait for."""
 
     def owner_ended(self, powerless: bool) -> None:
-        """The system closes it."""
+        """Close the socket, as the system does."""
         self._network.listeners.pop(self.key, None)
 
 
@@ -75,32 +75,33 @@ class _ListeningSocket:
     address: Address
 
     def getsockname(self) -> Address:
-        """The address that it listens on."""
+        """Return the address on which the socket listens."""
         return self.address
 
 
 class FloatingAddress:
-    """An address that machines of a network have for a while: ``holders``, and ``route``, where packets for it go.
+    """An address that machines of a network hold for a while.
 
-    Whoever announced it last is the route, also when it has the address no more: then they are lost there. A machine
-    that loses the address answers nothing any more on connections to it.
+    ``holders`` are those machines; ``route`` is the machine to which its packets go. The last machine to announce the
+    address is the route, even after it has lost the address: packets are then lost there. A machine that loses the
+    address no longer answers on connections to it.
     """
 
     def __init__(self, loop: SimLoop) -> None:
         self.holders: dict[str, Handle] = {}
-        """With the timer that ends it."""
+        """Machine -> the timer that takes the address away from it."""
         self.route = ""
         self._loop = loop
         self._accepted: dict[str, list[Endpoint]] = {}
 
     def give(self, machine: str, seconds: float) -> None:
-        """A machine has it from now on, for so long unless it is given again."""
+        """Give the address to a machine for ``seconds``, unless it is given again meanwhile."""
         if machine in self.holders:
             self.holders[machine].cancel()
         self.holders[machine] = self._loop.after(seconds, self.take, machine)
 
     def take(self, machine: str) -> None:
-        """It has it no more."""
+        """Take the address from a machine."""
         timer = self.holders.pop(machine, None)
         if timer is None:
             return
@@ -110,22 +111,22 @@ class FloatingAddress:
             connection.vanish()
 
     def announce(self, machine: str) -> None:
-        """Packets go to a machine from now on, if it has the address."""
+        """Route packets to a machine from now on, if it holds the address."""
         if machine in self.holders:
             self.route = machine
 
     def accepted(self, machine: str, connection: Endpoint) -> None:
-        """A connection to it is a machine's."""
+        """Register a connection that a machine accepted on the address."""
         living = [each for each in self._accepted.get(machine, []) if not each.gone]
         self._accepted[machine] = [*living, connection]
 
 
 class Network:
-    """All hosts and links of a run. ``hosts`` maps addresses to names; delays come from ``rng``."""
+    """All hosts and links of a run. ``hosts`` maps addresses to names; delays are drawn from ``rng``."""
 
     def __init__(self, loop: SimLoop, hosts: Mapping[str, str], rng: random.Random,
                  floating: Sequence[str] = (), distances: Mapping[str, float] | None = None) -> None:
-        """``floating`` are the addresses that move from machine to machine, ``distances`` as ``Topology`` has them."""
+        """``floating`` lists the addresses that move between machines; ``distances`` are those of ``Topology``."""
         self.loop = loop
         self.floating = {address: FloatingAddress(loop) for address in floating}
         self.listeners: dict[Address, Listener] = {}
@@ -136,9 +137,9 @@ class Network:
         self._cut: frozenset[Link] = frozenset()
         self._dropped: dict[Link, int] = {}
         self.sent: dict[Link, Sent] = {}
-        """What programs have sent so far on each link."""
+        """Counts of what programs have sent so far, on each link."""
         self.dialled: dict[Link, int] = {}
-        """How often they have tried to connect so far on each link."""
+        """The number of connection attempts so far, on each link."""
         self._conditions: dict[Link, LinkConditions] = {}
         self._affected: dict[Link, int] = {}
         self._queues: dict[Link, deque[tuple[Pipe, bytes]]] = {}
@@ -146,7 +147,7 @@ class Network:
         self._delays: dict[Link, float] = {}
         self._distances = dict(distances or {})
         self.calm = True
-        """Whether no link is cut or under a condition, and no host without power."""
+        """Whether no link is cut or has conditions, and no host is without power."""
         self._next_port = FIRST_PORT
         loop.network = self
 
@@ -158,15 +159,15 @@ class Network:
 
     @property
     def cut(self) -> frozenset[Link]:
-        """The links that are cut; the same object as long as nothing changes."""
+        """The cut links; the object's identity changes only when they are set."""
         return self._cut
 
     def dropped(self) -> dict[Link, int]:
-        """Packets lost so far on each link that is cut now."""
+        """Return the packets lost so far on each link that is cut now."""
         return dict(self._dropped)
 
     def set_conditions(self, conditions: Mapping[Link, LinkConditions]) -> None:
-        """Let exactly these links suffer from now on; what waits for a slow link that is slow no more goes on."""
+        """Set the conditions of links, and remove all others; release the chunks that are queued on slow links."""
         self._conditions = dict(conditions)
         self._note_calm()
         self._affected = {link: self._affected.get(link, 0) for link in conditions}
@@ -176,11 +177,11 @@ class Network:
                 pipe.depart(chunk)
 
     def affected_packets(self) -> dict[Link, int]:
-        """Packets that suffered so far on each link that has conditions now."""
+        """Return the packets affected so far on each link that has conditions now."""
         return dict(self._affected)
 
     def set_power(self, host: str, on: bool) -> None:
-        """Whether a host is there at all: one without power takes no packet, and sends none."""
+        """Switch a host's power: without it, the host neither receives nor sends packets."""
         if on:
             self._dark.pop(host, None)
         else:
@@ -193,11 +194,11 @@ class Network:
         self.calm = not (self._cut or self._conditions or self._dark)
 
     def sent_on(self, link: Link) -> Sent:
-        """What programs have sent on the link, to be counted on."""
+        """Return the counters of what programs have sent on the link; the caller adds to them."""
         return self.sent.setdefault(link, Sent())
 
     def passes(self, link: Link) -> bool:
-        """Whether a packet on the link arrives now; a lost one is counted."""
+        """Return whether a packet on the link arrives now; count a lost one."""
         if self._cut and link in self._cut:
             self._dropped[link] += 1
             return False
@@ -206,16 +207,16 @@ class Network:
         condition = self._conditions.get(link) if self._conditions else None
         if condition is None:
             return True
-        lost = condition.loss + (1 - condition.loss) * condition.corrupt  # a checksum finds what is damaged
+        lost = condition.loss + (1 - condition.loss) * condition.corrupt  # A checksum reveals damaged packets.
         return not self._happens(link, lost)
 
     def refuses(self, link: Link) -> bool:
-        """Whether a packet on the link is answered by a reset from somewhere between."""
+        """Return whether a middlebox answers a packet on the link with a reset."""
         condition = self._conditions.get(link) if self._conditions else None
         return condition is not None and self._happens(link, condition.reset)
 
     def delay(self, link: Link) -> float:
-        """How long the next packet on the link takes."""
+        """Return the delay of the next packet on the link, in seconds."""
         usual = self.usual_delay(link)
         condition = self._conditions.get(link) if self._conditions else None
         return usual if condition is None else usual + self._extra_delay(link, condition)
@@ -227,9 +228,9 @@ class Network:
         if condition.delay or condition.jitter:
             self._affected[link] += 1
         if self._happens(link, condition.reorder):
-            # TCP hands nothing on that came too early, so all that a reader sees is a delay.
+            # TCP holds back early segments, so a reader sees reordering only as a delay.
             seconds += self.usual_delay(link)
-        self._happens(link, condition.duplicate)  # TCP discards the second one
+        self._happens(link, condition.duplicate)  # TCP discards the second one.
         return seconds
 
     def _happens(self, link: Link, share: float) -> bool:
@@ -239,7 +240,7 @@ class Network:
         return True
 
     def shaped(self, pipe: Pipe, link: Link, chunk: bytes) -> bool:
-        """Whether the chunk has to wait for its turn on a slow link, which lets it depart then."""
+        """Return whether the chunk has to queue on a slow link, which calls ``depart`` in its turn."""
         condition = self._conditions.get(link) if self._conditions else None
         if condition is None or not condition.rate:
             return False
@@ -265,12 +266,12 @@ class Network:
         self.loop.after((len(queue[0][1]) + HEADERS) / rate, through)
 
     def usual_delay(self, link: Link) -> float:
-        """How long the next packet on the link takes if that is under no condition."""
+        """Return the delay of the next packet on the link without conditions, in seconds."""
         rng, latency = self.rng, self.latency
         base = self._delays.get(link)
         if base is None:
             here, there = (self._distances.get(machine_of(host), 0.0) for host in link)
-            # What is at one place is near to each other, wherever that is.
+            # Machines at one place are near to each other, wherever that place is.
             base = self._delays[link] = latency.base * rng.uniform(0.5, 1.5) + (0.0 if here == there else here + there)
         seconds = base - latency.jitter * math.log(1.0 - rng.random())
         if latency.spikes and rng.random() < latency.spikes:
@@ -294,10 +295,10 @@ class Network:
 
     async def connect(self, factory: Factory, host: str, port: int, local: Address | None,
                       owner: Process | None) -> tuple[SimTransport, asyncio.BaseProtocol]:
-        """Connect like TCP does: refused by a host that doesn't listen, hanging while packets are lost.
+        """Connect as TCP does: refused by a host that does not listen, hanging while packets are lost.
 
         Raises:
-            OSError: refused, unreachable for two minutes, or there is no such host.
+            OSError: refused, unreachable for two minutes, or the host does not exist.
         """
         if host in self.floating and not self.floating[host].route:
             await asyncio.sleep(UNREACHABLE_SECONDS)
@@ -318,7 +319,8 @@ class Network:
         except BaseException:
             attempt.over = True
             client.vanish()
-            # The error's traceback has this frame, and the answer has the error: a circle, which nobody would collect.
+            # The error's traceback holds this frame, and the answer holds the error: a reference cycle, which is not
+            # collected.
             del answer, attempt
             raise
         protocol = factory()
@@ -328,15 +330,18 @@ class Network:
         return transport, protocol
 
     def whereabouts(self, host: str) -> str | None:
-        """Where packets for an address go now; None for nowhere."""
+        """Return the host to which packets for an address go now; None for nowhere."""
         return (self.floating[host].route or None) if host in self.floating else self._hosts.get(host)
 
     def listener(self, address: Address, machine: str) -> Listener | None:
-        """Who listens on an address at the machine to which its packets go."""
+        """Return the listener on an address at the machine to which its packets go."""
         return self.listeners.get(_floating_key(address, machine) if address[0] in self.floating else address)
 
     def _place(self, local: Address | None, owner: Process | None, target: str) -> str:
-        """Where a connection comes from: a machine has an address on each network, and uses that of the target's."""
+        """Return the endpoint that a connection comes from.
+
+        A machine has an address on each network, and uses the one on the target's network.
+        """
         if local is not None:
             return self._hosts[local[0]]
         if owner is None:
@@ -350,12 +355,12 @@ class Network:
 
 
 def _floating_key(address: Address, machine: str) -> Address:
-    """Under which the listener of one machine is found."""
+    """Return the key of one machine's listener on a floating address."""
     return f"{address[0]}%{machine}", address[1]
 
 
 class _Attempt:
-    """One attempt to connect: the handshake, tried again while its packets are lost."""
+    """One connection attempt: the handshake, repeated while its packets are lost."""
 
     def __init__(self, network: Network, client: Endpoint, address: Address, mine: Address, source: str,
                  answer: asyncio.Future[Endpoint]) -> None:
@@ -375,7 +380,7 @@ class _Attempt:
         return self.over or self._answer.done() or (owner is not None and owner.state == DEAD)
 
     def send(self, wait: float, left: int) -> None:
-        """Send the first packet, and again after ``wait`` seconds while no answer comes."""
+        """Send the first packet, and repeat it after ``wait`` seconds, then twice that, while no answer arrives."""
         if self._over:
             return
         loop = self._network.loop
@@ -399,7 +404,7 @@ class _Attempt:
         network.loop.after(network.delay(back), self._answered, self._server, back)
 
     def _accept(self, listener: Listener, target: str) -> Endpoint:
-        """The system completes the handshake by itself, also for a process that is paused."""
+        """Complete the handshake as the system does, even for a process that is paused."""
         server = Endpoint(self._network, target, listener.owner)
         server.join(self._client)
         context = listener.context.copy()

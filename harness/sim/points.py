@@ -16,10 +16,10 @@ class SimPoints:
     """The points of all simulated programs (``stormproof.contracts.backend.FaultPoints``).
 
     Args:
-        names: those that the system declares.
-        time: simulated seconds since the run's beginning.
-        down: how many of these nodes don't run.
-        end: ends a program of a machine, by losing its power or without.
+        names: the points that the system declares.
+        time: returns the simulated seconds since the run's beginning.
+        down: returns the number of these nodes that do not run.
+        end: ends a program of a machine, with or without a power loss.
     """
 
     def __init__(self, names: Iterable[str], network: Network, time: Callable[[], float],
@@ -28,7 +28,7 @@ class SimPoints:
         self.struck: StruckPoint | None = None
         self.ended = False
         self.come_by: Callable[[str, str], None] | None = None
-        """Told of each point that a machine's program comes to, if anybody wants to know."""
+        """Called for each point that a machine's program reaches; None: not needed."""
         self._network, self._time, self._down, self._end = network, time, down, end
         self._armed: PointStrike | None = None
         self._names: frozenset[str] = frozenset()
@@ -39,10 +39,10 @@ class SimPoints:
         self._wanted_conditions: dict[Link, LinkConditions] = {}
 
     def come(self, machine: str, program: str, process: Process, name: str) -> None:
-        """A program has come to a point.
+        """Register that a program has reached a point.
 
         Raises:
-            Struck: it has ended, here.
+            Struck: the program has ended at this point.
         """
         self.counts[name] = self.counts.get(name, 0) + 1
         if self.come_by is not None:
@@ -51,7 +51,7 @@ class SimPoints:
             self._strike(self._armed, machine, program, process, name)
 
     def arm(self, strike: PointStrike) -> None:
-        """Strike from now on."""
+        """Arm the strike."""
         self._armed, self._names, self._left, self.struck = strike, frozenset((strike.point,)), strike.hit, None
 
     def loosen(self, names: Collection[str]) -> None:
@@ -59,11 +59,11 @@ class SimPoints:
         self._names, self._left = frozenset(names), 0
 
     def disarm(self) -> None:
-        """Strike no more."""
+        """Disarm the strike."""
         self._armed = None
 
     def lift(self) -> Mapping[Link, int]:
-        """Let the links that were struck be as before; how many packets each has lost or delayed."""
+        """Restore the links that were struck; returns the number of packets that each has lost or delayed."""
         network = self._network
         lost, late = network.dropped(), network.affected_packets()
         counts = {link: lost.get(link, 0) for link in sorted(self._cut)}
@@ -74,12 +74,12 @@ class SimPoints:
         return counts
 
     def set_cut(self, cut: frozenset[Link]) -> None:
-        """Links that are cut by others than a strike."""
+        """Set the links that are cut for reasons other than a strike."""
         self._wanted_cut = cut
         self._network.set_cut(cut | self._cut)
 
     def set_conditions(self, conditions: Mapping[Link, LinkConditions]) -> None:
-        """What links suffer by others than a strike."""
+        """Set the conditions of links for reasons other than a strike."""
         self._wanted_conditions = dict(conditions)
         self._network.set_conditions({**self._suffering, **self._wanted_conditions})
 

@@ -1,4 +1,4 @@
-"""Worker processes and a scratch folder for simulated runs, gone without a trace however the work ends."""
+"""Worker processes and a scratch folder for simulated runs, both removed however the work ends."""
 
 from __future__ import annotations
 
@@ -26,28 +26,28 @@ from stormproof.run_folder import LOCK_FILE, Lock, is_alive
 _MEMORY = Path("/dev/shm")
 _PREFIX = "stormproof-sim-"
 _NEWBORN = 60.0
-"""Seconds in which a campaign that has made its scratch folder has its lock, too."""
+"""Seconds after the creation of a scratch folder within which its campaign also takes the lock."""
 _TUNABLES = "GLIBC_TUNABLES"
 _ROOM = 16 << 20
-"""Bytes in memory for the runs that one process has under way: each is some hundred kilobytes, long ones are more."""
+"""Bytes in memory for the unfinished runs of one process: each takes some hundred kilobytes, long ones more."""
 _AHEAD = 3
 _RECYCLE = 2000
-"""Runs after which a worker process is replaced, so that no leak can add up."""
+"""Runs after which a worker process is replaced, to bound the effect of leaks."""
 
 
 @contextlib.contextmanager
 def worker_pool(jobs: int) -> Iterator[tuple[Workers, Path]]:
-    """So many workers and a scratch folder (in memory where that is possible); both are gone afterwards.
+    """Yield ``jobs`` workers and a scratch folder (in memory where possible); both are removed afterwards.
 
     Raises:
-        StormproofError: there is no room for several processes.
+        StormproofError: memory for several processes is lacking.
     """
     scratch = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=_scratch_place(jobs)))
     try:
-        with Lock(scratch), _huge_pages():  # the lock tells `remove_left` that we live
+        with Lock(scratch), _huge_pages():  # The lock tells `remove_left` that this campaign is alive.
             try:
                 workers = Workers(jobs)
-            except OSError as error:  # what processes share is in /dev/shm, too
+            except OSError as error:  # Processes share data through /dev/shm, too.
                 raise StormproofError(f"{jobs} processes can't work together ({error.strerror}); "
                                       f"make {_MEMORY} larger, or use --jobs 1") from error
             try:
@@ -62,9 +62,9 @@ def worker_pool(jobs: int) -> Iterator[tuple[Workers, Path]]:
 
 @contextlib.contextmanager
 def _huge_pages() -> Iterator[None]:
-    """Let processes that start meanwhile ask for huge pages, which saves a simulation a tenth of its time.
+    """Let processes that start within this context request huge pages, which saves a tenth of a simulation's time.
 
-    It works with glibc from 2.35 on, where the kernel gives them to those that ask; elsewhere it does nothing.
+    It works with glibc 2.35 or newer, where the kernel grants them on request; elsewhere it has no effect.
     """
     if _TUNABLES in os.environ:
         yield
@@ -77,9 +77,9 @@ def _huge_pages() -> Iterator[None]:
 
 
 def remove_left() -> list[str]:
-    """Remove this user's scratch folders of campaigns that were killed; a line for each.
+    """Remove this user's scratch folders of campaigns that were killed; returns a line for each.
 
-    A young one may be about to take its lock, even if the lock's file is there already.
+    Young folders are skipped: their campaign may be about to take the lock, even if the lock's file already exists.
     """
     removed = []
     places = dict.fromkeys((_MEMORY, Path(tempfile.gettempdir())))
@@ -92,22 +92,23 @@ def remove_left() -> list[str]:
             if lock.exists():
                 shutil.rmtree(folder)
             else:
-                folder.rmdir()  # its campaign was killed before it had a lock, and anything else
+                folder.rmdir()  # The campaign was killed before it created the lock or any other file.
             removed.append(f"folder {folder}")
         except (OSError, StormproofError):
-            continue  # gone meanwhile, or not ours to remove
+            continue  # It has vanished, or belongs to another user.
     return removed
 
 
 def _scratch_place(jobs: int) -> str | None:
-    """Where the scratch folder of so many processes is made: in memory if there is room (Docker gives 64 MiB)."""
+    """Return the parent of the scratch folder for ``jobs`` processes: in memory if there is room (Docker gives 64 MiB).
+    """
     if not (_MEMORY.is_dir() and os.access(_MEMORY, os.W_OK)):
         return None
     return str(_MEMORY) if shutil.disk_usage(_MEMORY).free >= jobs * _ROOM else None
 
 
 class Workers:
-    """Processes that call functions; with one job it is this process."""
+    """Processes that call functions; with one job, this process is the only worker."""
 
     def __init__(self, jobs: int) -> None:
         self._jobs = jobs
@@ -118,7 +119,7 @@ class Workers:
         )  # fmt: skip
 
     def each(self, function: Callable[..., Any], tasks: Iterable[tuple[Any, ...]]) -> Iterator[Any]:
-        """The result of each task, in the order in which they come.
+        """Yield the result of each task, in order of completion.
 
         Raises:
             StormproofError: a worker died.
@@ -140,10 +141,10 @@ class Workers:
     def first(
         self, function: Callable[..., Any], tasks: Iterable[tuple[Any, ...]], accept: Callable[[Any], bool]
     ) -> tuple[int, Any]:
-        """The number of the first task (from 0) whose result is accepted, and that result.
+        """Return the number of the first task (from 0) whose result is accepted, and that result.
 
-        When none is: the number of tasks, and None. Later tasks are begun before it is known whether they are needed;
-        the answer does not depend on that.
+        When no result is accepted, return the number of tasks, and None. Later tasks start before it is known whether
+        they are needed; the answer does not depend on that.
 
         Raises:
             StormproofError: a worker died.
@@ -169,7 +170,7 @@ class Workers:
                 future.cancel()
 
     def close(self) -> None:
-        """End the processes, also in the middle of their work."""
+        """End the processes, even in the middle of their work."""
         if self._pool is None:
             return
         for process in multiprocessing.active_children():
@@ -197,12 +198,12 @@ def _dead(error: BrokenProcessPool) -> StormproofError:
 
 
 def _prepare(plugged: list[str]) -> None:
-    """Workers have the parent's plug-ins, leave Ctrl-C to it, and don't outlive it."""
-    import checkers.run_check  # noqa: F401 - what every run needs
+    """Prepare a worker: it loads the parent's plug-ins, leaves Ctrl-C to the parent, and does not outlive it."""
+    import checkers.run_check  # noqa: F401 - preloaded, because every run needs it
 
     plugins.load(plugged)
 
-    gc.freeze()  # libraries are never garbage: no collection need look at them
+    gc.freeze()  # Libraries are never garbage, so collections may skip them.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     parent = multiprocessing.parent_process()
     if parent is not None:
@@ -216,7 +217,7 @@ def _follow(parent: Any) -> None:
 
 @contextlib.contextmanager
 def _undisturbed() -> Iterator[None]:
-    """A second Ctrl-C or SIGTERM must not end the tidying up that the first one began."""
+    """Keep a second Ctrl-C or SIGTERM from ending the cleanup that the first one began."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

@@ -1,4 +1,4 @@
-"""One simulated run in this process: the test runner as it is, on a simulated event loop."""
+"""One simulated run in this process: the unchanged test runner on a simulated event loop."""
 
 from __future__ import annotations
 
@@ -26,18 +26,18 @@ from stormproof.test import Test
 
 
 def ignore(event: Mapping[str, Any]) -> None:
-    """For those who don't want to know how a run goes."""
+    """Ignore an event, for callers that do not follow a run."""
 
 
 def simulate(run_dir: Path, emit: Emit = ignore, explorer: Explorer | None = None) -> None:
-    """Carry out the test of a run folder in simulation, to its sealed history.
+    """Carry out the test of a run folder in simulation, up to its sealed history.
 
-    A run whose nodes are never done ends there, as does one in which an invariant is broken: ``run.json`` says what
-    they did, by which it is judged. An ``explorer`` records which states they come into.
+    A run whose nodes never finish ends there, as does a run in which an invariant is broken. ``run.json`` then
+    describes the event, on which the verdict is based. An ``explorer`` records the states that the nodes reach.
 
     Raises:
         StormproofError: the run broke; the history so far is sealed.
-        KeyboardInterrupt: Ctrl-C; likewise. A second one ends the run as it is.
+        KeyboardInterrupt: Ctrl-C; the history so far is sealed, too. A second Ctrl-C ends the run at once.
     """
     test = Test.from_json(read_run(run_dir)["test"])
     control = ControlChannel()
@@ -67,7 +67,7 @@ def simulate(run_dir: Path, emit: Emit = ignore, explorer: Explorer | None = Non
 
 @contextmanager
 def _logged(path: Path, loop: SimLoop) -> Iterator[None]:
-    """Write what the harness logs meanwhile to a file, at the simulation's time, if there is anything."""
+    """Write the harness's log lines to a file, stamped with simulated time, if there are any."""
     handler = logging.FileHandler(path, encoding="utf-8", delay=True)
     handler.setFormatter(_AtSimulatedTime(loop))
     logger = logging.getLogger("stormproof")
@@ -93,14 +93,15 @@ class _AtSimulatedTime(logging.Formatter):
 
 @contextmanager
 def _interrupts(tell: Callable[[], None]) -> Iterator[None]:
-    """The first Ctrl-C or SIGTERM calls ``tell`` instead of what it does otherwise.
+    """Let the first Ctrl-C or SIGTERM call ``tell`` instead of its usual handler.
 
-    An exception in the middle of a callback would be some simulated node's, which would deal with it.
+    An exception in the middle of a callback would be raised in some simulated node, which would handle it.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    # What is ignored, or ends the process, goes on to do so: a campaign's workers leave it to their parent.
+    # Signals that are ignored, or that end the process, keep their effect: a campaign's workers leave them to their
+    # parent.
     handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     before = {number: handler for number, handler in handlers.items() if callable(handler)}
 
@@ -122,9 +123,9 @@ def _interrupts(tell: Callable[[], None]) -> Iterator[None]:
 
 @contextmanager
 def _endless_steps(loop: SimLoop) -> Iterator[None]:
-    """Break off a step of a node that never comes to an end: simulated time stands still meanwhile.
+    """Break off a node's step that never ends, during which simulated time would be frozen.
 
-    What counts is computing time of this process, whatever else the machine does.
+    The measure is CPU time of this process, independent of the machine's other load.
     """
     if threading.current_thread() is not threading.main_thread():
         yield

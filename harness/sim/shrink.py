@@ -1,10 +1,11 @@
 """Shrinking: from a failing seed to the fewest faults and the least load that still fail in the same way.
 
-Delta debugging (Zeller and Hildebrandt 2002): leave faults out, half of them at first, then fewer, as long as what is
-left fails; then shorten faults and the time between them, end the run sooner, and thin out the load. A candidate fails
-in the same way when one of the checks that was violated is violated again, with the same seed or one of a few others,
-since another schedule meets another interleaving. Candidates are tried on all cores ahead of their turn, but the first
-in order that fails is taken, so the result does not depend on the number of processes.
+Delta debugging (Zeller and Hildebrandt 2002): faults are removed, half of them at first, then fewer, as long as the
+rest still fails. Then faults and the times between them are shortened, the run ends sooner, and the load is thinned
+out. A candidate fails in the same way when it violates one of the checks that the original run violated. It may use the
+original seed or one of a few others, because another schedule leads to another interleaving. Candidates are tried on
+all cores ahead of their turn, but the first in order that fails is taken, so the result does not depend on the number
+of processes.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from workloads.catalog import WORKLOADS
 SEEDS_TRIED = 3
 _MARGINS = (0.5, 2.0, 4.0)
 _QUIET = (0.2, 1.0)
-"""Seconds without any fault that are left where there were more."""
+"""Lengths, in seconds, to which longer fault-free stretches are cut."""
 _GAIN = 0.1
 """Seconds by which a schedule must end sooner to be worth a try."""
 _LEAST_RATE = 5.0
@@ -39,23 +40,24 @@ Progress = Callable[[SeedResult, int], None]
 
 
 def _silent(result: SeedResult, runs: int) -> None:
-    """For those who don't want to know how it goes."""
+    """Ignore progress, for callers that do not follow it."""
 
 
 @dataclass(frozen=True)
 class Shrunk:
-    """What is left: the smallest run that fails, its schedule written down, and how many runs it took to find."""
+    """The result of shrinking: the smallest run that fails, its schedule written down, and the number of runs it took.
+    """
 
     result: SeedResult
     runs: int
 
     @property
     def faults(self) -> tuple[ExplicitFault, ...]:
-        """The faults that are left."""
+        """The remaining faults."""
         return faults_of(self.result.case, self.result.seed)
 
     def scenario(self) -> str:
-        """A configuration file for ``stormproof test --config``, on any backend that has these faults."""
+        """Return a configuration file for ``stormproof test --config``, on any backend that has these faults."""
         case, seed = self.result.case, self.result.seed
         settings = repeated(case.system, case.workload, parse_nemesis(case.nemesis), case.settings)
         lines = [
@@ -76,10 +78,10 @@ class Shrunk:
 def shrink(
     case: Case, seed: int, *, jobs: int = 1, progress: Progress = _silent, run: Run = run_seed
 ) -> Shrunk:
-    """Shrink the failing run of a seed, with so many processes; ``run`` carries out one candidate.
+    """Shrink the failing run of a seed, with ``jobs`` processes; ``run`` carries out one candidate.
 
     Raises:
-        UsageError: it does not fail, or fails no more once its schedule is written down.
+        UsageError: the run does not fail, or stops failing once its schedule is written down.
     """
     with worker_pool(jobs) as (workers, scratch):
         return _Shrinker(workers, scratch, case, seed, progress, run).shrink()
@@ -117,7 +119,8 @@ class _Shrinker:
         return Shrunk(found, self._runs)
 
     def _first(self, cases: Iterable[Case]) -> SeedResult | None:
-        """The first case that fails in the same way, and its first seed that does."""
+        """Return the result of the first case that fails in the same way, with its first seed that does; None if none
+        does."""
         tasks = (self._task(case, seed) for case in cases for seed in self._seeds)
         number, found = self._workers.first(self._run, tasks, lambda result: bool(self._wanted & set(result.broken)))
         self._runs += number + (found is not None)
@@ -131,7 +134,7 @@ class _Shrinker:
 
 
 def _fewer_faults(case: Case, faults: Sequence[ExplicitFault]) -> Iterator[Case]:
-    """Without half of them, a quarter..., one; the largest cuts first."""
+    """Yield cases without half of the faults, a quarter..., one; the largest cuts first."""
     size = (len(faults) + 1) // 2
     while size >= 1:
         for start in range(0, len(faults), size):
@@ -140,7 +143,7 @@ def _fewer_faults(case: Case, faults: Sequence[ExplicitFault]) -> Iterator[Case]
 
 
 def _tighter(case: Case, faults: Sequence[ExplicitFault]) -> Iterator[Case]:
-    """All faults and the times between them shorter, then one at a time."""
+    """Yield cases with all faults and the gaps between them shorter, then with one of them shorter at a time."""
     now = stretches(faults)
     shorter = [
         [seconds * scale if busy else min(seconds, quiet) for seconds, busy in now]
@@ -157,8 +160,10 @@ def _tighter(case: Case, faults: Sequence[ExplicitFault]) -> Iterator[Case]:
 
 
 def stretches(faults: Sequence[ExplicitFault]) -> list[tuple[float, bool]]:
-    """From the start to the last heal, between moments at which a fault begins or ends: seconds, and whether there is
-    a fault."""
+    """Return the stretches between moments at which a fault starts or ends, from the start to the last heal.
+
+    Each has a length in seconds, and tells whether there is a fault.
+    """
     moments = _moments(faults)
     return [
         (until - since, any(fault.start <= since and until <= fault.end for fault in faults))
@@ -167,7 +172,7 @@ def stretches(faults: Sequence[ExplicitFault]) -> list[tuple[float, bool]]:
 
 
 def stretched(faults: Sequence[ExplicitFault], lengths: Sequence[float]) -> tuple[ExplicitFault, ...]:
-    """The same faults, each overlapping with the same others; its stretches last so many seconds, to hundredths."""
+    """Return the faults with new lengths of their stretches, in seconds to hundredths; all overlaps are preserved."""
     moved = {0.0: 0.0}
     for (since, until), seconds in zip(itertools.pairwise(_moments(faults)), lengths, strict=True):
         moved[until] = round(moved[since] + max(seconds, 0.01), 2)
@@ -197,7 +202,7 @@ def _thinner(case: Case, faults: Sequence[ExplicitFault]) -> Iterator[Case]:
 
 
 def _less_load(case: Case, faults: Sequence[ExplicitFault]) -> Iterator[Case]:
-    """One of everything that the workload counts, or half as many of one thing, or one less."""
+    """Yield cases with one of everything that the workload counts, or with half as many of one thing, or one less."""
     counts = {
         option.name: int(case.settings.get(option.name, option.default))
         for option in WORKLOADS.load(case.workload).options if option.load
@@ -212,7 +217,7 @@ def _less_load(case: Case, faults: Sequence[ExplicitFault]) -> Iterator[Case]:
 
 
 def _sensible(case: Case) -> bool:
-    """Whether the workload takes it."""
+    """Return whether the workload accepts the case."""
     try:
         case.test(0)
     except UsageError:
@@ -221,7 +226,7 @@ def _sensible(case: Case) -> bool:
 
 
 def faults_of(case: Case, seed: int) -> tuple[ExplicitFault, ...]:
-    """The faults that the case has with that seed."""
+    """Return the faults of the case with that seed."""
     steps = schedule(case.test(seed), case.families(seed))
     ends = {step.id: step.at for step in steps if step.phase != INJECT}
     return tuple(
@@ -231,7 +236,7 @@ def faults_of(case: Case, seed: int) -> tuple[ExplicitFault, ...]:
 
 
 def with_faults(case: Case, faults: Sequence[ExplicitFault]) -> Case:
-    """The case with exactly these faults, and only the families that they need."""
+    """Return the case with exactly these faults, and only the families that they need."""
     families = dict.fromkeys(fault.family for fault in faults)
     settings = {name: value for name, value in case.settings.items() if name != "schedule"}
     if not faults:
@@ -242,7 +247,7 @@ def with_faults(case: Case, faults: Sequence[ExplicitFault]) -> Case:
 
 
 def _fitting(case: Case, nemesis: str, settings: dict[str, object]) -> dict[str, object]:
-    """The settings without those of families that are not needed any more."""
+    """Return the settings without those of families that are no longer needed."""
     names = [name for name in nemesis.split(",") if name != _NO_SCHEDULE]
     declared = {option.name for option in declared_options(case.system, case.workload, names)}
     return {name: value for name, value in settings.items() if name in declared}

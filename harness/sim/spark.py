@@ -1,7 +1,8 @@
 """Seeds as Spark tasks, on this machine's cores or on a cluster.
 
-A task simulates and checks whole runs (``run_and_judge``, as without Spark) in a folder of the store; the driver gives
-each run that came back its place in the store. A task that Spark tries twice leaves no run twice.
+A task simulates and checks whole runs (with ``run_and_judge``, as without Spark) in a folder of the store. The driver
+moves each run whose result was returned to its final place in the store. A task that Spark executes twice therefore
+leaves no duplicate run.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ from harness.sim.campaign import ALL, Seeded, SeedResult, run_and_judge
 from stormproof.errors import StormproofError
 
 RUNS_A_CORE = 16
-"""Runs of one Spark job, for each core; between jobs results are told, and a campaign may stop."""
+"""Runs of one Spark job, for each core; between jobs, results are reported, and a campaign may stop."""
 
 _RESULT = pa.field("result", pa.binary())
 _ROWS = pa.schema([*VERDICT_ROWS, _RESULT])
@@ -45,11 +46,11 @@ def spark_campaign(
 ) -> None:
     """Run every case with every seed; all runs are stored, with their verdicts.
 
-    ``report`` is called for each result after each Spark job, in the order of seeds; ``progress`` with the runs done of
-    a job. Stops after the first job with a failure unless ``collect`` is set.
+    After each Spark job, ``report`` is called for each result, in the order of seeds; ``progress`` is called with a
+    job's finished runs. Stops after the first job with a failure unless ``collect`` is set.
 
     Raises:
-        SparkFailed: Spark did not start or a job failed. StormproofError: the store can't be written.
+        SparkFailed: Spark did not start or a job failed. StormproofError: the store cannot be written.
     """
     warm = SparkWarmup(master)
     try:
@@ -66,10 +67,10 @@ def spark_campaign(
 
 
 class SparkSimulation:
-    """Simulates runs as tasks of a context that is (being) started, and puts those that are kept into a store.
+    """Simulates runs as tasks of a context that is starting or started, and moves kept runs into a store.
 
-    ``keep`` is as for ``run_and_judge``. Until a run's result is there it lies in a hidden folder of the store, which
-    is gone when the simulation ends.
+    ``keep`` is as for ``run_and_judge``. Until its result arrives, a run stays in a hidden folder of the store, which
+    is removed when the simulation ends.
     """
 
     def __init__(self, warm: SparkWarmup, store: Path, keep: str) -> None:
@@ -78,7 +79,7 @@ class SparkSimulation:
         self._staging = self._store / f".simulating-{secrets.token_hex(4)}"
 
     def __enter__(self) -> SparkSimulation:
-        """Raises StormproofError when the store can't be written."""
+        """Create the hidden folder; raises StormproofError when the store cannot be written."""
         try:
             self._staging.mkdir(parents=True)
         except OSError as error:
@@ -91,14 +92,14 @@ class SparkSimulation:
 
     @property
     def runs_a_job(self) -> int:
-        """Runs to give to ``results`` at a time; raises SparkFailed when Spark did not start."""
+        """The number of runs to give to ``results`` at a time; raises SparkFailed when Spark did not start."""
         return cores_of(self._warm.context()) * RUNS_A_CORE
 
     def results(self, tasks: Sequence[tuple[Seeded, int]], progress: Progress | None = None) -> list[SeedResult]:
-        """What became of cases with their seeds, in this order, by one Spark job.
+        """Run cases with their seeds in one Spark job, and return the results in this order.
 
         Raises:
-            SparkFailed: the job failed. StormproofError: the store can't be written.
+            SparkFailed: the job failed. StormproofError: the store cannot be written.
         """
         spark = self._warm.context()
         parts = min(cores_of(spark) * TASKS_A_CORE, len(tasks))
@@ -110,7 +111,7 @@ class SparkSimulation:
 
 
 def _simulating(tasks: Sequence[tuple[Seeded, int]], store: Path, staging: Path, keep: str) -> Work:
-    """What a task does with numbers of cases and their seeds."""
+    """Return the function with which a task processes the positions of cases and their seeds."""
     prepare = plugins.preparation()
     ours = digest_of_all()
 
@@ -127,7 +128,7 @@ def _simulating(tasks: Sequence[tuple[Seeded, int]], store: Path, staging: Path,
 
 
 def _simulated(case: Seeded, seed: int, store: Path, staging: Path, keep: str) -> pa.RecordBatch:
-    """One run's row, with its result."""
+    """Simulate one run, and return its row with its result."""
     demand_mounted(store)
     if not staging.is_dir():
         raise StormproofError(f"{staging} is gone: the campaign has ended")
@@ -147,7 +148,7 @@ def _results(table: pa.Table, wanted: int) -> list[SeedResult]:
 
 
 def _settled(result: SeedResult, store: Path) -> SeedResult:
-    """The result with its run in the store, among the others."""
+    """Move a run into the store, among the others, and return its result."""
     if result.run_dir is None:
         return result
     return replace(result, run_dir=result.run_dir.rename(store / result.run_dir.name))

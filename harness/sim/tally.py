@@ -1,4 +1,4 @@
-"""What a campaign has found so far: verdicts, failures, and the states that its runs reached."""
+"""The findings of a campaign so far: verdicts, failures, and the states that its runs reached."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from nodes.systems.catalog import SYSTEMS
 
 @dataclass
 class Reached:
-    """In how many runs a state was reached, and how often in all."""
+    """The number of runs in which a state was reached, and how often in total."""
 
     runs: int = 0
     times: int = 0
@@ -25,7 +25,8 @@ class Reached:
 
 @dataclass
 class Tally:
-    """Results, added up. ``systems`` are those whose states are counted; ``left_out`` tells what can't be run."""
+    """Accumulated results. ``systems`` are those whose states are counted; ``left_out`` lists impossible combinations.
+    """
 
     systems: Sequence[str] = ()
     workloads: Sequence[str] = ()
@@ -45,7 +46,7 @@ class Tally:
         self.surface = SurfaceTable.of(self.systems, self.workloads)
 
     def add(self, result: SeedResult) -> None:
-        """One more."""
+        """Add one result."""
         self.verdicts[result.verdict] = self.verdicts.get(result.verdict, 0) + 1
         self.simulated += result.simulated
         self._cover(self.coverage.setdefault(result.case.system, {}), result.coverage)
@@ -64,7 +65,7 @@ class Tally:
 
     @property
     def runs(self) -> int:
-        """Runs done."""
+        """The number of finished runs."""
         return sum(self.verdicts.values())
 
     @property
@@ -73,7 +74,7 @@ class Tally:
         return max(time.monotonic() - self.started, 1e-9)
 
     def line(self, total: int | None = None) -> str:
-        """All in one line; ``total`` is how many runs there are to be."""
+        """Return a one-line summary; ``total`` is the number of planned runs."""
         seconds = self.seconds
         counts = ", ".join(f"{count} {verdict}" for verdict, count in sorted(self.verdicts.items()))
         runs = f"{self.runs}{f' of {total}' if total else ''} run{'s' if (total or self.runs) != 1 else ''}"
@@ -81,11 +82,11 @@ class Tally:
                 f"minute, {self.simulated / seconds:.0f} simulated seconds a second")
 
     def left(self, total: int) -> str:
-        """How long the rest of so many runs will take, for the end of the line; nothing is known before the first."""
+        """Return the estimated time left of ``total`` runs, for the end of the line; empty before the first run."""
         return f"; about {duration(self.seconds / self.runs * (total - self.runs))} left" if self.runs else ""
 
     def coverage_table(self) -> Table:
-        """The states by system that were reached: in how many runs, and how often in all."""
+        """Return the table of reached states by system: the number of runs, and how often in total."""
         table = Table("state", "runs", "times", "", box=None)
         for system, states in self.coverage.items():
             summaries = SYSTEMS.load(system).states
@@ -96,7 +97,7 @@ class Tally:
         return table
 
     def never(self) -> list[str]:
-        """A line for each system with the states that were never reached."""
+        """Return a line for each system with the states that were never reached."""
         missed = {
             system: ", ".join(name for name, state in states.items() if not state.runs)
             for system, states in self.coverage.items()
@@ -104,7 +105,7 @@ class Tally:
         return [f"never reached, {system}: {names}" for system, names in missed.items() if names]
 
     def to_json(self, interrupted: bool = False) -> dict[str, Any]:
-        """What ``--json`` prints."""
+        """Return the object for ``--json``."""
         return {
             "runs": self.runs,
             "interrupted": interrupted,

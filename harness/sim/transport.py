@@ -1,8 +1,8 @@
-"""Simulated TCP connections: what the operating system keeps of them, and asyncio's transport on top.
+"""Simulated TCP connections: the operating system's half, and asyncio's transport on top.
 
-An ``Endpoint`` is the kernel's half: it outlives the process that opened it until what was written has been sent.
-A ``Pipe`` carries the bytes of one direction in order, whatever the network loses. A ``SimTransport`` is what node and
-client code holds; its callbacks run in the process that owns it.
+An ``Endpoint`` is the kernel's half: it outlives the process that opened it until all written data has been sent. A
+``Pipe`` carries the bytes of one direction in order, despite losses in the network. Node and client code holds a
+``SimTransport``, whose callbacks run in the process that owns it.
 """
 
 from __future__ import annotations
@@ -22,20 +22,20 @@ from harness.sim.loop import DEAD, Handle, Process, Resource, SimLoop
 from stormproof.contracts.backend import Link
 
 WINDOW = 1 << 19
-"""Bytes that the kernels of both sides hold for a reader that does not read."""
+"""Bytes that the kernels of both sides buffer for a reader that does not read."""
 
 FIRST_RETRY, LAST_RETRY = 0.2, 120.0
 _READ_SIZE = 1 << 18
 
 ATTEMPTS = 15
-"""Attempts to send again after which a connection has timed out (Linux: ``tcp_retries2``), a quarter of an hour."""
+"""Retransmissions after which a connection has timed out (Linux: ``tcp_retries2``), a quarter of an hour."""
 
 FIN = b""
-"""In a pipe: nothing more will be sent."""
+"""End of stream in a pipe."""
 
 
 class Sent:
-    """What programs have handed to their kernels for one link: frames (writes), and their bytes."""
+    """Counts of what programs have handed to their kernels for one link: frames (writes), and their bytes."""
 
     __slots__ = ("bytes", "frames")
 
@@ -45,7 +45,7 @@ class Sent:
 
 
 class Carrier(Protocol):
-    """What connections need of the network that carries them (``harness.sim.network.Network``)."""
+    """The part of the network (``harness.sim.network.Network``) that connections use."""
 
     loop: SimLoop
     rng: Random
@@ -54,27 +54,27 @@ class Carrier(Protocol):
     """Whether every packet on every link arrives, after the usual delay."""
 
     def sent_on(self, link: Link) -> Sent:
-        """What programs have sent on the link, to be counted on."""
+        """Return the counters of what programs have sent on the link; the caller adds to them."""
         ...
 
     def passes(self, link: Link) -> bool:
-        """Whether a packet on the link arrives now; a lost one is counted."""
+        """Return whether a packet on the link arrives now; count a lost one."""
         ...
 
     def refuses(self, link: Link) -> bool:
-        """Whether a packet on the link is answered by a reset from somewhere between."""
+        """Return whether a middlebox answers a packet on the link with a reset."""
         ...
 
     def delay(self, link: Link) -> float:
-        """How long the next packet on the link takes."""
+        """Return the delay of the next packet on the link, in seconds."""
         ...
 
     def usual_delay(self, link: Link) -> float:
-        """The same where the link is under no condition."""
+        """Return the delay of the next packet on a link without conditions, in seconds."""
         ...
 
     def shaped(self, pipe: Pipe, link: Link, chunk: bytes) -> bool:
-        """Whether the chunk has to wait for its turn on a slow link, which lets it depart then."""
+        """Return whether the chunk has to queue on a slow link, which calls ``depart`` in its turn."""
         ...
 
 
@@ -87,7 +87,7 @@ class Pipe:
     def __init__(self, network: Carrier, sender: Endpoint, target: Endpoint) -> None:
         self.target = target
         self.held = 0
-        """Bytes that were sent and not yet read."""
+        """Bytes sent and not yet read."""
         self._network = network
         self._sender = sender
         self._link = (sender.host, target.host)
@@ -95,19 +95,19 @@ class Pipe:
         self._sent_on = network.sent_on(self._link)
         self._sent = 0
         self._flying: deque[int] = deque()
-        """Numbers of the chunks that are under way, in order: they arrive in this order, or are lost."""
+        """Numbers of the chunks in flight, in order: they arrive in this order, or are lost."""
         self._waiting: list[tuple[int, bytes]] = []
-        """Chunks that were lost, or that came too early or were not sent because of that, by number."""
+        """Chunks that were lost, and those that arrived early or were held back because of that, by number."""
         self._retry = FIRST_RETRY
         self._attempts = 0
         self._timer: Handle | None = None
         self._last = 0.0
         self._over = False
-        """A chunk was answered by a reset, so nothing arrives that was sent after it."""
+        """Whether a chunk was answered by a reset; nothing arrives that was sent after it."""
 
     @property
     def stalled(self) -> bool:
-        """Whether packets or their acknowledgements are being lost."""
+        """Return whether packets or their acknowledgements are being lost."""
         return self._timer is not None
 
     def send(self, chunk: bytes) -> None:
@@ -126,18 +126,18 @@ class Pipe:
             self.depart(chunk)
 
     def depart(self, chunk: bytes) -> None:
-        """The chunk is on its way."""
+        """Put the chunk on the link."""
         if self._sender.forgotten:
             return
         network, link = self._network, self._link
         loop = network.loop
-        # Whoever gets it has work to do, however few callbacks that is.
+        # The receiver has work to do in proportion to the bytes, however few callbacks that takes.
         loop.work += len(chunk) >> CHUNK_BITS
         if loop.watch is not None:
             loop.watch.sent(link, chunk)
         arrival = loop.now + (network.usual_delay(link) if network.calm else network.delay(link))
         if arrival < self._last:
-            arrival = self._last  # TCP keeps the order
+            arrival = self._last  # TCP keeps the order.
         self._last = arrival
         loop.at(arrival, self._arrived, chunk)
 
@@ -156,7 +156,7 @@ class Pipe:
                 self._try_later()
                 return
         if self._waiting and self._waiting[0][0] < number:
-            # An earlier chunk is missing: the receiver waits for that.
+            # An earlier chunk is missing, and the receiver waits for it.
             insort(self._waiting, (number, chunk))
             return
         self.target.arrived(chunk)
@@ -190,7 +190,7 @@ class Pipe:
             self._try_later()
 
     def _deliver(self) -> None:
-        """Hand over what waits, up to the first chunk that is still under way."""
+        """Deliver the waiting chunks, up to the first one that is still in flight."""
         waiting = self._waiting
         count = bisect(waiting, (self._flying[0],)) if self._flying else len(waiting)
         ready = waiting[:count]
@@ -206,10 +206,10 @@ class Endpoint(Resource):
         self.host = host
         self.owner = owner
         self.gone = False
-        """Whether this half is closed for reading: whatever arrives is answered by a reset."""
+        """Whether this half is closed for reading; arriving data is answered by a reset."""
         self.buffer = bytearray()
         self.forgotten = False
-        """Whether the machine lost power: nobody knows of the connection any more."""
+        """Whether the machine lost power, and with it all knowledge of the connection."""
         self.ended = False
         self.failed: OSError | None = None
         self.transport: SimTransport | None = None
@@ -221,16 +221,16 @@ class Endpoint(Resource):
             owner.resources[self] = None
 
     def join(self, peer: Endpoint) -> None:
-        """From now on there is a way to the peer."""
+        """Open the way to the peer."""
         self.peer = peer
         self.pipe = Pipe(self.network, self, peer)
 
     def room(self) -> int:
-        """Bytes that the kernel takes now."""
+        """Return the number of bytes that the kernel accepts now."""
         return WINDOW - self.pipe.held if self.pipe is not None else 0
 
     def send(self, data: bytes) -> None:
-        """Hand bytes to the kernel; a process that waits for its disk comes to that later, or never."""
+        """Hand bytes to the kernel; a process that waits for its disk does so later, or never."""
         assert self.pipe is not None
         owner = self.owner
         if owner is not None and owner.busy:
@@ -239,13 +239,13 @@ class Endpoint(Resource):
             self.pipe.send(data)
 
     def finish(self) -> None:
-        """Nothing more will be sent."""
+        """Send the end of stream."""
         if not self._finished and self.pipe is not None:
             self._finished = True
             self.send(FIN)
 
     def close(self) -> None:
-        """The process lets go of it: what was sent still goes out; unread data makes it a reset."""
+        """Close the process's half: sent data still goes out, but unread data turns the close into a reset."""
         if self.gone:
             return
         unread = bool(self.buffer)
@@ -258,14 +258,14 @@ class Endpoint(Resource):
             self.finish()
 
     def vanish(self) -> None:
-        """Forget the connection without a word."""
+        """Drop the connection silently."""
         self.gone = True
         self.buffer.clear()
         if self.owner is not None:
             self.owner.resources.pop(self, None)
 
     def owner_ended(self, powerless: bool) -> None:
-        """The system closes what a dead process left open, or is gone itself."""
+        """Close the connection that a dead process left open, as its system does; a powerless system drops it."""
         self.transport = None
         if powerless:
             self.forgotten = True
@@ -274,7 +274,7 @@ class Endpoint(Resource):
             self.close()
 
     def arrived(self, chunk: bytes) -> None:
-        """A chunk has come over the network."""
+        """Accept a chunk from the network."""
         if self.gone:
             if chunk:
                 self._reset_peer()
@@ -287,11 +287,11 @@ class Endpoint(Resource):
             self.transport.arrived()
 
     def reset_by_peer(self) -> None:
-        """The other side, or somebody between, has refused what was sent."""
+        """Fail because the peer, or a middlebox, has refused the sent data."""
         self.fail(ConnectionResetError(104, "connection reset by peer"))
 
     def fail(self, error: OSError) -> None:
-        """The connection is no more."""
+        """End the connection with an error."""
         if self.gone:
             return
         self.failed = error
@@ -300,7 +300,7 @@ class Endpoint(Resource):
             self.transport.readable()
 
     def taken(self, count: int) -> None:
-        """The process has read so many bytes: the sender may send more."""
+        """Free the window after the process has read ``count`` bytes, so that the sender may send more."""
         peer = self.peer
         if peer is None or peer.pipe is None:
             return
@@ -310,7 +310,7 @@ class Endpoint(Resource):
             transport.writable()
 
     def drained(self) -> None:
-        """There may be room for more."""
+        """Let the transport try again: there may be room for more."""
         if self.transport is not None:
             self.transport.writable()
 
@@ -339,7 +339,7 @@ class SimTransport(asyncio.Transport):
         self._context = context
         self._loop = endpoint.network.loop
         self.unsent = bytearray()
-        """What waits here for room in the kernel."""
+        """Data that waits for room in the kernel."""
         self._high, self._low = 1 << 16, 1 << 14
         self._held_back = False
         self._closing = False
@@ -350,18 +350,18 @@ class SimTransport(asyncio.Transport):
         endpoint.transport = self
 
     def begin(self) -> None:
-        """Tell the protocol; called in the owner's context."""
+        """Report the connection to the protocol; called in the owner's context."""
         self._protocol.connection_made(self)
         self.readable()
 
-    # For code that holds the transport.
+    # The interface for code that holds the transport.
 
     def is_closing(self) -> bool:
-        """Whether it is closed or about to be."""
+        """Return whether the transport is closed or about to be."""
         return self._closing
 
     def close(self) -> None:
-        """Send what waits, then close."""
+        """Send the waiting data, then close."""
         if self._closing:
             return
         self._closing = True
@@ -370,7 +370,7 @@ class SimTransport(asyncio.Transport):
             self._post(self._end, None)
 
     def abort(self) -> None:
-        """Close at once; what waits here is lost."""
+        """Close at once; data that waits here is lost."""
         self._fail(None)
 
     def write(self, data: Any) -> None:
@@ -392,11 +392,11 @@ class SimTransport(asyncio.Transport):
             self._protocol.pause_writing()
 
     def writelines(self, list_of_data: Iterable[Any]) -> None:
-        """Send them together."""
+        """Send the pieces together."""
         self.write(b"".join(list_of_data))
 
     def write_eof(self) -> None:
-        """Half-close: nothing more will be written."""
+        """Half-close: end the outgoing stream."""
         if self._closing or self._eof_wanted:
             return
         self._eof_wanted = True
@@ -404,19 +404,19 @@ class SimTransport(asyncio.Transport):
             self._endpoint.finish()
 
     def can_write_eof(self) -> bool:
-        """Half-closing is possible."""
+        """Return True: half-closing is possible."""
         return True
 
     def get_write_buffer_size(self) -> int:
-        """Bytes that the kernel has not taken yet."""
+        """Return the number of bytes that the kernel has not accepted yet."""
         return len(self.unsent)
 
     def get_write_buffer_limits(self) -> tuple[int, int]:
-        """(low, high)."""
+        """Return the limits (low, high)."""
         return self._low, self._high
 
     def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
-        """When the protocol is told to pause and to go on."""
+        """Set the limits at which the protocol pauses and resumes writing."""
         if high is None:
             high = 1 << 16 if low is None else 4 * low
         self._high, self._low = high, high // 4 if low is None else low
@@ -425,46 +425,46 @@ class SimTransport(asyncio.Transport):
             self._protocol.pause_writing()
 
     def pause_reading(self) -> None:
-        """Leave what arrives in the kernel."""
+        """Leave arriving data in the kernel."""
         self._reading = False
 
     def resume_reading(self) -> None:
-        """Read again."""
+        """Resume reading."""
         if not self._closing and not self._reading:
             self._reading = True
             self.readable()
 
     def is_reading(self) -> bool:
-        """Whether it reads."""
+        """Return whether the transport reads."""
         return self._reading and not self._closing
 
     def get_protocol(self) -> asyncio.BaseProtocol:
-        """The protocol."""
+        """Return the protocol."""
         protocol: asyncio.BaseProtocol = self._protocol
         return protocol
 
     def set_protocol(self, protocol: asyncio.BaseProtocol) -> None:
-        """Another protocol."""
+        """Replace the protocol."""
         self._protocol = protocol
 
-    # For the kernel's half.
+    # The interface for the kernel's half.
 
     def arrived(self) -> None:
-        """The network has brought something: a process that is idle reads it at once."""
+        """React to arrived data: an idle process reads it at once."""
         if self._read_due or not self._loop.enter(self._endpoint.owner):
             self.readable()
         else:
             self._context.run(self._read)
 
     def readable(self) -> None:
-        """There is something to read: let the process do it when it runs."""
+        """Schedule a read, if there is something to read."""
         endpoint = self._endpoint
         if not self._read_due and (endpoint.buffer or endpoint.ended or endpoint.failed):
             self._read_due = True
             self._post(self._read)
 
     def writable(self) -> None:
-        """There may be room for what waits."""
+        """Schedule a flush of the waiting data: there may be room."""
         if self.unsent:
             self._post(self._flush)
 

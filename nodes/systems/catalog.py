@@ -1,4 +1,4 @@
-"""All systems by name. A new one is one folder beside the others and one line here."""
+"""All systems by name. A new one is one folder next to the others and one line here."""
 
 from __future__ import annotations
 

@@ -13,12 +13,12 @@ from stormproof.contracts.client import Delivery, NotDone
 ANSWER_SECONDS = 5.0
 _READ_BYTES = 1 << 16
 BEAT_SECONDS = 2.0
-"""Between two heart-beats of a broker that a client wants to hear."""
+"""Seconds between two heart-beats of a broker that a client requests."""
 MISSED = 3
-"""A broker that was silent for so many of these times is left."""
+"""The number of heart-beats of silence after which a client leaves a broker."""
 
 Depth = Callable[[str], Awaitable[int]]
-"""How many messages a queue holds: STOMP has no way to ask."""
+"""A function that returns a queue's depth, for which STOMP has no request."""
 
 
 class StompQueues:
@@ -29,12 +29,12 @@ class StompQueues:
         depth: asks for a queue's depth.
         login: user and password.
         host: the virtual host.
-        sending: headers of what is sent.
+        sending: headers of sent messages.
         subscribing: headers of subscriptions, as the broker's prefetch limit.
-        prefetch: what that limit is.
-        heartbeat: seconds between two heart-beats of the client's; 0: none.
-        wanted: seconds between two heart-beats of the broker's that the client asks for. Where the broker sends them,
-            the client leaves it when it is silent, with all that has come and is not acknowledged.
+        prefetch: the value of that limit.
+        heartbeat: seconds between two heart-beats of the client; 0: none.
+        wanted: seconds between two heart-beats that the client requests from the broker. If the broker sends them, the
+            client leaves it when it is silent, together with all messages that have arrived and are not acknowledged.
     """
 
     def __init__(self, destination: Callable[[str], str], depth: Depth, *, login: tuple[str, str], host: str = "/",
@@ -46,12 +46,12 @@ class StompQueues:
         self.prefetch = prefetch
         self.heartbeat, self._wanted = heartbeat, wanted
         self.place = ("", 0, "")
-        """Where it is connected to, and from which address."""
+        """The address of the broker, and the local address."""
         self._still = False
         self._beating: asyncio.Task[None] | None = None
         self._watching: asyncio.Task[None] | None = None
         self._heard = 0.0
-        """When something came from the broker last, by the event loop's time."""
+        """The time of the last data from the broker, by the event loop's clock."""
         self._parser = Parser(FrameLimits())
         self._writer: asyncio.StreamWriter | None = None
         self._reading: asyncio.Task[None] | None = None
@@ -62,7 +62,7 @@ class StompQueues:
         self._lost: Exception | None = None
 
     async def connect(self, host: str, port: int, local: str) -> None:
-        """Connect from the address ``local``; CONNECTED lets us in."""
+        """Connect from the address ``local``, and wait for CONNECTED."""
         self.place = (host, port, local)
         reader, self._writer = await asyncio.open_connection(host, port, local_addr=(local, 0) if local else None)
         self._reading = asyncio.get_running_loop().create_task(self._read(reader))
@@ -76,15 +76,16 @@ class StompQueues:
             self._beating = asyncio.get_running_loop().create_task(self._beat())
 
     async def send(self, queue: str, body: bytes) -> None:
-        """SEND; the receipt says that the broker has it."""
+        """Send a message; the receipt confirms that the broker has it."""
         headers = {"destination": self._destination(queue), "content-type": "text/plain", **self._sending}
         await self._request(Frame("SEND", headers, body))
 
     async def take(self, queue: str, timeout: float) -> Delivery | None:
-        """The next message that the broker pushes; a subscription is made first.
+        """Take the next message that the broker pushes, after subscribing if necessary.
 
         Raises:
-            NotDone: the connection was lost. What had come on it is the broker's again, since nobody acknowledged it.
+            NotDone: the connection was lost. Messages that had arrived on it return to the broker, because they were
+                not acknowledged.
         """
         if queue not in self._messages:
             self._messages[queue] = asyncio.Queue()
@@ -108,11 +109,11 @@ class StompQueues:
         return Delivery(frame.body, ack, give_back, self.number_of(frame), came)
 
     def number_of(self, frame: Frame) -> int | None:
-        """How often a message was delivered, if its frame tells (see ``Delivery``)."""
+        """Return how often a message was delivered, if its frame contains that (see ``Delivery``)."""
         return None
 
     async def stand_still(self, seconds: float) -> None:
-        """Send no heart-beats; what comes meanwhile is looked at by nobody."""
+        """Send no heart-beats; incoming data is not checked in the meantime."""
         self._still = True
         try:
             await asyncio.sleep(seconds)
@@ -120,7 +121,7 @@ class StompQueues:
             self._still = False
 
     async def depth(self, queue: str) -> int:
-        """What the system says."""
+        """Return the depth that the system reports."""
         return await self._depth(queue)
 
     async def close(self) -> None:
@@ -137,7 +138,8 @@ class StompQueues:
         """Send a frame with a receipt, and wait for it.
 
         Raises:
-            NotDone: the connection was lost before. ConnectionError: it was lost meanwhile, or the broker refused.
+            NotDone: the connection was lost before. ConnectionError: it was lost during the request, or the broker
+                refused.
         """
         self._demand_connection()
         self._count += 1
@@ -151,27 +153,27 @@ class StompQueues:
             raise NotDone(f"the connection was lost: {self._lost}")
 
     def _interval(self, connected: Frame) -> float:
-        """Seconds between two heart-beats of the broker, as both sides want it; 0: it sends none."""
+        """Return the seconds between two heart-beats of the broker that both sides agree on; 0: it sends none."""
         offered, _, _ = connected.headers.get("heart-beat", "0,0").partition(",")
         if not self._wanted or not offered.strip().isdecimal() or not int(offered):
             return 0.0
         return max(self._wanted, int(offered) / 1000)
 
     async def _watch(self, limit: float) -> None:
-        """Leave the broker when it was silent for so many seconds in which we were there to hear it."""
+        """Leave the broker after ``limit`` seconds of silence during which this client was listening."""
         loop = asyncio.get_running_loop()
         while True:
             before = loop.time()
             await asyncio.sleep(limit / MISSED / 2)
             now = loop.time()
             if self._still or now - before > limit / MISSED:
-                self._heard = now  # nobody listened meanwhile
+                self._heard = now  # this client did not listen in the meantime
             elif now - self._heard > limit:
                 self._lose(ConnectionError(f"the broker was silent for {now - self._heard:.1f} s"))
                 return
 
     async def _beat(self) -> None:
-        """Twice as often as was said: a beat that is a little late is no reason to be given up."""
+        """Send heart-beats twice as often as announced: a slightly late one must not make the broker drop us."""
         while True:
             await asyncio.sleep(self.heartbeat / 2)
             if not self._still and self._writer is not None:
@@ -206,7 +208,7 @@ class StompQueues:
             raise ConnectionError(f"ERROR: {text[:200]}")
 
     def _lose(self, error: Exception) -> None:
-        """Take the connection for lost: what still comes on it, out of the network's buffers, is for nobody."""
+        """Mark the connection as lost: data that still arrives from the network's buffers is discarded."""
         if self._lost is not None:
             return
         self._lost = error
@@ -216,5 +218,5 @@ class StompQueues:
         for future in waiting:
             if not future.done():
                 future.set_exception(ConnectionError(str(error)))
-                future.exception()  # not everybody waits
+                future.exception()  # retrieve it: not every future is awaited
         self._receipts.clear()

@@ -556,7 +556,7 @@ class FaultPoints(Protocol):
     struck: StruckPoint | None
     """The outcome of the most recently armed strike; None: it has not struck yet."""
     ended: bool
-    """Whether the program struck by a delayed end (``partial``) has ended."""
+    """True once the program of a delayed strike (``partial``) has ended."""
 
     def arm(self, strike: PointStrike) -> None:
         """Arm this strike."""
@@ -588,8 +588,8 @@ class Clocks(Protocol):
         ...
 
     async def set_clock(self, node: str, offset: float, rate: float) -> None:
-        """Shift the machine's time of day by ``offset`` seconds from now on, and let it run at ``rate`` times the right
-        speed.
+        """Set the machine's time of day wrong by ``offset`` seconds from now on, and let it run at ``rate`` times the
+        right speed.
 
         (0, 1) sets the clock right. If a machine has separate clocks, ``rate`` also applies to its monotonic clock,
         which never jumps.

@@ -74,10 +74,11 @@ class WorkBound:
     """The maximum number of frames, or bytes, that the machines of a run may send each other; ``name`` is the unit.
 
     Each unit that clients have sent to the machines allows ``each`` units to each other machine. Each of the clients'
-    frames also counts ``more`` units in addition to its content, for metadata. Each fault allows ``again`` as many,
-    since everything that is stored may have to be sent again. In addition, each machine may send each other one, per
-    setting in ``times``, that many units in each period of the setting's value, and ``fixed`` units for the start and
-    for each fault. The bound is claimed in the same way as a ``Bound``.
+    frames counts ``more`` units in addition to its content, for metadata. Each fault allows ``again`` further units for
+    each one that clients sent, since everything that is stored may have to be sent again. In addition, each machine may
+    send each other machine a number of units over time: for each setting in ``times``, the given number in each period
+    of the setting's value; and ``fixed`` units for the start and for each fault. The bound is claimed in the same way
+    as a ``Bound``.
     """
 
     name: str

@@ -106,7 +106,7 @@ class Cluster(ABC):
         """The time (of the event loop) of an operator's first action that ``repair`` has not reported yet; None: no
         action."""
         self.unsure = ""
-        """Why the system's health is unknown, if the probe for it fails itself."""
+        """The reason why the system's health is unknown, if the probe for it fails itself."""
         self.own_names: set[str] = set()
         """The names that clients of this run use there; ``leave`` deletes the objects."""
         if self.attached:
@@ -175,8 +175,8 @@ class Cluster(ABC):
 
     def stores_elsewhere(self, machine: str) -> str:
         """Return why a machine stores nothing on its private disk under the system's settings, and where it stores data
-        instead; empty: it uses that disk. Otherwise a power loss of the machine counts as proven by the end of its
-        processes, and a fault of its disk does not count."""
+        instead; empty: it uses that disk. If it stores data elsewhere, a power loss of the machine counts as proven by
+        the end of its processes, and a fault of its disk does not count."""
         return ""
 
     def restarted(self, machine: str, program: str) -> bool:

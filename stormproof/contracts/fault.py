@@ -153,7 +153,8 @@ class Fault(ABC):
     drawn: ClassVar[int] = 1
     kinds: tuple[str, ...] = ()
     no_leader: str = ""
-    """Why the family can't aim at the leading node in a test whose system does not report it; empty: it can."""
+    """The reason why the family can't aim at the leading node in a test whose system does not report it; empty: it can.
+    """
 
     @abstractmethod
     def plan(self, kind: str, facts: ClusterFacts, rng: random.Random) -> FaultPlan:

@@ -1,8 +1,8 @@
 """The fault ledger: the nemesis's actions on each machine, their times, and the evidence that they took effect.
 
 ``ledger.jsonl`` has one JSON object a line: one for each injection of a fault, one for each heal, one for each repair
-that an operator would do, and one for each period in which the harness itself stalled. Times are nanoseconds on the
-clock of the history.
+in an operator's place, and one for each period in which the harness itself stalled. Times are nanoseconds on the clock
+of the history.
 """
 
 from __future__ import annotations
@@ -127,10 +127,10 @@ class FaultWindow:
     """From this time to ``end`` the fault was certainly in force; None if the ledger does not record it."""
     effects: frozenset[str] = frozenset()
     healed: int | None = None
-    """When its heal was complete; None if it never was, or if the ledger does not record it."""
+    """The time at which its heal was complete; None if it never was, or if the ledger does not record it."""
     struck: int | None = None
-    """When a fault that strikes later did so, which may be during its heal: its window ends with the heal. None for any
-    other fault, or if it did not strike."""
+    """The time at which a fault that strikes later did so, which may be during its heal: its window ends with the heal.
+    None for any other fault, or if it did not strike."""
     claimed: bool = False
     """An imported history reports it; Stormproof has no evidence."""
 
@@ -141,7 +141,7 @@ class FaultWindow:
 
     @property
     def counts(self) -> bool:
-        """Whether it took effect, and found the state that it expects."""
+        """True if the fault took effect, and found the state that it expects."""
         return self.confirmed and not self.unmet
 
 

@@ -1,4 +1,4 @@
-"""The rules of HA IceStorm's elections, checked on what the replicas logged: no client's history shows them."""
+"""The rules of HA IceStorm's elections, checked on the replicas' logs: no client's history shows these rules."""
 
 from __future__ import annotations
 
@@ -30,12 +30,15 @@ from stormproof.vocabulary import EVENTS, METADATA
 
 NORMAL, REORGANIZATION = "normal", "reorganization"
 _STANDS_STILL = frozenset({STOPS_TIME, ENDS_PROCESS, MAY_END_PROCESS, MOVES_CLOCK})
-"""Effects of faults of a replica itself, during which its bound says nothing."""
+"""Effects of faults that strike a replica itself. During such a fault no time bound applies to the replica."""
 
 
 @dataclass(frozen=True)
 class Step:
-    """A replica's change of state. ``process`` counts its starts, ``formed``: it is a member of a group now."""
+    """A replica's change of state.
+
+    ``process`` numbers the replica's starts. ``formed``: with this step, the replica is a member of a group.
+    """
 
     node: str
     process: int
@@ -59,21 +62,21 @@ class Formed:
 
 @dataclass
 class Account:
-    """All that the logs say: the steps of each replica in order, and the groups (every line that formed one)."""
+    """The content of the replicas' logs: the steps of each replica in order, and each line that formed a group."""
 
     names: Sequence[str]
     steps: dict[str, list[Step]] = field(default_factory=lambda: defaultdict(list))
     groups: dict[str, list[Formed]] = field(default_factory=lambda: defaultdict(list))
 
     def the(self, group: str) -> Formed | None:
-        """The group, if its coordinator's line is there."""
+        """Return the group, if its coordinator's log line exists."""
         return next(iter(self.groups.get(group, ())), None)
 
 
 def check(run: Run) -> CheckOutcome:
-    """Breaches of the rules; a run whose logs show no group is undecided.
+    """Find breaches of the election's rules; a run whose logs show no replicating group is undecided.
 
-    A line that is missing from a log is no evidence: what it would have told is taken to be right.
+    A log line that is missing proves nothing: the check assumes that it would have shown correct behaviour.
     """
     names = [f"n{number + 1}" for number in range(int(run.test.get("nodes", 0)))]
     account = read_account(run.folder / "logs" if run.folder is not None else None, names, _zero(run))
@@ -81,7 +84,7 @@ def check(run: Run) -> CheckOutcome:
     if not replicating:
         return CheckOutcome(UNKNOWN, 0, "the replicas' logs show no group that replicates")
     effects = frozenset[str]().union(*(fault.effects for fault in run.faults))
-    # A replica that lost its disk may have forgotten what it had promised.
+    # A replica that lost its disk may have forgotten its promises.
     forgetful = {name for fault in run.faults if LOSES_DATA in fault.effects for name in fault.targets}
     found = [*_groups(account, forgetful), *_members(account), *_full_start(account)]
     if LOSES_DATA not in effects:
@@ -97,7 +100,7 @@ def check(run: Run) -> CheckOutcome:
 
 
 def read_account(logs: Path | None, names: Sequence[str], zero: float) -> Account:
-    """What the nodes' logs in a folder say; times become seconds since ``zero`` (seconds since 1970)."""
+    """Read the nodes' logs in a folder; times become seconds since ``zero`` (seconds since 1970)."""
     account = Account(names)
     for name in names:
         file = logs / f"{name}.log" if logs is not None else None
@@ -141,7 +144,10 @@ def _breach(kind: str, reason: str, **detail: object) -> Anomaly:
 
 
 def _groups(account: Account, forgetful: Collection[str]) -> Iterator[Anomaly]:
-    """Only a majority replicates; one coordinator a group and, unless that may be ``forgetful``, one group an epoch."""
+    """Check that only a majority replicates, that a group has one coordinator, and that an epoch has one group.
+
+    An epoch may have two groups if its coordinator may be ``forgetful``.
+    """
     of_epoch: dict[tuple[int, int], str] = {}
     for group, lines in account.groups.items():
         if len({formed.node for formed in lines}) > 1:
@@ -159,7 +165,9 @@ def _groups(account: Account, forgetful: Collection[str]) -> Iterator[Anomaly]:
 
 
 def _members(account: Account) -> Iterator[Anomaly]:
-    """Who is in a group was taken in, follows the one who formed it, and came to it from its reorganization."""
+    """Check each member of a group: its coordinator admitted it, it follows that coordinator, and it entered from the
+    *reorganization* state of the same group.
+    """
     for node, steps in account.steps.items():
         before: Step | None = None
         for step in steps:
@@ -176,7 +184,11 @@ def _members(account: Account) -> Iterator[Anomaly]:
 
 
 def _full_start(account: Account) -> Iterator[Anomaly]:
-    """A group replicates with everybody, or with one who has been, since its start, in a group with one who..."""
+    """Check that a group replicates only with all replicas, or with a member that has a link to such a full group.
+
+    The link is transitive: since its process started, the member was in a full group, or in a group with a member that
+    has such a link.
+    """
     seen = {
         group for group, lines in account.groups.items() if set(lines[0].members) >= set(account.names)
     }  # fmt: skip
@@ -190,7 +202,10 @@ def _full_start(account: Account) -> Iterator[Anomaly]:
 
 
 def _earlier(account: Account, formed: Formed) -> Iterator[str]:
-    """The groups that members had been in before, in the process in which they joined; empty text: can't be told."""
+    """Yield the groups in which members had been before, within the process in which they joined.
+
+    An empty text means that the logs cannot show it.
+    """
     for member in formed.members:
         steps = account.steps.get(member, [])
         place = next((n for n, step in enumerate(steps) if step.group == formed.group), None)
@@ -203,7 +218,7 @@ def _earlier(account: Account, formed: Formed) -> Iterator[str]:
 
 
 def _epochs_grow(account: Account) -> Iterator[Anomaly]:
-    """Nobody goes back to an older epoch."""
+    """Check that no replica returns to an older epoch."""
     for node, steps in account.steps.items():
         newest = (-1, -1)
         for step in steps:
@@ -217,19 +232,24 @@ def _epochs_grow(account: Account) -> Iterator[Anomaly]:
 
 
 def _minorities(run: Run, account: Account, margin: float) -> Iterator[Anomaly]:
-    """Who is cut off from the majority leaves *normal* in time, unless it, or who might have told it, stood still."""
+    """Check that replicas that are cut off from the majority leave *normal* in time.
+
+    A replica is exempt if it stood still itself, or if another cut-off replica, from which it might have learned of the
+    cut, did.
+    """
     options: Mapping[str, float] = run.test.get("options", {})
     pause = max(float(options.get("master_timeout", 1.0)), float(options.get("election_timeout", 1.0)))
     once = pause + float(options.get("response_timeout", 0.5))
     for fault in run.faults:
         if CUTS_LINKS not in fault.effects or not fault.confirmed or 2 * len(fault.targets) > len(account.names):
             continue
-        if LEAVES_LINKS in fault.effects:  # each of the two ends of a link that is cut hears the others
+        if LEAVES_LINKS in fault.effects:  # a link's two ends still hear the other replicas
             continue
-        # Alone, a replica asks in vain; a slave beside its coordinator learns from it, when that has found out.
+        # A replica that is cut off alone finds out by its own unanswered requests. A slave that is cut off together
+        # with its coordinator learns it from the coordinator, after that one has found out.
         bound = once * min(len(fault.targets), 2) + margin
         since = (fault.start if fault.in_force is None else fault.in_force) / SECOND
-        # Of one that was not healed nobody saw more than the run did: an invariant may have ended that.
+        # If the fault was not healed, its observation ends with the run: a broken invariant may have ended both.
         seen = int(run.history.time[-1]) if run.history.rows else 0
         end = (seen if fault.end is None else fault.end) / SECOND
         if since + bound >= end:

@@ -16,7 +16,7 @@ from stormproof.contracts.client import Delivery
 STOMP_PORT = 61613
 NOBODY = Credentials()
 _END = "end"
-"""What the header ``browser`` of the last frame of a browsing says."""
+"""The value of the header ``browser`` in the last frame of a browsing."""
 
 
 class ActiveMqQueues(StompQueues):
@@ -29,13 +29,13 @@ class ActiveMqQueues(StompQueues):
         self._browsed = 0
 
     async def take(self, queue: str, timeout: float) -> Delivery | None:
-        """The next message, which can't be given back: the broker moves what is answered by NACK to its queue of dead
-        letters. (ActiveMQ Classic's documentation: "Message Redelivery and DLQ Handling".)"""
+        """Take the next message. It can't be given back: the broker moves messages that are answered by NACK to its
+        dead-letter queue. (ActiveMQ Classic's documentation: "Message Redelivery and DLQ Handling".)"""
         delivery = await super().take(queue, timeout)
         return None if delivery is None else replace(delivery, give_back=None)
 
     async def _browse(self, queue: str) -> int:
-        """How many messages a browser sees: as many as the queue has, up to the broker's page of 400."""
+        """Return the number of messages that a browser sees: the queue's depth, up to the broker's page of 400."""
         self._browsed += 1
         name = f"browse-{self._browsed}"
         inbox = self._messages[name] = asyncio.Queue()

@@ -1,4 +1,4 @@
-"""Two brokers on one store: whoever has the lock on a file there is the master, the other opens no port."""
+"""Two brokers on one store: the holder of the lock on a file there is the master; the other opens no port."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from stormproof.errors import BackendError
 from stormproof.shell_system import ShellCluster
 
 STORE = "store"
-"""The folder that both machines of a pair have in common."""
+"""The shared folder of both machines of a pair."""
 
 
 class ActiveMqPair(ShellCluster):
-    """A master and a slave with a lock file in the folder that they share."""
+    """A master and a slave with a lock file in their shared folder."""
 
     async def lock(self) -> Lock:
-        """The lock file as it is now.
+        """Return the present state of the lock file.
 
-        The file does not name its holder, who is the broker that serves. When it was last written, in milliseconds, is
-        its epoch: a broker that gets the lock writes to the file, and nobody does afterwards (ActiveMQ's
+        The file does not name its holder, which is the broker that serves. Its epoch is its time of modification, in
+        milliseconds: a broker that gets the lock writes to the file, and it is not written afterwards (ActiveMQ's
         ``LockFile.java``).
         """
         path = f"{self.backend.shared_dir(STORE)}/kahadb/lock"
@@ -31,6 +31,6 @@ class ActiveMqPair(ShellCluster):
         return Lock(beside, path, True, await self.primary() or "", int(written))
 
     async def holds_lock(self, node: str) -> bool | None:
-        """Whether it serves, which is all that a broker tells."""
+        """Return whether the broker serves, which is all that it reports."""
         status = await self.status(node)
         return status.serving if status.reachable else None

@@ -1,4 +1,4 @@
-"""ActiveMQ Classic as Debian has it: one broker, or two with a store in common; KahaDB, clients by STOMP."""
+"""ActiveMQ Classic from Debian's packages: one broker, or two with a shared store; KahaDB, clients by STOMP."""
 
 from __future__ import annotations
 
@@ -79,32 +79,32 @@ class ActiveMQ(ShellSystem):
     )
 
     def node_count(self, asked: int | None, demands: Demands, options: Mapping[str, Any]) -> int:
-        """One, or a pair."""
+        """Return the number of nodes: one, or two for a pair."""
         count = 2 if options["mode"] == PAIR else 1
         if asked not in (None, count):
             raise UsageError(f"--nodes {asked}: activemq takes {count} with --set mode={options['mode']}")
         return count
 
     def topology(self, test: Test, demands: Demands) -> Topology:
-        """A pair has a folder in common."""
+        """Lay out the machines; those of a pair share a folder."""
         topology = super().topology(test, demands)
         return replace(topology, shared=(STORE,)) if test.options["mode"] == PAIR else topology
 
     def helper_roles(self, test: Test) -> frozenset[str]:
-        """A pair's lock is a file in the store."""
+        """Return the role of a pair's lock, which is a file in the store."""
         return frozenset({SHARED_LOCK} if test.options["mode"] == PAIR else ())
 
     def cluster(self, deployment: Deployment) -> ShellCluster:
-        """One broker, or two."""
+        """Create a cluster of one broker, or a pair."""
         pair = deployment.test.options["mode"] == PAIR and not isinstance(deployment.backend, Attached)
         return (ActiveMqPair if pair else ShellCluster)(self, deployment)
 
     def stores_elsewhere(self, machine: Machine) -> str:
-        """A pair has its store in a folder in common."""
+        """Return why a machine stores nothing itself: a pair has its store in a shared folder."""
         return f"mode={PAIR}: its store is in a folder that both share" if machine.option("mode") == PAIR else ""
 
     def files(self, machine: Machine) -> Mapping[str, str]:
-        """The broker's description, and where its log goes."""
+        """Return the broker's description, and the configuration of its log."""
         pair = machine.option("mode") == PAIR
         store = machine.cluster.backend.shared_dir(STORE) if pair else machine.data
         keep_alive = f' lockKeepAlivePeriod="{machine.option("lock_keep_alive")}"' if pair else ""
@@ -115,7 +115,7 @@ class ActiveMQ(ShellSystem):
         return {"activemq.xml": broker, "log4j.properties": _LOGGING}
 
     def command(self, machine: Machine, program: str) -> Sequence[str]:
-        """Java, with little memory and few threads."""
+        """Return the command: Java, with little memory and few threads."""
         return [
             "java", f"-Xmx{machine.option('memory')}m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1",
             f"-Dlog4j.configuration=file:{machine.folder}/log4j.properties",
@@ -124,7 +124,7 @@ class ActiveMQ(ShellSystem):
         ]  # fmt: skip
 
     async def status(self, machine: Machine) -> NodeStatus:
-        """Who answers CONNECT is the master; a slave runs, and opens no port."""
+        """Return the status: the broker that answers CONNECT is the master; a slave runs, and opens no port."""
         connection = ActiveMqQueues(machine.credentials)
         try:
             async with within(ANSWER_SECONDS):
@@ -139,7 +139,7 @@ class ActiveMQ(ShellSystem):
         return NodeStatus(machine.name, reachable=True, role="master", serving=True)
 
     async def attached_status(self, machine: Machine) -> NodeStatus:
-        """Of a pair, the one that takes no connections is the slave, or dead."""
+        """Return the status; in a pair, a broker that refuses connections is the slave, or dead."""
         try:
             return await super().attached_status(machine)
         except ConnectionRefusedError:
@@ -148,15 +148,15 @@ class ActiveMQ(ShellSystem):
             return NodeStatus(machine.name, reachable=True, role="closed")
 
     def healthy(self, statuses: Sequence[NodeStatus]) -> bool:
-        """One broker serves; the other one, if there is one, is there to take over."""
+        """Tell whether one broker serves, and the other one, if there is one, is ready to take over."""
         return all(status.reachable for status in statuses) and sum(status.serving for status in statuses) == 1
 
     def connection(self, cluster: ShellCluster) -> QueueConnection:
-        """A client by STOMP."""
+        """Create a client by STOMP."""
         return ActiveMqQueues(cluster.credentials)
 
     def parse_line(self, line: str) -> LogLine:
-        """``2026-11-23 16:00:00,123 | INFO | text``, by the machine's clock, which is in UTC."""
+        """Parse a line ``2026-11-23 16:00:00,123 | INFO | text``, by the machine's clock, which is in UTC."""
         match = _LINE.fullmatch(line)
         if match is None:
             return LogLine(None, line)
@@ -164,7 +164,7 @@ class ActiveMQ(ShellSystem):
         return LogLine(moment.timestamp(), match[3])
 
     def role_change(self, text: str) -> RoleChange | None:
-        """It says when it serves, when it waits for the lock, and when it has lost that."""
+        """Parse a role change: logged when it serves, when it waits for the lock, and when it has lost the lock."""
         if text.startswith("Apache ActiveMQ") and " started" in text:
             return RoleChange("master", serving=True, leads=True)
         if "is now in slave mode" in text:

@@ -19,15 +19,15 @@ CLIENT_PORT, PEER_PORT = 2379, 2380
 CONNECT_SECONDS, ANSWER_SECONDS = 2.0, 10.0
 NOBODY = Credentials()
 _NOT_DONE = ("no leader", "not capable", "too many requests")
-"""What etcd says of requests that it has not proposed; others may have been carried out (etcd's server/etcdserver
+"""etcd's messages for requests that it has not proposed; others may have been carried out (etcd's server/etcdserver
 /errors.go)."""
 
 
 class EtcdConnection:
-    """One client's connection to one member; it does not look for another."""
+    """One client's connection to one member; it never switches to another."""
 
     heartbeat = 0.0
-    """Nothing keeps a lease alive: a lock ends with its lease."""
+    """No keep-alives are sent: a lock ends with its lease."""
 
     def __init__(self, credentials: Credentials = NOBODY) -> None:
         self._credentials = credentials
@@ -37,22 +37,22 @@ class EtcdConnection:
         self._watching: asyncio.Task[None] | None = None
 
     async def connect(self, host: str, port: int, local: str) -> None:
-        """Connect from the address ``local``, log in where that is wanted, and ask who is there."""
+        """Connect from the address ``local``, log in if required, and ask for the member's status."""
         self._client = http_client(host, port, local)
         await log_in(self._client, self._credentials)
         await ask(self._client, "maintenance/status", {})
 
     async def read(self, name: str) -> bytes | None:
-        """The value of a key, by a linearizable read."""
+        """Return the value of a key, by a linearizable read."""
         found = (await ask(self._client, "kv/range", {"key": _packed(name)})).get("kvs")
         return base64.b64decode(found[0].get("value", "")) if found else None
 
     async def write(self, name: str, value: bytes) -> None:
-        """Put."""
+        """Put a value."""
         await ask(self._client, "kv/put", {"key": _packed(name), "value": _packed(value)})
 
     async def cas(self, name: str, expected: bytes | None, value: bytes) -> bool:
-        """A transaction that compares the value, or that there is none."""
+        """Compare and set by a transaction; ``expected`` None means that the key must not exist."""
         key = _packed(name)
         held = ({"key": key, "target": "CREATE", "result": "EQUAL", "create_revision": "0"} if expected is None else
                 {"key": key, "target": "VALUE", "result": "EQUAL", "value": _packed(expected)})  # fmt: skip
@@ -60,17 +60,17 @@ class EtcdConnection:
         return bool((await ask(self._client, "kv/txn", {"compare": [held], "success": [put]})).get("succeeded"))
 
     async def put(self, name: str, body: bytes) -> int:
-        """Put; the answer's revision is that of the change."""
+        """Put a value; return the revision of the change."""
         told = await ask(self._client, "kv/put", {"key": _packed(name), "value": _packed(body)})
         return int(told["header"]["revision"])
 
     async def head(self, name: str) -> int:
-        """By a linearizable read."""
+        """Return the revision of a key's last change, by a linearizable read."""
         found = (await ask(self._client, "kv/range", {"key": _packed(name)})).get("kvs")
         return int(found[0]["mod_revision"]) if found else 0
 
     async def watch(self, name: str, after: int) -> None:
-        """One watch on a stream of its own, which tells its progress, too. (etcd's documentation: "API reference",
+        """Watch a key on a separate stream, which reports its progress, too. (etcd's documentation: "API reference",
         Watch streams.)"""
         await self._end_watch()
         self._told = asyncio.Queue()
@@ -78,7 +78,7 @@ class EtcdConnection:
         self._watching = asyncio.get_running_loop().create_task(self._follow(request))
 
     async def event(self, timeout: float) -> LogEntry | Progress | None:
-        """The next that came."""
+        """Return the next event or progress report; None if there is none in time."""
         try:
             told = await asyncio.wait_for(self._told.get(), timeout)
         except TimeoutError:
@@ -89,7 +89,7 @@ class EtcdConnection:
         return told
 
     async def _follow(self, request: dict[str, Any]) -> None:
-        """Take in what the member tells of a watch, line by line, until it ends."""
+        """Queue the member's reports on a watch, line by line, until it ends."""
         import httpx
 
         limits = httpx.Timeout(ANSWER_SECONDS, read=None)
@@ -119,8 +119,8 @@ class EtcdConnection:
                 await watching
 
     async def acquire(self, name: str, seconds: float) -> int:
-        """Have the lock, under a lease of so many seconds, whole ones; waits for it. The token is the revision at which
-        the lock's key was made, which grows from holder to holder."""
+        """Acquire the lock, under a lease of whole seconds; waits for it. The token is the revision at which the lock's
+        key was created, which grows from holder to holder."""
         lease = (await ask(self._client, "lease/grant", {"TTL": math.ceil(seconds)}))["ID"]
         self._locks[name] = (lease, "", 0)
         key = (await ask(self._client, "lock/lock", {"name": _packed(name), "lease": lease}))["key"]
@@ -130,12 +130,12 @@ class EtcdConnection:
         return token
 
     async def give_up(self, name: str) -> None:
-        """End the lease of a lock that we wait for no longer."""
+        """End the lease of a lock that is no longer waited for."""
         lease, _, _ = self._locks.pop(name)
         await ask(self._client, "lease/revoke", {"ID": lease})
 
     async def release(self, name: str) -> bool:
-        """Give the lock back; whether we had it still."""
+        """Release the lock; return whether it was still held."""
         lease, key, token = self._locks.pop(name)
         mine = {"key": key, "target": "CREATE", "result": "EQUAL", "create_revision": str(token)}
         gone = {"request_delete_range": {"key": key}}
@@ -156,21 +156,20 @@ class EtcdConnection:
 
 
 def http_client(host: str, port: int, local: str = "") -> Any:
-    """Connections to one member, which send nothing twice by themselves."""
+    """Return an HTTP client for one member that never repeats a request by itself."""
     import httpx
 
-    # There is no TLS: to load the certificates of all authorities would take longer than all that clients do.
+    # No TLS is used: loading the certificates of all authorities would take longer than everything that clients do.
     transport = httpx.AsyncHTTPTransport(verify=False, local_address=local or None, retries=0)
     return httpx.AsyncClient(base_url=f"http://{host}:{port}/v3/", transport=transport, trust_env=False,
                              timeout=httpx.Timeout(ANSWER_SECONDS, connect=CONNECT_SECONDS))  # fmt: skip
 
 
 async def log_in(client: Any, credentials: Credentials) -> None:
-    """Have the member's token sent with all further requests (etcd's documentation: "gRPC gateway",
-    *Authentication*).
+    """Add the member's token to all further requests (etcd's documentation: "gRPC gateway", *Authentication*).
 
     Raises:
-        NotDone: it lets nobody in with these.
+        NotDone: the member rejects these credentials.
     """
     if not credentials.login:
         return
@@ -183,10 +182,10 @@ async def log_in(client: Any, credentials: Credentials) -> None:
 
 
 async def ask(client: Any, method: str, request: dict[str, Any]) -> dict[str, Any]:
-    """What a member answers.
+    """Send a request and return the member's answer.
 
     Raises:
-        NotDone: it certainly has not done it. RuntimeError, httpx.HTTPError: it may have.
+        NotDone: it certainly was not carried out. RuntimeError, httpx.HTTPError: it may have been.
     """
     import httpx
 

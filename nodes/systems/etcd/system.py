@@ -1,4 +1,4 @@
-"""etcd as Debian has it: registers by its keys, and its lock service."""
+"""etcd from Debian's packages: registers by its keys, and its lock service."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Etcd(ShellSystem):
     )
 
     def command(self, machine: Machine, program: str) -> Sequence[str]:
-        """A member, of a cluster of these machines."""
+        """Return the command of a member of a cluster of these machines."""
         here, peers = machine.address, [f"{name}=http://{machine.address_of(name)}:{PEER_PORT}"
                                         for name in machine.replicas]  # fmt: skip
         return [
@@ -51,7 +51,7 @@ class Etcd(ShellSystem):
         ]  # fmt: skip
 
     async def status(self, machine: Machine) -> NodeStatus:
-        """Who leads, says a member; one that knows a leader serves."""
+        """Return a member's status with its leader; a member that knows a leader serves."""
         client = http_client(machine.address, machine.port)
         try:
             await log_in(client, machine.credentials)
@@ -65,20 +65,20 @@ class Etcd(ShellSystem):
                           detail={"leader": leader, "revision": told["header"].get("revision")})  # fmt: skip
 
     async def attached_status(self, machine: Machine) -> NodeStatus:
-        """The same."""
+        """Return the same status."""
         return await self.status(machine)
 
     def healthy(self, statuses: Sequence[NodeStatus]) -> bool:
-        """All know the same leader."""
+        """Tell whether all know the same leader."""
         leaders = {(status.detail or {}).get("leader") for status in statuses}
         return all(status.serving for status in statuses) and len(leaders) == 1
 
     def connection(self, cluster: ShellCluster) -> Any:
-        """A client of one member."""
+        """Create a client of one member."""
         return EtcdConnection(cluster.credentials)
 
     async def clear(self, cluster: ShellCluster) -> str:
-        """Delete the keys; those of locks go with their leases."""
+        """Delete the keys; those of locks end with their leases."""
         names = sorted(cluster.own_names)
         trouble: Exception | None = None
         for host, port in cluster.client_addresses() if names else ():
@@ -96,11 +96,11 @@ class Etcd(ShellSystem):
         return f"left there: {', '.join(names)} ({trouble})" if names else ""
 
     def check(self, test: Test, demands: Demands) -> None:
-        """Raises UsageError when the clients lack their package."""
+        """Check the clients' package; raises UsageError when it is missing."""
         demand_client(self.name, "httpx")
 
     def parse_line(self, line: str) -> LogLine:
-        """A JSON object a line, with ``ts`` and ``msg``."""
+        """Parse a line, which is a JSON object with ``ts`` and ``msg``."""
         try:
             told: Mapping[str, Any] = json.loads(line)
             moment = parse_time(told["ts"])
@@ -109,7 +109,7 @@ class Etcd(ShellSystem):
         return LogLine(None if moment is None else moment.timestamp(), str(told.get("msg", line)))
 
     def role_change(self, text: str) -> RoleChange | None:
-        """Members say what they become, and in which term."""
+        """Parse a role change: members log their new role with its term."""
         _, became, rest = text.partition(" became ")
         role, _, term = rest.partition(" at term ")
         if not became or not term:

@@ -1,7 +1,7 @@
-"""A client of queues on an MQTT broker: a persistent session each, which is subscribed to a topic at quality 1.
+"""A client of queues on an MQTT broker: each is a persistent session that is subscribed to a topic at quality 1.
 
-What is published to the topic the broker keeps for the session (MQTT 3.1.1, 3.1.2.4 *Clean Session*, 4.1 *Storing
-state*); whoever takes from the queue connects as that session. Only one connection at a time can be a session.
+The broker keeps messages published to the topic for the session (MQTT 3.1.1, 3.1.2.4 *Clean Session*, 4.1 *Storing
+state*); a client that takes from the queue connects as that session. A session allows only one connection at a time.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ BROKER_PORT = 1883
 KEEPALIVE = 10
 ANSWER_SECONDS = 5.0
 MAX_INFLIGHT = 20
-"""Messages that the broker gives a session ahead of their acknowledgement."""
+"""Messages that the broker sends a session ahead of their acknowledgement."""
 FENCES, BETWEEN_FENCES = 3, 0.2
-"""MQTT has no way to ask for a session's length. One that gives nothing while the broker answers so many requests on
-the same connection, with so many seconds between them, is taken for empty: a broker that is slow is waited for."""
+"""MQTT has no request for a session's length. A session counts as empty if it delivers nothing while the broker answers
+``FENCES`` requests on the same connection, ``BETWEEN_FENCES`` seconds apart; a slow broker is waited for."""
 AT_LEAST_ONCE = 1
 NOBODY = Credentials()
 
 
 class MqttConnection:
-    """One client's connection; it publishes as nobody in particular, and takes as the session of a queue."""
+    """One client's connection; it publishes without a session, and takes as the session of a queue."""
 
     prefetch = MAX_INFLIGHT
 
@@ -44,12 +44,12 @@ class MqttConnection:
         await self._sender.open(*self._place)
 
     async def send(self, queue: str, body: bytes) -> None:
-        """Publish; PUBACK confirms it."""
+        """Publish a message; PUBACK confirms it."""
         assert self._sender is not None
         await self._sender.publish(queue, body)
 
     async def take(self, queue: str, timeout: float) -> Delivery | None:
-        """The next message of the queue's session."""
+        """Take the next message of the queue's session."""
         session = await self._session(queue)
         message = await session.next(timeout)
         if message is None:
@@ -63,13 +63,14 @@ class MqttConnection:
         return Delivery(bytes(message.payload), ack)
 
     async def depth(self, queue: str) -> int:
-        """0 when the session has nothing to give, else what it has given and was not acknowledged."""
+        """Return 0 when the session has nothing to deliver, else the number of messages that are delivered and not
+        acknowledged.
+        """
         session = await self._session(queue)
         return await session.waiting(queue) + session.unacknowledged
 
     async def forget(self, queue: str) -> None:
-        """End the session of a queue: what connects with its name and a clean session has it discarded (MQTT 3.1.1,
-        3.1.2.4)."""
+        """End a queue's session: a connection with its name and a clean session discards it (MQTT 3.1.1, 3.1.2.4)."""
         session = _Mqtt(session_name(queue), self._credentials, clean=True)
         try:
             await session.open(*self._place)
@@ -92,18 +93,20 @@ class MqttConnection:
 
 
 def session_name(queue: str) -> str:
-    """The client identifier of a queue's session."""
+    """Return the client identifier of a queue's session."""
     return f"stormproof-{queue}"
 
 
 class _Mqtt:
-    """One connection of paho's client, whose callbacks come from a thread of its own.
+    """One connection of paho's client, whose callbacks run in a separate thread.
 
-    Messages are acknowledged by hand, and nothing is sent again by itself: what was published twice is two messages.
+    Messages are acknowledged by hand, and nothing is resent automatically: a message published twice is two messages.
     """
 
     def __init__(self, name: str, credentials: Credentials, *, clean: bool = False) -> None:
-        """``name``: of the session that the broker keeps; empty, or ``clean``: it keeps none."""
+        """Create the client. ``name``: of the session that the broker keeps; if it is empty, or with ``clean``, none is
+        kept.
+        """
         from paho.mqtt.client import Client
         from paho.mqtt.enums import CallbackAPIVersion
 
@@ -127,10 +130,10 @@ class _Mqtt:
         self._client.on_message = lambda _, __, message: here(self._messages.put_nowait, message)
 
     async def open(self, host: str, port: int, local: str) -> None:
-        """Connect from the address ``local``; CONNACK lets us in.
+        """Connect from the address ``local``, and wait for CONNACK.
 
         Raises:
-            OSError, TimeoutError: nobody did. NotDone: the broker refused.
+            OSError, TimeoutError: no answer. NotDone: the broker refused.
         """
         try:
             await self._loop.run_in_executor(None, lambda: self._client.connect(host, port, KEEPALIVE, local))
@@ -144,12 +147,12 @@ class _Mqtt:
             raise NotDone(self._lost)
         done = self._loop.create_future()
         info = self._client.publish(topic, body, AT_LEAST_ONCE)
-        # The acknowledgement can't be handled before this: that is done by callbacks of this loop.
+        # The acknowledgement can't be handled before this line: callbacks run in this loop.
         self._published[info.mid] = done
         await done
 
     async def subscribe(self, topic: str) -> None:
-        """Subscribe at quality 1, and wait for SUBACK; to do so again changes nothing."""
+        """Subscribe at quality 1, and wait for SUBACK; a repetition changes nothing."""
         if self._lost:
             raise ConnectionError(self._lost)
         self._subscribed = self._loop.create_future()
@@ -157,10 +160,10 @@ class _Mqtt:
         await asyncio.wait_for(self._subscribed, ANSWER_SECONDS)
 
     async def next(self, timeout: float) -> Any:
-        """The next message, None when there is none in time.
+        """Return the next message; None when there is none in time.
 
         Raises:
-            ConnectionError: the connection is lost, and what it has brought is delivered to another one.
+            ConnectionError: the connection is lost, and its unacknowledged messages will be delivered to another one.
         """
         if self._lost:
             raise ConnectionError(self._lost)
@@ -171,7 +174,9 @@ class _Mqtt:
         return None
 
     async def waiting(self, topic: str) -> int:
-        """How many messages have come and were not taken, as soon as there are any; 0 behind ``FENCES`` answers."""
+        """Return the number of messages that have arrived and were not taken, as soon as there are any; 0 after
+        ``FENCES`` answers.
+        """
         for _ in range(FENCES):
             if not self._messages.empty():
                 break
@@ -208,7 +213,7 @@ class _Mqtt:
         for future in [self._connected, self._subscribed, *self._published.values()]:
             if not future.done():
                 future.set_exception(ConnectionError(self._lost))
-                future.exception()  # not everybody waits
+                future.exception()  # retrieve it: not every future is awaited
 
     def _on_published(self, number: int) -> None:
         future = self._published.pop(number, None)

@@ -1,4 +1,4 @@
-"""Mosquitto: one MQTT broker, whose sessions are in memory, and on disk from time to time."""
+"""Mosquitto: one MQTT broker with its sessions in memory, written to disk from time to time."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _LINE = re.compile(r"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d): (.*)")
 
 
 class Mosquitto(ShellSystem):
-    """Mosquitto as Debian has it; a queue is a persistent session."""
+    """Mosquitto from Debian's packages; a queue is a persistent session."""
 
     name = "mosquitto"
     packages = ("mosquitto",)
@@ -36,7 +36,7 @@ class Mosquitto(ShellSystem):
     )
 
     def stores_nothing(self, machine: Machine) -> str:
-        """Without persistence there is memory alone, and so there is until the interval is over for the first time."""
+        """Return why nothing is on disk: persistence is off, or the first interval is longer than the test."""
         if not machine.option("persistence"):
             return "persistence=False"
         interval = float(str(machine.option("autosave_interval")))
@@ -44,11 +44,11 @@ class Mosquitto(ShellSystem):
         return f"autosave_interval={interval:g}: nothing is written before that" if late else ""
 
     def command(self, machine: Machine, program: str) -> Sequence[str]:
-        """The broker, by its file."""
+        """Return the command of the broker with its configuration file."""
         return ["mosquitto", "-c", f"{machine.folder}/mosquitto.conf"]
 
     def files(self, machine: Machine) -> Mapping[str, str]:
-        """The configuration; ``user root``, since the folder belongs to whoever runs the test."""
+        """Return the configuration; ``user root``, since the folder belongs to the user that runs the test."""
         def word(value: object) -> str:
             return str(value).lower()
 
@@ -62,7 +62,7 @@ class Mosquitto(ShellSystem):
         ])}  # fmt: skip
 
     async def prepare(self, cluster: ShellCluster) -> None:
-        """Make the queues' sessions, by connecting as each once."""
+        """Create the queues' sessions, by connecting as each once."""
         machine = cluster.machine(cluster.node_names[0])
         connection = MqttConnection(machine.credentials)
         await connection.connect(machine.address, machine.port, "")
@@ -73,7 +73,7 @@ class Mosquitto(ShellSystem):
             await connection.close()
 
     def connection(self, cluster: ShellCluster) -> QueueConnection:
-        """A client that publishes, and takes as a queue's session."""
+        """Create a client that publishes, and takes as a queue's session."""
         return MqttConnection(cluster.credentials)
 
     async def clear(self, cluster: ShellCluster) -> str:
@@ -89,18 +89,18 @@ class Mosquitto(ShellSystem):
         return ""
 
     def check(self, test: Test, demands: Demands) -> None:
-        """Raises UsageError when the clients lack their package."""
+        """Check the clients' package; raises UsageError when it is missing."""
         demand_client(self.name, "paho")
 
     def parse_line(self, line: str) -> LogLine:
-        """``2026-11-23T16:00:00: text``, by the machine's clock, which is in UTC."""
+        """Parse a line ``2026-11-23T16:00:00: text``, by the machine's clock, which is in UTC."""
         match = _LINE.fullmatch(line)
         if match is None:
             return LogLine(None, line)
         return LogLine(datetime.fromisoformat(match[1]).replace(tzinfo=UTC).timestamp(), match[2])
 
     def role_change(self, text: str) -> RoleChange | None:
-        """It says when it is up."""
+        """Parse a role change: logged when the broker is up."""
         return RoleChange("up", serving=True, leads=True) if text.endswith(" running") else None
 
 

@@ -1,7 +1,7 @@
-"""A client of NATS JetStream: queues, of which messages go when they are acknowledged, and logs with offsets.
+"""A client of NATS JetStream: queues, whose messages are deleted when acknowledged, and logs with offsets.
 
-A queue is a stream of its own (NATS' documentation: "Streams", retention *WorkQueuePolicy*; "Consumers", pull, explicit
-acknowledgement). All logs are subjects of one stream, and an offset is its sequence number: a log has gaps.
+Each queue is a separate stream (NATS' documentation: "Streams", retention *WorkQueuePolicy*; "Consumers", pull,
+explicit acknowledgement). All logs are subjects of one stream, and an offset is its sequence number: a log has gaps.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ CONSUMER = "takers"
 LOG_STREAM = "logs"
 NOBODY = Credentials()
 NO_STREAM = 10059
-"""The code of JetStream's error for a stream that is not there; others are of consumers, and of single messages."""
+"""The code of JetStream's error for a missing stream; other codes concern consumers, or single messages."""
 CONNECT_SECONDS, ANSWER_SECONDS = 2, 2.0
 
 
 class NatsConnection:
-    """One client's connection to one server, which it neither leaves for another nor opens again by itself."""
+    """One client's connection to one server; it never switches to another, and is never reopened automatically."""
 
     prefetch = 1
 
@@ -42,11 +42,11 @@ class NatsConnection:
         self._stream = self._client.jetstream(timeout=ANSWER_SECONDS)
 
     async def send(self, queue: str, body: bytes) -> None:
-        """Publish; the stream's acknowledgement confirms it."""
+        """Publish a message; the stream's acknowledgement confirms it."""
         await self._publish(queue, body)
 
     async def take(self, queue: str, timeout: float) -> Delivery | None:
-        """The next message that nobody has; it is another's when it was not acknowledged for a while."""
+        """Take the next message that no client has; it goes to another if it is not acknowledged for a while."""
         from nats.js.errors import ServiceUnavailableError
 
         if queue not in self._pulls:
@@ -55,7 +55,7 @@ class NatsConnection:
             (message,) = await self._pulls[queue].fetch(1, timeout=timeout)
         except TimeoutError:
             return None
-        except ServiceUnavailableError:  # nobody answers for the consumer: it may be gone, with its stream
+        except ServiceUnavailableError:  # the consumer has lost its responder: it may be gone, with its stream
             await _there(self._stream.stream_info(queue))
             raise
 
@@ -65,16 +65,16 @@ class NatsConnection:
         return Delivery(message.data, ack)
 
     async def depth(self, queue: str) -> int:
-        """Messages in the stream, those that were delivered and not acknowledged included."""
+        """Return the number of messages in the stream, including those delivered and not acknowledged."""
         info = await _there(self._stream.stream_info(queue))
         return int(info.state.messages)
 
     async def append(self, name: str, body: bytes) -> int:
-        """Publish; the stream's acknowledgement tells the sequence number."""
+        """Publish a message; return the sequence number from the stream's acknowledgement."""
         return await self._publish(log_subject(self._log_stream, name), body)
 
     async def read(self, name: str, after: int, limit: int) -> list[LogEntry]:
-        """The stream's leader is asked for the next message of the subject, again and again ("Direct Get" is off)."""
+        """Read by asking the stream's leader for the subject's next message, repeatedly ("Direct Get" is off)."""
         from nats.js.errors import NotFoundError
 
         found: list[LogEntry] = []
@@ -108,7 +108,7 @@ class NatsConnection:
 
 
 async def _there(asked: Awaitable[T]) -> T:
-    """The answer about a stream.
+    """Return the answer to a request about a stream.
 
     Raises:
         NotFound: the servers' own group, which knows all streams, has none of that name.
@@ -124,15 +124,15 @@ async def _there(asked: Awaitable[T]) -> T:
 
 
 def log_subject(stream: str, name: str) -> str:
-    """The subject of a log, or of all (``*``), in the stream of logs."""
+    """Return the subject of a log, or of all (``*``), in the stream of logs."""
     return f"{stream}.{name}"
 
 
 async def connected(host: str, port: int, local: str = "", credentials: Credentials = NOBODY) -> Any:
-    """A connection to that server alone.
+    """Connect to that server alone.
 
     Raises:
-        OSError, TimeoutError, nats.errors.Error: there is none.
+        OSError, TimeoutError, nats.errors.Error: the connection failed.
     """
     from nats.aio.client import Client
     from nats.aio.transport import TcpTransport
@@ -141,7 +141,7 @@ async def connected(host: str, port: int, local: str = "", credentials: Credenti
 
     class FromHere(transport):  # type: ignore[misc]
         def __bool__(self) -> bool:
-            """One that is not connected yet must not be false: the client would take another in its place."""
+            """Return True: if an unconnected transport were false, the client would replace it by another one."""
             return True
 
         async def connect(self, uri: Any, buffer_size: int, connect_timeout: int) -> None:
@@ -151,10 +151,10 @@ async def connected(host: str, port: int, local: str = "", credentials: Credenti
 
     client = Client()
     if local:
-        client._transport = FromHere()  # its only way to choose one
+        client._transport = FromHere()  # the client's only way to choose a transport
 
     async def ignore(error: Exception) -> None:
-        """What goes wrong on a connection is raised where it is used."""
+        """Ignore errors here: each is raised where its connection is used."""
 
     await client.connect(f"nats://{host}:{port}", allow_reconnect=False, connect_timeout=CONNECT_SECONDS,
                          error_cb=ignore, max_reconnect_attempts=1, user=credentials.login or None,

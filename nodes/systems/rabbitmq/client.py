@@ -14,18 +14,18 @@ from stormproof.contracts.backend import Credentials
 USER = PASSWORD = "stormproof"
 OURS = Credentials(USER, PASSWORD)
 DELIVERY_COUNT = "x-delivery-count"
-"""The header in which a quorum queue tells how often it had to take a message back; a new message has none."""
+"""The header in which a quorum queue reports how often it had to take a message back; a new message lacks it."""
 
 
 class RabbitQueues(StompQueues):
-    """One client's connection to queues that are there already, or, for ``made_as``, that are made by their first use.
+    """One client's connection to existing queues, or, with ``made_as``, to queues that are created by their first use.
 
     Args:
         depth: asks for a queue's depth.
         counted: the queues are quorum queues, which count deliveries.
-        heartbeat: seconds between two heart-beats of the client's; the broker gives it up after two that were missed.
+        heartbeat: seconds between two heart-beats of the client; the broker drops a client after two missed ones.
         credentials: user and password.
-        made_as: headers that say as what queues are made ("STOMP Plugin", *User Generated Queue Names*).
+        made_as: headers that define how queues are created ("STOMP Plugin", *User Generated Queue Names*).
     """
 
     def __init__(self, depth: Depth, counted: bool, heartbeat: float, credentials: Credentials = OURS,
@@ -37,6 +37,7 @@ class RabbitQueues(StompQueues):
         self._counted = counted
 
     def number_of(self, frame: Frame) -> int | None:
-        """One more than the times that the queue had to take it back: the group of the queue's replicas agrees on that,
-        as on the message itself. A classic queue tells only whether there were any."""
+        """Return one more than the number of times that the queue had to take the message back: the group of the
+        queue's replicas agrees on that, as on the message itself. A classic queue reports only whether there were any.
+        """
         return int(frame.headers.get(DELIVERY_COUNT, "0")) + 1 if self._counted else None

@@ -1,6 +1,6 @@
-"""What is asked of RabbitMQ's nodes: Erlang, by ``erl_call``, which answers at once and does not hang.
+"""Queries of RabbitMQ's nodes in Erlang, by ``erl_call``, which answers at once and does not hang.
 
-Terms are built from names that tests give queues (letters, digits) and from words of ours.
+Terms are built from names that tests give queues (letters, digits) and from fixed words.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _OK = re.compile(r"\{ok, (.*)\}\s*\Z", re.DOTALL)
 
 
 async def evaluate(machine: Machine, text: str, timeout: float = 8.0) -> str:
-    """What an expression is worth on a machine's node, as Erlang writes it.
+    """Evaluate an expression on a machine's node; return its value in Erlang's notation.
 
     Raises:
         BackendError: the node does not answer, or the expression failed.
@@ -32,15 +32,15 @@ async def evaluate(machine: Machine, text: str, timeout: float = 8.0) -> str:
 
 
 def name_term(queue: str) -> str:
-    """An expression for a queue's name as RabbitMQ's own functions take it."""
+    """Return an expression for a queue's name in the form of RabbitMQ's own functions."""
     return f'rabbit_misc:r(<<"/">>, queue, <<"{queue}">>)'
 
 
 def queue_term(queue: str) -> str:
-    """An expression for a queue's record: ``{ok, Q}`` or an error."""
+    """Return an expression for a queue's record: ``{ok, Q}`` or an error."""
     return f"rabbit_amqqueue:lookup({name_term(queue)})"
 
 
 def names_in(text: str) -> list[str]:
-    """The nodes that a term names: ``['rabbit@n1','rabbit@n2']`` -> n1, n2."""
+    """Return the nodes that a term names: ``['rabbit@n1','rabbit@n2']`` -> n1, n2."""
     return re.findall(r"rabbit@([A-Za-z0-9_-]+)", text)

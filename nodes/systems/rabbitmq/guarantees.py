@@ -1,4 +1,4 @@
-"""What RabbitMQ guarantees, and where its documentation says so."""
+"""RabbitMQ's guarantees, with the places in its documentation."""
 
 from __future__ import annotations
 
@@ -14,5 +14,5 @@ GUARANTEES = (
               "RabbitMQ documentation, Detecting Dead TCP Connections with Heartbeats",
               "a holder that stands still learns too late that its message was given to somebody else"),
 )  # fmt: skip
-"""Loss is judged of every kind of queue: a receipt is a publisher's confirm ("STOMP Plugin", *Receipts*), after which a
-persistent message is not to be lost."""
+"""Loss is judged for every kind of queue: a receipt is a publisher's confirm ("STOMP Plugin", *Receipts*), after which
+a persistent message must not be lost."""

@@ -1,4 +1,4 @@
-"""RabbitMQ as Debian has it, up to five nodes: classic, mirrored and quorum queues, clients by STOMP."""
+"""RabbitMQ from Debian's packages, up to five nodes: classic, mirrored and quorum queues, clients by STOMP."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from stormproof.shell_system import Machine, ShellCluster, ShellSystem
 
 STOMP_PORT, AMQP_PORT, DISTRIBUTION_PORT = 61613, 5672, 25672
 PROGRAM = "/usr/lib/rabbitmq/lib/rabbitmq_server-*/sbin/rabbitmq-server"
-"""What Debian's wrapper on the path calls; that one insists on its own user and folders."""
+"""The program behind Debian's wrapper on the path, which insists on its own user and folders."""
 CLASSIC, MIRRORED, QUORUM = "classic", "mirrored", "quorum"
 PREPARE_SECONDS = 60.0
 GUEST = Credentials("guest", "guest")
-"""Whom RabbitMQ lets in at first, from its own machine alone."""
+"""The user that RabbitMQ accepts at first, only from its own machine."""
 EXPIRES_MILLISECONDS = 3_600_000
 QUIET_SECONDS = 1.5
 _SEE = ("See = fun ({ok, Q}) -> case amqqueue:get_pid(Q) of "
@@ -58,12 +58,14 @@ class RabbitMQ(ShellSystem):
     )
 
     def command(self, machine: Machine, program: str) -> Sequence[str]:
-        """The server, which stays the parent of Erlang's machine; epmd first, which a fresh network lacks."""
+        """Return the server's command, which stays the parent of Erlang's machine; it starts epmd first, which a fresh
+        network lacks.
+        """
         start = f"chmod 400 .erlang.cookie; epmd -daemon; exec {PROGRAM}"
         return ["sh", "-c", start]
 
     def environment(self, machine: Machine, program: str) -> Mapping[str, str]:
-        """Everything below the machine's folder; one scheduler, that does not spin."""
+        """Return the environment: everything below the machine's folder, and one scheduler that does not spin."""
         folder = machine.folder
         return {
             "HOME": folder, "RABBITMQ_NODENAME": f"rabbit@{machine.name}", "RABBITMQ_MNESIA_BASE": machine.data,
@@ -75,7 +77,7 @@ class RabbitMQ(ShellSystem):
         }  # fmt: skip
 
     def files(self, machine: Machine) -> Mapping[str, str]:
-        """Configuration, plug-ins, and the secret of the cluster."""
+        """Return the configuration, the plug-ins, and the secret of the cluster."""
         lines = [
             f"default_user = {USER}", f"default_pass = {PASSWORD}",
             f"listeners.tcp.1 = {machine.address}:{AMQP_PORT}",
@@ -83,7 +85,7 @@ class RabbitMQ(ShellSystem):
             f"net_ticktime = {machine.option('net_ticktime')}",
             f"cluster_partition_handling = {machine.option('partition_handling')}",
             "log.console = true", "log.console.level = info", "log.file = false", "disk_free_limit.absolute = 50MB",
-            "log.connection.level = warning",  # clients come and go by hundreds: nothing else would be found any more
+            "log.connection.level = warning",  # clients connect by hundreds: they would hide everything else
             "cluster_formation.peer_discovery_backend = classic_config",
             *(f"cluster_formation.classic_config.nodes.{number} = rabbit@{name}"
               for number, name in enumerate(machine.replicas, 1)),
@@ -92,7 +94,7 @@ class RabbitMQ(ShellSystem):
                 ".erlang.cookie": COOKIE}  # fmt: skip
 
     async def status(self, machine: Machine) -> NodeStatus:
-        """Whether the broker runs, and whom it sees; partitions that it has noticed."""
+        """Return the status: whether the broker runs, the nodes that it sees, and the partitions it has noticed."""
         told = await evaluate(
             machine, "{rabbit:is_running(), mnesia:system_info(running_db_nodes), rabbit_node_monitor:partitions()}"
         )
@@ -103,13 +105,13 @@ class RabbitMQ(ShellSystem):
                           detail={"partitions": sorted(set(names_in(partitions)))})  # fmt: skip
 
     def healthy(self, statuses: Sequence[NodeStatus]) -> bool:
-        """All run: a node does so when it has joined the others. That nodes which have parted find each other again is
-        an operator's work (``repair``), but for the handling of partitions that does it."""
+        """Tell whether all nodes run, which a node does when it has joined the others. Reuniting separated nodes is an
+        operator's work (``repair``), unless the handling of partitions does it."""
         return all(status.serving for status in statuses)
 
     async def prepare(self, cluster: ShellCluster) -> None:
-        """The policy of mirrored queues, and the queues, whose leaders are on the first node. Where the system ran
-        before, policies are its operator's, and queues are made by their first use."""
+        """Set the policy of mirrored queues, and declare the queues, with their leaders on the first node. On a system
+        that ran before, policies belong to its operator, and queues are created by their first use."""
         if cluster.attached:
             return
         first = cluster.machine(cluster.node_names[0])
@@ -127,16 +129,15 @@ class RabbitMQ(ShellSystem):
         await self._until_copied(cluster)
 
     async def repair(self, cluster: ShellCluster) -> str:
-        """After a partition that nobody has healed, the nodes of the smaller side are restarted, which then take the
-        state of the other (RabbitMQ documentation, Clustering and Network Partitions, *Recovering From a Split
-        Brain*)."""
+        """Restart the nodes of the smaller side after an unhealed partition; they then take the state of the other side
+        (RabbitMQ documentation, Clustering and Network Partitions, *Recovering From a Split Brain*)."""
         statuses = [await cluster.status(name) for name in cluster.node_names]
         trusted = self._trusted(statuses)
         everybody = tuple(sorted(cluster.node_names))
         split = [status for status in statuses
                  if (status.detail or {}).get("partitions") or not status.serving or status.view != everybody]
         largest = max(len(status.view) for status in statuses)
-        if any(len(status.view) < largest for status in statuses):  # those of the larger side go on
+        if any(len(status.view) < largest for status in statuses):  # the nodes of the larger side continue
             split = [status for status in split if len(status.view) < largest]
         restarted = [status.node for status in split if status.node != trusted]
         for node in restarted:
@@ -146,7 +147,7 @@ class RabbitMQ(ShellSystem):
         return f"restarted {', '.join(restarted)}, whose state was given up for that of {trusted}"
 
     async def leaders(self, cluster: ShellCluster) -> Mapping[str, str]:
-        """The node of each queue's leader, as the first node that answers says."""
+        """Return the node of each queue's leader, as reported by the first node that answers."""
         for name in cluster.node_names:
             try:
                 return {queue: await self._leader(cluster.machine(name), queue) for queue in cluster.demands.queues}
@@ -155,8 +156,8 @@ class RabbitMQ(ShellSystem):
         return {}
 
     async def leaders_seen(self, machine: Machine) -> Mapping[str, str]:
-        """The leaders as one node has them: of a quorum queue, whose append entries it follows; of a mirrored one, what
-        the node's copy of the cluster's database says."""
+        """Return the leaders as one node sees them: for a quorum queue, the leader whose append entries it follows; for
+        a mirrored one, the entry in the node's copy of the cluster's database."""
         queues = machine.cluster.demands.queues
         terms = ", ".join(f"See({queue_term(queue)})" for queue in queues)
         told = await evaluate(machine, f"{_SEE}, [{terms}]", timeout=2.5)
@@ -164,8 +165,8 @@ class RabbitMQ(ShellSystem):
         return {queue: names[0] for queue, names in zip(queues, found, strict=True) if names}
 
     def connection(self, cluster: ShellCluster) -> QueueConnection:
-        """A client by STOMP, of queues that are there already; where the system ran before, of such as are made by
-        their first use."""
+        """Create a client by STOMP of existing queues; on a system that ran before, of queues that are created by their
+        first use."""
         if cluster.attached:
             return self._attached_connection(cluster)
 
@@ -181,8 +182,8 @@ class RabbitMQ(ShellSystem):
         return RabbitQueues(depth, options["queues_are"] == QUORUM, float(options["heartbeat"]))
 
     def _attached_connection(self, cluster: ShellCluster) -> RabbitQueues:
-        """STOMP has no way to ask for a queue's depth. One that gives a new connection nothing for ``QUIET_SECONDS`` is
-        taken for empty."""
+        """Create a client that estimates depths, because STOMP has no request for a queue's depth. A queue that
+        delivers nothing to a new connection for ``QUIET_SECONDS`` counts as empty."""
         options = cluster.test.options
         quorum = options["queues_are"] == QUORUM
         made_as = {"durable": "true", "auto-delete": "false", "x-queue-type": QUORUM if quorum else CLASSIC,
@@ -201,20 +202,20 @@ class RabbitMQ(ShellSystem):
         return connection
 
     async def clear(self, cluster: ShellCluster) -> str:
-        """STOMP can't delete queues; but these expire."""
+        """Report the queues left behind: STOMP can't delete them, but they expire."""
         hours = EXPIRES_MILLISECONDS // 3_600_000
         left = ", ".join(cluster.demands.queues)
         return f"left there, for {hours} hour after their last use (x-expires): {left}"
 
     def parse_line(self, line: str) -> LogLine:
-        """``2026-11-23 16:00:00.123456+00:00 [info] <0.1.0> text``."""
+        """Parse a line ``2026-11-23 16:00:00.123456+00:00 [info] <0.1.0> text``."""
         match = _LINE.fullmatch(line)
         if match is None:
             return LogLine(None, line)
         return LogLine(datetime.fromisoformat(match[1]).timestamp(), match[3])
 
     def role_change(self, text: str) -> RoleChange | None:
-        """Nodes say when they are up; groups of quorum queues, which state they are in."""
+        """Parse a role change: nodes log when they are up, and when a minority is paused."""
         if "Server startup complete" in text:
             return RoleChange("up", serving=True)
         if "Cluster minority/secondary status detected" in text:
@@ -222,8 +223,8 @@ class RabbitMQ(ShellSystem):
         return None
 
     def state_transfer(self, text: str) -> StateTransfer | None:
-        """A mirror is added on a node: it begins with what the queue's leader has, and gives up its own (RabbitMQ
-        documentation, Classic Queue Mirroring)."""
+        """Parse the addition of a mirror on a node: it starts with the content of the queue's leader, and drops its own
+        (RabbitMQ documentation, Classic Queue Mirroring)."""
         match = _MIRROR.match(text)
         return StateTransfer("", match[2], f"mirror of {match[1]}") if match else None
 
@@ -248,10 +249,11 @@ class RabbitMQ(ShellSystem):
         return name
 
     async def _depth(self, machine: Machine, queue: str) -> int:
-        """Ready and unacknowledged messages, as the queue's own process counts them, or its group with a majority.
+        """Return the number of ready and unacknowledged messages, as counted by the queue's process, or by its group
+        with a majority.
 
-        ``rabbit_amqqueue:info`` must not be asked of a quorum queue: it looks at figures that the leader's node alone
-        has, refreshed every five seconds, and tells 0 elsewhere.
+        ``rabbit_amqqueue:info`` must not be used for a quorum queue: it reads figures that only the leader's node has,
+        refreshed every five seconds, and returns 0 on other nodes.
         """
         if machine.option("queues_are") == QUORUM:
             count = "ra:consistent_query(amqqueue:get_pid(Q), fun rabbit_fifo:query_messages_total/1, 4000)"
@@ -261,7 +263,7 @@ class RabbitMQ(ShellSystem):
 
     @staticmethod
     def _trusted(statuses: Sequence[NodeStatus]) -> str:
-        """The first node of the side that most nodes are on."""
+        """Return the first node of the side with the most nodes."""
         return max(statuses, key=lambda status: (status.serving, len(status.view))).node
 
 

@@ -1,9 +1,9 @@
 """A client of queues on Redis: a stream each, read by one consumer group.
 
 A message is an entry of the stream. Taking it is XREADGROUP, which keeps it pending for this consumer; acknowledging it
-removes it, so that the stream's length is the queue's depth. What a consumer that is gone had pending is claimed by
-another when it has been idle for ``CLAIM_MILLISECONDS``, and delivered again. (Redis' documentation, "Redis Streams",
-sections *Consumer groups* and *Recovering from permanent failures*.)
+removes it, so that the stream's length is the queue's depth. The pending entries of a lost consumer are claimed by
+another one when they have been idle for ``CLAIM_MILLISECONDS``, and delivered again. (Redis' documentation, "Redis
+Streams", sections *Consumer groups* and *Recovering from permanent failures*.)
 """
 
 from __future__ import annotations
@@ -21,24 +21,26 @@ SERVER_PORT, SENTINEL_PORT = 6379, 26379
 CLAIM_MILLISECONDS = 3000
 NOBODY = Credentials()
 ANSWER_SECONDS = 2.0
-"""How long a server has to answer an administrator."""
+"""Time limit for a server's answer to an administrator."""
 _GROUP = "consumers"
 _REFUSED = ("NOREPLICAS ", "MISCONF ", "OOM ", "BUSY ")
-"""How errors begin with which a server says that it has not carried out a command; others have classes."""
+"""Prefixes of the errors with which a server reports that it has not carried out a command; other such errors have
+classes.
+"""
 
 
 @dataclass(frozen=True)
 class Watched:
-    """A group of servers that sentinels watch: what they call it, and the port of the one beside each server."""
+    """A group of servers that sentinels watch: its name there, and the port of the sentinel next to each server."""
 
     master: str
     port: int
 
 
 class RedisConnection:
-    """One client's connection to the server that takes writes, by the documented way of a client of Sentinel.
+    """One client's connection to the server that takes writes, as the documentation of Sentinel's clients describes.
 
-    ``wait_for``: a write is confirmed only when so many replicas have it (WAIT); when fewer say so within
+    ``wait_for``: a write is confirmed only when this number of replicas has it (WAIT). If fewer report it within
     ``wait_milliseconds``, it may have happened.
     """
 
@@ -53,7 +55,7 @@ class RedisConnection:
         self._grouped: set[str] = set()
 
     async def connect(self, host: str, port: int, local: str) -> None:
-        """Connect; where there are sentinels, ``host``'s says which server, and that has to say that it is the master
+        """Connect. With sentinels, ``host``'s sentinel names the server, which must report that it is the master
         ("Guidelines for Redis clients with support for Redis Sentinel", steps 2 and 3)."""
         if self._by_sentinel:
             host, port = await self._master(self._by_sentinel, host, local)
@@ -74,7 +76,7 @@ class RedisConnection:
                 raise RuntimeError(f"only {seen} of {self._wait_for} replicas have it")
 
     async def take(self, queue: str, timeout: float) -> Delivery | None:
-        """An entry that nobody has had, or one that somebody has kept for too long."""
+        """Take a new entry, or one that another consumer has kept for too long."""
         await self._group(queue)
         entries = await self._claimed(queue) or await self._read(queue, timeout)
         if not entries:
@@ -90,7 +92,7 @@ class RedisConnection:
         return Delivery(_body(fields), ack)
 
     async def depth(self, queue: str) -> int:
-        """Entries that were not acknowledged."""
+        """Return the number of entries that were not acknowledged."""
         return int(await self._ask("XLEN", queue))
 
     async def connect_copy(self, host: str, port: int, local: str) -> None:
@@ -106,7 +108,7 @@ class RedisConnection:
         return _offset(given)
 
     async def read(self, name: str, after: int, limit: int) -> list[LogEntry]:
-        """XRANGE."""
+        """Read entries by XRANGE."""
         entries = await self._ask("XRANGE", name, f"(0-{after}", "+", "COUNT", limit)
         return [LogEntry(_offset(number), _body(fields)) for number, fields in entries]
 
@@ -167,7 +169,7 @@ class RedisConnection:
 
 
 def _client(host: str, port: int, local: str | None, credentials: Credentials = NOBODY) -> Any:
-    """A connection that tries nothing again by itself: a command that was sent twice is two messages."""
+    """Return a connection that repeats nothing automatically: a command sent twice is two messages."""
     import redis.asyncio as redis
     from redis.asyncio.retry import Retry
     from redis.backoff import NoBackoff
@@ -199,10 +201,10 @@ def _text(value: bytes | str) -> str:
 
 
 async def ask(host: str, port: int, *words: str, credentials: Credentials = NOBODY) -> Any:
-    """What a server or sentinel answers, as it answers it: bytes, numbers, lists.
+    """Return the answer of a server or sentinel, unconverted: bytes, numbers, lists.
 
     Raises:
-        OSError, TimeoutError, redis.exceptions.RedisError: it does not.
+        OSError, TimeoutError, redis.exceptions.RedisError: it does not answer.
     """
     client = _client(host, port, None, credentials)
     try:

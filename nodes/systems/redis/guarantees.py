@@ -1,4 +1,4 @@
-"""What Redis guarantees: which of it holds in which mode, and where its documentation says so."""
+"""Redis' guarantees: their modes, and the places in its documentation."""
 
 from __future__ import annotations
 
@@ -11,5 +11,5 @@ GUARANTEES = (
               "what a consumer has had for too long is claimed by another: at least once"),
     Guarantee("order", NOT_PROMISED, _STREAMS, "what is claimed comes after what was added later"),
 )  # fmt: skip
-"""Loss is judged in every mode: what a client was told ("+OK") and is gone is what somebody who uses Redis as a broker
-wants to know, whatever its documentation says of that mode."""
+"""Loss is judged in every mode: users of Redis as a broker want to know about confirmed ("+OK") and lost messages,
+regardless of what its documentation says of that mode."""

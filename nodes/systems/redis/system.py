@@ -25,12 +25,12 @@ from stormproof.test import Test
 SINGLE, SENTINEL = "single", "sentinel"
 """Values of the option ``mode``; the second is also the name of a program."""
 DOWN_AFTER, FAILOVER_TIMEOUT = 2000, 6000
-"""Milliseconds after which a sentinel takes a server for down, and that a failover may take."""
+"""Milliseconds after which a sentinel considers a server down, and maximum duration of a failover."""
 _LINE = re.compile(r"\d+:[XCSM] (\d\d \w{3} \d{4} \d\d:\d\d:\d\d\.\d{3}) [.*#-] (.*)")
 
 
 class Redis(ShellSystem):
-    """Redis as Debian has it; its queues are streams with a consumer group."""
+    """Redis from Debian's packages; its queues are streams with a consumer group."""
 
     name = "redis"
     packages = ("redis-server", "redis-sentinel")
@@ -53,32 +53,34 @@ class Redis(ShellSystem):
     )
 
     def topology(self, test: Test, demands: Demands) -> Topology:
-        """One server needs no sentinels."""
+        """Lay out the machines; a single server needs no sentinels."""
         topology = super().topology(test, demands)
         return topology if test.options["mode"] == SENTINEL else replace(topology, packages=self.packages[:1])
 
     def node_count(self, asked: int | None, demands: Demands, options: Mapping[str, Any]) -> int:
-        """One, or three with Sentinel: of two sentinels neither is a majority."""
+        """Return the number of nodes: one, or three with Sentinel, since one of two sentinels is not a majority."""
         count = 3 if options["mode"] == SENTINEL else 1
         if asked not in (None, count):
             raise UsageError(f"--nodes {asked}: redis takes {count} with --set mode={options['mode']}")
         return count
 
     def programs(self, machine: Machine) -> Sequence[str]:
-        """The server, and the sentinel beside it."""
+        """Return the server, and the sentinel next to it."""
         return (MAIN, SENTINEL) if machine.option("mode") == SENTINEL else (MAIN,)
 
     def stores_nothing(self, machine: Machine) -> str:
-        """Without the log of all writes there is memory alone: snapshots are off."""
+        """Return why nothing is on disk: without the log of all writes, data is in memory only, because snapshots are
+        off.
+        """
         return "appendonly=no" if machine.option("appendonly") == "no" else ""
 
     def command(self, machine: Machine, program: str) -> Sequence[str]:
-        """Both read a file, and write to it what changes."""
+        """Return the command; both programs read a configuration file, and write changes to it."""
         name = SENTINEL if program == SENTINEL else "server"
         return [f"redis-{name}", f"{machine.folder}/redis-{name}.conf"]
 
     def files(self, machine: Machine) -> Mapping[str, str]:
-        """The configurations, by which the first replica is the first master."""
+        """Return the configurations, by which the first replica is the first master."""
         first = machine.replicas[0]
         server = [
             f"bind {machine.address} 127.0.0.1", f"port {SERVER_PORT}", "protected-mode no", 'save ""',
@@ -102,7 +104,7 @@ class Redis(ShellSystem):
         return {"redis-server.conf": "\n".join([*server, ""]), "redis-sentinel.conf": "\n".join([*sentinel, ""])}
 
     async def status(self, machine: Machine) -> NodeStatus:
-        """Its role (INFO), and what its sentinel says of the others."""
+        """Return the status: its role (INFO), and its sentinel's report on the others."""
         found = await ask(machine.address, machine.port, "INFO", "replication", credentials=machine.credentials)
         info = dict(line.split(":", 1) for line in found.decode().splitlines() if ":" in line)
         detail: dict[str, Any] = {"replicas": int(info["connected_slaves"]), "link": info.get("master_link_status", "")}
@@ -114,7 +116,7 @@ class Redis(ShellSystem):
             detail["master"] = told[b"ip"].decode()
             detail["flags"] = told[b"flags"].decode()
         serving = info["role"] == "master"
-        if serving:  # one that the sentinels have replaced learns it late; elsewhere they may know other addresses
+        if serving:  # a replaced master learns of it late; on attached systems, sentinels may use other addresses
             joined = machine.cluster.attached is not None or detail.get("master", machine.address) == machine.address
         else:
             joined = detail["link"] == "up"
@@ -122,16 +124,16 @@ class Redis(ShellSystem):
                           detail=detail)  # fmt: skip
 
     async def attached_status(self, machine: Machine) -> NodeStatus:
-        """The same: nothing but servers is asked."""
+        """Return the same status; it needs only queries of servers."""
         return await self.status(machine)
 
     async def time_of(self, machine: Machine) -> float:
-        """TIME."""
+        """Return the server's time, by TIME."""
         seconds, microseconds = await ask(machine.address, SERVER_PORT, "TIME")
         return int(seconds) + int(microseconds) / 1e6
 
     def healthy(self, statuses: Sequence[NodeStatus]) -> bool:
-        """One master, which the others follow, and which all sentinels know, as they know each other."""
+        """Tell whether there is one master, which the others follow, and all sentinels know it and each other."""
         if not all(status.reachable for status in statuses):
             return False
         if len(statuses) == 1:
@@ -148,13 +150,13 @@ class Redis(ShellSystem):
         )  # fmt: skip
 
     async def leaders(self, cluster: ShellCluster) -> Mapping[str, str]:
-        """Whoever says that it is the master, of all queues."""
+        """Return the server that reports itself master, for all queues."""
         statuses = [await cluster.status(name) for name in cluster.node_names]
         master = next((status.node for status in statuses if status.serving), None)
         return {} if master is None else dict.fromkeys(cluster.demands.queues, master)
 
     def connection(self, cluster: ShellCluster) -> QueueConnection:
-        """A client of the server, or of Sentinel."""
+        """Create a client of the server, or of Sentinel."""
         options = cluster.test.options
         watched = Watched(options["master_name"], options["sentinel_port"]) if options["mode"] == SENTINEL else None
         return RedisConnection(by_sentinel=watched, wait_for=options["wait"], credentials=cluster.credentials,
@@ -170,7 +172,7 @@ class Redis(ShellSystem):
             try:
                 await connection.connect(host, port, "")
                 await connection.remove(names)
-            except Exception as error:  # a replica, say
+            except Exception as error:  # for example a replica
                 trouble = error
             else:
                 return ""
@@ -179,7 +181,9 @@ class Redis(ShellSystem):
         return f"left there: {', '.join(names)} ({trouble})" if names else ""
 
     def check(self, test: Test, demands: Demands) -> None:
-        """Raises UsageError when replicas are asked for that there are not, or the clients lack their package."""
+        """Check the settings; raises UsageError when they need more replicas than there are, or the clients' package is
+        missing.
+        """
         demand_client(self.name, "redis")
         replicas = len(test.node_names) - 1
         for name in ("wait", "min_replicas_to_write"):
@@ -188,7 +192,7 @@ class Redis(ShellSystem):
                                  f"with --set mode={test.options['mode']}")  # fmt: skip
 
     def parse_line(self, line: str) -> LogLine:
-        """``1234:M 23 Nov 2026 15:40:01.123 * text``, by the machine's clock, which is in UTC."""
+        """Parse a line ``1234:M 23 Nov 2026 15:40:01.123 * text``, by the machine's clock, which is in UTC."""
         match = _LINE.fullmatch(line)
         if match is None:
             return LogLine(None, line)
@@ -196,7 +200,7 @@ class Redis(ShellSystem):
         return LogLine(moment.timestamp(), match[2])
 
     def role_change(self, text: str) -> RoleChange | None:
-        """Servers say when they become master or replica."""
+        """Parse a role change: servers log when they become master or replica."""
         if text.startswith("MASTER MODE enabled"):
             return RoleChange("master", serving=True, leads=True)
         if text.startswith(("REPLICAOF ", "Connecting to MASTER", "Before turning into a replica")):
@@ -206,7 +210,7 @@ class Redis(ShellSystem):
         return None
 
     def state_transfer(self, text: str) -> StateTransfer | None:
-        """A replica says when it throws away what it has, for its master's data."""
+        """Parse a state transfer: a replica logs when it drops its data for its master's."""
         if text.startswith("MASTER <-> REPLICA sync: Flushing old data"):
             return StateTransfer("?", "", "its own data were flushed")
         return None

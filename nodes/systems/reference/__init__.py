@@ -1,1 +1,1 @@
-"""What all designs of the reference broker share as systems under test."""
+"""The common parts of all designs of the reference broker as systems under test."""

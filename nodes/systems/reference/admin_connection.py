@@ -18,7 +18,7 @@ class AdminConnection:
     """A STOMP connection marked ``x-admin``, which every node admits in every state; or, if not ``privileged``, an
     ordinary one.
 
-    It reconnects by itself; one request is under way at a time.
+    It reconnects by itself; one request is in progress at a time.
     """
 
     def __init__(self, host: str, port: int, login: str, passcode: str, *, privileged: bool = True) -> None:
@@ -33,7 +33,7 @@ class AdminConnection:
         self._frames: list[Frame] = []
 
     async def status(self, timeout: float) -> dict[str, Any]:
-        """The node's status.
+        """Return the node's status.
 
         Raises:
             OSError, TimeoutError, EOFError, ProtocolError: the node did not answer within ``timeout`` seconds.
@@ -42,12 +42,12 @@ class AdminConnection:
         return dict(json.loads(answer.body))
 
     async def time_of_day(self, timeout: float) -> float:
-        """The time of day as the node has it, seconds since 1970; raises as ``status`` does."""
+        """Return the node's time of day, in seconds since 1970; raises as ``status`` does."""
         answer = await self._ask(Frame("SEND", {"destination": "/admin/time"}), "MESSAGE", timeout)
         return float(json.loads(answer.body)["time"])
 
     async def add_replica(self, name: str, link: tuple[str, int], client: str, timeout: float) -> None:
-        """Have the node, which must be the master, take a replica into its group; ``status`` tells when it has.
+        """Have the node, which must be the master, add a replica to its group; ``status`` shows when it is a member.
 
         Args:
             link: host and port of the new replica's links.
@@ -61,7 +61,7 @@ class AdminConnection:
         await self._ask(Frame("SEND", {"destination": ADD_REPLICA, "receipt": "add"}, body), "RECEIPT", timeout)
 
     async def design(self, request: Mapping[str, Any], timeout: float) -> Any:
-        """What the node's design answers to a request, which is JSON; raises as ``status`` does."""
+        """Return the answer of the node's design to a JSON request; raises as ``status`` does."""
         frame = Frame("SEND", {"destination": ADMIN_DESIGN}, json.dumps(dict(request)).encode())
         return json.loads((await self._ask(frame, "MESSAGE", timeout)).body)
 
@@ -84,12 +84,12 @@ class AdminConnection:
                         if frame.command == "ERROR":
                             raise ProtocolError(frame.headers.get("message", "error"))
             except BaseException:
-                # After a lost answer the next one would be taken for it.
+                # After a lost answer, the next answer would be assigned to the wrong request.
                 self.close()
                 raise
 
     def close(self) -> None:
-        """Leave at once."""
+        """Disconnect at once."""
         if self._writer:
             self._writer.transport.abort()
         self._reader = self._writer = None

@@ -1,4 +1,4 @@
-"""Administrators' questions to running brokers, one connection each."""
+"""Administrators' requests to running brokers, one connection each."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ TROUBLE = (OSError, TimeoutError, EOFError, ProtocolError, ValueError)
 
 
 def parse_address(text: str, what: str = "--server") -> tuple[str, int]:
-    """Host and port of ``HOST:PORT``; raises UsageError for anything else, which names ``what``."""
+    """Parse ``HOST:PORT`` into host and port; raises UsageError, which names ``what``, for anything else."""
     host, colon, port = text.rpartition(":")
     if not colon or not host or not port.isdecimal() or not 0 < int(port) < 65536:
         raise UsageError(f"{what} {text}: write it as host:port")
@@ -25,15 +25,15 @@ def parse_address(text: str, what: str = "--server") -> tuple[str, int]:
 
 
 def connect(access: AdminAccess, *, privileged: bool = True) -> AdminConnection:
-    """A connection to the broker, opened by the first question; ``privileged`` ones are let in by every replica."""
+    """Create a connection to the broker, opened by the first request; every replica admits ``privileged`` ones."""
     return AdminConnection(*parse_address(access.server), access.login, access.passcode, privileged=privileged)
 
 
 def ask_design(access: AdminAccess, request: Mapping[str, Any], seconds: float = ANSWER_SECONDS) -> dict[str, Any]:
-    """The answer of a broker's design to a request.
+    """Return the answer of a broker's design to a request.
 
     Raises:
-        UsageError: it is refused. BackendError: nobody answers.
+        UsageError: the broker refuses it. BackendError: the broker does not answer.
     """
     try:
         answer = asyncio.run(asked(access, request, seconds))
@@ -47,7 +47,7 @@ def ask_design(access: AdminAccess, request: Mapping[str, Any], seconds: float =
 
 
 async def asked(access: AdminAccess, request: Mapping[str, Any], seconds: float) -> dict[str, Any]:
-    """The answer of a broker's design to a request, refused or not; raises what TROUBLE names."""
+    """Return the answer of a broker's design to a request, refused or not; raises the exceptions in TROUBLE."""
     connection = connect(access)
     try:
         answer = await connection.design(request, seconds)
@@ -59,7 +59,7 @@ async def asked(access: AdminAccess, request: Mapping[str, Any], seconds: float)
 
 
 async def ask_status(server: str, access: AdminAccess) -> Mapping[str, Any] | str:
-    """The status of the broker at ``server``, or why there is none."""
+    """Return the status of the broker at ``server``, or the reason why there is none."""
     admin = connect(AdminAccess(server, access.login, access.passcode))
     try:
         return await admin.status(ANSWER_SECONDS)

@@ -33,13 +33,13 @@ LINK_PORT = 61614
 NETWORK_PORT = 61615
 STATUS_TIMEOUT = 1.0
 GUEST = "guest"
-"""Login and passcode of a broker that was told none (`stormproof broker`)."""
+"""Default login and passcode of a broker (`stormproof broker`)."""
 PASSCODE_COST = 256
-"""Passcodes of a test protect nothing; their hashes should cost it little."""
+"""Passcodes of a test protect nothing; their hashes should be cheap."""
 
 
 class ReferenceCluster(Cluster):
-    """Reference brokers of one design, and local servers where a workload has them."""
+    """Reference brokers of one design, and local servers if a workload has them."""
 
     def __init__(self, groups: tuple[Group, ...], deployment: Deployment) -> None:
         super().__init__(deployment)
@@ -48,11 +48,11 @@ class ReferenceCluster(Cluster):
             self.passcode = self.credentials.passcode or GUEST
         self.groups = groups
         self._group_of = {node: group for group in self.groups for node in group.nodes}
-        # Of this run alone, and not to be guessed by clients, who know the passcode. No history depends on it.
+        # Unique to this run, and not to be guessed by clients, which know the passcode. No history depends on it.
         self._secret = secrets.token_hex(16)
         self._admins: dict[str, AdminConnection] = {}
         self._changed: dict[str, Mapping[str, Any]] = {}
-        """Settings of single nodes that are other than the test's, and below the code of those that have another."""
+        """Settings of single nodes that differ from the test's; ``_code``: the code of nodes with another version."""
         self._code: dict[str, Path] = {}
         self._status_timeout = STATUS_TIMEOUT * timeout_scale(self.backend)
 
@@ -62,7 +62,7 @@ class ReferenceCluster(Cluster):
         return [group.nodes for group in self.groups]
 
     def client_addresses(self) -> list[tuple[str, int]]:
-        """Where clients connect: every node's listener, in the order of ``node_names``."""
+        """Return the addresses for clients: every node's listener, in the order of ``node_names``."""
         return [(self.backend.address(node), self._port(node)) for node in self.node_names]
 
     def _port(self, node: str) -> int:
@@ -88,9 +88,9 @@ class ReferenceCluster(Cluster):
         await backend.start(machine, program, command, log)
 
     async def change(self, node: str, settings: Mapping[str, Any], version: str = "") -> str | None:
-        """From its next start on a node's broker has these settings, and the code of another version.
+        """Change the settings of a node's broker, and its version, from its next start on; return why not, or None.
 
-        ``version`` is the folder of a checkout of that, whose package ``nodes`` is taken.
+        ``version`` is the folder of a checkout of that version, whose package ``nodes`` is used.
         """
         if unknown := [name for name in settings if name not in self._group_of[node].options]:
             return f"brokers have no setting {unknown[0]!r}"
@@ -108,12 +108,12 @@ class ReferenceCluster(Cluster):
         return None
 
     def own_name(self, name: str) -> str:
-        """The name itself: clients that speak STOMP give their queues no others."""
+        """Return the name itself: clients that speak STOMP use queues' names unchanged."""
         self.own_names.add(name)
         return name
 
     async def prepare(self) -> None:
-        """Of brokers that ran before this test: see that nobody else's messages are in its queues."""
+        """Check, for brokers that ran before this test, that the test's queues contain no foreign messages."""
         held = await self.depths() if self.attached else None
         full = {name: count for name, count in (held or {}).items() if count and name in self.demands.queues}
         if full:
@@ -128,14 +128,14 @@ class ReferenceCluster(Cluster):
         await super().stop()
 
     async def status(self, node: str) -> NodeStatus:
-        """Ask one node; an unreachable one has ``reachable=False``."""
+        """Ask one node for its status; an unreachable one has ``reachable=False``."""
         try:
             return _node_status(node, await self._admin(node).status(self._status_timeout))
         except (OSError, TimeoutError, EOFError, ProtocolError, ValueError) as error:
             return NodeStatus(node, reachable=False, detail={"error": str(error) or type(error).__name__})
 
     async def time_of(self, node: str) -> float | None:
-        """What the broker says; None when it does not answer."""
+        """Return the broker's time of day; None when it does not answer."""
         try:
             return await self._admin(node).time_of_day(self._status_timeout)
         except (OSError, TimeoutError, EOFError, ProtocolError, ValueError):
@@ -148,12 +148,12 @@ class ReferenceCluster(Cluster):
         return self._admins[node]
 
     def leading(self, statuses: Sequence[NodeStatus]) -> str | None:
-        """The node of the first server that serves, the one with the highest epoch if several do."""
+        """Return the node of the first server that serves, the one with the highest epoch if several do."""
         status = _serving(statuses, self.groups[0])
         return status.node if status else None
 
     async def depths(self) -> dict[str, int] | None:
-        """Queue name -> messages left, as the serving nodes count them; None when some server does not serve.
+        """Return queue name -> messages left, as the serving nodes count them; None when some server does not serve.
 
         Messages that one server keeps for another one count for the queue there.
         """
@@ -170,29 +170,29 @@ class ReferenceCluster(Cluster):
 
     @property
     def linger(self) -> float:
-        """Until a detached reliable connection is closed."""
+        """The time until a detached reliable connection is closed."""
         return float(self.test.options.get("idle_timeout", 0.0))
 
     def healthy(self, statuses: Sequence[NodeStatus]) -> bool:
-        """Whether every node is reachable and all agree on who serves."""
+        """Tell whether every node is reachable and all agree on the serving node."""
         return all(status.reachable for status in statuses) and all(_agree(statuses, group) for group in self.groups)
 
     def spares(self) -> tuple[str, ...]:
-        """The nodes that don't belong to the group at the beginning."""
+        """Return the nodes that don't belong to the group at the beginning."""
         count = int(self.test.options.get(SPARES, 0))
         names = self.groups[0].nodes
         return names[len(names) - count :]
 
     async def members(self) -> tuple[str, ...]:
-        """Who belongs to the group, as the serving node says; empty when nobody serves."""
+        """Return the group's members, as reported by the serving node; empty when no node serves."""
         primary = await self.primary()
         status = await self.status(primary) if primary else None
         return _members_of(status, ()) if status else ()
 
     async def add_member(self, node: str) -> str | None:
-        """Ask the serving node to take a node into the group; None if it will, otherwise why not.
+        """Ask the serving node to add a node to the group; None if it will, otherwise the reason why not.
 
-        A replica of another server than the first one would never be heard of there.
+        A replica of another server than the first one would be unknown there.
         """
         if node not in self.groups[0].nodes:
             return f"{node} belongs to another server"
@@ -209,7 +209,7 @@ class ReferenceCluster(Cluster):
         return None
 
     async def remove_member(self, node: str) -> str | None:
-        """Ask the serving node to go on without a replica; None if it will, otherwise why not."""
+        """Ask the serving node to continue without a replica; None if it will, otherwise the reason why not."""
         primary = await self.primary()
         if primary is None:
             return "nobody serves"
@@ -224,7 +224,7 @@ class ReferenceCluster(Cluster):
         assert isinstance(self.backend, Shells)
         base = self.backend.node_dir(node)
         await self.backend.upload(node, json.dumps(self._config(node)).encode(), f"{base}/config.json")
-        # The configuration holds passcode and secret, and other users may be on the machine.
+        # The configuration contains passcode and secret, and other users may be on the machine.
         config, data = shlex.quote(f"{base}/config.json"), shlex.quote(f"{base}/data")
         await self.backend.exec(node, f"chmod 600 {config} && mkdir -p {data}")
 
@@ -256,7 +256,9 @@ class ReferenceCluster(Cluster):
         }
 
     def _neighbours(self, group: Group, names: Sequence[str]) -> dict[str, Any]:
-        """What a replica has to know of other servers, if there are any; ``names`` are the replicas that it knows."""
+        """Return a replica's configuration of other servers, if there are any; ``names`` are the replicas that it
+        knows.
+        """
         if len(self.groups) == 1:
             return {}
         networks = {each.server: [[self.backend.address(node), NETWORK_PORT] for node in each.nodes]
@@ -271,7 +273,7 @@ class ReferenceCluster(Cluster):
 
 
 def _services(reactions: Sequence[Reaction]) -> list[list[str]]:
-    """The services of a broker in which collocated clients run; none if there are to be none."""
+    """Return the services of a broker in which collocated clients run; none without reactions."""
     if not reactions:
         return []
     clients = [[REACTION, each.name, each.quality, each.source, each.target, each.taking] for each in reactions]
@@ -279,13 +281,13 @@ def _services(reactions: Sequence[Reaction]) -> list[list[str]]:
 
 
 def _serving(statuses: Sequence[NodeStatus], group: Group) -> NodeStatus | None:
-    """The one of a server's nodes that serves, that with the highest epoch if several do."""
+    """Return the status of a server's serving node, the one with the highest epoch if several serve."""
     serving = [status for status in statuses if status.serving and status.node in group.nodes]
     return max(serving, key=lambda status: status.epoch) if serving else None
 
 
 def _agree(statuses: Sequence[NodeStatus], group: Group) -> bool:
-    """Whether a server's nodes, which all answered, agree on one of them that serves."""
+    """Tell whether a server's nodes, which all answered, agree on one of them that serves."""
     found = [status for status in statuses if status.node in group.nodes]
     serving = [status for status in found if status.serving]
     if not group.replicated:
@@ -298,7 +300,7 @@ def _agree(statuses: Sequence[NodeStatus], group: Group) -> bool:
 
 
 def _members_of(status: NodeStatus, default: tuple[str, ...]) -> tuple[str, ...]:
-    """Who belongs to a node's group, if it tells."""
+    """Return the members of a node's group, if its status lists them."""
     return tuple((status.detail or {}).get("replicas", default))
 
 

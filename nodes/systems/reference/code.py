@@ -1,4 +1,4 @@
-"""The code of the reference broker, as it is brought to nodes: whole, and under the name of what is in it."""
+"""The code of the reference broker, as it is installed on nodes: complete, in a folder named after its hash."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ from stormproof.errors import BackendError
 from stormproof.timeout_scale import SLOW
 
 OWN = Path(nodes.__file__).parent
-"""The package ``nodes`` of this very program; that of another version is elsewhere."""
+"""The package ``nodes`` of this program; other versions are in other folders."""
 
 
 @functools.cache
 def node_files(root: Path = OWN) -> Mapping[str, bytes]:
-    """The code that runs on a node: paths and contents."""
+    """Return the code that runs on a node: paths and contents."""
     files = [*sorted(root.glob("*.py")), *sorted((root / "reference").rglob("*.py"))]
     return {str(Path("nodes") / file.relative_to(root)): file.read_bytes() for file in files}
 
 
 def node_archive(root: Path = OWN) -> bytes:
-    """The code that runs on a node, as a zip file; the same bytes for the same code."""
+    """Return the code that runs on a node, as a zip file; equal code gives equal bytes."""
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
         for path, content in node_files(root).items():
@@ -38,32 +38,32 @@ def node_archive(root: Path = OWN) -> bytes:
 
 
 def node_hashes(root: Path = OWN) -> str:
-    """The SHA-256 of each file of the code, as sha256sum(1) prints and checks them."""
+    """Return the SHA-256 of each file of the code, in the format of sha256sum(1)."""
     return "".join(f"{hashlib.sha256(content).hexdigest()}  {path}\n" for path, content in node_files(root).items())
 
 
 def is_whole(code: str, root: Path = OWN) -> str:
-    """A shell command that succeeds where the folder ``code`` on a node holds exactly this code."""
+    """Return a shell command that succeeds if the folder ``code`` on a node contains exactly this code."""
     return f"(cd {shlex.quote(code)} 2>/dev/null && sha256sum --check --status <<'END'\n{node_hashes(root)}END\n)"
 
 
 def code_folder(shells: Shells, node: str, root: Path = OWN) -> str:
-    """The broker's code on a node, in a folder that is named by what is in it."""
+    """Return the folder of the broker's code on a node, which is named after the hash of its content."""
     return f"{shells.code_dir(node)}/{hashlib.sha256(node_hashes(root).encode()).hexdigest()[:16]}"
 
 
-# A folder's name may have a colon in it, which ends a folder in PYTHONPATH.
+# A folder's name may contain a colon, which would end a folder in PYTHONPATH.
 _BEGIN = ("import runpy, sys; sys.path.insert(0, sys.argv.pop(1)); "
           "runpy.run_module(sys.argv.pop(1), run_name='__main__', alter_sys=True)")
 
 
 def module_command(shells: Shells, node: str, module: str, *arguments: str, root: Path = OWN) -> list[str]:
-    """The command that runs a module of this code on a node."""
+    """Return the command that runs a module of this code on a node."""
     return [shells.python(node), "-P", "-u", "-c", _BEGIN, code_folder(shells, node, root), module, *arguments]
 
 
 async def install_code(backend: Backend, machines: tuple[str, ...], root: Path = OWN) -> None:
-    """Bring the code to machines that don't have it.
+    """Install the code on machines that don't have it.
 
     Raises:
         BackendError: a machine has no usable Python, or refused the files.
@@ -80,7 +80,7 @@ async def _install(backend: Backend, machine: str, archive: bytes, root: Path) -
     await backend.upload(machine, archive, packed)
     whole, python = is_whole(code, root), shlex.quote(backend.python(machine))
     zipped, part, place = (shlex.quote(path) for path in (packed, f"{code}.{secrets.token_hex(4)}.part", code))
-    # Another run may be doing the same on this host: what is whole stays.
+    # Another run may be doing the same on this host: a complete folder stays.
     result = await backend.exec(
         machine, f"{python} -m zipfile -e {zipped} {part} && {{ mv -T {part} {place} 2>/dev/null; "
         f"{whole} || {{ rm -rf {place}; mv -T {part} {place}; }}; }}; rm -rf {part}; {whole}",

@@ -1,4 +1,4 @@
-"""What designs that leave messages to the reference engine guarantee of what consumers look at."""
+"""The guarantees on consumers' observations, for designs that leave messages to the reference engine."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ _LIKE: Mapping[str, tuple[str, str]] = {
     "refusal": ("phantom", "a command is checked when it is carried out, and refused as a whole"),
     "redelivery": ("duplicated", "that a message was delivered is a change like any other"),
 }
-"""Guarantee -> the one that is broken where it may be, and why it is promised."""
+"""Guarantee -> the guarantee that it depends on, and the reason why it is promised."""
 _DIALOGUE = "dialogue"
 
 
 def of_surface(declared: Sequence[Guarantee]) -> tuple[Guarantee, ...]:
-    """What a system says of these guarantees, from what it says of those that stand and fall with the same."""
+    """Derive a system's statements on these guarantees from its statements on those that they depend on."""
     found = []
     for name, (like, why) in _LIKE.items():
         for guarantee in declared:
@@ -27,7 +27,7 @@ def of_surface(declared: Sequence[Guarantee]) -> tuple[Guarantee, ...]:
                     guarantee.mode or guarantee.such)
                 found.append(replace(guarantee, name=name, where="ours" if always else guarantee.where,
                                      why=why if always else guarantee.why))  # fmt: skip
-    # A model of the broker is broken by whatever breaks one of these.
+    # A model of the broker is violated by anything that violates one of these.
     broken = [replace(each, name=_DIALOGUE) for like in ("lost", "duplicated") for each in declared
               if each.name == like and each.status != PROMISED]
     found += [*broken, Guarantee(_DIALOGUE, PROMISED, "ours", "commands are carried out in one order, by the same "

@@ -1,4 +1,4 @@
-"""Which nodes of a test are replicas of which server."""
+"""The assignment of a test's nodes to servers, as their replicas."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ SPARES = "spares"
 """The option that keeps nodes out of the group at first."""
 
 WORKED_OUT = ("heartbeat_interval", "nb_cluster_expected")
-"""Options that brokers work out from others unless they are set: a test's are 0 then."""
+"""Options that brokers derive from others unless they are set: a test has 0 in that case."""
 
 
 def broker_options(options: Mapping[str, Any], names: Iterable[str]) -> dict[str, Any]:
-    """The options of these names as brokers are given them; one that a test does not have is the broker's default."""
+    """Return the options of these names for brokers; one that a test does not have gets the broker's default."""
     return {name: options[name] for name in names if name in options and (options[name] or name not in WORKED_OUT)}
 
 
@@ -22,7 +22,7 @@ def broker_options(options: Mapping[str, Any], names: Iterable[str]) -> dict[str
 class Group:
     """One server as the others see it: its number, its design, and the nodes that are its replicas.
 
-    ``options`` are the settings that reach the configuration of its brokers.
+    ``options`` are the settings that are copied to the configuration of its brokers.
     """
 
     server: int

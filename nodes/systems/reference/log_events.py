@@ -1,7 +1,7 @@
 """Events in the logs of reference brokers, and states of a broker and its group that a run reached, read from them.
 
-A test that never met a state says nothing about it. Designs declare theirs beside their code; reading the logs after
-the run costs the run nothing, changes nothing in it, and works on every backend.
+A test that never met a state says nothing about it. Designs declare their states next to their code. Reading the logs
+after the run costs the run nothing, changes nothing in it, and works on every backend.
 """
 
 from __future__ import annotations
@@ -19,15 +19,19 @@ _TEXT = re.compile(r"(?:[A-Z]+ )?(\S.*)")
 _FIRST_FIELD = re.compile(r" (?=\w+=)")
 _FIELD = re.compile(r'(?<!\w)(\w+)=("(?:[^"\\]|\\.)*"|\S*)')
 _LONGEST = 8 << 10
-"""Characters of an event that are read: a broker may log anything, and quotes that are not closed cost their square."""
+"""Maximum number of characters of an event that are read: a broker may log anything, and unclosed quotes cost quadratic
+time.
+"""
 
 BOOT = "started"
-"""What every broker logs when it is up."""
+"""The event that every broker logs when it is up."""
 
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One event of a node's log; ``time`` is the time of day as text, which sorts; ``row`` counts the log's lines."""
+    """One event of a node's log; ``time`` is the time of day as text, which sorts; ``row`` is the number of the log's
+    line.
+    """
 
     time: str
     node: str
@@ -37,7 +41,7 @@ class Line:
 
 
 class NodeLogs:
-    """What all nodes logged, in the order of time (as far as their clocks agree)."""
+    """The events that all nodes logged, in the order of time (as far as their clocks agree)."""
 
     def __init__(self, lines: Iterable[Line]) -> None:
         self.lines = sorted(lines, key=lambda line: line.time)
@@ -47,20 +51,20 @@ class NodeLogs:
 
     @classmethod
     def parse(cls, texts: Mapping[str, str]) -> NodeLogs:
-        """From the text of each node's log; what is no event (a traceback, say) is passed over."""
+        """Parse the text of each node's log; lines that are not events (a traceback, say) are skipped."""
         return cls(line for node, text in texts.items() for line in events(node, text))
 
     def of(self, event: str) -> Sequence[Line]:
-        """All lines of one event."""
+        """Return all lines of one event."""
         return self._by_event.get(event, ())
 
     def nodes(self) -> list[str]:
-        """Every node that logged something."""
+        """Return every node that logged something."""
         return list(dict.fromkeys(line.node for line in self.lines))
 
 
 def events(node: str, text: str) -> Iterator[Line]:
-    """The events in the text of a node's log, in its order."""
+    """Yield the events in the text of a node's log, in its order."""
     for row, line in enumerate(text.splitlines()):
         stamped = STAMPED.fullmatch(line)
         told = _TEXT.fullmatch(stamped[3] or "") if stamped else None
@@ -71,7 +75,7 @@ def events(node: str, text: str) -> Iterator[Line]:
 
 
 def event_of(text: str) -> Line:
-    """The event that a line without its time tells; of no node."""
+    """Parse the event in a line without its time; it has no node."""
     match = _TEXT.fullmatch(text)
     event, fields = _event(match[1]) if match else (text, {})
     return Line("", "", event, fields, 0)
@@ -88,7 +92,7 @@ def _fields(text: str) -> Iterator[tuple[str, str]]:
 
 
 def _plain(value: str) -> str:
-    """A field's value without its quotes; one that was cut off is left as it stands."""
+    """Return a field's value without its quotes; one that was cut off stays unchanged."""
     if not value.startswith('"'):
         return value
     try:
@@ -102,7 +106,7 @@ Count = Callable[[NodeLogs], int]
 
 @dataclass(frozen=True)
 class State:
-    """An interesting state or transition; ``count`` tells how often a run reached it."""
+    """A state or transition of interest; ``count`` returns how often a run reached it."""
 
     name: str
     summary: str
@@ -110,7 +114,7 @@ class State:
 
 
 def logged(event: str, **fields: Any) -> Count:
-    """How often an event was logged; ``fields`` are values, or functions that tell whether a value will do."""
+    """Return a count of an event in the logs; ``fields`` are values, or predicates on values."""
 
     def matches(line: Line) -> bool:
         for name, wanted in fields.items():
@@ -123,7 +127,7 @@ def logged(event: str, **fields: Any) -> Count:
 
 
 def during(begin: str, inner: str, *ends: str) -> Count:
-    """How often a node logged ``inner`` after ``begin`` and before the first of ``ends`` or its restart."""
+    """Return a count of ``inner`` logged by a node after ``begin`` and before the first of ``ends`` or its restart."""
 
     def count(logs: NodeLogs) -> int:
         found = 0
@@ -141,7 +145,7 @@ def during(begin: str, inner: str, *ends: str) -> Count:
 
 
 def broken_off(begin: str, end: str) -> Count:
-    """How often a node that had logged ``begin`` began again, or started again, without ``end``."""
+    """Return a count of a node that had logged ``begin`` and logged it again, or restarted, without ``end``."""
 
     def count(logs: NodeLogs) -> int:
         found = 0
@@ -159,7 +163,7 @@ def broken_off(begin: str, end: str) -> Count:
 
 
 def resumed(elsewhere: bool) -> Count:
-    """How often a client took up its connection again; ``elsewhere``: on another node than it was on last."""
+    """Return a count of clients resuming their connection; ``elsewhere``: on another node than before."""
 
     def count(logs: NodeLogs) -> int:
         found = 0
@@ -175,12 +179,12 @@ def resumed(elsewhere: bool) -> Count:
 
 
 def moved(event: str) -> Count:
-    """How often a node logged an event that another node had logged last."""
+    """Return a count of a node logging an event that another node had logged last."""
     return lambda logs: sum(before.node != after.node for before, after in itertools.pairwise(logs.of(event)))
 
 
 def reached(states: Iterable[State], texts: Mapping[str, str]) -> dict[str, int]:
-    """How often each state was reached, given the text of each node's log."""
+    """Count how often each state was reached, given the text of each node's log."""
     logs = NodeLogs.parse(texts)
     return {state.name: state.count(logs) for state in states}
 
@@ -195,4 +199,4 @@ BROKER_STATES = (
     State("client-silent", "a client that sent no heart-beats was given up",
           logged("client ended", reason="no heart-beat from the client")),
 )  # fmt: skip
-"""Of every design."""
+"""States of every design."""

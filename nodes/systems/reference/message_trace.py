@@ -1,4 +1,4 @@
-"""What the lines of a reference broker's trace say of messages (``nodes.reference.engine.trace``)."""
+"""The messages in the lines of a reference broker's trace (``nodes.reference.engine.trace``)."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _CAUSES = {"send": SENT, "external": SENT, "put": SENT, "ack": ACKNOWLEDGED, "re
 
 
 def message_mark(line: Line) -> MessageMark | None:
-    """What a line says; None of any other event."""
+    """Parse a line about messages; None for any other event."""
     if line.event != EVENT:
         return None
     by = line.fields.get("by", "")
@@ -54,7 +54,7 @@ def message_mark(line: Line) -> MessageMark | None:
 
 
 def log_mark(line: Line) -> LogMark | None:
-    """What a line says of the log of commands; None of any other event."""
+    """Parse a line about the log of commands; None for any other event."""
     index, epoch = line.fields.get("log", ""), line.fields.get("epoch", "-")
     if line.event != EVENT or not index.isdecimal():
         return None
@@ -62,7 +62,7 @@ def log_mark(line: Line) -> LogMark | None:
 
 
 def state_mark(line: Line) -> StateMark | None:
-    """What a line says of a state that was given or taken; None of any other event."""
+    """Parse a line about a state that was sent or received; None for any other event."""
     upto, (what, _, peer) = line.fields.get("state", ""), line.fields.get("by", "").partition(" ")
     if line.event != EVENT or not upto.isdecimal():
         return None

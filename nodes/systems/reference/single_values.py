@@ -1,8 +1,8 @@
-"""What the designs of the reference broker guarantee of registers, and of locks that are made of a queue or a register.
+"""The reference designs' guarantees on registers, and on locks that are made of a queue or a register.
 
-A lock of a queue is a message that is with one consumer at a time. A lease is a register whose holder has a time limit;
-every lease has a number, larger than all before it (a fencing token), by which what the lock guards can refuse holders
-of the past.
+A lock of a queue is a message that is with one consumer at a time. A lease is a register whose holder has a time limit.
+Every lease has a number that is larger than all before it (a fencing token); with it, the resource that the lock guards
+can refuse former holders.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from stormproof.contracts.guarantee import ANY_FAULT, KNOWN_VIOLATION, NOT_PROMI
 REGISTER, FENCING, LOCK_LOST = "register", "fencing", "lock-lost"
 EXCLUSION, LOST_UPDATE = "mutual-exclusion", "lost-update"
 NAMES = (REGISTER, EXCLUSION, LOST_UPDATE, FENCING, LOCK_LOST)
-"""Everything that is said of registers and locks."""
+"""All guarantees on registers and locks."""
 OF_QUEUE, OF_LEASE = {"guard": "queue"}, {"guard": "lease"}
 _STALLING, _FENCED = {"holders": "stalling"}, {**OF_LEASE, "refuse_old_tokens": True}
 _TOO_LATE = "a holder that stands still learns too late that the lock is somebody else's"
@@ -24,11 +24,12 @@ _NOT_FOR_EVER = "a token whose holder is gone comes back to its queue, and a lea
 
 
 def promises(register: str, token: str, exclusion: str) -> tuple[Guarantee, ...]:
-    """What is promised where nothing said before speaks against it.
+    """Return the guarantees that apply unless an earlier entry contradicts them.
 
     Args:
         register: why registers are linearizable.
-        token: why a token has one holder at a time, or why it may have two; with ``exclusion`` the status of that.
+        token: why a token has one holder at a time, or why it may have two; ``exclusion`` is the status of that
+            guarantee.
     """
     lock = () if exclusion == PROMISED else tuple(
         Guarantee(name, exclusion, "ours", token, ANY_FAULT, OF_QUEUE) for name in (EXCLUSION, LOST_UPDATE))
@@ -48,12 +49,12 @@ def promises(register: str, token: str, exclusion: str) -> tuple[Guarantee, ...]
 
 def all_of(status: str, where: str, why: str, faults: Iterable[str] = (),
            mode: Mapping[str, object] | None = None) -> tuple[Guarantee, ...]:
-    """One thing that is to be said of all of them."""
+    """Return one statement for all of these guarantees."""
     return tuple(Guarantee(name, status, where, why, tuple(faults), mode or {}) for name in NAMES)
 
 
 def of_token(status: str, where: str, why: str, faults: Iterable[str] = (),
              mode: Mapping[str, object] | None = None) -> tuple[Guarantee, ...]:
-    """One thing that is to be said of a lock that is a message in a queue: whether it has one holder at a time."""
+    """Return one statement for a lock that is a message in a queue: whether it has one holder at a time."""
     return tuple(Guarantee(name, status, where, why, tuple(faults), {**OF_QUEUE, **(mode or {})})
                  for name in (EXCLUSION, LOST_UPDATE))

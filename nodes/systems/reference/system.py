@@ -1,4 +1,4 @@
-"""The reference broker as a system under test: what all its designs share."""
+"""The reference broker as a system under test: the common parts of all its designs."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ FLOW = (
     Option("output_timeout", 20.0, "seconds in which a client must take some of the output that waits for it"),
     Option("max_outstanding", 256, "commands under way of one client; beyond, the node reads no more of it"),
 )
-"""Options of all designs: when a node lets its clients wait."""
+"""Options of all designs: the limits beyond which a node lets its clients wait."""
 MEMORY = (
     Option("message_cache", 64 << 20, "bytes of waiting messages that are kept in memory as well as on disk"),
     Option("max_window", 12 << 20, "bytes of a connection's messages that are not acknowledged; then it gets no more"),
@@ -78,12 +78,12 @@ LIMITS = (
     Option("max_queues", 10_000, "queues and subscriptions to topics of a broker; beyond, it makes none"),
     Option("max_prepared", 400, "prepared branches of a broker; beyond, it prepares none"),
 )
-"""Options of designs with topics and branches: what a client may have."""
+"""Options of designs with topics and branches: a client's limits."""
 
 
 @dataclass(frozen=True)
 class Events:
-    """What a design's log lines mean to reports: each function is given an event and tells, or None."""
+    """The meaning of a design's log lines for reports: each function returns the meaning of an event, or None."""
 
     role: Callable[[Line], RoleChange | None] = lambda line: None
     transfer: Callable[[Line], StateTransfer | None] = lambda line: None
@@ -95,9 +95,10 @@ class Events:
 class ReferenceSystem(System):
     """One design of the reference broker.
 
-    ``options`` are the ``--set`` settings that reach the broker's configuration under the same names; ``replicated`` is
-    false for a design whose nodes know nothing of each other. ``read_options`` raises ConfigError when a broker would
-    refuse its configuration's options. ``local`` is the design of the local servers that workloads may ask for.
+    ``options`` are the ``--set`` settings that are copied to the broker's configuration under the same names.
+    ``replicated`` is false for a design whose nodes do not know each other. ``read_options`` raises ConfigError when a
+    broker would refuse its configuration's options. ``local`` is the design of the local servers that workloads may
+    request.
     """
 
     simulated = True
@@ -160,13 +161,13 @@ class ReferenceSystem(System):
         self._local = local
 
     def cluster(self, deployment: Deployment) -> Cluster:
-        """A cluster of this design."""
+        """Create a cluster of this design."""
         from nodes.systems.reference.cluster import ReferenceCluster
 
         return ReferenceCluster(self.layout(deployment.test, deployment.demands), deployment)
 
     def layout(self, test: Test, demands: Demands) -> tuple[Group, ...]:
-        """The servers of a test: those of this design, then the local ones that are not replicated."""
+        """Return the servers of a test: those of this design, then the local ones, which are not replicated."""
         names, local, servers = test.node_names, demands.local_servers, demands.servers
         each = (len(names) - local) // servers
         groups = [self.server(number, names[number * each : (number + 1) * each]) for number in range(servers)]
@@ -175,15 +176,15 @@ class ReferenceSystem(System):
         return tuple(groups)
 
     def elements(self, test: Test, demands: Demands) -> tuple[tuple[str, ...], ...]:
-        """The nodes of each server that every destination of a test is spread over; empty where none is."""
+        """Return the nodes of each server over which every destination of a test is spread; empty if none is."""
         return tuple(group.nodes for group in self.layout(test, demands)[: demands.servers]) if demands.spread else ()
 
     def server(self, number: int, names: tuple[str, ...]) -> Group:
-        """A server of this design on these nodes."""
+        """Return a server of this design on these nodes."""
         return Group(number, self.name, self.replicated, tuple(option.name for option in self.options), names)
 
     def node_count(self, asked: int | None, demands: Demands, options: Mapping[str, Any]) -> int:
-        """How many nodes all servers of the test have, the local ones of some workloads among them."""
+        """Return the number of nodes of all servers of the test, including some workloads' local ones."""
         local, servers = demands.local_servers, demands.servers
         nodes = min(DEFAULT_NODES, self.max_nodes) * servers + local if asked is None else asked
         replicas, rest = divmod(nodes - local, servers)
@@ -200,7 +201,7 @@ class ReferenceSystem(System):
         return nodes
 
     def check(self, test: Test, demands: Demands) -> None:
-        """Raises UsageError when the brokers would refuse one of the test's settings, or lack a bug."""
+        """Check the settings; raises UsageError when the brokers would refuse one, or lack a bug."""
         self._check_bugs(test.options)
         if demands.security and "security" not in self.provides:
             raise UsageError(f"{self.name} has no principals with rights, which --workload {test.workload} is to have")
@@ -223,51 +224,51 @@ class ReferenceSystem(System):
                 raise UsageError(f"--bug {name}: design {self.name!r} does not have it, only {' and '.join(having)}")
 
     def simulation_over(self) -> None:
-        """The code is again as it was before brokers edited it."""
+        """Restore the code that brokers have edited."""
         mutations.switch(())
 
     def spare_nodes(self, test: Test) -> int:
-        """How many nodes don't belong to the group at first."""
+        """Return the number of nodes that don't belong to the group at first."""
         if all(option.name != SPARES for option in self.options):
             raise UsageError(f"{self.name} takes no replicas while it runs")
         return int(test.options.get(SPARES, 0))
 
     def role_change(self, text: str) -> RoleChange | None:
-        """As the design's events say."""
+        """Parse a role change by the design's events."""
         return self._events.role(event_of(text))
 
     def state_transfer(self, text: str) -> StateTransfer | None:
-        """As the design's events say."""
+        """Parse a state transfer by the design's events."""
         return self._events.transfer(event_of(text))
 
     def group_change(self, text: str) -> GroupChange | None:
-        """As the design's events say."""
+        """Parse a group change by the design's events."""
         return self._events.group(event_of(text))
 
     def message_mark(self, text: str) -> MessageMark | None:
-        """As every broker writes it."""
+        """Parse a message's trace, which is the same for every broker."""
         return message_mark(event_of(text))
 
     def log_mark(self, text: str) -> LogMark | None:
-        """As every broker that has a log writes it."""
+        """Parse a trace of the log, which is the same for every broker that has a log."""
         return log_mark(event_of(text))
 
     def state_mark(self, text: str) -> StateMark | None:
-        """As every broker that gives its state to others writes it."""
+        """Parse a trace of a state, which is the same for every broker that sends its state to others."""
         return state_mark(event_of(text))
 
     def grant(self, text: str) -> Grant | None:
-        """As the design's events say."""
+        """Parse a grant by the design's events."""
         return self._events.grant(event_of(text))
 
     def disk_writes(self, text: str) -> DiskWrites | None:
-        """As the design's events say."""
+        """Parse a disk-write count by the design's events."""
         return self._events.writes(event_of(text)) if self._events.writes is not None else None
 
     def states_reached(self, logs: Mapping[str, str]) -> dict[str, int]:
-        """How often each state was reached; clocks that differ may blur what spans several nodes."""
+        """Count how often each state was reached; differing clocks may blur states that span several nodes."""
         return reached(self._reported, logs)
 
     def admin_commands(self) -> Sequence[AdminCommand]:
-        """The design's."""
+        """Return the design's commands."""
         return self._commands

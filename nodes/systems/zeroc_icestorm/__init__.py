@@ -1,1 +1,1 @@
-"""The real IceStorm, of ZeroC's Ice: replicas, clients, what is promised."""
+"""The real IceStorm, of ZeroC's Ice: replicas, clients, guarantees."""

@@ -1,6 +1,6 @@
-"""A client of IceStorm: publishes by the proxies that a topic gives, subscribes with a servant of its own.
+"""A client of IceStorm: publishes by the proxies that a topic provides, and subscribes with its own servant.
 
-An event is an invocation of ``event`` with one string of bytes. It is sent and taken as the encapsulation that Ice
+An event is an invocation of ``event`` with one sequence of bytes. It is sent and received as the encapsulation that Ice
 transfers, so that no Slice has to be compiled. (Ice manual 3.7: "IceStorm Interfaces", "Dynamic Invocation and
 Dispatch", "Data Encoding for Encapsulations".)
 """
@@ -19,27 +19,27 @@ INSTANCE = "Stormproof"
 """``IceStorm.InstanceName``: the category of all its objects."""
 MANAGER_PORT, PUBLISH_PORT, NODE_PORT = 10000, 10001, 10002
 ENDLESS = 1_000
-"""So many retries mean "for ever": ``retryCount`` -1."""
+"""This number of retries means "forever": ``retryCount`` -1."""
 _OPERATION = "event"
 _EMPTY = struct.pack("<iBB", 6, 1, 1)
 _LONG = 255
-"""A size from which on it takes five bytes."""
+"""The size from which on the encoded size takes five bytes."""
 _PROPERTIES = {
-    # What was sent is not sent again, so that an event is never two; and whoever can't be reached is given up soon.
+    # Sent invocations are not repeated, so that an event is never duplicated, and an unreachable peer is dropped soon.
     "Ice.RetryIntervals": "-1", "Ice.Override.ConnectTimeout": "1000", "Ice.Default.InvocationTimeout": "5000",
-    # Without it, leaving waits a minute for a peer that is gone; the harness ends its connections itself.
+    # Without it, closing waits a minute for a lost peer; the harness ends its connections itself.
     "Ice.Override.CloseTimeout": "500", "Ice.ACM.Client": "0", "Ice.Warn.Connections": "0",
-    # One thread delivers, so that a subscriber has one event at a time, whoever sends it.
+    # One thread delivers, so that a subscriber has one event at a time, regardless of the sender.
     "Ice.ThreadPool.Server.Size": "1", "Ice.ThreadPool.Server.SizeMax": "1",
 }  # fmt: skip
 
 
 class IceStormConnection:
-    """One publisher, or one subscriber with the servant that replicas connect to.
+    """One publisher, or one subscriber with the servant to which replicas connect.
 
-    A publisher is non-replicated: its proxy has the endpoint of one replica, and never goes to another by itself.
-    ``copies``: it publishes each event on so many replicas, and counts it as confirmed when all have it; subscribers
-    then drop what they have had. ``hosts`` are the addresses of all replicas.
+    A publisher is non-replicated: its proxy has the endpoint of one replica, and never switches to another by itself.
+    ``copies``: it publishes each event on this number of replicas, and considers it confirmed when all have it;
+    subscribers then drop duplicates. ``hosts`` are the addresses of all replicas.
     """
 
     def __init__(self, hosts: tuple[str, ...], copies: int) -> None:
@@ -53,7 +53,7 @@ class IceStormConnection:
         self._events: asyncio.Queue[Event] = asyncio.Queue()
 
     async def connect(self, host: str, port: int, local: str) -> None:
-        """Have that replica's topic manager answer; a servant that is there already stays."""
+        """Connect to that replica's topic manager; an existing servant stays."""
         import Ice
         import IceStorm
 
@@ -65,7 +65,7 @@ class IceStormConnection:
         await self._told(self._manager.ice_pingAsync())
 
     async def create(self, topic: str) -> None:
-        """Make a topic."""
+        """Create a topic."""
         import IceStorm
 
         try:
@@ -84,7 +84,7 @@ class IceStormConnection:
             pass
 
     async def subscribe(self, topic: str, subscriber: Subscriber) -> None:
-        """Subscribe the servant, which is made at the first time."""
+        """Subscribe the servant, which is created by the first subscription."""
         import Ice
         import IceStorm
 
@@ -104,7 +104,7 @@ class IceStormConnection:
             raise NotDone(str(error)) from error
 
     async def publish(self, topic: str, body: bytes) -> None:
-        """Publish by two-way invocations; that they return means that the replicas have queued the event."""
+        """Publish by two-way invocations; their return means that the replicas have queued the event."""
         import Ice
 
         if topic not in self._publishers:
@@ -116,19 +116,19 @@ class IceStormConnection:
         if errors:
             self._publishers.pop(topic, None)
             maybe = [error for error in errors if not isinstance(error, NotDone)]
-            if not maybe and len(errors) < len(ends):  # some have it
+            if not maybe and len(errors) < len(ends):  # some replicas have it
                 raise ConnectionError(f"{len(errors)} of {len(ends)} replicas have not taken it: {errors[0]}")
             raise (maybe or errors)[0]
 
     async def take(self, timeout: float) -> Event | None:
-        """The next event that a replica delivered."""
+        """Return the next event that a replica delivered."""
         try:
             return await asyncio.wait_for(self._events.get(), timeout)
         except TimeoutError:
             return None
 
     async def close(self) -> None:
-        """Leave; in a thread, since that waits for peers."""
+        """Disconnect; in a thread, since that waits for peers."""
         ice, self._ice = self._ice, None
         if ice is not None:
             await self._loop.run_in_executor(None, ice.destroy)
@@ -137,15 +137,15 @@ class IceStormConnection:
         return self._ice.stringToProxy(f"{INSTANCE}/TopicManager:tcp -h {host} -p {MANAGER_PORT}")
 
     def _from_here(self, proxy: Any) -> Any:
-        """A proxy that came over the network, made again: ``Ice.Default.SourceAddress`` is for those that are made of
-        text alone, and without it the client would not be on its side of a partition."""
+        """Recreate a proxy that arrived over the network: ``Ice.Default.SourceAddress`` applies only to proxies created
+        from text, and without it the client would not be on its side of a partition."""
         return type(proxy).uncheckedCast(self._ice.stringToProxy(self._ice.proxyToString(proxy)))
 
     async def _topic(self, manager: Any, name: str) -> Any:
-        """A topic, as that one replica has it: the proxies that it gives out have the endpoints of all.
+        """Return a topic on this one replica: the proxies that it provides have the endpoints of all.
 
         Raises:
-            NotDone: there is none.
+            NotDone: the topic does not exist.
         """
         import IceStorm
 
@@ -156,8 +156,8 @@ class IceStormConnection:
         return self._from_here(topic.ice_endpoints(manager.ice_getEndpoints()))
 
     async def _publishers_of(self, topic: str) -> list[Any]:
-        """A topic's non-replicated publishers: of the replica that we are connected to, and of the next ones that
-        answer, as many as there are to be copies.
+        """Return a topic's non-replicated publishers: of the connected replica, and of the next ones that answer, one
+        for each copy.
 
         Raises:
             NotDone: there are not enough; nothing has been sent.
@@ -172,7 +172,7 @@ class IceStormConnection:
                 manager = IceStorm.TopicManagerPrx.uncheckedCast(self._manager_at(host))
                 publisher = await self._told((await self._topic(manager, topic)).getNonReplicatedPublisherAsync())
                 found.append(self._from_here(publisher))
-            except Exception as error:  # whatever it is: another replica may answer
+            except Exception as error:  # any error: another replica may answer
                 trouble = error
                 if not found:
                     break
@@ -181,7 +181,7 @@ class IceStormConnection:
         raise NotDone(f"{len(found)} of {self._copies} publishers are to be had: {trouble}")
 
     async def _told(self, future: Any) -> Any:
-        """What an invocation gives; one that Ice says was never carried out is NotDone."""
+        """Return the result of an invocation; raises NotDone if Ice reports that it was never carried out."""
         import Ice
 
         try:
@@ -196,7 +196,7 @@ class IceStormConnection:
         had: set[bytes] = set()
 
         class Servant(Ice.Blobject):  # type: ignore[misc]
-            """Takes events; what it returns acknowledges them."""
+            """Receives events; its return acknowledges them."""
 
             def ice_invoke(servant, parameters: bytes, current: Any) -> tuple[bool, bytes]:
                 body = unpack(parameters)
@@ -204,7 +204,7 @@ class IceStormConnection:
                     return True, _EMPTY
                 had.add(body)
                 if work:
-                    time.sleep(work)  # in a thread of Ice's, the one that delivers
+                    time.sleep(work)  # in a thread of Ice, the one that delivers
                 event = Event(body, current.con.getInfo().remoteAddress)
                 try:
                     self._loop.call_soon_threadsafe(self._events.put_nowait, event)
@@ -216,13 +216,13 @@ class IceStormConnection:
 
 
 def pack(body: bytes) -> bytes:
-    """The encapsulation of one sequence of bytes."""
+    """Return the encapsulation of one sequence of bytes."""
     size = bytes([len(body)]) if len(body) < _LONG else struct.pack("<Bi", _LONG, len(body))
     return struct.pack("<iBB", 6 + len(size) + len(body), 1, 1) + size + body
 
 
 def unpack(encapsulation: bytes) -> bytes:
-    """The sequence of bytes in an encapsulation."""
+    """Return the sequence of bytes in an encapsulation."""
     start = 7 if encapsulation[6] < _LONG else 11
     return bytes(encapsulation[start:])
 

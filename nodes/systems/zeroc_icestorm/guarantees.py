@@ -1,4 +1,4 @@
-"""What IceStorm guarantees, and where its manual says so."""
+"""IceStorm's guarantees, with the places in its manual."""
 
 from __future__ import annotations
 
@@ -43,6 +43,6 @@ GUARANTEES = (
         "the check reads the logs of the reference broker; IceStorm's are of another format",
     ),
 )
-"""Loss is judged where a run asks for it (``owed`` is ``all`` or ``resumed``): what a publisher was told of and a
-subscriber never got is what somebody who uses IceStorm wants to know, whatever its manual says. A two-way publish
-that returned means no more than that one replica has queued the event."""
+"""Loss is judged if a run requests it (``owed`` is ``all`` or ``resumed``): users of IceStorm want to know about events
+that were confirmed to a publisher and never reached a subscriber, regardless of what its manual says. The return of a
+two-way publish means only that one replica has queued the event."""

@@ -1,4 +1,4 @@
-"""The real IceStorm as Debian has it: one server, or a replicated group of them."""
+"""The real IceStorm from Debian's packages: one server, or a replicated group of them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from stormproof.test import Test
 
 NORMAL = "normal"
 ASK_MILLISECONDS = 800
-"""How long each replica has to answer the one administrator's command that asks for all of them."""
+"""Time limit for each replica's answer to the one administrative command that asks all of them."""
 _LINE = re.compile(r"(?:--|-!|!!) (\d\d/\d\d/\d\d \d\d:\d\d:\d\d\.\d{3}) [^:]+: (.*)")
 _ELECTION = re.compile(r"Election: node (\d+): (.*)")
 _GROUP = re.compile(r"reporting for duty in group (\d+:\w{1,8})\S* (as coordinator|with coordinator)")
@@ -55,15 +55,15 @@ class ZerocIceStorm(ShellSystem):
     )
 
     def command(self, machine: Machine, program: str) -> Sequence[str]:
-        """IceBox, which loads the service."""
+        """Return the command of IceBox, which loads the service."""
         return ["icebox", f"--Ice.Config={machine.folder}/ice.conf"]
 
     def environment(self, machine: Machine, program: str) -> Mapping[str, str]:
-        """Its log is in the machine's time and language."""
+        """Return the environment, which fixes the time zone and language of its log."""
         return {"TZ": "UTC", "LC_ALL": "C"}
 
     def files(self, machine: Machine) -> Mapping[str, str]:
-        """The configuration (Ice manual, "Highly Available IceStorm", *Configuring a Replica*)."""
+        """Return the configuration (Ice manual, "Highly Available IceStorm", *Configuring a Replica*)."""
         own = machine.replicas.index(machine.name) + 1
         folder = machine.data
         properties: dict[str, Any] = {
@@ -96,7 +96,7 @@ class ZerocIceStorm(ShellSystem):
         return {"ice.conf": "".join(f"{name}={value}\n" for name, value in properties.items())}
 
     async def status(self, machine: Machine) -> NodeStatus:
-        """What it says of its own state, group and coordinator (icestormadmin, ``replica``)."""
+        """Return the replica's own report of its state, group and coordinator (icestormadmin, ``replica``)."""
         alone = len(machine.replicas) == 1
         told = await _admin(machine, "topics" if alone else "replica")
         if alone:
@@ -112,7 +112,7 @@ class ZerocIceStorm(ShellSystem):
                                   "members": facts.get("group", "")})  # fmt: skip
 
     def healthy(self, statuses: Sequence[NodeStatus]) -> bool:
-        """All replicate in one group."""
+        """Tell whether all replicate in one group."""
         groups = {(status.detail or {}).get("group") for status in statuses}
         return all(status.serving for status in statuses) and len(groups) == 1
 
@@ -121,19 +121,21 @@ class ZerocIceStorm(ShellSystem):
         await _admin(cluster.machine(cluster.node_names[0]), f"create {' '.join(cluster.demands.topics)}")
 
     def connection(self, cluster: ShellCluster) -> Any:
-        """A client of one replica, or, with copies, of several."""
+        """Create a client of one replica, or, with copies, of several."""
         hosts = tuple(cluster.machine(name).address for name in cluster.node_names)
         return IceStormConnection(hosts, cluster.test.options["copies"])
 
     def check(self, test: Test, demands: Demands) -> None:
-        """Raises UsageError when there are too few replicas for the copies, or the clients lack their package."""
+        """Check the settings; raises UsageError when there are too few replicas for the copies, or the clients' package
+        is missing.
+        """
         demand_client(self.name, "IceStorm", *extras_of(self.distributions))
         if not 1 <= test.options["copies"] <= len(test.node_names):
             raise UsageError(f"--set copies={test.options['copies']}: at least 1, and at most one on each of "
                              f"{len(test.node_names)} replicas")
 
     def parse_line(self, line: str) -> LogLine:
-        """``-- 11/23/26 19:08:04.374 icebox-IceStorm: text``, by the machine's clock, which is in UTC."""
+        """Parse a line ``-- 11/23/26 19:08:04.374 icebox-IceStorm: text``, by the machine's clock, which is in UTC."""
         match = _LINE.fullmatch(line)
         if match is None:
             return LogLine(None, line)
@@ -141,7 +143,7 @@ class ZerocIceStorm(ShellSystem):
         return LogLine(moment.timestamp(), match[2])
 
     def role_change(self, text: str) -> RoleChange | None:
-        """Its election is traced: who coordinates which group, and who leaves it."""
+        """Parse a role change from the election's trace: a group's coordinator, or a replica that leaves the group."""
         if (said := _ELECTION.fullmatch(text)) is None:
             return None
         if duty := _GROUP.match(said[2]):
@@ -152,14 +154,14 @@ class ZerocIceStorm(ShellSystem):
         return RoleChange("inactive") if said[2].startswith("creating new self-coordinated group") else None
 
     def state_transfer(self, text: str) -> StateTransfer | None:
-        """A coordinator takes over the newest database of its group."""
+        """Parse a coordinator's takeover of the newest database of its group."""
         said = _ELECTION.fullmatch(text)
         source = _SYNC.match(said[2]) if said else None
         return StateTransfer(f"node {source[1]}", f"node {said[1]}") if said and source else None
 
 
 async def _admin(machine: Machine, command: str) -> str:
-    """What a command of icestormadmin prints that asks this one replica.
+    """Return the output of a command of icestormadmin that asks this one replica.
 
     Raises:
         BackendError: it failed.

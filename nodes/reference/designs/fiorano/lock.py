@@ -91,7 +91,7 @@ class Lock(Protocol):
         """Seek or keep the lock; None: release it."""
 
     def start(self) -> None:
-        """Begin."""
+        """Begin to seek, keep or release the lock."""
 
     def stop(self) -> None:
         """Stop; the lock is released if there is time."""

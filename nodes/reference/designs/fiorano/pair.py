@@ -91,7 +91,7 @@ class Pair(Server):
         return self._repository.stamp
 
     def stop(self) -> None:
-        """End."""
+        """Stop serving, and end."""
         super().stop()
         if self._active is not None:
             self._active.stop()

@@ -77,7 +77,7 @@ class SharedPair(Server):
                        self._runtime.spawn(self._commit_forever(), "fiorano commit")]  # fmt: skip
 
     def stop(self) -> None:
-        """End."""
+        """Stop serving, and end."""
         super().stop()
         self._let_go()
         for task in self._tasks:

@@ -64,7 +64,7 @@ class Tables:
         if name not in COLUMNS:
             raise LinkError(f"there is no table {name[:40]!r}")
         for row in rows:
-            if not isinstance(row, list) or len(row) != len(COLUMNS[name]):  # fewer would be a row that is gone
+            if not isinstance(row, list) or len(row) != len(COLUMNS[name]):  # fewer columns would mean a deleted row
                 raise LinkError(f"a row of {name} has other columns")
             try:
                 check_row([name, *row])

@@ -291,8 +291,9 @@ class Election:
         last = self._runtime.now()
         while True:
             idle = options.master_timeout if self.state == NORMAL else options.election_timeout
-            # The random factor keeps replicas that were started together from staying in step. The duration of the last
-            # check is deducted, so that a replica that lost its coordinator or majority notices it within its bound.
+            # A little less than the time-out, at random, so that replicas started together don't stay in step. The
+            # duration of the last check is deducted, so that a replica that lost its coordinator or majority notices it
+            # within its bound.
             await asyncio.sleep(last + idle * self._runtime.random.uniform(0.8, 1.0) - self._runtime.now())
             last = self._runtime.now()
             if self.state in (ELECTION, REORGANIZATION):

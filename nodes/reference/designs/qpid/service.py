@@ -128,7 +128,7 @@ class Services:
         try:
             await self._processes.start(BROKER)
         except ProgramError as error:
-            print(f"primary stop: it has ended, but {error}")  # which is for the service backup to find
+            print(f"primary stop: it has ended, but {error}")  # the service backup will notice it
         return RUNS
 
     async def tell_primary(self) -> int:

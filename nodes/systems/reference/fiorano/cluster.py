@@ -182,7 +182,7 @@ class FioranoCluster(ReferenceCluster):
         assert isinstance(self.backend, Shells)
         path = f"{self.backend.node_dir(machine)}/config.json"
         await self.backend.upload(machine, json.dumps(config).encode(), path)
-        await self.backend.exec(machine, f"chmod 600 {shlex.quote(path)}")  # it holds the secret
+        await self.backend.exec(machine, f"chmod 600 {shlex.quote(path)}")  # it contains the secret
 
     def _config(self, node: str) -> dict[str, Any]:
         """Build the configuration with the HA layer as the document names it; HA channel addresses are on its network.

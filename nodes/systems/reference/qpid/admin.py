@@ -1,4 +1,4 @@
-"""What administrators of a qpid cluster do by command, as with ``qpid-ha``: look, promote, shut down, mend stores."""
+"""Administrative commands of a qpid cluster, as with ``qpid-ha``: status, promotion, shutdown, repair of stores."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ from stormproof.contracts.system import AdminAccess, AdminArgument, AdminCommand
 from stormproof.errors import BackendError, UsageError
 
 SHUTDOWN_SECONDS = 60.0
-"""A shutdown waits until every backup has everything."""
+"""Time limit of a shutdown, which waits until every backup has everything."""
 COPY_SECONDS = 30.0
-"""For a broker to take a piece of a store, the first of which empties its own."""
+"""Time limit for a broker to store a piece of a store; the first piece empties the broker's own store."""
 
 
 def ask(access: AdminAccess, seconds: float = ANSWER_SECONDS, **request: Any) -> Status:
-    """One request to a broker's design.
+    """Send one request to a broker's design.
 
     Raises:
-        UsageError: it is refused. BackendError: nobody answers.
+        UsageError: the broker refuses it. BackendError: the broker does not answer.
     """
     return ask_design(access, request, seconds)
 
 
 def statuses(access: AdminAccess) -> dict[str, Status | str]:
-    """What each broker that the one at ``server`` knows says of itself, or why it says nothing."""
+    """Return the status of each broker that the one at ``server`` knows, or the reason why there is none."""
     found: dict[str, Status | str] = {}
     for name, address in dict(ask(access, op="status")["clients"]).items():
         try:
@@ -41,8 +41,8 @@ def statuses(access: AdminAccess) -> dict[str, Status | str]:
 
 
 def show(access: AdminAccess, given: Mapping[str, Any]) -> Iterator[str]:
-    """Every broker's state and store; at the primary, which backups have everything, and which changes of the
-    configuration have propagated."""
+    """Print every broker's state and store; for the primary, also the backups that have everything, and the
+    configuration changes that have propagated."""
     found = statuses(access)
     for name, status in found.items():
         yield describe(name, status)
@@ -51,12 +51,12 @@ def show(access: AdminAccess, given: Mapping[str, Any]) -> Iterator[str]:
 
 
 def list_objects(access: AdminAccess, given: Mapping[str, Any]) -> Iterator[str]:
-    """What exists at one broker, which may be a backup: what is listed there has propagated to it [LC2, case b]."""
+    """List the objects at one broker; if it is a backup, these have propagated to it [LC2, case b]."""
     after = ""
     while True:
         answer = ask(access, op="list", after=after, **({"kind": given["kind"]} if given["kind"] else {}))
         for kind, name, arguments in answer["objects"]:
-            parts = name.split("\n")  # a binding's are its arguments
+            parts = name.split("\n")  # a binding's parts are its arguments
             said = [f"{key}={value}" for key, value in arguments.items() if key != "created" and len(parts) == 1]
             yield " ".join((kind, *filter(None, parts), *said))
         after = answer["more"]
@@ -67,8 +67,8 @@ def list_objects(access: AdminAccess, given: Mapping[str, Any]) -> Iterator[str]
 def promote(access: AdminAccess, given: Mapping[str, Any]) -> Iterator[str]:
     """Make the broker at ``server`` primary.
 
-    The first start of an empty cluster, and one from stores that are all clean with one identifier, need no backup that
-    was ready: every broker is asked whether it is such a start.
+    Two kinds of start need no backup that was ready: the first start of an empty cluster, and one from stores that are
+    all clean with one identifier. The command asks every broker whether this is such a start.
     """
     found = statuses(access)
     serving = [name for name, status in found.items() if not isinstance(status, str) and status["state"] == "primary"]
@@ -80,14 +80,14 @@ def promote(access: AdminAccess, given: Mapping[str, Any]) -> Iterator[str]:
 
 
 def shutdown(access: AdminAccess, given: Mapping[str, Any]) -> Iterator[str]:
-    """End the whole cluster in order; the broker at ``server`` must be primary."""
+    """Shut the whole cluster down in order; the broker at ``server`` must be primary."""
     answer = ask(access, SHUTDOWN_SECONDS, op="shutdown")
     yield (f"clean, {answer['uuid']}: {', '.join(answer.get('clean', []))}; managers end with their brokers now; stop "
            "brokers that have no manager")
 
 
 def name_best_store(access: AdminAccess, given: Mapping[str, Any]) -> Iterator[str]:
-    """Every store, and which is best after the loss of all brokers."""
+    """List every store, and name the best one after the loss of all brokers."""
     found = statuses(access)
     yield from (describe(name, status) for name, status in found.items())
     silent = [name for name, status in found.items() if isinstance(status, str)]
@@ -98,7 +98,7 @@ def name_best_store(access: AdminAccess, given: Mapping[str, Any]) -> Iterator[s
 
 
 def copy(access: AdminAccess, given: Mapping[str, Any]) -> Iterator[str]:
-    """Copy the best store to all other brokers, which start again from it [Recovering from total crash]."""
+    """Copy the best store to all other brokers, which restart from it [Recovering from total crash]."""
     found = statuses(access)
     source = source_of_copy(found, given["source"])
     yield from (describe(name, status) for name, status in found.items())

@@ -1,4 +1,4 @@
-"""A cluster of qpid brokers, with a manager beside each, or with a person who promotes by hand."""
+"""A cluster of qpid brokers, with a manager next to each, or with an administrator who promotes by hand."""
 
 from __future__ import annotations
 
@@ -33,18 +33,18 @@ from stormproof.contracts.topology import endpoint
 from stormproof.errors import BackendError, UsageError
 
 MANAGER_PORT = 61616
-"""Where managers hear each other."""
+"""The port of the links between managers."""
 LESSOR_PORT = 61617
-"""Where a broker asks its manager whether it may go on."""
+"""The port at which a broker asks its manager for permission to continue."""
 MANAGER_OPTIONS = ("manager_lease", "standby", "bug")
-"""What of a test's options is the managers' as well."""
+"""The options of a test that managers get, too."""
 PATIENCE = 5.0
-"""Seconds for which a person waits whether a manager finds a primary."""
+"""Seconds for which the administrator waits for a manager to find a primary."""
 LOOK = 0.5
-"""Seconds between two looks of a person on call."""
+"""Seconds between two status checks of the administrator on call."""
 _TROUBLE = (OSError, TimeoutError, EOFError, ProtocolError, ValueError)
 _STOP_SECONDS = 8.0
-"""For a manager to end its broker, and itself."""
+"""Time limit for a manager to end its broker and itself."""
 
 
 class QpidCluster(ReferenceCluster):
@@ -59,59 +59,61 @@ class QpidCluster(ReferenceCluster):
         self._documented = read_limitations(self.test.options["as_documented"])
         self._guesses = self.test.rng("which store is the best")
         self._persons = 0
-        """Who looks after it where faults wait for that."""
+        """The number of simulated administrators active while faults wait for recovery."""
         self._addresses = Pushed(self)
 
     @property
     def managed(self) -> bool:
-        """Whether there is a manager of ours beside each broker."""
+        """Tell whether each broker has a built-in manager."""
         return bool(self.test.options["manager"] == BUILTIN)
 
     @property
     def disaster(self) -> tuple[str, ...]:
-        """The nodes at another place, which nobody but a person promotes, after the loss of all others."""
+        """The nodes at another site, which only an administrator promotes, after the loss of all others."""
         return disaster_nodes(self.test)
 
     @property
     def _members(self) -> list[str]:
-        """The nodes that have a manager, where there are any."""
+        """The nodes that have a manager, if managers are used."""
         return [node for node in self.test.node_names if node not in self.disaster]
 
     @property
     def by_hand(self) -> bool:
-        """Whether a person promotes."""
+        """Tell whether an administrator promotes."""
         return bool(self.test.options["manager"] == BY_HAND)
 
     @property
     def cold(self) -> bool:
-        """Whether only the primary's broker runs, on a store that all nodes reach."""
+        """Tell whether only the primary's broker runs, on a store that all nodes can access."""
         return bool(self.test.options["standby"] == COLD)
 
     @property
     def virtual_address(self) -> str:
-        """The address that moves with the primary; empty: none."""
+        """The address that moves with the primary; empty for none."""
         return address_of(str(self.test.options["virtual_address"]), self.backend)
 
     def link_address(self, node: str) -> str:
-        """Where a broker's links are: on the network of the brokers, if they have one."""
+        """Return the host of a broker's links: on the brokers' network, if they have one."""
         return self.backend.address(endpoint(node, BROKERS) if BROKERS in self.topology.networks else node)
 
     def client_address(self, place: int) -> tuple[str, int] | None:
-        """The virtual address, for clients that are to find the primary there; else None."""
+        """Return the virtual address for clients that must find the primary there; None for others."""
         way = self.test.options["clients_find"]
         at_it = way == VIRTUAL or (way == BOTH and place % 2 == 1)
         return (self.virtual_address, CLIENT_PORT) if at_it else None
 
     def programs(self, machine: str) -> tuple[str, ...]:
-        """The broker, and its manager if it has one."""
+        """Return the broker, and its manager if it has one."""
         return (MAIN, MANAGER) if self.managed and machine not in self.disaster else (MAIN,)
 
     def program_roles(self) -> Mapping[str, str]:
-        """The managers', if there are any."""
+        """Return the managers' roles, if there are any."""
         return program_roles(self.test.options)
 
     def restarted(self, machine: str, program: str) -> bool:
-        """Brokers are, by their managers; nobody starts a manager but the harness."""
+        """Tell whether the program is restarted automatically: brokers are, by their managers; only the harness starts
+        managers.
+        """
         return self.managed and program == MAIN and machine not in self.disaster
 
     async def install(self) -> None:
@@ -138,14 +140,14 @@ class QpidCluster(ReferenceCluster):
         await backend.start(machine, program, module_command(backend, machine, "nodes.reference.manager", path), log)
 
     async def stop(self) -> None:
-        """Stop the managers first, which end their brokers: else these would be started again."""
+        """Stop the managers first, which end their brokers; otherwise they would restart them."""
         if self.managed:
             await asyncio.gather(*(self.backend.stop(node, MANAGER, _STOP_SECONDS) for node in self._members))
         await super().stop()
 
     def healthy(self, statuses: Sequence[NodeStatus]) -> bool:
-        """Whether there is one primary, whose backups are ready: all others (a cold cluster has none); and completions
-        wait for nobody else."""
+        """Tell whether there is one primary, all other brokers are ready backups (a cold cluster has none), and
+        completions wait for no others."""
         if self.cold:
             return sum(status.serving for status in statuses) == 1
         if not all(status.reachable for status in statuses):
@@ -159,20 +161,20 @@ class QpidCluster(ReferenceCluster):
         return ready and found.get("held_for", 0.0) <= self.test.options["catchup_timeout"]
 
     def joined(self, statuses: Sequence[NodeStatus]) -> tuple[str, ...] | None:
-        """The backups that are ready; a cold cluster has none."""
+        """Return the backups that are ready; None for a cold cluster, which has none."""
         return None if self.cold else super().joined(statuses)
 
     async def await_healthy(self, timeout: float) -> bool:
-        """Wait until the cluster is healthy, with a person at hand; False when ``timeout`` passes."""
+        """Wait until the cluster is healthy, with an administrator on call; return False when ``timeout`` passes."""
         return await self._look_after(timeout, self.healthy)
 
     async def recover(self, timeout: float) -> str:
-        """Wait until a broker serves, with a person at hand; tells what that did."""
+        """Wait until a broker serves, with an administrator on call; return the administrator's actions."""
         await self._look_after(timeout, lambda statuses: any(status.serving for status in statuses))
         return await self.repair()
 
     async def shut_down(self, timeout: float) -> Mapping[str, Any]:
-        """``qpid-ha``'s orderly shutdown, asked of the primary [Clean shutdown]."""
+        """Request ``qpid-ha``'s orderly shutdown from the primary [Clean shutdown]."""
         node = await self.primary()
         if node is None:
             return {"error": "nobody is primary"}
@@ -183,10 +185,10 @@ class QpidCluster(ReferenceCluster):
         return {each: answer[each] for each in ("clean", "error") if each in answer}
 
     async def _look_after(self, timeout: float, over: Callable[[Sequence[NodeStatus]], bool]) -> bool:
-        """Wait until something is so; False when ``timeout`` passes.
+        """Wait until a condition holds; return False when ``timeout`` passes.
 
-        A person does what no manager does: after the loss of all brokers, takes the best store [LM6]; without
-        managers, names the primary.
+        A simulated administrator acts where managers do not: after the loss of all brokers, the administrator chooses
+        the best store [LM6]; without managers, the administrator names the primary.
         """
         loop = asyncio.get_running_loop()
         deadline, waits_since = loop.time() + timeout, loop.time()
@@ -211,8 +213,8 @@ class QpidCluster(ReferenceCluster):
             self._persons -= 1
 
     async def attend(self, note: Callable[[str], None]) -> None:
-        """A person on call does while faults go on what is done after the last heal too; and without managers takes a
-        primary that has lost its backups for gone."""
+        """Act as the administrator on call during faults, in the same way as after the last heal. Without managers,
+        consider a primary that has lost its backups gone."""
         loop = asyncio.get_running_loop()
         waits_since = loop.time()
         while True:
@@ -232,41 +234,44 @@ class QpidCluster(ReferenceCluster):
                     note(done)
 
     async def members(self) -> tuple[str, ...]:
-        """The brokers of the primary's broker URL; empty when nobody serves."""
+        """Return the brokers in the primary's broker URL; empty when no broker serves."""
         primary = await self.primary()
         status = await self.status(primary) if primary else None
         return tuple((status.detail or {}).get("brokers", ())) if status else ()
 
     async def add_member(self, node: str) -> str | None:
-        """Tell all brokers that one belongs to them again; None where the primary knows, otherwise why not."""
+        """Tell all brokers that a broker is a member again; None if the primary knows, otherwise the reason why not."""
         return await self._addresses.change(node, gone=False)
 
     async def remove_member(self, node: str) -> str | None:
-        """Tell all others that a broker is gone for good; None where the primary knows, otherwise why not."""
+        """Tell all others that a broker is gone for good; None if the primary knows, otherwise the reason why not."""
         return await self._addresses.change(node, gone=True)
 
     async def ask(self, node: str, **request: Any) -> Mapping[str, Any]:
-        """A broker's answer to an administrator's request, once it has told its status; raises as ``design`` does."""
+        """Return a broker's answer to an administrator's request, once it has reported its status; raises as ``design``
+        does.
+        """
         return dict(await self._admins[node].design(request, self._status_timeout))
 
     async def repair(self) -> str:
-        """What a person did while the cluster became healthy."""
+        """Return the administrator's actions while the cluster became healthy."""
         done, self._done_by_hand = "; ".join(self._done_by_hand), []
         self.helped_since = None
         return done
 
     def note_by_hand(self, done: str) -> None:
-        """A person has done something, which ``repair`` tells."""
+        """Note an administrator's action, which ``repair`` reports."""
         if self.helped_since is None:
             self.helped_since = asyncio.get_running_loop().time()
         self._done_by_hand.append(done)
 
     def _patience(self, statuses: Sequence[NodeStatus], on_call: bool = False) -> float | None:
-        """For how long all brokers have to be there without a primary until a person acts; None while one is missing.
+        """Return how long all brokers must be present without a primary before the administrator acts; None while one
+        is missing.
 
-        Managers that have somebody to promote get longer. They may have nobody else than brokers that the last primary
-        had noted it would go on without, while it lost its own place before it could. Without managers, a person on
-        call sees backups that may take over, and no primary that has any.
+        Managers that have a candidate get longer. Their only candidates may be brokers without which the last primary
+        had noted it would continue, although it lost its role before it could. Without managers, the administrator on
+        call acts on seeing eligible backups, and no primary with backups.
         """
         found = [status.detail or {} for status in statuses]
         if on_call and self.by_hand:
@@ -284,16 +289,16 @@ class QpidCluster(ReferenceCluster):
         return max(2 * PATIENCE, 10 * float(self.test.options["manager_lease"])) if self.managed else 4 * PATIENCE
 
     async def _act_as_person(self, statuses: Sequence[NodeStatus]) -> None:
-        # Who is missing is no node that only a person promotes, or else all members are there: nobody needs that.
+        # Disaster-recovery nodes are left out: as long as members are present, none of those has to be promoted.
         found = {status.node: status.detail or {} for status in statuses
                  if status.reachable and status.node in self._members}  # fmt: skip
         latest = max((int(each["generation"]) for each in found.values()), default=0)
         known = {node: each for node, each in found.items() if node not in self._addresses.gone}
         if any(int(each["generation"]) == latest for each in known.values()):
-            found = known  # else who is to be gone has been primary since, and has what was confirmed then
+            found = known  # otherwise a removed broker has been primary since, and has the data confirmed then
         chosen = best_store(found) or max(found, key=lambda node: int(found[node]["generation"]))
         done = f"accepted the store of {chosen} as the best"
-        if LM6A in self._documented:  # nothing tells which store is the best
+        if LM6A in self._documented:  # the best store cannot be determined
             chosen = self._guesses.choice(sorted(found))
             done = f"accepted the store of {chosen}, picked at random"
         request: dict[str, Any] = {"op": "accept-store"}
@@ -301,10 +306,10 @@ class QpidCluster(ReferenceCluster):
         clean = [node for node in sorted(found)
                  if found[node]["store"]["state"] == CLEAN and int(found[node]["generation"]) == latest]
         told = not self.by_hand and LM6A not in self._documented
-        if clean and told:  # not all came to rest in order; who did has all that was confirmed
+        if clean and told:  # not all were stopped in order; those that were have all confirmed data
             chosen = clean[0]
             done, request = f"vouched for the clean store of {chosen}", {"op": "promote", "force": True}
-        elif found[chosen]["eligible"]:  # managers pass over it, for what the last primary went on without
+        elif found[chosen]["eligible"]:  # managers skip it because the last primary continued without it
             done, request = f"vouched for the data of {chosen}", {"op": "promote", "force": True}
         fresh = self.by_hand and first_start(each["store"] for each in found.values())
         if self.by_hand:
@@ -325,22 +330,22 @@ class QpidCluster(ReferenceCluster):
         if not answer.get("ok"):
             done = f"tried in vain: {chosen} says {answer.get('error')}"
         elif fresh:
-            return  # no repair: every first start is like that
+            return  # not a repair: every first start is like that
         self.note_by_hand(done)
 
     async def _erase_other_shutdowns(self, found: Mapping[str, Mapping[str, Any]], uuid: str) -> None:
-        """Who is to be primary with a clean store will refuse those whose clean store is of another shutdown."""
+        """Erase stores that are clean from another shutdown than the future primary's, which would refuse them."""
         for node in found:
             store = found[node]["store"]
             if store["state"] == CLEAN and store["uuid"] != uuid:
                 try:
                     await self._asked(node, op="erase-store")
                 except (UsageError, BackendError):
-                    continue  # nobody tries again: the primary goes on to refuse it
+                    continue  # no retry: the primary keeps refusing it
                 self.note_by_hand(f"erased the store of {node}")
 
     async def _copy(self, found: Found, chosen: str) -> str:
-        """Copy one broker's store to all others; what came of it."""
+        """Copy one broker's store to all others; return the outcome."""
         try:
             source = source_of_copy(found, chosen)
             targets = [node for node in found if node != source]
@@ -380,10 +385,12 @@ class QpidCluster(ReferenceCluster):
         assert isinstance(self.backend, Shells)
         path = f"{self.backend.node_dir(node)}/{MANAGER}.json"
         await self.backend.upload(node, json.dumps(self._manager_config(node)).encode(), path)
-        await self.backend.exec(node, f"chmod 600 {shlex.quote(path)}")  # it holds passcode and secret
+        await self.backend.exec(node, f"chmod 600 {shlex.quote(path)}")  # it contains passcode and secret
 
     def _manager_config(self, node: str) -> dict[str, Any]:
-        """Other managers are at their nodes' addresses; the broker is started as the harness would start it."""
+        """Build a manager's configuration: managers use their nodes' addresses, and the broker's command is the
+        harness's.
+        """
         backend, base = self.backend, self.backend.node_dir(node)
         config = {
             "node": node,

@@ -1,4 +1,4 @@
-"""``copy-store``: after the loss of all brokers, the best store is copied to all of them."""
+"""``copy-store``: after the loss of all brokers, copies the best store to all of them."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ from stormproof.errors import UsageError
 
 COPIES = "copies"
 PERSONS = ("accepts", COPIES)
-"""What a person does with the best store: lets its broker be primary, or copies it to all others."""
+"""The administrator's choices for the best store: let its broker become primary, or copy it to all others."""
 
 
 class Ask(Protocol):
     """Asks a broker, by name, raising UsageError when it refuses and BackendError when it does not answer."""
 
     def __call__(self, node: str, /, **request: Any) -> Awaitable[Mapping[str, Any]]:
-        """The answer."""
+        """Return the answer."""
         ...
 
 
 def source_of_copy(found: Found, chosen: str = "") -> str:
-    """The broker whose store all get: the best, unless one is ``chosen``.
+    """Return the broker whose store is copied to all: the best, unless one is ``chosen``.
 
     Raises:
-        UsageError: stores can't be copied now: a broker is missing, or is more than connecting.
+        UsageError: stores can't be copied now: a broker is missing, or has left the state ``connecting``.
     """
     for name, status in found.items():
         if isinstance(status, str):
@@ -45,10 +45,10 @@ def source_of_copy(found: Found, chosen: str = "") -> str:
 
 async def copy_store(ask: Ask, source: str, targets: Sequence[str],
                      token: Callable[[int], str] = secrets.token_hex) -> int:
-    """Copy one broker's store to the others; how many bytes it has. ``token`` makes a new name of so many bytes.
+    """Copy one broker's store to the others; return its size in bytes. ``token`` creates a new name of that many bytes.
 
     Raises:
-        UsageError, BackendError: one broker refused, or did not answer; the copy can be begun again.
+        UsageError, BackendError: one broker refused, or did not answer; the copy can be restarted.
     """
     copy, number, size = token(8), 0, 0
     while True:
@@ -59,7 +59,7 @@ async def copy_store(ask: Ask, source: str, targets: Sequence[str],
         number += 1
         if not data:
             break
-    # The source is last: as long as one store is not clean, nobody starts from the others.
+    # The source is last: as long as one store is not clean, no broker starts from the others.
     uuid = token(16)
     stamp = {"op": "stamp-store", "copy": copy, "piece": number, "uuid": uuid, "generation": read["generation"]}
     await asyncio.gather(*(ask(node, **stamp) for node in targets))

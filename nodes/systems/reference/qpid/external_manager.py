@@ -1,4 +1,4 @@
-"""Cluster managers that are not ours, which run brokers through the service scripts (docs/designs/qpid-managers.md)."""
+"""Third-party cluster managers, which run brokers through the service scripts (docs/designs/qpid-managers.md)."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from stormproof.errors import BackendError, UsageError
 _SERVICES = "services.json"
 _AS_ROOT = ("grep -q 4294967295 /proc/self/uid_map || "
             "{ echo 'it changes users: run this as root, or use --backend docker'; exit 1; }")
-"""Where an ordinary user makes machines, these have one user."""
+"""If an ordinary user creates machines, these have only one user."""
 _STOP_SECONDS = 10.0
-"""For a manager to end in order."""
+"""Time limit for a manager to end in order."""
 
 
 class OutsideCluster(QpidCluster):
-    """Brokers that such a manager starts and promotes.
+    """Brokers that a third-party manager starts and promotes.
 
     ``manager_programs`` are its programs on each node, in the order of their start.
     """
@@ -39,11 +39,11 @@ class OutsideCluster(QpidCluster):
 
     @abstractmethod
     def manager_files(self, node: str) -> Mapping[str, str]:
-        """Files of the manager on a node: path -> text; what begins with ``#!`` can be run."""
+        """Return the files of the manager on a node: path -> text; texts that begin with ``#!`` are made executable."""
 
     @abstractmethod
     def manager_command(self, node: str, program: str) -> Sequence[str]:
-        """How one of the manager's programs is started."""
+        """Return the command that starts one of the manager's programs."""
 
     @property
     def shells(self) -> Shells:
@@ -52,22 +52,22 @@ class OutsideCluster(QpidCluster):
         return self.backend
 
     def script(self, node: str, service: str) -> str:
-        """The path of a service script."""
+        """Return the path of a service script."""
         return f"{self.backend.node_dir(node)}/qpid-{service}"
 
     def programs(self, machine: str) -> tuple[str, ...]:
-        """The broker, then what its manager consists of."""
+        """Return the broker, then its manager's programs."""
         return (MAIN, *self.manager_programs)
 
     def restarted(self, machine: str, program: str) -> bool:
-        """Brokers are, by their managers."""
+        """Tell whether the program is restarted automatically: brokers are, by their managers."""
         return program == MAIN
 
     async def install(self) -> None:
         """Upload code, scripts and configurations to all nodes.
 
         Raises:
-            UsageError: the machines have a life after the run, in which a cluster manager has no place.
+            UsageError: the machines are used beyond the run, and must not get another cluster manager.
         """
         if self.backend.root_folder == HOST_ROOT:
             raise UsageError(f"--set manager={self.test.options['manager']}: it would replace the cluster manager of "
@@ -77,10 +77,10 @@ class OutsideCluster(QpidCluster):
         await asyncio.gather(*(self._install_manager(node) for node in self.test.node_names))
 
     async def before_install(self) -> None:
-        """What has to be there before files are made."""
+        """Prepare everything that must exist before files are created."""
 
     async def prepare_machine(self, node: str) -> None:
-        """What a machine has to have before files are put there."""
+        """Prepare a machine before files are put there."""
 
     async def _install_manager(self, node: str) -> None:
         base, shells = self.backend.node_dir(node), self.shells
@@ -111,7 +111,7 @@ class OutsideCluster(QpidCluster):
         return found
 
     def before_script(self, service: str) -> str:
-        """What a service script does before all else."""
+        """Return the commands that a service script runs before all else."""
         return ""
 
     async def demand(self, node: str, command: str) -> None:
@@ -121,7 +121,7 @@ class OutsideCluster(QpidCluster):
             raise BackendError(f"{node}: its cluster manager can't be set up: {done.output.strip()[-300:]}")
 
     async def start_program(self, machine: str, program: str) -> None:
-        """Start a program of the manager, unless somebody has done so meanwhile; the brokers are the manager's own."""
+        """Start a program of the manager, unless that was done in the meantime; the manager starts brokers itself."""
         if program == MAIN:
             return
         async with self._starting[machine]:
@@ -130,7 +130,7 @@ class OutsideCluster(QpidCluster):
                 await self.shells.start(machine, program, command, self.log_path(machine, program))
 
     async def _look_after(self, timeout: float, over: Callable[[Sequence[NodeStatus]], bool]) -> bool:
-        """The person also starts managers again that have ended, and stay so."""
+        """Act as an administrator who also restarts managers that have ended and stay so."""
         looking = asyncio.create_task(self._look_after_managers())
         try:
             return await super()._look_after(timeout, over)
@@ -149,7 +149,7 @@ class OutsideCluster(QpidCluster):
             ended = found
 
     async def stop(self) -> None:
-        """Stop the managers first, which would start brokers again."""
+        """Stop the managers first, which would restart brokers."""
         for program in reversed(self.manager_programs):
             await asyncio.gather(*(self.backend.stop(node, program, _STOP_SECONDS) for node in self.test.node_names))
         await super().stop()

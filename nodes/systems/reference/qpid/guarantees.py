@@ -1,4 +1,4 @@
-"""What the design ``qpid`` guarantees in each of its modes (sections of *new-ha-design* in ``where``)."""
+"""The guarantees of the design ``qpid`` in each of its modes (sections of *new-ha-design* in ``where``)."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from nodes.systems.reference.single_values import promises
 from stormproof.contracts.guarantee import ANY_FAULT, KNOWN_VIOLATION, NOT_PROMISED, PROMISED, Guarantee, Such
 
 _SPLIT = ("partition", "pause", "packets", "clock")
-"""Faults by which brokers fall apart while each goes on."""
+"""Faults that separate brokers while each continues."""
 _BY_HAND, _UNFENCED = {"manager": "none"}, {"manager": "keepalived"}
 _DISK = ("disk",)
 _MESSAGES = ("lost", "duplicated", "depth", "atomic", "exactly-once")
 _TWICE_LED = ("lost", "duplicated", "atomic", "exactly-once", "metadata", *SINGLE_VALUES)
-"""What two primaries break; what is drained in the end is drained at one."""
+"""The guarantees that two primaries break; the final drain uses only one primary."""
 _KEPT = (*_MESSAGES, "metadata", *SINGLE_VALUES)
 _FORGETS = "a disk that forgets what it had confirmed is beyond what backups can mend"
 _TWO_PRIMARIES = ("nobody ends the old primary before a person promotes another, and nobody notes whom it goes on "
@@ -45,15 +45,15 @@ _LOST_BY_CHOICE = ("lost", "atomic", "exactly-once", *SINGLE_VALUES)
 
 
 def lowest_level(options: Mapping[str, Any]) -> str:
-    """The lowest level that an object can have which says nothing itself, by its name or by the default; ``messages``
-    where all brokers start from one store."""
+    """Return the lowest level of any object without a level argument, by its name or by the default; ``messages`` if
+    all brokers start from one store."""
     if options.get("standby") == COLD:
         return MESSAGES
     found = []
     if LC5 not in read_limitations(options.get("as_documented", "")):
         for pattern, level in read_patterns(options.get("patterns", "")):
             found.append(level)
-            if pattern == "*":  # it matches all that is left
+            if pattern == "*":  # it matches all remaining names
                 return max(found, key=LEVELS.index)
     return max((*found, str(options.get("replicate", MESSAGES))), key=LEVELS.index)
 
@@ -69,7 +69,7 @@ def _documented(limitation: str) -> Mapping[str, Any]:
 
 
 def _left(limitation: str, why: str, *names: str) -> tuple[Guarantee, ...]:
-    """A limitation that is left as the document leaves it."""
+    """Return the violations of a limitation that is left as the document leaves it."""
     return tuple(Guarantee(name, KNOWN_VIOLATION, limitation, why, ANY_FAULT, _documented(limitation))
                  for name in names)
 
@@ -127,4 +127,4 @@ GUARANTEES: tuple[Guarantee, ...] = (
 COUNTS_ANEW = Guarantee(
     "redelivery", NOT_PROMISED, "Replicating browsers",
     "backups are told of enqueues and dequeues, not of deliveries: a new primary counts anew", ANY_FAULT)  # fmt: skip
-"""It comes before what the design says of redeliveries otherwise."""
+"""Takes precedence over the design's other guarantees on redeliveries."""

@@ -1,6 +1,6 @@
 """keepalived as the cluster manager of qpid.
 
-It has no quorum and ends nobody: in a partition there is a primary on either side, for as long as that lasts.
+It has no quorum and does not fence: in a partition there is a primary on either side, as long as the partition lasts.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from nodes.systems.reference.qpid.external_manager import OutsideCluster
 
 _TOP_PRIORITY = 200
 _NO_ADDRESS = "169.254.61.1 dev lo"
-"""VRRP is always about an address; this one is nobody's."""
+"""VRRP always needs an address; this one is unused."""
 
-# Called each second as `check`, and as `notify` at each change of state. The service backup is always to run. Who is
-# MASTER and can't be primary says so by failing: then another one becomes MASTER, which keepalived would not see to
-# itself after a start script that refuses. A check that takes longer than a second meets the next one.
+# Called each second as `check`, and as `notify` at each change of state. The service backup must always run. A MASTER
+# that can't be primary reports this by failing the check: then another node becomes MASTER, which keepalived would not
+# arrange when a start script refuses. A check that takes longer than a second overlaps with the next one.
 _SCRIPT = """#!/bin/sh
 cd {base} || exit 1
 check() {{
@@ -82,12 +82,12 @@ vrrp_instance qpid {{
 
 
 class KeepalivedCluster(OutsideCluster):
-    """Brokers, and keepalived beside each."""
+    """Brokers with keepalived next to each."""
 
     manager_programs = (KEEPALIVED,)
 
     def manager_files(self, node: str) -> Mapping[str, str]:
-        """The script that keepalived calls, and its configuration."""
+        """Return the script that keepalived calls, and its configuration."""
         base, names = self.backend.node_dir(node), self.test.node_names
         peers = "\n".join(f"        {self.backend.address(name)}" for name in names if name != node)
         virtual = f"{self.virtual_address} dev eth0" if self.virtual_address else _NO_ADDRESS
@@ -96,9 +96,9 @@ class KeepalivedCluster(OutsideCluster):
         return {f"{base}/qpid-keepalived": _SCRIPT.format(base=base), f"{base}/keepalived.conf": configuration}
 
     def manager_command(self, node: str, program: str) -> Sequence[str]:
-        """It stays in the foreground, and tells its log what it does.
+        """Return the command that runs keepalived in the foreground and logs its actions.
 
-        A process that was killed and that nobody has reaped yet counts as running for it, so its files go first.
+        keepalived considers a killed process running until it is reaped, so its pid files are removed first.
         """
         base = self.backend.node_dir(node)
         pids = [f"{base}/keepalived-main.pid", f"{base}/keepalived-vrrp.pid"]

@@ -1,5 +1,5 @@
-"""The modes of ``qpid`` that are compared, and what each limitation that is left as the document leaves it is tried
-with: faults and a load that reach its window (docs/designs/qpid.md)."""
+"""The modes of ``qpid`` that are compared, and the trial of each limitation that is left as the document leaves it:
+faults and a load that hit its window (docs/designs/qpid.md)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _MANY_OBJECTS = {"queues": "150", "exchanges": "80", "bindings": "0"}
 _AWAY = Trial(("configuration",), "partition,kill",
               {**_PRIMARY_KILLED, **_MANY_OBJECTS, "partition_kind": "link", "detection_timeout": "0.5",
                "fault_gap": "0.3", "catchup_timeout": "5"}, 60)
-"""A backup is cut from the primary, comes back as it was, and the primary is lost."""
+"""A backup is cut off from the primary, returns with its old content, and the primary is lost."""
 
 AIMED: Mapping[str, Trial] = {
     "LM1": Trial(("queue",), "partition,kill", {
@@ -42,12 +42,12 @@ AIMED: Mapping[str, Trial] = {
         "detection_timeout": "2", "fault_duration": "1",
     }, 100, 16),
 }  # fmt: skip
-"""Limitation -> what shows it. Without it the same runs are valid."""
+"""Limitation -> the trial that shows it. Without the limitation the same runs are valid."""
 
 _BY_HAND = "a person promotes"
 _SLOWLY = Trial(("queue", "transaction", "configuration", "consume-last"), "partition,pause,kill",
                 {"fault_duration": "8", "fault_gap": "2"}, seconds=30)
-"""Faults that last until a person has acted."""
+"""Faults that last until the administrator has acted."""
 
 MODES: Mapping[str, Mapping[str, Any]] = {
     "managers": {},
@@ -56,7 +56,7 @@ MODES: Mapping[str, Mapping[str, Any]] = {
     "no store": {"store": "none"},
     **{f"{limitation} as documented": {"as_documented": limitation} for limitation in AIMED},
 }
-"""The modes that are compared, by the settings that differ from the defaults."""
+"""The modes that are compared, by their settings that differ from the defaults."""
 
 TRIAL = Trial(("queue", "transaction", "configuration", "consume-last", "lock", "lease", "register"),
               "partition,pause,kill",

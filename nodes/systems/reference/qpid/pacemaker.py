@@ -1,8 +1,8 @@
-"""Pacemaker on corosync as the cluster manager of qpid, with fencing: who may be primary elsewhere is ended first.
+"""Pacemaker on corosync as the cluster manager of qpid, with fencing: a possible primary elsewhere is ended first.
 
-The power switch that the fencing agent asks is outside of the nodes: the harness, which listens on its own address of
-the test's network, which partitions don't cut. It ends whatever runs on a machine, and starts corosync and Pacemaker
-there again.
+The power switch that the fencing agent uses is outside of the nodes: it is the harness, which listens at its own
+address in the test's network, where partitions don't cut it off. It ends everything that runs on a machine, and starts
+corosync and Pacemaker there again.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ _CONTROL = "control"
 """The harness's own address."""
 _KEY = "/etc/corosync/switch-key"
 _MEMBERSHIP_SECONDS = 15.0
-"""For corosync to find all nodes at the first start."""
+"""Time limit for corosync to find all nodes at the first start."""
 _OFF_SECONDS = 1.0
-"""For which a machine stays off."""
+"""The time for which a machine stays off."""
 _REQUEST_SECONDS = 20.0
 _POLL = 0.1
 _LONGEST = 200
 
-# A machine that sees this machine's files gets folders of its own in their places. Of what administrators' programs
-# are in, it gets links, and the agent beside them.
+# A machine that sees the host's files gets separate folders in their places. In place of the folder of administrators'
+# programs it gets one with links to these programs, and the agent next to them.
 _ROOTS = """
 mkdir -p {base}/sbin {base}/sbin.own && mount --bind /usr/sbin {base}/sbin &&
 ln -s {base}/sbin/* {base}/sbin.own/ && mount --bind {base}/sbin.own /usr/sbin &&
@@ -55,8 +55,8 @@ _ENDED = """[ "$1" != start ] || export QPID_ENDED="$(
 """
 _SECURED = f"chown hacluster:haclient /var/lib/pacemaker/cib/cib.xml && chmod 600 /var/lib/pacemaker/cib/cib.xml {_KEY}"
 
-# Ends all processes but the machine's first one and the harness's own shells: their sessions are led from outside of
-# the machine. SPARED is a session that goes on. What was in memory is gone.
+# Ends all processes except the machine's first one and the harness's own shells, whose sessions are led from outside of
+# the machine. SPARED is a session that is not ended. The content of memory is lost.
 _OFF = """
 clock() { read -r now rest < /proc/uptime; now=${now%.*}; }
 clock
@@ -81,7 +81,7 @@ done
 """
 
 _NOTE = "echo 0.0 $(date --utc +%Y-%m-%dT%H:%M:%S.%3NZ) fenced"
-"""As brokers write their logs."""
+"""In the format of brokers' logs."""
 
 _COROSYNC = """totem {{
     version: 2
@@ -144,7 +144,7 @@ if answer != "ok":
 
 
 class PacemakerCluster(OutsideCluster):
-    """Brokers, corosync and Pacemaker beside each, and the power switch."""
+    """Brokers with corosync and Pacemaker next to each, and the power switch."""
 
     manager_programs = (COROSYNC, PACEMAKER)
 
@@ -157,11 +157,11 @@ class PacemakerCluster(OutsideCluster):
     # Files.
 
     async def before_install(self) -> None:
-        """Open the switch, since the agents have to know where it is."""
+        """Open the switch first, since the agents must know its address."""
         self._switch = await asyncio.start_server(self._serve, self.backend.address(_CONTROL), 0)
 
     async def prepare_machine(self, node: str) -> None:
-        """Make the folders that corosync and Pacemaker have by fixed names."""
+        """Create the folders that corosync and Pacemaker use under fixed names."""
         if self.backend.root_folder == SHARED_ROOT:
             await self.demand(node, _ROOTS.format(base=shlex.quote(self.backend.node_dir(node))))
         await self.demand(node, _FOLDERS)
@@ -171,15 +171,17 @@ class PacemakerCluster(OutsideCluster):
         await self.demand(node, _SECURED)
 
     def script(self, node: str, service: str) -> str:
-        """Where Pacemaker looks for the scripts of class ``lsb``."""
+        """Return the path at which Pacemaker expects scripts of class ``lsb``."""
         return f"/etc/init.d/qpid-{service}"
 
     def before_script(self, service: str) -> str:
-        """Whoever is offline, and expected to be, was ended: fenced, or in order."""
+        """Pass the fenced nodes to the script: a node that is offline, and expected to be, was fenced or ended in
+        order.
+        """
         return _ENDED if service == "primary" else ""
 
     def manager_files(self, node: str) -> Mapping[str, str]:
-        """Membership, resources, the agent and its key: the same on all nodes."""
+        """Return membership, resources, the agent and its key: the same on all nodes."""
         assert self._switch is not None
         token = round(float(self.test.options["manager_lease"]) * 1000)
         nodes = "\n".join(
@@ -197,7 +199,7 @@ class PacemakerCluster(OutsideCluster):
         }
 
     def manager_command(self, node: str, program: str) -> Sequence[str]:
-        """Pacemaker waits until corosync listens."""
+        """Return the command; Pacemaker waits until corosync listens."""
         if program == COROSYNC:
             return ["corosync", "-f"]
         return ["sh", "-c", "until corosync-cmapctl -g totem.token; do sleep 0.1; done >/dev/null 2>&1; "
@@ -206,7 +208,7 @@ class PacemakerCluster(OutsideCluster):
     # Start and end.
 
     async def start(self) -> None:
-        """Start Pacemaker once corosync has found all nodes: who is missing at its first start would be fenced."""
+        """Start Pacemaker once corosync has found all nodes: a node missing at its first start would be fenced."""
         nodes = self.test.node_names
         await asyncio.gather(*(super(PacemakerCluster, self).start_program(node, COROSYNC) for node in nodes))
         await asyncio.gather(*(self._await_members(node) for node in nodes))
@@ -232,8 +234,8 @@ class PacemakerCluster(OutsideCluster):
         await super().start_program(machine, PACEMAKER)
 
     async def stop(self) -> None:
-        """Cut the power of all managers, which would take their time over each other's end, and end the brokers in
-        order."""
+        """Cut the power of all managers, whose orderly end would take long because each reacts to the others' end, and
+        end the brokers in order."""
         if self._switch is not None:
             self._switch.close()
         for task in self._restarts.values():
@@ -242,7 +244,7 @@ class PacemakerCluster(OutsideCluster):
         await super().stop()
 
     def logs(self, machine: str) -> Mapping[str, str]:
-        """What the power switch did to a machine stands beside its programs' output."""
+        """Return the logs; the power switch's log of a machine is added to those of its programs."""
         return {**super().logs(machine), f"{machine}.switch": self._switch_log(machine)}
 
     def _switch_log(self, node: str) -> str:
@@ -260,12 +262,12 @@ class PacemakerCluster(OutsideCluster):
                 writer.write(f"{answer}\n".encode())
                 await writer.drain()
         except (OSError, ValueError, TimeoutError):
-            pass  # whoever asks sees that nothing is answered
+            pass  # the client notices the missing answer
         finally:
             writer.close()
 
     async def _switched(self, action: str, node: str) -> str:
-        """Do what is asked; ``ok``, or what went wrong."""
+        """Carry out a request; return ``ok``, or an error text."""
         if action == "status":
             return "ok"
         if node not in self.test.node_names or action not in ("off", "on", "reboot"):
@@ -273,7 +275,7 @@ class PacemakerCluster(OutsideCluster):
         try:
             if action != "on":
                 await self._off(node)
-                # Nor has a machine that starts an address that it was given.
+                # A machine loses an added address when it is switched off.
                 lost = f"ip address flush to {self.virtual_address}; " if self.virtual_address else ""
                 await self.demand(node, f"{lost}{_NOTE} >> {shlex.quote(self._switch_log(node))}")
             if action != "off":
@@ -283,7 +285,7 @@ class PacemakerCluster(OutsideCluster):
         return "ok"
 
     async def _off(self, node: str, spare_broker: bool = False) -> None:
-        """End whatever runs on a machine."""
+        """End everything that runs on a machine."""
         broker = await self.backend.process(node, self.programs(node)[0])
         spared = str(broker.pid) if spare_broker and broker.state != DEAD else "none"
         async with self._starting[node]:
@@ -292,7 +294,7 @@ class PacemakerCluster(OutsideCluster):
             raise BackendError(f"{node}: {done.output.strip()}")
 
     def _restart(self, node: str) -> None:
-        """Give a machine power again, in a while."""
+        """Restore the power of a machine after a delay."""
         earlier = self._restarts.get(node)
         if earlier is not None:
             earlier.cancel()
@@ -305,10 +307,10 @@ class PacemakerCluster(OutsideCluster):
 
 
 def resources(nodes: Sequence[str], virtual_address: str) -> str:
-    """The cluster information base: a clone of the service ``backup``, one ``primary`` where a backup runs, and the
-    address where the primary is.
+    """Build the cluster information base: a clone of the service ``backup``, one ``primary`` where a backup runs, and
+    the address where the primary is.
 
-    One that fails to start, or to be primary, is passed over for ten seconds.
+    A node on which a resource fails to start, or to be primary, is skipped for ten seconds.
     """
     properties = {"no-quorum-policy": "stop", "dc-deadtime": "3s", "stonith-enabled": "true"}
     address = ""
@@ -346,7 +348,7 @@ def resources(nodes: Sequence[str], virtual_address: str) -> str:
 
 def _primitive(name: str, kind: str, operations: Mapping[str, tuple[int, int]], *,
                given: Mapping[str, str] | None = None, meta: Mapping[str, str] | None = None) -> str:
-    """A resource; ``operations`` are interval and time limit by name, in seconds."""
+    """Build a resource; ``operations`` are interval and time limit by name, in seconds."""
     text = f'<primitive id="{name}" {kind}>\n'
     for tag, pairs in (("meta_attributes", meta), ("instance_attributes", given)):
         if pairs:

@@ -14,18 +14,18 @@ from stormproof.errors import BackendError
 from stormproof.test import Test
 
 MANAGER = "manager"
-"""The program beside each broker."""
+"""The program next to each broker."""
 STORE = "store"
-"""The folder that all machines have in common where a cold standby's store is."""
+"""The shared folder of all machines that contains a cold standby's store."""
 
 
 def disaster_nodes(test: Test) -> tuple[str, ...]:
-    """The nodes for disaster recovery: the last ones, by the option ``dr_nodes``."""
+    """Return the nodes for disaster recovery: the last ones, by the option ``dr_nodes``."""
     return test.node_names[len(test.node_names) - int(test.options["dr_nodes"]):]
 
 
 def program_roles(options: Mapping[str, Any]) -> dict[str, str]:
-    """Role -> program, under a test's options."""
+    """Return role -> program, under a test's options."""
     manager = options["manager"]
     if manager in OUTSIDE:
         return {MANAGER_ROLE: OUTSIDE[manager].program}
@@ -33,9 +33,9 @@ def program_roles(options: Mapping[str, Any]) -> dict[str, str]:
 
 
 class LaunchedPrograms:
-    """Programs of one machine (``Programs``): for each, how it is launched, and its log.
+    """Programs of one machine (``Programs``): for each, its launcher and its log.
 
-    ``shared``: the folder that all machines have in common in which their databases are, if not on the machine itself.
+    ``shared``: the shared folder of all machines that contains their databases, if these are not on the machine itself.
     """
 
     def __init__(self, backend: Backend, machine: str, programs: Mapping[str, tuple[Launch, str]],
@@ -52,7 +52,7 @@ class LaunchedPrograms:
             raise ProgramError(str(error)) from error
 
     async def stop(self, name: str, timeout: float) -> None:
-        """Have a program end in order, or by force after ``timeout`` seconds."""
+        """End a program in order, or by force after ``timeout`` seconds."""
         await self._backend.stop(self._machine, name, timeout)
 
     async def kill(self, name: str) -> None:
@@ -60,6 +60,6 @@ class LaunchedPrograms:
         await self._backend.kill(self._machine, name)
 
     async def state(self, name: str) -> ProgramState:
-        """How it is."""
+        """Return the program's state."""
         state = await self._backend.process(self._machine, name)
         return ProgramState(state.state != DEAD, f"{state.pid} {state.born}".strip() if state.pid else "")

@@ -15,7 +15,7 @@ _TROUBLE = (OSError, TimeoutError, EOFError, ProtocolError, ValueError)
 
 
 class _Cluster(Protocol):
-    """What an administrator needs of a cluster."""
+    """The interface of a cluster that an administrator needs."""
 
     backend: Backend
 
@@ -34,17 +34,19 @@ class _Cluster(Protocol):
 
 
 class Pushed:
-    """Who belongs to the brokers, as their administrator wants it; every broker is told, also who was away when it was
-    changed, and who has read its configuration again since."""
+    """The membership of the brokers that their administrator wants. Every broker is informed, including those that were
+    away during the change, and those that have reread their configuration since."""
 
     def __init__(self, cluster: _Cluster) -> None:
         self._cluster = cluster
         self.gone: set[str] = set()
-        """The brokers that are to be told of no more."""
+        """The brokers that are no longer to be named."""
         self._changed = False
 
     async def change(self, node: str, *, gone: bool) -> str | None:
-        """A broker is gone for good, or back; None where the primary has been told, otherwise why not."""
+        """Change a broker's membership: gone for good, or back. None if the primary has been informed, otherwise the
+        reason why not.
+        """
         primary = await self._cluster.primary()
         if gone and primary in (None, node):
             return f"{node} is primary" if primary else "nobody serves"
@@ -63,19 +65,19 @@ class Pushed:
         return refusal
 
     async def _forget_shutdown(self, node: str, primary: str, found: Mapping[str, Mapping[str, Any]]) -> None:
-        """Who was away while a person had the others start from copies has a clean store of an earlier shutdown, with
-        which the primary would refuse it: it begins from nothing."""
+        """Erase the store of a returning broker that was away while an administrator had the others start from copies.
+        Its store is clean from an earlier shutdown, so the primary would refuse it; it starts from nothing."""
         mine, theirs = (found.get(name, {}).get("store", {}) for name in (node, primary))
         if mine.get("state") != CLEAN or theirs.get("uuid") in (None, mine.get("uuid")):
             return
         try:
             _check(await self._cluster.ask(node, op="erase-store"))
         except _TROUBLE:
-            return  # nobody tries again: the primary goes on to refuse it
+            return  # no retry: the primary keeps refusing it
         self._cluster.note_by_hand(f"erased the store of {node}")
 
     async def tell(self, statuses: Iterable[NodeStatus]) -> Mapping[str, str]:
-        """Tell whoever is there and knows other addresses; broker -> why it was told in vain."""
+        """Inform the reachable brokers that know other addresses; return broker -> the reason of a failure."""
         if not self._changed:
             return {}
         there = [name for name in self._cluster.node_names if name not in self.gone]
@@ -84,7 +86,7 @@ class Pushed:
         refusals: dict[str, str] = {}
         for status in statuses:
             if status.node in self.gone or not status.reachable:
-                continue  # who is gone is not told: what it takes for its cluster is as old as it is
+                continue  # a removed broker is not informed: its view of the cluster stays as it was
             known = status.detail or {}
             try:
                 if list(known.get("brokers", {}).items()) != list(brokers.items()):

@@ -1,4 +1,4 @@
-"""What the brokers of a cluster say of themselves: which store is the best, and what has propagated to whom."""
+"""Conclusions from the brokers' statuses: the best store, and the propagation of changes."""
 
 from __future__ import annotations
 
@@ -6,22 +6,24 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 Status = Mapping[str, Any]
-"""A broker's word (``Administration.description``)."""
+"""A broker's status (``Administration.description``)."""
 _A = {"empty": "an empty", "clean": "a clean", "dirty": "a dirty"}
 Found = Mapping[str, Status | str]
-"""For each broker its status, or why there is none."""
+"""For each broker its status, or the reason why there is none."""
 
 
 def best_store(found: Found) -> str | None:
-    """The broker whose store is best: the highest generation among those in primary state [Interaction with the store];
-    None when no store is a primary's."""
+    """Return the broker whose store is best: the highest generation among those in primary state [Interaction with the
+    store]; None when no store is a primary's."""
     primaries = {name: status["store"]["generation"] for name, status in found.items()
                  if not isinstance(status, str) and status["store"]["role"] == "primary"}  # fmt: skip
     return max(primaries, key=lambda name: primaries[name]) if primaries else None
 
 
 def propagation(primary: str, status: Status, found: Found) -> Iterator[str]:
-    """What a primary's backups have: its messages, by its own word, and the changes of its configuration, by theirs."""
+    """Describe what a primary's backups have: its messages, by its own status, and its configuration changes, by
+    theirs.
+    """
     behind = [f"{backup} ({state})" for backup, state in status["backups"].items() if state != "ready"]
     yield f"{primary}: propagated to {len(status['backups']) - len(behind)} backups" + (
         f", not yet to {', '.join(behind)}" if behind else "")
@@ -35,13 +37,13 @@ def propagation(primary: str, status: Status, found: Found) -> Iterator[str]:
 
 
 def _has_all(backup: Status | str, primary: Status) -> bool:
-    """Whether a backup has all changes of the primary's configuration."""
+    """Tell whether a backup has all changes of the primary's configuration."""
     known = ("generation", "configuration")
     return not isinstance(backup, str) and all(backup[each] == primary[each] for each in known)
 
 
 def describe(name: str, status: Status | str) -> str:
-    """One line on a broker and its store."""
+    """Describe a broker and its store in one line."""
     if isinstance(status, str):
         return f"{name}: {status}"
     store = status["store"]

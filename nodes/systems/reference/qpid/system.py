@@ -1,4 +1,4 @@
-"""Qpid active-passive: its settings, its guarantees, and what its logs tell."""
+"""Qpid active-passive: its settings, its guarantees, and the events in its logs."""
 
 from __future__ import annotations
 
@@ -50,7 +50,9 @@ class Qpid(ReferenceSystem):
     """One primary and its standbys, kept by managers."""
 
     def check(self, test: Test, demands: Demands) -> None:
-        """What the brokers refuse, and a virtual address that nobody moves, or that nobody can find."""
+        """Check the settings: raises UsageError for those that brokers refuse, and for a virtual address that cannot
+        move or be found.
+        """
         super().check(test, demands)
         if test.options.get("transactions") == "xa":
             raise UsageError("--set transactions=xa: prepared transactions are not replicated here, and the brokers "
@@ -75,22 +77,24 @@ class Qpid(ReferenceSystem):
             raise UsageError(f"--set standby={COLD}: only managers of ours start another broker; use manager={BUILTIN}")
 
     def shuts_down(self, test: Test) -> bool:
-        """Where there are backups, which have everything before all come to rest."""
+        """Tell whether an orderly shutdown is possible: it needs backups, which have everything before all brokers
+        stop.
+        """
         return bool(test.options["standby"] != COLD)
 
     def gives_up_replicas(self, test: Test) -> bool:
-        """Where there are backups, and managers of ours or a person promote: others promote, or leave alive, whom the
-        broker URL names no more."""
+        """Tell whether a broker can be removed: this needs backups, and built-in managers or an administrator who
+        promotes. Other managers may promote, or leave running, a broker that the broker URL no longer names."""
         return self.shuts_down(test) and test.options["manager"] in (BUILTIN, BY_HAND)
 
     def only_real(self, options: Mapping[str, Any]) -> str:
-        """A manager that is not ours."""
+        """Return the setting that needs a real cluster: a third-party manager."""
         manager = options["manager"]
         return f"manager={manager}" if manager in OUTSIDE else ""
 
     def topology(self, test: Test, demands: Demands) -> Topology:
-        """The brokers' machines, with what their managers need; who moves an address announces it by packets of its
-        own."""
+        """Lay out the brokers' machines, with their managers' requirements; a manager that moves an address announces
+        it by raw packets."""
         topology = super().topology(test, demands)
         address, outside = test.options["virtual_address"], OUTSIDE.get(test.options["manager"])
         return replace(topology, networks=(BROKERS,) if test.options["broker_network"] == OWN else (),
@@ -101,11 +105,11 @@ class Qpid(ReferenceSystem):
                        far=tuple((node, test.options["dr_latency"]) for node in disaster_nodes(test)))
 
     def program_roles(self, test: Test) -> Mapping[str, str]:
-        """The managers', if there are any."""
+        """Return the managers' roles, if there are any."""
         return program_roles(test.options)
 
     def cluster(self, deployment: Deployment) -> Cluster:
-        """Brokers, and a manager beside each."""
+        """Create the brokers, with a manager next to each."""
         from nodes.systems.reference.qpid.cluster import QpidCluster
 
         outside = OUTSIDE.get(deployment.test.options["manager"])
@@ -114,7 +118,7 @@ class Qpid(ReferenceSystem):
 
 
 def read_options(config: Config) -> None:
-    """Raises ConfigError when brokers or managers would refuse a setting."""
+    """Check the settings; raises ConfigError when brokers or managers would refuse one."""
     options = {name: value for name, value in config.options.items() if (name, value) != ("virtual_address", AUTO)}
     Options.from_config(replace(config, options=options))
     ManagerOptions.from_options(options)

@@ -1,4 +1,4 @@
-"""Invariants that compare what brokers hold: memory with store, replica with replica."""
+"""Invariants that compare brokers' content: memory with store, replica with replica."""
 
 from __future__ import annotations
 
@@ -12,40 +12,40 @@ from stormproof.contracts.invariant import Invariant, Watcher
 _AS_THE_ENGINE = ("engine.py: two engines that apply the same commands in the same order hold the same state, whether "
                   "or not one of them was restarted or loaded from a snapshot in between")
 _REMEMBERED = 200
-"""States that are remembered, to be compared with those of other nodes."""
+"""The number of remembered states, to be compared with those of other nodes."""
 _EVERY = 32
-"""Of those steps of a replica one is looked at, which is the same one everywhere."""
+"""One of this number of a replica's steps is checked, at the same steps on all nodes."""
 
 
 class Stores(Protocol):
     """A program that can compare its memory with its store."""
 
     def unlike_store(self) -> str:
-        """In what they differ."""
+        """Describe a difference; empty if there is none."""
         ...
 
 
 class Counts(Protocol):
-    """A program that counts what it holds as it goes along."""
+    """A program that keeps running counts of its content."""
 
     def miscounted(self) -> str:
-        """What is counted otherwise than it is there."""
+        """Describe the first wrong counter; empty if all are right."""
         ...
 
 
 class Replicates(Protocol):
-    """A program of which others are replicas; ``step`` is the number of the last one that it has done."""
+    """A program that has replicas; ``step`` is the number of its last step."""
 
     @property
     def step(self) -> int: ...
 
     def replicated(self) -> tuple[Hashable, Image] | None:
-        """How far it is, and what it then holds; None when that need not be the same elsewhere."""
+        """Return its position and its content; None when other nodes' content may differ."""
         ...
 
 
 class StoreHolds(Watcher):
-    """Nothing of its own: a node is looked at as it is."""
+    """Stateless check of a node's store."""
 
     period = 10.0
 
@@ -55,17 +55,17 @@ class StoreHolds(Watcher):
 
 
 class CountsAddUp(Watcher):
-    """Nothing of its own: a node is looked at as it is."""
+    """Stateless check of a node's counters."""
 
     period = 5.0
 
     def inspect(self, node: str, program: Counts) -> str:
-        """Count again."""
+        """Check the counters by a recount."""
         return program.miscounted()
 
 
 class SameState(Watcher):
-    """What nodes held when they were how far."""
+    """Tracks the content of nodes at each position."""
 
     period = 3.0
 
@@ -73,11 +73,11 @@ class SameState(Watcher):
         self._images: dict[Hashable, tuple[str, Image]] = {}
 
     def look(self, node: str, program: Replicates, now: Any, before: Any) -> str:
-        """Looking takes too long for each step."""
+        """Check some steps only, because a comparison takes too long for each."""
         return "" if program.step % _EVERY else self.inspect(node, program)
 
     def inspect(self, node: str, program: Replicates) -> str:
-        """Compare with what another node held when it was as far."""
+        """Compare the content with another node's at the same position."""
         found = program.replicated()
         if found is None:
             return ""
@@ -95,10 +95,10 @@ STORE_HOLDS = Invariant("store-holds-all", "what a node has in memory is what it
 COUNTS_ADD_UP = Invariant("counts-add-up", "what a node has counted as it went along is what is there, within limits",
                           "docs/stomp.md, Limits; budget.py, state.py: sums of what sessions and connections hold",
                           CountsAddUp, unless=("disk", "rolling"))
-"""Not where a disk forgets, nor where brokers are started again with lower limits."""
+"""Not applied where a disk forgets, nor where brokers are restarted with lower limits."""
 
 
 def same_state(what: str, where: Mapping[str, tuple[Any, ...]]) -> Invariant:
-    """Nodes that are equally far hold the same; ``what`` says how far that is."""
+    """Return the invariant that nodes at the same position have the same content; ``what`` describes the position."""
     return Invariant("same-state", f"nodes {what} hold the same", _AS_THE_ENGINE, SameState, unless=("disk",),
                      where=where)

@@ -1,17 +1,17 @@
-"""What may be pending in the reference broker, whatever the design, and for how long."""
+"""Deadlines for pending work in the reference broker, for all designs."""
 
 from __future__ import annotations
 
 from stormproof.contracts.deadline import Deadline
 
 _LOGIN_TIMEOUT = 10.0
-"""Seconds: the default of ``connect_timeout``."""
+"""The default of ``connect_timeout``, in seconds."""
 _MISSED, _LONGEST_BEAT, _SHORT_BEAT = 3, 3.0, 0.3
-"""Heart-beats that may be missed, and seconds between them: the longest that clients of tests have, and the usual ones.
-One more may have begun when something was read."""
+"""Heart-beats that may be missed, and seconds between them: the longest interval of tests' clients, and the usual one.
+One more interval may have begun when something was read."""
 _SILENT = "docs/stomp.md: a client of which nothing comes for three heart-beats is ended"
 _LINGER = 2.0
-"""Seconds: the default of ``linger``."""
+"""The default of ``linger``, in seconds."""
 
 DEADLINES = (
     Deadline(
@@ -104,7 +104,7 @@ DEADLINES = (
         calm=True,
     ),
 )
-"""Of all designs."""
+"""Deadlines of all designs."""
 
 MISDIRECTS = Deadline(
     "misdirects",
@@ -114,7 +114,7 @@ MISDIRECTS = Deadline(
     what="clients are refused by a node that names itself as the one that serves",
     momentary=True,
 )
-"""Of designs in which one node serves, and others say which."""
+"""A deadline of designs in which one node serves, and others name it."""
 
 GREETING = Deadline(
     "greeting",
@@ -123,14 +123,16 @@ GREETING = Deadline(
     "Links: whoever has a new link says at once how it is",
     what="nothing was said to a peer since there is a link",
 )
-"""Of designs whose nodes tell each other how they are."""
+"""A deadline of designs whose nodes report their state to each other."""
 
 NETWORKS = "networks.py: heartbeats in each fifth of network_timeout, and a silent connection is cut"
 CALLS = "networks.py: whoever has messages for a server calls it, and again after 0.15 of network_timeout at most"
 CALLED = "a message waits for another server, and that is not called,"
-"""Of designs that talk to other servers: source of what may be pending there, and what is wrong then."""
+"""Texts of designs that communicate with other servers: the sources of their deadlines, and the description of a
+violation.
+"""
 REACTIONS = "HA Joram, 1.2: a collocated client consumes a message, computes, produces, and so on"
-"""Of designs in which clients run inside the broker: likewise."""
+"""The same for designs in which clients run inside the broker."""
 
 CONNECTIONS = (
     Deadline(
@@ -182,4 +184,4 @@ CONNECTIONS = (
         calm=True,
     ),
 )
-"""Of designs whose clients have reliable connections."""
+"""Deadlines of designs whose clients have reliable connections."""

@@ -1,4 +1,4 @@
-"""What the reference broker's engine holds at rest, whatever the design."""
+"""The objects that the idle reference broker's engine keeps in memory, for all designs."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ ENGINE = (
                                                   "table transactions", "table items")),
     Keep("Item.args", _CONTENT, more=2000),
 )  # fmt: skip
-"""Of all designs."""
+"""Objects of all designs."""
 
 REMEMBERED = (
     *(Keep(name, _REMEMBERED, "max_closed") for name in ("State.closed", "State._closed_ids", "table closed")),
     *(Keep(name, _REMEMBERED, "max_outcomes") for name in ("State.outcomes", "State._outcome_ids", "table outcomes")),
 )
-"""Of designs whose clients have reliable connections and branches."""
+"""Objects of designs whose clients have reliable connections and branches."""

@@ -1,4 +1,4 @@
-"""What one broker guarantees that nobody replicates: what it has confirmed is on its disk, and lasts as long as that.
+"""The guarantees of one broker without replicas: confirmed data are on its disk, and last as long as the disk.
 
 ``where`` names sections of *HA Joram*, whose servers these are, or says ``ours``.
 """
@@ -11,7 +11,7 @@ from stormproof.contracts.guarantee import ANY_FAULT, NOT_PROMISED, PROMISED, Gu
 
 _DISK = ("disk",)
 _DESTROYS = ("corrupt", "empty")
-"""Kinds of disk faults after which a broker that has no replica begins anew."""
+"""Kinds of disk faults after which a broker without replicas starts empty."""
 _ONE_COPY = "there is one copy of what was confirmed: what its disk has lost is lost"
 _ON_DISK = "confirmed when it is on disk"
 _AGAIN = "a message that was reacted to and not yet acknowledged is reacted to again"
@@ -35,7 +35,7 @@ _LASTING = {
     "untold-duplicate": "acknowledgements are on disk like messages",
     "metadata": "principals, rights and objects are on disk like messages",
 }
-"""What lasts as long as the disk does, with the reason."""
+"""Guarantees that last as long as the disk does, with the reason."""
 
 GUARANTEES: tuple[Guarantee, ...] = (
     Guarantee("lost", NOT_PROMISED, "1.2", "the client acknowledges a message before it reacts to it", ANY_FAULT,

@@ -1,4 +1,4 @@
-"""One reference broker, which nobody replicates."""
+"""One reference broker without replicas."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from stormproof.contracts.option import Option
 from stormproof.contracts.system import RoleChange
 
 _NETWORK_TIMEOUT = 2.0
-"""Seconds: the default of ``network_timeout``."""
+"""The default of ``network_timeout``, in seconds."""
 
 BY_ITSELF = (
     Deadline(
@@ -55,7 +55,7 @@ BY_ITSELF = (
         "reaction", {}, 0.5, REACTIONS, what="a client inside the broker goes on to have the message that it has taken"
     ),
 )
-"""What depends on nobody else."""
+"""Deadlines that depend on this broker only."""
 FORWARDING = Deadline(
     "forwarding",
     {},
@@ -69,7 +69,7 @@ FORWARDING = Deadline(
 
 
 def role_change(line: Line) -> RoleChange | None:
-    """It says when it is up."""
+    """Parse a role change: logged when the broker is up."""
     return RoleChange("up", serving=True, leads=True) if line.event == "started" else None
 
 

@@ -188,7 +188,7 @@ class Gateway:
         except LinkError as error:
             self._complaints.tell("", str(error))
         except (OSError, TimeoutError, asyncio.IncompleteReadError):
-            pass  # it will ask again
+            pass  # the server will ask again
         finally:
             del self._writers[writer]
             writer.transport.abort()
@@ -252,7 +252,7 @@ class Gateway:
             self._complaints.tell(server, "the lock was held since its repository was up to date", level="info",
                                   epoch=grants.record.epoch, repository=take.low)
             return [STALE, number, grants.record.epoch]
-        is_new = grants.record != (take.new, server)  # else the answer was lost
+        is_new = grants.record != (take.new, server)  # otherwise the last answer was lost
         if reason := await self._unwritten(server, take.new):
             return [REFUSED, number, reason]
         if is_new:
@@ -289,6 +289,6 @@ class Gateway:
             await self._file.write(content)
         except OSError as error:
             reason = f"the lock file can't be written ({error.strerror or error})"
-            self._complaints.tell(grants.record.holder, reason, level="error")  # the next look tries again
+            self._complaints.tell(grants.record.holder, reason, level="error")  # the next check tries again
         else:
             self._written = content

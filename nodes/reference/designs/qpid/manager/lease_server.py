@@ -81,7 +81,7 @@ class Lessor:
         except LinkError as error:
             self._complaints.tell("", str(error))
         except (OSError, TimeoutError, asyncio.IncompleteReadError):
-            pass  # it will ask again
+            pass  # the broker will ask again
         finally:
             self._writers.pop(writer, None)
             writer.transport.abort()

@@ -289,7 +289,7 @@ class Manager:
                     self.coordinator.react()
                 case Echo() as echo:
                     now = self._runtime.now()
-                    decoded_note(echo.note)  # else the link is cut
+                    decoded_note(echo.note)  # a malformed note cuts the link
                     self._membership.heard(peer, echo._replace(sent=min(echo.sent, now)), now)
                     self.coordinator.echoed(peer, echo)
                     self.coordinator.react()

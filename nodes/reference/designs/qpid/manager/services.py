@@ -167,7 +167,7 @@ class Services:
         """Poll the broker's status, and promote it when it is time, until this is cancelled."""
         while True:
             await self._poll()
-            self._wake.clear()  # before the check: news that arrive during a promotion are checked next
+            self._wake.clear()  # before the check: news that arrives during a promotion is checked next
             await self._promote_if_due()
             self._rests = True
             try:
@@ -309,7 +309,7 @@ class Services:
 
     async def _promote(self, term: int) -> None:
         request = {"op": "promote", "term": term, "bootstrap": self._bootstrap, "force": False}
-        self._promoting = True  # no other process may replace the one that is asked
+        self._promoting = True  # no other process may take the place of the one that got the request
         try:
             await self._control.ask(request, self._options.promotion_limit)
         except Declined as error:

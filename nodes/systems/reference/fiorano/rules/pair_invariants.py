@@ -66,7 +66,7 @@ class ServesWithAllConfirmed(Watcher):
         if now.serves and not (before is not None and before.serves):
             stamp = program.began
             mine = (stamp.epoch, stamp.counter)
-            if program.accepts:  # a person has decided that what this one lacks is lost
+            if program.accepts:  # an administrator has accepted the loss
                 self._newest = min(self._newest, mine)
             if mine < self._newest:
                 return (f"it begins to serve with what there was up to {_told(mine)}, and {self._by} has confirmed "

@@ -48,7 +48,7 @@ def grant(line: Line) -> Grant | None:
                                           for name in ("epoch", "repository", "own", "other", "before"))
         to, last, leased = (line.fields[name].removeprefix("-") for name in ("holder", "last", "leased"))
     except (KeyError, ValueError):
-        return None  # of an earlier release
+        return None  # a line of an earlier release
     fresh = is_up_to_date(Record(before, last), to, Take(low, own, other, epoch))
     return Grant(to, f"epoch {epoch}", "" if low == ANY else f"epoch {low}", last, f"epoch {before}", not fresh,
                  tuple(name for name in leased.split(",") if name))

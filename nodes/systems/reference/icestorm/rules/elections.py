@@ -81,7 +81,7 @@ class AwaitsWhoComes(Watcher):
     def look(self, node: str, program: IceStorm, now: Observed, before: Observed | None) -> str:
         """Check that a coordinator waits only for replicas that have taken its invitation or that of its members."""
         self._programs[node] = program
-        if before is None:  # one that has just been started may have been in any before
+        if before is None:  # a restarted replica may have been in any group before
             for group in self._been.values():
                 group.add(node)
         been = self._been.setdefault(now.group, set())

@@ -1,5 +1,5 @@
-"""Within which time a Qpid cluster with managers of ours serves again and is at rest, as multiples of its settings; how
-much its machines may send each other meanwhile."""
+"""Time bounds for a Qpid cluster with built-in managers to serve again and to settle, as multiples of its settings, and
+bounds of its machines' traffic."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _WHY = ("Failover and Cluster Resource Managers: silence is noticed, the old pri
 _OURS = {"manager": ("builtin",)}
 
 BOUNDS = (
-    # Ten seconds: a person may have to say whose store is the best, and looks after it for a while first.
+    # Ten seconds: an administrator may have to choose the best store, and observes the cluster for a while first.
     Bound(HEALTHY, FAILOVER, 10, _WHY, unless=("disk",), where=_OURS),
     Bound(SERVES, FAILOVER, 10, _WHY, unless=("disk",), where=_OURS),
     Bound(SERVES_WITH_MAJORITY, FAILOVER, 10, _WHY, unless=("disk",), where=_OURS, of_use=True),

@@ -1,4 +1,4 @@
-"""What may be pending in a broker of a Qpid cluster, and for how long."""
+"""Deadlines for pending work in a broker of a Qpid cluster."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from stormproof.contracts.deadline import Deadline
 
 _ODD = ("disk", "clock")
 _ENDED = (*_ODD, "kill", "power", "reboot", "rolling", "stop")
-"""Faults by which all brokers may end: then a person says whose store is the best."""
+"""Faults by which all brokers may end: then an administrator chooses the best store."""
 _OURS = {"manager": ("builtin",), "standby": ("hot",)}
 _ATTACHED = {"detection_timeout": 2, "manager_lease": 3}
 _LINKS = ("Links: of two peers one dials the other, in every eighth of detection_timeout; what comes on top is for a "

@@ -1,4 +1,4 @@
-"""How the default campaign draws tests of qpid."""
+"""The default campaign's random settings for tests of qpid."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from nodes.systems.reference.rules.draws import FLOW, MEMORY, ONE_ASKS, PAGES
 from stormproof.contracts.draw import Draw, Drawing, Never
 
 _BY_NAME = "*=messages,*=none"
-"""Everything is replicated, by its name alone; the first pattern that matches tells."""
+"""Everything is replicated, by its name alone; the first pattern that matches applies."""
 
 DRAWING = Drawing(
     draws=(

@@ -1,7 +1,7 @@
-"""What holds of an active-passive cluster of Qpid brokers at every instant, with a manager beside each.
+"""Invariants of an active-passive cluster of Qpid brokers with a manager next to each, which hold at every instant.
 
-*The document* is Qpid's "new HA design". That two brokers believe for a moment that they are primary is no defect: one
-of them has no word of its manager any more, and can confirm nothing.
+*The document* is Qpid's "new HA design". It is not a defect that two brokers believe for a moment that they are
+primary: one of them no longer has its manager's permission, and can't confirm anything.
 """
 
 from __future__ import annotations
@@ -23,17 +23,19 @@ _CHANGES = {
     (CONNECTING, CATCHUP), (CONNECTING, PRIMARY), (CATCHUP, READY), (CATCHUP, CONNECTING), (READY, CONNECTING),
     (READY, PRIMARY), (READY, CATCHUP), (READY, STOPPED), (PRIMARY, CONNECTING), (PRIMARY, CATCHUP), (PRIMARY, STOPPED),
 }  # fmt: skip
-"""Steps between states. One that lost its primary may find the next one at once, and be in CATCHUP again."""
+"""Steps between states. A broker that lost its primary may find the next one at once, and be in CATCHUP again."""
 
 
 class OneConfirms(EagerWatcher):
-    """Who is primary, and whether two may confirm at the same time."""
+    """Tracks the primaries, and whether two may confirm at the same time."""
 
     def __init__(self) -> None:
         self._primaries: dict[str, Qpid] = {}
 
     def look(self, node: str, program: Qpid, now: Observed, before: Observed | None) -> str:
-        """While two believe that they are primary, each of their steps is looked at."""
+        """Check that only one may confirm; while two brokers believe that they are primary, each of their steps is
+        checked.
+        """
         if now.state == PRIMARY:
             self._primaries[node] = program
         else:
@@ -45,20 +47,20 @@ class OneConfirms(EagerWatcher):
         return f"it may confirm as primary, and so may {others[0]}" if others else ""
 
     def ended(self, node: str) -> None:
-        """It is no primary any more."""
+        """Forget the ended primary."""
         self._primaries.pop(node, None)
         self.eager = len(self._primaries) > 1
 
 
 class OneCoordinatorABallot(Watcher):
-    """Who was coordinator in each ballot, and whom each decision made primary."""
+    """Tracks the coordinator of each ballot, and the primary chosen by each decision."""
 
     def __init__(self) -> None:
         self._coordinators: dict[int, str] = {}
         self._primaries: dict[int, str] = {}
 
     def look(self, node: str, program: Manager, now: ManagerObserved, before: ManagerObserved | None) -> str:
-        """Compare with whoever had the ballot, and with what others have accepted of the term."""
+        """Check that the ballot had no other coordinator, and that all accept the same primary of the term."""
         if now.leads and (other := self._coordinators.setdefault(now.leads, node)) != node:
             return f"it coordinates in ballot {now.leads}, in which {other} did"
         if now.term and (chosen := self._primaries.setdefault(now.term, now.primary)) != now.primary:
@@ -67,14 +69,15 @@ class OneCoordinatorABallot(Watcher):
 
 
 class RecordsGrow(Watcher):
-    """The newest of each manager's record."""
+    """Tracks each manager's newest record."""
 
     def __init__(self) -> None:
         self._records: dict[str, tuple[int, ...]] = {}
 
     def look(self, node: str, program: Manager, now: ManagerObserved, before: ManagerObserved | None) -> str:
-        """All of it is on disk before it counts, so it only grows, also beyond the end of the program; a term, within
-        one ballot: what a majority has not accepted may be unknown to whoever has the next."""
+        """Check that a record only grows, even across restarts: all of it is on disk before it counts. A term only
+        grows within one ballot: the coordinator of the next ballot may not know a term that no majority has accepted.
+        """
         mine = now.promised, now.ballot, now.term, now.promoted, now.finished
         known = self._records.get(node, mine)
         terms = [(record[1], record[2]) for record in (mine, known)]
@@ -87,14 +90,14 @@ class RecordsGrow(Watcher):
 
 
 class DecisionsStay(Watcher):
-    """The decision (ballot, term) that each manager has accepted last, and the newest that most have accepted."""
+    """Tracks each manager's last accepted decision (ballot, term), and the newest that a majority has accepted."""
 
     def __init__(self) -> None:
         self._accepted: dict[str, tuple[int, int]] = {}
         self._chosen = (0, 0)
 
     def look(self, node: str, program: Manager, now: ManagerObserved, before: ManagerObserved | None) -> str:
-        """Whoever coordinates in a later ballot has taken over what most have accepted."""
+        """Check that the coordinator of a later ballot has taken over the decision that a majority has accepted."""
         ballot, term = self._chosen
         if now.leads > ballot and now.term < term and (before is None or before.leads != now.leads):
             return (f"it coordinates in ballot {now.leads} with the decision of term {now.term}, and most had accepted "
@@ -108,13 +111,13 @@ class DecisionsStay(Watcher):
 
 
 class OnePrimaryATerm(Watcher):
-    """Whom the managers have promoted in which term."""
+    """Tracks the broker that the managers have promoted in each term."""
 
     def __init__(self) -> None:
         self._primaries: dict[int, str] = {}
 
     def look(self, node: str, program: Qpid, now: Observed, before: Observed | None) -> str:
-        """Compare with whoever had the term."""
+        """Check that the term had no other primary."""
         if not now.term or (before is not None and before.term == now.term):
             return ""
         other = self._primaries.setdefault(now.term, node)
@@ -122,10 +125,10 @@ class OnePrimaryATerm(Watcher):
 
 
 class StatesByDocument(Watcher):
-    """Nothing of its own: each step is looked at."""
+    """Stateless check of each step."""
 
     def look(self, node: str, program: Qpid, now: Observed, before: Observed | None) -> str:
-        """A step from one state to another is one that the document knows; nobody is promoted while it catches up."""
+        """Check that a step between states is one of the document's; no broker is promoted while it catches up."""
         if before is None:
             return "" if now.state in (CONNECTING, CATCHUP) else f"it was just started and is {now.state}"
         if before.state == now.state or (before.state, now.state) in _CHANGES:
@@ -134,22 +137,22 @@ class StatesByDocument(Watcher):
 
 
 class PrimaryIsDirty(Watcher):
-    """Nothing of its own: a store is looked at as it is."""
+    """Stateless check of a store."""
 
     def look(self, node: str, program: Qpid, now: Observed, before: Observed | None) -> str:
-        """The store of a broker that runs as primary is dirty."""
+        """Check that the store of a broker that runs as primary is dirty."""
         return f"it is primary, and its store is {now.store}" if now.state == PRIMARY and now.store != DIRTY else ""
 
 
 class GenerationsGrow(Watcher):
-    """The highest generation that each store has held."""
+    """Tracks the highest generation that each store has held."""
 
     def __init__(self) -> None:
         self._generations: dict[str, int] = {}
 
     def look(self, node: str, program: Qpid, now: Observed, before: Observed | None) -> str:
-        """A generation is in the store before anybody is told, and is never replaced by an earlier one; an operator, or
-        the managers where all was stopped, may have a store erased and replaced."""
+        """Check that an earlier generation never replaces one in the store, where it is before it is reported. A store
+        may be erased and replaced by an administrator, or by the managers after a full stop."""
         kept = self._generations.get(node, 0)
         if 0 < now.generation < kept:
             return f"its store was of generation {kept}, and is now of {now.generation}"
@@ -158,13 +161,13 @@ class GenerationsGrow(Watcher):
 
 
 class EligibleHasAll(Watcher):
-    """Whether each broker has had everything since it last began to catch up, and how often it had been ready."""
+    """Tracks whether each broker has had everything since its last catch-up began, and how often it had been ready."""
 
     def __init__(self) -> None:
         self._complete: dict[str, bool] = {}
 
     def look(self, node: str, program: Qpid, now: Observed, before: Observed | None) -> str:
-        """Only such a one may be promoted, or one for which a person vouches."""
+        """Check that only such a broker may be promoted, or one that an administrator has approved."""
         if before is None:
             self._complete[node] = False
         if now.state == PRIMARY or now.vouched or now.times_ready > (before.times_ready if before is not None else 0):
@@ -177,7 +180,7 @@ class EligibleHasAll(Watcher):
 
 
 class CopiesMatch(Watcher):
-    """The brokers that run; who is primary of which generation."""
+    """Tracks the running brokers, and the primary of each generation."""
 
     period = 3.0
 
@@ -185,7 +188,7 @@ class CopiesMatch(Watcher):
         self._programs: dict[str, Qpid] = {}
 
     def look(self, node: str, program: Qpid, now: Observed, before: Observed | None) -> str:
-        """A backup that is ready has all that its primary has: looked at when it becomes ready, and at each group."""
+        """Check that a ready backup has everything that its primary has: when it becomes ready, and at each group."""
         self._programs[node] = program
         if now.state != READY or before is None:
             return ""
@@ -203,7 +206,7 @@ class CopiesMatch(Watcher):
                 f"where its primary has {theirs.get(odd[0])}")  # fmt: skip
 
     def inspect(self, node: str, program: Qpid) -> str:
-        """Of each queue a ready backup has the same messages at the same places; those ahead may be on their way."""
+        """Check that a ready backup has the primary's messages at the same positions; later ones may be in flight."""
         now = program.observed()
         primary = self._primary_of(program, now) if now.state == READY else None
         if primary is None:
@@ -220,7 +223,7 @@ class CopiesMatch(Watcher):
         return ""
 
     def _primary_of(self, program: Qpid, now: Observed) -> Qpid | None:
-        """The primary that a backup is attached to, if it still is the one of that generation."""
+        """Return the primary that a backup is attached to, if it still is the primary of that generation."""
         primary = self._programs.get(program.serves_at or "")
         if primary is None:
             return None
@@ -228,26 +231,28 @@ class CopiesMatch(Watcher):
         return primary if (other.state, other.generation) == (PRIMARY, now.generation) else None
 
     def ended(self, node: str) -> None:
-        """It runs no more."""
+        """Forget the ended broker."""
         self._programs.pop(node, None)
 
 
 class WindowUsed(Watcher):
-    """Nothing of its own: a primary is looked at after each of its steps."""
+    """Stateless check of a primary after each of its steps."""
 
     def look(self, node: str, program: Qpid, now: Observed, before: Observed | None) -> str:
-        """What waits for room waits only where there is none."""
+        """Check that a catch-up waits only while its window is full."""
         return f"{now.held_back} waits for more, though its window has room" if now.held_back else ""
 
 
 class StoreTells(Watcher):
-    """The brokers that run."""
+    """Tracks the running brokers."""
 
     def __init__(self) -> None:
         self._programs: dict[str, Qpid] = {}
 
     def look(self, node: str, program: Qpid, now: Observed, before: Observed | None) -> str:
-        """A store is marked with the role of its broker; whoever becomes ready has its primary's generation there."""
+        """Check that a store is marked with its broker's role, and that a broker that becomes ready has its primary's
+        generation.
+        """
         self._programs[node] = program
         if now.state not in (READY, PRIMARY):
             return ""
@@ -262,18 +267,18 @@ class StoreTells(Watcher):
         return ""
 
     def ended(self, node: str) -> None:
-        """It runs no more."""
+        """Forget the ended broker."""
         self._programs.pop(node, None)
 
 
 class CleanAlike(Watcher):
-    """What the first clean store of each identifier held."""
+    """Tracks the content of the first clean store of each identifier."""
 
     def __init__(self) -> None:
         self._images: dict[str, tuple[str, Image]] = {}
 
     def look(self, node: str, program: Qpid, now: Observed, before: Observed | None) -> str:
-        """A store is compared when it becomes clean, or a broker is started from it."""
+        """Compare a store when it becomes clean, or a broker is started from it."""
         if now.store != CLEAN or (before is not None and before.store == CLEAN):
             return ""
         found = program.clean_image()
@@ -286,12 +291,12 @@ class CleanAlike(Watcher):
 
 
 class LevelsKept(Watcher):
-    """Nothing of its own: a backup is looked at as it is."""
+    """Stateless check of a backup's objects."""
 
     period = 2.0
 
     def inspect(self, node: str, program: Qpid) -> str:
-        """A backup that has everything has nothing that says that it is not replicated, and no binding without both
+        """Check that a backup that has everything has no object marked as not replicated, and no binding without both
         of its ends."""
         if program.observed().state != READY:
             return ""
@@ -305,12 +310,12 @@ class LevelsKept(Watcher):
 
 
 class StatusTells(Watcher):
-    """Nothing of its own: a broker is looked at as it is."""
+    """Stateless check of a broker's status."""
 
     period = 2.0
 
     def inspect(self, node: str, program: Qpid) -> str:
-        """What a person is shown, and its manager decides by, is how things stand."""
+        """Check that the status shown to administrators and managers matches the broker's state."""
         status, now = program.status(), program.observed()
         primary = node if now.state == PRIMARY else program.serves_at
         shown = {**status, "store": status["store"]["state"], "of": status["store"]["role"]}

@@ -1,7 +1,9 @@
-"""What the argument for one primary at a time rests on, looked at where each step of it is taken: who had promised,
-accepted, answered and noted what when a manager came to coordinate, let a primary be started, or let it go on.
+"""The premises of the argument that there is one primary at a time, checked where each step of it is taken: the
+promises, decisions, answers and notes at the time when a manager becomes coordinator, permits the start of a primary,
+or permits it to continue.
 
-These look at managers and brokers alike. A manager that has ended counts as one that did what it should: nobody knows.
+These invariants observe both managers and brokers. A manager that has ended counts as correct, because its behaviour is
+unknown.
 """
 
 from __future__ import annotations
@@ -21,13 +23,15 @@ _MANAGED = {"manager": (BUILTIN,)}
 _HOT = {**_MANAGED, "standby": ("hot",)}
 _BOTH = (BROKER, MANAGER)
 _CAUTION = 1.25
-"""Leases for which whoever backs a new primary must have backed no earlier one (docs/designs/qpid-manager.md)."""
+"""Leases for which a manager that backs a new primary must not have backed an earlier one
+(docs/designs/qpid-manager.md).
+"""
 _SLACK = 0.01
-"""Seconds by which clocks may have parted within a lease."""
+"""Seconds by which clocks may diverge within a lease."""
 
 
 class _Cluster(Watcher):
-    """The brokers and managers that run, and what each manager had on disk when it was looked at last; by node."""
+    """Tracks the running brokers and managers, and each manager's record at its last check; by node."""
 
     def __init__(self) -> None:
         self.brokers: dict[str, Qpid] = {}
@@ -37,7 +41,7 @@ class _Cluster(Watcher):
 
     def look(self, node: str, program: Program, now: Observed | ManagerObserved,
              before: Observed | ManagerObserved | None) -> str:
-        """Hand on to what looks at a manager, or at a broker."""
+        """Dispatch to the check of a manager or of a broker."""
         if isinstance(now, ManagerObserved):
             assert isinstance(program, Manager)
             self._nodes[node] = program.node
@@ -51,30 +55,32 @@ class _Cluster(Watcher):
 
     def manager(self, program: Manager, now: ManagerObserved, before: ManagerObserved | None,
                 known: ManagerObserved | None) -> str:
-        """A manager has changed; ``known`` is what was seen of it last, be it before its start."""
+        """Check a manager that has changed; ``known`` is its last observation, perhaps from before its start."""
         return ""
 
     def broker(self, node: str, program: Qpid, now: Observed, before: Observed | None) -> str:
-        """A broker has changed."""
+        """Check a broker that has changed."""
         return ""
 
     def ended(self, node: str) -> None:
-        """It runs no more."""
+        """Forget the ended program."""
         self.brokers.pop(node, None)
         self.managers.pop(self._nodes.get(node, ""), None)
 
     def most(self, nodes: Iterable[str]) -> bool:
-        """Whether these nodes' managers are most of all."""
+        """Tell whether these nodes' managers are a majority."""
         needed = next((each.needed for each in self.managers.values()), 0)
         return len(set(nodes)) >= needed
 
 
 class ElectedByMost(_Cluster):
-    """Nothing of its own."""
+    """Stateless check of an election."""
 
     def manager(self, program: Manager, now: ManagerObserved, before: ManagerObserved | None,
                 known: ManagerObserved | None) -> str:
-        """Who comes to coordinate has the promise of most managers, on disk, none of whom heard another one."""
+        """Check that a new coordinator has the promise of a majority, on disk, and that none of these heard another
+        coordinator.
+        """
         if not now.leads or (before is not None and before.leads == now.leads):
             return ""
         promised = [name for name, record in self.records.items() if record.promised >= now.leads]
@@ -86,7 +92,7 @@ class ElectedByMost(_Cluster):
         return ""
 
     def _hears_another(self, elected: Manager, name: str, other: Manager, ballot: int) -> bool:
-        """Whether a manager has lately heard a coordinator of an earlier ballot."""
+        """Tell whether a manager has recently heard a coordinator of an earlier ballot."""
         coordinator = other.coordinator
         return (name != elected.node and coordinator.coordinator not in ("", elected.node)
                 and self.records[name].promised <= ballot
@@ -94,15 +100,15 @@ class ElectedByMost(_Cluster):
 
 
 class AnswersNoted(_Cluster):
-    """Nothing of its own."""
+    """Stateless check of a manager's answers."""
 
     def manager(self, program: Manager, now: ManagerObserved, before: ManagerObserved | None,
                 known: ManagerObserved | None) -> str:
-        """When a manager last backed a primary is remembered, also of the term before."""
+        """Check that a manager remembers when it last backed a primary, including that of the previous term."""
         if before is None:
             return ""
         floor = max(before.earlier, before.present) if now.term != before.term else before.earlier
-        # A decision of another term may be known before it is on the disk.
+        # A decision of another term may be known before it is on disk.
         if now.earlier < floor or (now.term == before.term and max(now.earlier, now.present) < before.present):
             return (f"it last backed a primary at {max(before.earlier, before.present):.3f} by its clock, and takes it "
                     f"for {now.earlier:.3f} in earlier terms, {now.present:.3f} in this one")  # fmt: skip
@@ -110,7 +116,9 @@ class AnswersNoted(_Cluster):
 
 
 class ClearedWhenOver(_Cluster):
-    """The last term whose primary was let start, and since when, at most, each manager's memory of answers reaches."""
+    """Tracks the last term whose primary was permitted to start, and how far back each manager's memory of answers
+    reaches.
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -119,7 +127,7 @@ class ClearedWhenOver(_Cluster):
 
     def manager(self, program: Manager, now: ManagerObserved, before: ManagerObserved | None,
                 known: ManagerObserved | None) -> str:
-        """A primary is let start when most have accepted it, and no lease of an earlier term is left."""
+        """Check that a primary may start only if a majority has accepted it, and no earlier lease is left."""
         if before is None:
             self._since[program.node] = now.earlier
         term, last = now.cleared, self._cleared
@@ -142,7 +150,7 @@ class ClearedWhenOver(_Cluster):
         return ""
 
     def _has_waited(self, name: str, term: int) -> bool:
-        """Whether a manager has backed no primary of an earlier term for 1.25 leases, as far as anybody can tell."""
+        """Tell whether a manager has not backed a primary of an earlier term for 1.25 leases, as far as observable."""
         program, record = self.managers.get(name), self.records[name]
         if program is None or record.term != term or record.earlier == self._since[name]:
             return True
@@ -150,11 +158,11 @@ class ClearedWhenOver(_Cluster):
 
 
 class PrimaryKept(_Cluster):
-    """Nothing of its own."""
+    """Stateless check of a coordinator's decision."""
 
     def manager(self, program: Manager, now: ManagerObserved, before: ManagerObserved | None,
                 known: ManagerObserved | None) -> str:
-        """Nobody is made primary in place of one whose manager says that it is."""
+        """Check that a primary is not replaced while its manager reports that it is primary."""
         if before is None or not now.leads or before.leads != now.leads or before.term in (0, now.term):
             return ""
         report = program.reports().get(before.primary)
@@ -164,13 +172,13 @@ class PrimaryKept(_Cluster):
 
 
 class AtOnce(Watcher):
-    """Nothing of its own: a manager is looked at after each of its steps."""
+    """Stateless check of a manager after each of its steps."""
 
     fields = ("unsaid", "unheeded")
 
     def look(self, node: str, program: Manager, now: ManagerObserved, before: ManagerObserved | None) -> str:
-        """What others have to know is told in the step in which it comes to be so; what is to be done is not left to
-        the next turn."""
+        """Check that urgent news is sent in the step in which it arises, and that due work is not left to the next
+        turn."""
         if now.unsaid:
             return (f"it has decided something, or its broker is primary no longer (term {now.term}, finished "
                     f"{now.finished}), and nobody was told")  # fmt: skip
@@ -178,7 +186,7 @@ class AtOnce(Watcher):
 
 
 class NotesGrow(_Cluster):
-    """What each note says."""
+    """Tracks the content of each note."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -186,11 +194,11 @@ class NotesGrow(_Cluster):
 
     def manager(self, program: Manager, now: ManagerObserved, before: ManagerObserved | None,
                 known: ManagerObserved | None) -> str:
-        """A manager's note is on disk, and only ever gives way to a later one; one note says the same everywhere."""
+        """Check that a manager's note is on disk, gives way only to a later one, and is the same everywhere."""
         if known is not None and now.note.order < known.note.order:
             return f"it has the note {now.note}, and had {known.note}"
         news = before is not None and now.note != before.note and now.note.version
-        # One that was cut off may hear of several decisions at once, and take the note of one before it hears the next.
+        # A manager that was cut off may learn of several decisions at once, and store a note of one before the next.
         if before is not None and news and not before.term <= now.note.term <= now.term:
             return f"it takes the note {now.note}, and has accepted the primary of term {now.term}"
         if now.note.version and (says := self._says.setdefault(now.note.order, now.note.names)) != now.note.names:
@@ -199,11 +207,11 @@ class NotesGrow(_Cluster):
 
 
 class BackedByMost(_Cluster):
-    """Nothing of its own."""
+    """Stateless check of a primary's permission."""
 
     def broker(self, node: str, program: Qpid, now: Observed, before: Observed | None) -> str:
-        """Each time that a primary is let go on: most managers have backed it, and noted so, since what that rests on
-        was sent."""
+        """Check, each time that a primary gets permission to continue, that a majority has backed it and noted that,
+        since the heartbeat on which the permission rests was sent."""
         if now.state != PRIMARY or not now.term or (before is not None and before.until == now.until):
             return ""
         left, manager = program.lease_left(), next(iter(self.managers.values()), None)
@@ -218,7 +226,7 @@ class BackedByMost(_Cluster):
 
 
 class ConfirmedOrNoted(_Cluster):
-    """The last group that each backup has completed, by (backup, generation, primary)."""
+    """Tracks the last group that each backup has completed, by (backup, generation, primary)."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -226,7 +234,7 @@ class ConfirmedOrNoted(_Cluster):
 
     def manager(self, program: Manager, now: ManagerObserved, before: ManagerObserved | None,
                 known: ManagerObserved | None) -> str:
-        """A note gives way to one that is right as well."""
+        """Check that a note is replaced only by one that is correct, too."""
         if known is None or known.note == now.note:
             return ""
         for node, broker in self.brokers.items():
@@ -236,7 +244,9 @@ class ConfirmedOrNoted(_Cluster):
         return ""
 
     def broker(self, node: str, program: Qpid, now: Observed, before: Observed | None) -> str:
-        """What is completed is at each other broker, or most managers have noted that this one goes on without it."""
+        """Check that completed groups are at each other broker, or that a majority has noted that the primary continues
+        without it.
+        """
         if now.state in (CATCHUP, READY):
             key = node, now.generation, program.serves_at
             self._completed[key] = max(now.number, self._completed.get(key, 0))
@@ -261,10 +271,10 @@ class ConfirmedOrNoted(_Cluster):
 
 
 class HasTheirTime(Watcher):
-    """Nothing of its own: a primary is looked at when it completes something."""
+    """Stateless check of a primary that completes something."""
 
     def look(self, node: str, program: Qpid, now: Observed, before: Observed | None) -> str:
-        """Nothing is completed without a backup that has its time to catch up still."""
+        """Check that no group is completed without a backup that still has time to catch up."""
         if now.state != PRIMARY or before is None or before.released == now.released or not now.released:
             return ""
         young = program.has_its_time()
@@ -272,8 +282,8 @@ class HasTheirTime(Watcher):
 
 
 class NotedAreNotPromoted(_Cluster):
-    """All notes; of each term the version that each manager has; the last term that each broker led, and the last in
-    which a primary had it ready, with the generation of that."""
+    """Tracks all notes, and the version that each manager has in each term; the last term that each broker led; and the
+    last term in which a primary had it ready, with the generation."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -286,7 +296,7 @@ class NotedAreNotPromoted(_Cluster):
 
     def manager(self, program: Manager, now: ManagerObserved, before: ManagerObserved | None,
                 known: ManagerObserved | None) -> str:
-        """Who has its broker promoted knows of all that most managers have noted."""
+        """Check that a manager that promotes its broker knows all notes that a majority has stored."""
         note = now.note
         if known is None or note != known.note:
             self._take(program, note)
@@ -310,7 +320,7 @@ class NotedAreNotPromoted(_Cluster):
             self._latest = max(self._latest, (note.term, versions[program.needed - 1]))
 
     def broker(self, node: str, program: Qpid, now: Observed, before: Observed | None) -> str:
-        """Nobody is promoted whom most managers have noted as one who lacks something."""
+        """Check that no broker is promoted that a majority has noted as lacking data."""
         self._stores[node] = now.store
         if now.state == READY and (before is None or before.state != READY or before.generation != now.generation):
             self._ready[node] = max(self._ready.get(node, (0, 0)), self._taken_in(node, program))
@@ -320,7 +330,7 @@ class NotedAreNotPromoted(_Cluster):
         term, generation = self._ready.pop(node, (0, 0))
         if before is None or before.vouched or before.store != DIRTY or self._latest[0] <= led:
             return ""
-        # A primary of a later term than that of the note has given this broker all that it lacked.
+        # A primary of a later term than the note's has given this broker everything that it lacked.
         if term > self._latest[0] and before.generation == generation:
             return ""
         later = [names for order, names in self._notes.items() if order >= self._latest and order[1]
@@ -331,7 +341,7 @@ class NotedAreNotPromoted(_Cluster):
         return ""
 
     def _taken_in(self, node: str, program: Qpid) -> tuple[int, int]:
-        """The term and the generation of the primary that has this broker ready; zeros where there is none."""
+        """Return the term and the generation of the primary that has this broker ready; zeros if there is none."""
         primary = self.brokers.get(program.serves_at or "")
         if primary is None or not (generation := primary.leads(node)):
             return 0, 0
@@ -339,23 +349,23 @@ class NotedAreNotPromoted(_Cluster):
 
 
 class EndsWhenNotLet(Watcher):
-    """Nothing of its own: a broker says whether it ended itself too early."""
+    """Stateless check: a broker reports whether it ended itself too early."""
 
     fields = ("gave_up",)
 
     def look(self, node: str, program: Qpid, now: Observed, before: Observed | None) -> str:
-        """Whoever is made primary, or gives way, has its time to be let go on as what it is now."""
+        """Check that a broker that is promoted, or steps down, has the time to get permission for its new role."""
         return "it ends itself for want of quorum, and its manager has let it go on for longer" if now.gave_up else ""
 
 
 class NewestLeads(Watcher):
-    """The newest generation in which anything was completed."""
+    """Tracks the newest generation in which a group was completed."""
 
     def __init__(self) -> None:
         self._newest = 0
 
     def look(self, node: str, program: Qpid, now: Observed, before: Observed | None) -> str:
-        """A new primary begins a generation behind all in which something was completed."""
+        """Check that a new primary's generation is higher than all in which a group was completed."""
         if now.state != PRIMARY or before is None:
             return ""
         if before.state != PRIMARY and not before.vouched and now.generation <= self._newest:
@@ -366,10 +376,10 @@ class NewestLeads(Watcher):
 
 
 class MayLead(Watcher):
-    """Nothing of its own."""
+    """Stateless check of a promotion."""
 
     def look(self, node: str, program: Qpid, now: Observed, before: Observed | None) -> str:
-        """Only who may be promoted is, or one whose store is as empty, or as clean, as all."""
+        """Check that only an eligible broker is promoted, or one whose store is empty or clean like all others."""
         if now.state != PRIMARY or before is None or before.state == PRIMARY:
             return ""
         fine = before.eligible or before.vouched or before.store != DIRTY

@@ -1,4 +1,4 @@
-"""What qpid's brokers hold at rest."""
+"""The objects that idle qpid brokers keep in memory."""
 
 from __future__ import annotations
 

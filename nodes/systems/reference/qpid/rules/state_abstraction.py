@@ -1,4 +1,4 @@
-"""What tells one situation of a qpid cluster from another."""
+"""The abstraction that distinguishes situations of a qpid cluster."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Interesting states of a cluster of qpid brokers, and what their log lines say of roles."""
+"""States of interest of a cluster of qpid brokers, and the role changes in their logs."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _CONNECTING, _CATCHUP, _READY, _PRIMARY, _STOPPED = "connecting", "catchup", "re
 
 
 def role_change(line: Line) -> RoleChange | None:
-    """What a line says of its broker's state."""
+    """Parse a log line about a broker's state; None for other lines."""
     if line.event not in (_CONNECTING, _CATCHUP, _READY, _PRIMARY, _STOPPED):
         return None
     serving = line.event in (_READY, _PRIMARY)
@@ -20,7 +20,7 @@ def role_change(line: Line) -> RoleChange | None:
 
 
 def state_transfer(line: Line) -> StateTransfer | None:
-    """A backup that has begun to catch up."""
+    """Parse the log line of a backup that has begun to catch up."""
     if line.event != _CATCHUP or "primary" not in line.fields:
         return None
     return StateTransfer(line.fields["primary"], "", f"generation {line.fields.get('generation', '?')}")
@@ -32,7 +32,7 @@ def _failovers(logs: NodeLogs) -> int:
 
 
 def _promoted_from(*states: str) -> State:
-    """A broker became primary out of one of these states."""
+    """Return the state of interest that a broker became primary out of one of these states."""
     before = " or ".join(states)
 
     def count(logs: NodeLogs) -> int:

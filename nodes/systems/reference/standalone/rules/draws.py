@@ -1,4 +1,4 @@
-"""How the default campaign draws tests of standalone."""
+"""The default campaign's random settings for tests of standalone."""
 
 from __future__ import annotations
 
