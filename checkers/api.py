@@ -37,7 +37,7 @@ class WholeRun(Protocol):
 
 
 class ByParts:
-    """The way a check judges a run in parts; each part (``checkers.partitioned_check``) holds all messages of some producers.
+    """The way a check judges a run in parts (``checkers.partitioned_check``), each with all messages of some producers.
 
     ``find`` returns the findings in a part, as an object that can be pickled. ``conclude`` derives the outcome from all
     parts and the facts of the whole. It raises NeedsWhole if these do not suffice.

@@ -1,5 +1,4 @@
-"""The protocol between a client, a fork server (``checkers.spark.fork_server``), and the fork that it creates for the client.
-"""
+"""The protocol between a client, the fork server (``checkers.spark.fork_server``), and the client's fork."""
 
 from __future__ import annotations
 

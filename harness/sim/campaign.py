@@ -222,7 +222,7 @@ def run_and_judge(drawn: Seeded, seed: int, store: Path, scratch: Path, keep: st
 
 def repeating(case: Case, seed: int, store: Path) -> str:
     """Return the command that repeats one seed's run and writes its report."""
-    from harness import plugins
+    from harness.run import plugins
     from harness.run.settings import parse_nemesis, repeated
 
     words = ["stormproof", "test", "--backend", "sim", "--system", plugins.typed("system", case.system)]
