@@ -19,19 +19,7 @@ from nemesis.facts import await_state
 from nemesis.families import ANY_KIND, MAX_DOWN, kind_option, option_value
 from nemesis.partition import CLIENTS, MAIN_NETWORK, NETWORK, across, arrow, networks_hit
 from nemesis.process import told
-from stormproof.contracts.backend import (
-    DEAD,
-    POINT_ACTS,
-    POINTS,
-    RUNNING,
-    FaultPoints,
-    HasPoints,
-    Link,
-    LinkConditions,
-    PointStrike,
-    PowerControl,
-    StruckPoint,
-)
+from stormproof.contracts.backend import DEAD, POINTS, RUNNING, Link, LinkConditions, PowerControl
 from stormproof.contracts.cluster import Cluster
 from stormproof.contracts.draw import Draw
 from stormproof.contracts.fault import (
@@ -46,6 +34,7 @@ from stormproof.contracts.fault import (
     FaultPlan,
     Infeasible,
 )
+from stormproof.contracts.fault_points import POINT_ACTS, FaultPoints, HasPoints, PointStrike, StruckPoint
 from stormproof.contracts.option import Option
 from stormproof.contracts.system import System
 from stormproof.errors import UsageError

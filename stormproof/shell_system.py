@@ -12,9 +12,10 @@ from pathlib import PurePosixPath
 from typing import Any, TypeVar
 
 from stormproof.apart import left_after
-from stormproof.contracts.backend import Credentials, Launch, Launcher, Shells
+from stormproof.contracts.backend import Credentials, Shells
 from stormproof.contracts.client import QueueConnection
 from stormproof.contracts.cluster import MAIN, Cluster, Deployment, NodeStatus
+from stormproof.contracts.launch import Launch, Launcher
 from stormproof.contracts.system import System
 from stormproof.contracts.topology import endpoint
 from stormproof.errors import BackendError, StormproofError, errors_of_others

@@ -19,8 +19,8 @@ from harness.contract.core import FAILED, OK, SKIPPED, Bench, Item, Outcome, tri
 from harness.contract.node_contract import BEGIN, END
 from harness.run import plugins
 from harness.run.child import Watch, run_child
+from harness.run.control_channel import ControlChannel, Interrupted, tell_error, tell_parent
 from harness.run.deployment import demands_of, topology_of
-from harness.run.test_runner import ControlChannel, Interrupted, tell_error, tell_parent
 from nodes.systems.catalog import SYSTEMS
 from nodes.systems.stomp_connection import StompQueues
 from stormproof.contracts.cluster import Cluster, Deployment

@@ -34,7 +34,7 @@ class SimRuntime(LoopRuntime):
         super().__init__()
         self.random = rng
         self._process = process
-        self.now = process.local  # Called very often: the saved call is measurable.
+        self.now = process.local  # type: ignore[method-assign]  # Called very often: the saved call is measurable.
         self._disk = disk
         self._program = program
         self._write = write

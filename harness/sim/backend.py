@@ -38,14 +38,13 @@ from stormproof.contracts.backend import (
     Capability,
     DiskFault,
     DiskUse,
-    Launch,
-    LaunchedProgram,
     Link,
     LinkConditions,
     ProcessState,
-)  # fmt: skip
+)
 from stormproof.contracts.deadline import deadlines_of
 from stormproof.contracts.invariant import INVARIANTS, Watched
+from stormproof.contracts.launch import Launch, LaunchedProgram
 from stormproof.contracts.option import Option
 from stormproof.contracts.topology import Topology, endpoint, machine_of
 from stormproof.errors import BackendError

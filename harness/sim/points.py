@@ -7,13 +7,14 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from harness.sim.errors import Struck
 from harness.sim.loop import Process
 from harness.sim.network import Network
-from stormproof.contracts.backend import DEAD, Link, LinkConditions, PointStrike, StruckPoint
+from stormproof.contracts.backend import DEAD, Link, LinkConditions
+from stormproof.contracts.fault_points import PointStrike, StruckPoint
 
 ENDS, PAUSES, PARTIAL = ("kill", "power"), "pause", "partial"
 
 
 class SimPoints:
-    """The points of all simulated programs (``stormproof.contracts.backend.FaultPoints``).
+    """The points of all simulated programs (``stormproof.contracts.fault_points.FaultPoints``).
 
     Args:
         names: the points that the system declares.

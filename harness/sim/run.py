@@ -12,7 +12,8 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from harness.run.test_runner import ControlChannel, Emit, Environment, Interrupted, TestRunner
+from harness.run.control_channel import ControlChannel, Interrupted
+from harness.run.test_runner import Emit, Environment, TestRunner
 from harness.sim.clock import EPOCH
 from harness.sim.errors import Endless
 from harness.sim.explorer import Explorer

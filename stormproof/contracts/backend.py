@@ -9,10 +9,8 @@ every call has a hard time limit.
 
 from __future__ import annotations
 
-import asyncio
-import random
 from abc import ABC, abstractmethod
-from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, Protocol, runtime_checkable
@@ -365,56 +363,6 @@ class Attached(Protocol):
         ...
 
 
-Handler = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
-
-
-class Runtime(Protocol):
-    """The access to the outside world that a program launched in this process gets."""
-
-    random: random.Random
-
-    def now(self) -> float:
-        """Return the machine's monotonic time in seconds."""
-        ...
-
-    async def connect(self, host: str, port: int) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-        """Open a TCP connection."""
-        ...
-
-    async def serve(self, handler: Handler, host: str, port: int) -> asyncio.Server:
-        """Listen on a TCP port; ``handler`` runs as a task for each connection."""
-        ...
-
-    def write_log(self, line: str) -> None:
-        """Add a line to the program's log."""
-
-
-class LaunchedProgram(Protocol):
-    """A program that runs in this process."""
-
-    def stop(self) -> None:
-        """Do what SIGTERM does."""
-
-    async def run(self) -> int:
-        """Wait for the program to end and return its exit status."""
-        ...
-
-
-Launch = Callable[[Any], LaunchedProgram]
-"""Starts a program, given its machine's ``Runtime``."""
-
-
-@runtime_checkable
-class Launcher(Protocol):
-    """Machines in this process: programs are launched instead of started by a command."""
-
-    async def launch(self, node: str, program: str, start: Launch, log: str, shared: str = "") -> None:
-        """Start a program on a machine and pass it the machine's runtime; its log is the file ``log`` there.
-
-        ``shared`` names the shared folder that holds the program's databases; if empty, they are on the machine's disk.
-        """
-
-
 @runtime_checkable
 class MovableAddresses(Protocol):
     """Machines in this process, whose programs move addresses (``Topology.addresses``) without a command."""
@@ -494,89 +442,6 @@ class Reboots(Protocol):
     async def boot(self, node: str) -> str:
         """Return an identifier of the machine's current boot (Linux: its boot id)."""
         ...
-
-
-@dataclass(frozen=True)
-class PointStrike:
-    """A strike against the program that makes the ``hit``-th pass of the point ``point`` (counted from 1 over all
-    programs together) after the strike was armed.
-
-    ``act`` is one of ``POINT_ACTS``:
-
-    - ``kill`` ends the program at the point.
-    - ``power`` cuts the power of its machine, and unsynced data is lost.
-    - ``pause`` suspends the program at the point for ``seconds``; data that arrives during the pause stays unread.
-    - ``cut`` drops every packet on the ``links`` of its machine from then on.
-    - ``delay`` degrades the ``links`` of its machine by ``conditions``.
-    - ``partial`` drops every packet on the ``links``, and cuts the machine's power after ``seconds``, so only some
-      peers have received its last messages (a broadcast that the sender's crash leaves incomplete). The links of
-      ``hush`` then drop their packets for at least ``silence`` seconds, so the other nodes may proceed without the
-      peers that have received them.
-
-    ``programs`` are the programs that may be struck, by machine. ``after``: a program that is to end first completes
-    and sends what it was about to, and does nothing further. No program is ended or paused while ``most_down`` of
-    ``nodes`` are down.
-    """
-
-    act: str
-    point: str
-    hit: int
-    programs: Mapping[str, tuple[str, ...]]
-    nodes: tuple[str, ...]
-    most_down: int
-    seconds: float = 0.0
-    links: Mapping[str, frozenset[Link]] = field(default_factory=dict)
-    conditions: LinkConditions | None = None
-    after: bool = False
-    hush: Mapping[str, frozenset[Link]] = field(default_factory=dict)
-    silence: float = 0.0
-
-
-POINT_ACTS = ("kill", "power", "pause", "cut", "delay", "partial")
-
-
-@dataclass(frozen=True)
-class StruckPoint:
-    """The outcome of a strike: process ``pid`` of a ``program`` was struck at ``point``. All programs together had
-    passed that point ``count`` times in this run; ``time`` is in seconds since the run's beginning."""
-
-    machine: str
-    program: str
-    pid: int
-    point: str
-    count: int
-    time: float
-
-
-class FaultPoints(Protocol):
-    """The named points of the programs; at most one strike is armed at a time."""
-
-    counts: Mapping[str, int]
-    """The number of times that the programs have passed each point that they declare."""
-    struck: StruckPoint | None
-    """The outcome of the most recently armed strike; None: it has not struck yet."""
-    ended: bool
-    """True once the program of a delayed strike (``partial``) has ended."""
-
-    def arm(self, strike: PointStrike) -> None:
-        """Arm this strike."""
-
-    def loosen(self, names: Collection[str]) -> None:
-        """Strike at the next of these points instead."""
-
-    def disarm(self) -> None:
-        """Disarm the strike; effects already in force stay in force."""
-
-    def lift(self) -> Mapping[Link, int]:
-        """Restore the struck links, and return the number of packets that each has lost or delayed."""
-        ...
-
-
-@runtime_checkable
-class HasPoints(Protocol):
-    """Machines whose programs can be struck at named points of their code."""
-
-    points: FaultPoints
 
 
 @runtime_checkable

@@ -8,9 +8,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
-from stormproof.contracts.backend import RUNNING, DiskFault, Link, LinkConditions, PointStrike
+from stormproof.contracts.backend import RUNNING, DiskFault, Link, LinkConditions
 from stormproof.contracts.cluster import Cluster, Lock
 from stormproof.contracts.draw import Draw
+from stormproof.contracts.fault_points import PointStrike
 from stormproof.contracts.option import Option
 from stormproof.contracts.system import System
 from stormproof.contracts.topology import Topology

@@ -6,7 +6,7 @@ import asyncio
 from typing import Any
 
 import stormproof
-from stormproof.contracts.backend import Launch
+from stormproof.contracts.launch import Launch
 
 CLIENTS, PEERS = 7000, 7001
 PADDING = 60 * b" gossip"

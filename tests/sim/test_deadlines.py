@@ -36,8 +36,8 @@ from nodes.reference.storage import client as storage_client
 from nodes.systems.catalog import SYSTEMS
 from nodes.systems.reference.joram.system import JORAM
 from nodes.timeouts import within
-from stormproof.contracts.backend import POINT_ACTS
 from stormproof.contracts.deadline import Deadline, Pending
+from stormproof.contracts.fault_points import POINT_ACTS
 from stormproof.contracts.invariant import INVARIANTS
 from stormproof.run_folder import read_run
 from stormproof.test import Test

@@ -15,7 +15,8 @@ from harness.sim.errors import Struck
 from harness.sim.points import SimPoints
 from nodes.reference.points import POINTS_OF
 from nodes.systems.catalog import SYSTEMS
-from stormproof.contracts.backend import POINT_ACTS, DiskUse, LinkConditions, PointStrike
+from stormproof.contracts.backend import DiskUse, LinkConditions
+from stormproof.contracts.fault_points import POINT_ACTS, PointStrike
 from stormproof.errors import BackendError, UsageError
 from stormproof.history.ledger import read_ledger
 from stormproof.run_folder import LEDGER, read_run

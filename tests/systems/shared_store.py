@@ -17,8 +17,9 @@ from nodes.reference.storage.config import POSTGRES, SQLITE, STORES, parse_stora
 from nodes.reference.storage.postmaster import CAPABILITIES
 from nodes.reference.storage.process import StorageProcess
 from nodes.systems.reference.code import code_folder, install_code
-from stormproof.contracts.backend import Launch, Shells
+from stormproof.contracts.backend import Shells
 from stormproof.contracts.cluster import Deployment
+from stormproof.contracts.launch import Launch
 from stormproof.contracts.system import RoleChange
 
 DATABASE = "postgres"

@@ -15,7 +15,8 @@ from typing import Any
 import two_tier_programs as programs
 
 import stormproof
-from stormproof.contracts.backend import Launch, Shells
+from stormproof.contracts.backend import Shells
+from stormproof.contracts.launch import Launch
 from stormproof.contracts.system import AdminAccess, AdminCommand, RoleChange
 from stormproof.node_logs import LogLine
 

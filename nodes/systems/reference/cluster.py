@@ -22,8 +22,9 @@ from nodes.stomp import ProtocolError
 from nodes.systems.reference.admin_connection import AdminConnection
 from nodes.systems.reference.code import OWN, install_code, module_command
 from nodes.systems.reference.layout import SPARES, Group, broker_options
-from stormproof.contracts.backend import Launcher, Shells
+from stormproof.contracts.backend import Shells
 from stormproof.contracts.cluster import Cluster, Deployment, NodeStatus
+from stormproof.contracts.launch import Launcher
 from stormproof.contracts.workload_requirements import Reaction
 from stormproof.errors import BackendError
 from stormproof.timeout_scale import timeout_scale

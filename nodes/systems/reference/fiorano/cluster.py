@@ -21,8 +21,9 @@ from nodes.systems.reference.cluster import LINK_PORT, ReferenceCluster
 from nodes.systems.reference.code import install_code, module_command
 from nodes.systems.reference.fiorano.programs import SimulatedLockFile
 from nodes.systems.reference.layout import Group
-from stormproof.contracts.backend import Launch, Launcher, Shells
+from stormproof.contracts.backend import Shells
 from stormproof.contracts.cluster import POLL, Deployment, Lock, NodeStatus
+from stormproof.contracts.launch import Launch, Launcher
 from stormproof.contracts.system import GATEWAY, SHARED_DATABASE
 from stormproof.contracts.topology import endpoint
 from stormproof.errors import BackendError

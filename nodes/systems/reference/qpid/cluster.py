@@ -27,8 +27,9 @@ from nodes.systems.reference.qpid.copying import COPIES, copy_store, source_of_c
 from nodes.systems.reference.qpid.programs import MANAGER, STORE, LaunchedPrograms, disaster_nodes, program_roles
 from nodes.systems.reference.qpid.runtime_config import Pushed
 from nodes.systems.reference.qpid.stores import Found, best_store
-from stormproof.contracts.backend import Launcher, Shells
+from stormproof.contracts.backend import Shells
 from stormproof.contracts.cluster import MAIN, POLL, Deployment, NodeStatus
+from stormproof.contracts.launch import Launcher
 from stormproof.contracts.topology import endpoint
 from stormproof.errors import BackendError, UsageError
 

@@ -8,7 +8,8 @@ from typing import Any
 from nodes.reference.designs.qpid.manager.programs import ProgramError, ProgramState
 from nodes.reference.designs.qpid.options import BUILTIN
 from nodes.systems.reference.qpid.managers import OUTSIDE
-from stormproof.contracts.backend import DEAD, Backend, Launch, Launcher
+from stormproof.contracts.backend import DEAD, Backend
+from stormproof.contracts.launch import Launch, Launcher
 from stormproof.contracts.system import MANAGER as MANAGER_ROLE
 from stormproof.errors import BackendError
 from stormproof.test import Test
