@@ -6,11 +6,16 @@ import asyncio
 import contextlib
 import json
 import sys
+import threading
 from collections.abc import Coroutine, Mapping
 from typing import Any
 
-from harness.run.test_runner import BREAK_OFF_SECONDS, _telling
 from stormproof.errors import StormproofError
+from stormproof.timeout_scale import SLOW
+
+BREAK_OFF_SECONDS = 60.0 * SLOW
+"""The time that a run that ends early may take to cancel its current work."""
+_telling = threading.RLock()
 
 
 class Interrupted(Exception):

@@ -12,7 +12,6 @@ import asyncio
 import contextlib
 import logging
 import secrets
-import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -54,7 +53,7 @@ from stormproof.history.seal import drop_journal, seal
 from stormproof.run_folder import COSTS, JOURNAL, LEADERS, LEDGER, LOGS, read_run, update_run
 from stormproof.test import Test
 from stormproof.text import amount, place_of, reason
-from stormproof.timeout_scale import SLOW, timeout_scale
+from stormproof.timeout_scale import timeout_scale
 from stormproof.unnamed_takes import live
 from workloads.catalog import WORKLOADS
 
@@ -69,16 +68,11 @@ ATTACHED_TIMEOUT, LEAVE_TIMEOUT = 10.0, 20.0
 REST = 3.0
 """Seconds, in addition to twice the system's longest time-out, after which unused nodes are idle. The time-outs after
 which abandoned connections are closed have also expired then."""
-BREAK_OFF_SECONDS = 60.0 * SLOW
-"""The time that a run that ends early may take to cancel its current work."""
 DEAD_POLL = 0.5
 """Seconds between tests for a broker that ended while it started."""
 
 
 Emit = Callable[[Mapping[str, Any]], None]
-_telling = threading.RLock()
-
-
 @dataclass(frozen=True)
 class Environment:
     """The surroundings of a test runner: the function for its events, the clients' password, the time of day, the

@@ -10,7 +10,6 @@ from typing import Any, Protocol, runtime_checkable
 Handler = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 
 
-
 class Runtime(Protocol):
     """The access to the outside world that a program launched in this process gets."""
 
