@@ -85,7 +85,7 @@ class PacketProgram:
 
         Raises:
             BackendError: it failed; the message has the node's reason. The program has then ended, which restores the
-            node.
+                node.
         """
         try:
             async with within(CALL_LIMIT):

@@ -450,7 +450,7 @@ class SimLoop(asyncio.BaseEventLoop):
 
         Raises:
             Livelock: the nodes never finish. SimulationError: the harness never finishes, or the run lasts far too
-            long.
+                long.
         """
         ready = self.ready
         if self._endless:
