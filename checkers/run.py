@@ -336,8 +336,8 @@ def load_run(run_dir: Path) -> Run:
     """Read a run: its description, which must be whole and match its seal, its history, and its ledger.
 
     Raises:
-        EndedEarly: it was never sealed. HistoryError: one of the three can't be read, isn't well formed, or differs from
-            the run's record.
+        EndedEarly: it was never sealed. HistoryError: one of the three can't be read, isn't well formed, or differs
+            from the run's record.
     """
     info = read_run(run_dir)
     is_sealed = demand_sealed(run_dir, info)
