@@ -66,8 +66,7 @@ PROGRAM = "fuse_disk.py"
 
 
 def program_files() -> list[Path]:
-    """Return the files of the file system's program, without Python; on another machine, all are put into one folder.
-    """
+    """Return the files of the file system's program, without Python; on another machine, all go into one folder."""
     ours = [Path(__file__).with_name(name) for name in (PROGRAM, "disk_store.py")]
     found = importlib.util.find_spec("mfusepy")
     if found is None or found.origin is None:

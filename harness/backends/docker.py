@@ -144,8 +144,7 @@ class DockerBackend(ClockBackend, DiskBackend, PacketBackend):
 
     @staticmethod
     def lacks() -> dict[str, str]:
-        """Return disks and power cuts as lacking where FUSE mounts are impossible or Docker's daemon would not see
-        them."""
+        """Return disks and power cuts as lacking where FUSE mounts are impossible or invisible to Docker's daemon."""
         return disk_machines.lacking(can_share_mounts())
 
     @staticmethod

@@ -110,8 +110,8 @@ class FaultyDisk(mfusepy.Operations):  # type: ignore[misc]
     # Faults.
 
     def _writing(self, count: int, ours: bool, probe: bool = False) -> None:
-        """Register a write of ``count`` bytes, by the system or by the harness; raises OSError when the disk refuses
-        it."""
+        """Register a write of ``count`` bytes, by the system or the harness; raises OSError when the disk refuses it.
+        """
         if self._kind == "write-error":
             self._shown += not ours
             raise OSError(errno.EIO, "write error")
@@ -358,8 +358,7 @@ class _Mount(mfusepy.FUSE):  # type: ignore[misc]
 
 
 def _moment(given: int, old: int) -> int:
-    """Return a file's time in nanoseconds; ``given`` may stand for the present time or for the old one (utimensat(2)).
-    """
+    """Return a file's time in nanoseconds; ``given`` may stand for the present time or the old one (utimensat(2))."""
     return {_UTIME_NOW: time.time_ns(), _UTIME_OMIT: old}.get(given, given)
 
 

@@ -65,7 +65,7 @@ def registry_answers(client: docker.DockerClient) -> bool:
 
 
 def ensure_image(client: docker.DockerClient, packages: Sequence[str] = ()) -> tuple[str, str]:
-    """Build the image if it is missing; return its tag and its origin (``present``, or how it was built).
+    """Build the image if it is missing; return its tag and its origin (``present``, ``built from the Dockerfile...``).
 
     Each set of further Debian packages has a separate image. Blocks, for up to minutes when it must build.
 

@@ -79,8 +79,7 @@ class Packet(NamedTuple):
 
 
 class Verdict(NamedTuple):
-    """The decision about a packet: its departure time, its new bytes if they were changed, and whether it was affected.
-    """
+    """The decision about a packet: its departure time, its new bytes if they changed, and whether it was affected."""
 
     due: float
     payload: bytes | None

@@ -159,8 +159,7 @@ class PacketBackend(ShellBackend):
             await gather_all(self._suffer(node) for node in self._control)
 
     async def affected_packets(self) -> Mapping[Link, int]:
-        """Return the packets affected so far on each link that has conditions now; none where a node's program has
-        failed."""
+        """Return the packets affected so far on each link with conditions; none where a node's program has failed."""
         async with self._packet_lock:
             counted = await gather_all(self._affected(node) for node in self._control)
         return {link: count for counts in counted for link, count in counts.items()}

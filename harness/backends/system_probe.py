@@ -26,8 +26,7 @@ Images = Callable[[Sequence[str]], str]
 
 
 def probe_systems() -> list[Capability]:
-    """Return the availability of every system that is started by a command, and the commands that make it available
-    here."""
+    """Return the availability of every system that is started by a command, and the commands that install it here."""
     systems = [system for name in SYSTEMS.names() if isinstance(system := SYSTEMS.load(name), ShellSystem)]
     images, close = _images()
     try:

@@ -49,8 +49,7 @@ def command(python: str, interval: float, folder: str, data: str, devices: Seque
 
 
 def where_written(python: str, folder: str, data: str) -> str:
-    """Return the command that prints the folders outside the data folder to which the programs write, as a JSON list.
-    """
+    """Return the command that prints the folders outside the data folder to which programs write, as a JSON list."""
     return shlex.join([python, "-I", "-S", "-c", _program(), "0", folder, data])
 
 

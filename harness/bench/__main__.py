@@ -36,7 +36,7 @@ from harness.bench.ssh import shell_figures
 from stormproof.errors import StormproofError, UsageError
 
 Row = tuple[str, str, str]
-"""What was measured, the figure, the aim or a remark."""
+"""The measurement's title, the figure, and the aim or a remark."""
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "benchmarks.md"
 RUNS, EVENTS = 1000, 10_000
 REFERENCE = 113e6

@@ -24,8 +24,7 @@ def workload(operations: int, seed: int) -> Generator:
 
 
 def operations_per_second(operations: int = 100_000, concurrency: int = 20) -> float:
-    """Run that number of operations, recorded to a journal in a temporary folder; returns complete operations a second.
-    """
+    """Run that number of operations, with a journal in a temporary folder; returns complete operations a second."""
     with tempfile.TemporaryDirectory() as folder:
         seconds = asyncio.run(_timed(operations, concurrency, Path(folder)))
     return operations / seconds

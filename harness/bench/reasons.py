@@ -112,8 +112,7 @@ JUDGED: Mapping[tuple[str, str, str], str] = {
     ("etcd-E3", "lost-update", "lease-outlived"): RIGHT,
     ("nats-N1", "lost", "untraced:all-ended"): RIGHT,
 }
-"""(failure, check, kind of reason) -> how right the reason is. *In part*: all of it is true, but the decisive step is
-missing."""
+"""(failure, check, kind of reason) -> how right the reason is. *In part*: it is true, but lacks the decisive step."""
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "reports.md"
 BEGIN, END = "<!-- Made by python -m harness.bench.reasons: -->", "<!-- until here. -->"
@@ -121,7 +120,7 @@ BEGIN, END = "<!-- Made by python -m harness.bench.reasons: -->", "<!-- until he
 
 @dataclass(frozen=True)
 class Failure:
-    """One failure: its name, the true cause, and how it is provoked; a real one by its recipe."""
+    """One failure: its name, the true cause, and the case that provokes it; a real one has a recipe instead."""
 
     name: str
     truth: str
@@ -175,8 +174,7 @@ def simulated(failure: Failure, scratch: Path) -> tuple[Failure, tuple[Told, ...
 
 
 def _declared(case: Case, seed: int, told: Sequence[Told]) -> str:
-    """Return why, by the system's document, guarantees cannot be kept in this mode: the true cause of failures by
-    settings."""
+    """Return why, by the system's document, guarantees cannot be kept in this mode: the true cause of its failures."""
     test = case.test(seed)
     declared = SYSTEMS.load(case.system).guarantees
     found = [guarantee_for(declared, each.check, test.options, test.nemesis) for each in told]

@@ -56,9 +56,12 @@ ZOOM = """(frames) => new Promise((done) => {
 
 @dataclass(frozen=True)
 class PageFigures:
-    """Of one page: ``megabytes``; seconds that writing it took, until the first paint, until all can be worked with;
-    frames a second of a zoom, and milliseconds that all but one in twenty frames kept within; milliseconds of
-    processor time that a frame took of the page's own thread, whatever else the machine did."""
+    """The figures of one page.
+
+    They are its size in ``megabytes``; the seconds for writing it, until the first paint, and until it is usable; the
+    frames a second of a zoom, and the milliseconds within which 95 % of its frames stayed; the CPU milliseconds of the
+    page's own thread for a frame, independent of the machine's other load.
+    """
 
     megabytes: float
     writing_s: float

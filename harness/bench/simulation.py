@@ -38,7 +38,7 @@ def speed(runs: int = 200) -> Speed:
     """Measure the speed; the first runs, which load the libraries, do not count.
 
     Raises:
-        StormproofError: a run failed, so there is no valid figure.
+        StormproofError: a run failed, which makes the figure invalid.
     """
     tally, warm = Tally(), 4 * JOBS
     with tempfile.TemporaryDirectory(prefix="stormproof-bench-") as store:
@@ -66,7 +66,7 @@ def watching(system: str, seeds: int = 6, times: int = 3) -> tuple[float, float]
     not quiet.
 
     Raises:
-        StormproofError: a run failed, so there is no valid comparison.
+        StormproofError: a run failed, which makes the comparison invalid.
     """
     plan = replace(PLAN, system=system, workload="events" if system == "icestorm" else PLAN.workload, nodes=None)
     on = replace(plan, settings={INVARIANTS: "true"})
@@ -111,8 +111,7 @@ def _no_deadlines(system: str) -> Iterator[None]:
 
 
 def demo_seconds() -> dict[str, float]:
-    """Return the wall-clock seconds of each half of the demo in simulation, from the start of its first run to the
-    report.
+    """Return the wall-clock seconds of each half of the demo in simulation, from its first run's start to the report.
 
     Raises:
         StormproofError: a verdict was not the expected one.

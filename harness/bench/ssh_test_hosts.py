@@ -84,8 +84,7 @@ class SshTestHosts:
 
     @property
     def enter(self) -> list[str]:
-        """The prefix of a command that is to reach the hosts: it changes only the network namespace, not processes or
-        files."""
+        """The prefix of a command that is to reach the hosts; it changes only the network namespace."""
         return ["nsenter", f"--net=/proc/{self.pid}/ns/net"]
 
     @property

@@ -66,8 +66,7 @@ class AttachSshBackend(SshBackend):
         return ""
 
     async def provision(self, test: Test, topology: Topology, run_dir: Path) -> None:
-        """Provision as ``SshBackend`` does; packages are not demanded, and each replica's address must be its host's.
-        """
+        """Provision as ``SshBackend`` does, without demanding packages; each replica's address must be its host's."""
         self._places = await places_of(test)
         await super().provision(test, replace(topology, packages=(), networks=(), shared=(), addresses=()), run_dir)
 
@@ -110,5 +109,5 @@ class AttachSshBackend(SshBackend):
         raise BackendError(f"{node}: nothing is started where we are attached")
 
     async def upload(self, node: str, content: bytes, path: str) -> None:
-        """Raise UsageError: no fault of this backend needs a file on the hosts."""
+        """Raise UsageError: the harness puts no files on attached hosts."""
         raise UsageError(f"{node}: nothing is put on machines that we are attached to")

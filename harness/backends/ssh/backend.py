@@ -106,8 +106,10 @@ class SshBackend(ClockBackend, DiskBackend, PacketBackend):
 
     @staticmethod
     def cannot(test: Test, topology: Topology) -> str:
-        """Return why the test is impossible: hosts have one network, no shared folder, and failing disks only until
-        they boot."""
+        """Return why the test is impossible.
+
+        Hosts have one network and no shared folder, and their failing disks vanish at a boot.
+        """
         if topology.networks:
             return (f"hosts over SSH have one network for a test, but {test.system} wants further ones: "
                     f"{', '.join(topology.networks)}; choose another --backend")
@@ -121,8 +123,7 @@ class SshBackend(ClockBackend, DiskBackend, PacketBackend):
         return machines.contradiction(_needed(test))
 
     async def provision(self, test: Test, topology: Topology, run_dir: Path) -> None:
-        """Connect to the hosts, check that they may and can be nodes, create their folders and add the clients'
-        addresses.
+        """Connect to the hosts, check them, create their folders and add the clients' addresses.
 
         Raises:
             UsageError: the files with the hosts are wrong, or name too few.

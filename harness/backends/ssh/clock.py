@@ -70,6 +70,5 @@ def set_script(python: str, offset: float, rate: float) -> str:
 
 
 def right_script() -> str:
-    """Set the clock right if the harness set it wrong, with the node's default Python; prints ``clock`` in that case.
-    """
+    """Set the clock right if the harness set it wrong, with the node's default Python; then prints ``clock``."""
     return f"if [ -f {NOTE} ]; then {set_script('python3', 0.0, 1.0)} || exit 1; fi"

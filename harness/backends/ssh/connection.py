@@ -389,8 +389,7 @@ def _pump_in(channel: paramiko.Channel, far: socket.socket) -> None:
 
 
 async def _greeting(reader: asyncio.StreamReader, nonce: str, host: Host) -> ShellProcess:
-    """Read until the shell has identified itself; other output before that (of a profile, of sudo) explains a failure.
-    """
+    """Read until the shell has identified itself; earlier output (of a profile, of sudo) explains a failure."""
     source, said = "", []
     while line := await reader.readline():
         words = line.decode(errors="replace").split()

@@ -145,8 +145,9 @@ def _of_config(name: str, found: Mapping[str, Any], path: Path) -> Host:
 
 
 def parse_list(text: str, path: Path) -> list[Host]:
-    """Return the hosts of a plain list: ``NAME USER@ADDRESS[:PORT] [key=PATH] [network=IP]`` a line, ``#`` for
-    comments.
+    """Return the hosts of a plain list.
+
+    A line is ``NAME USER@ADDRESS[:PORT] [key=PATH] [network=IP]``; ``#`` begins a comment.
 
     Raises:
         UsageError: a line has another form.

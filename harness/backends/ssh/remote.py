@@ -187,8 +187,7 @@ async def _clean_nodes(remote: Remote) -> tuple[list[str], list[str]]:
 
 
 def await_host(host: Host, known_hosts: Path) -> None:
-    """Wait until a booting host accepts a log-in. Blocks. Raises BackendError when that takes more than
-    ``POWER_LIMIT``."""
+    """Wait until a booting host accepts a log-in. Blocks. Raises BackendError when ``POWER_LIMIT`` is exceeded."""
     deadline = time.monotonic() + POWER_LIMIT
     while True:
         try:
