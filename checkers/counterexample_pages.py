@@ -15,19 +15,19 @@ from stormproof.history.columns import Int64s
 from stormproof.history.ledger import FaultWindow
 
 CONTEXT = 60
-"""Messages shown besides those that prove it: the nearest in time."""
+"""The number of messages shown in addition to those of the proof: the nearest in time."""
 SECONDS = 5.0
-"""What the search for the smallest proof may take."""
+"""Time limit of the search for the smallest proof, in seconds."""
 
 
 class Moment(int):
-    """A row of a history that reads as its time: rows have an order where times are equal."""
+    """A row of a history that is printed as its time: rows have an order even if their times are equal."""
 
     seconds: float
 
     @classmethod
     def of(cls, run: Run, row: int) -> Moment:
-        """The moment of a row."""
+        """Return the moment of a row."""
         moment = cls(row)
         moment.seconds = float(run.history.time[row]) / SECOND
         return moment
@@ -37,14 +37,14 @@ class Moment(int):
 
 
 class Label(str):
-    """A message's name, shown as it is."""
+    """A message's name, printed without quotes."""
 
     def __repr__(self) -> str:
         return str(self)
 
 
 def picture(run: Run, model_name: str, columns: Columns, proof: Sequence[int]) -> str:
-    """The page of one queue; ``proof`` are the places in ``columns`` that show it is not linearizable."""
+    """Return the page of one queue; ``proof`` are the places in ``columns`` that prove that it is not linearizable."""
     model = porcupine.model_named(model_name)
     wrong = np.unique(columns.value[list(proof)])
     values = np.concatenate((wrong, nearest(columns, proof, wrong)))
@@ -67,8 +67,9 @@ def picture(run: Run, model_name: str, columns: Columns, proof: Sequence[int]) -
 
 
 def nearest(columns: Columns, proof: Sequence[int], wrong: Int64s) -> Int64s:
-    """Values, nearest in time to the proof, whose own operations are in order: put in once and before it is taken,
-    taken at most once."""
+    """Return values, nearest in time to the proof, whose operations are in order: put in once and before it is taken,
+    taken at most once.
+    """
     top = int(columns.value.max()) + 1
     put = columns.f == ENQUEUE
     began = np.full(top, -1, dtype=np.int64)
@@ -102,7 +103,7 @@ def _operation(run: Run, columns: Columns, place: int) -> porcupine.Operation:
 
 
 def _unconfirmed(run: Run, values: Int64s) -> list[porcupine.Operation]:
-    """Deliveries of these messages whose ACK is unknown: operations that never returned, as far as the model goes."""
+    """Return deliveries of these messages whose ACK is unknown: in the model, operations that never returned."""
     h, messages = run.history, run.messages
     found = []
     for message in (values[values <= len(messages.key)] - 1).tolist():
@@ -120,7 +121,7 @@ def _name(run: Run, value: int) -> str:
 
 
 def _band(run: Run, fault: FaultWindow) -> porcupine.Annotation:
-    """A fault's window in rows."""
+    """Return a fault's window in rows."""
     time = run.history.time
     start = int(np.searchsorted(time, fault.start))
     end = None if fault.end is None else int(np.searchsorted(time, fault.end, side="right"))

@@ -1,8 +1,8 @@
-"""Deliveries that came after an acknowledgement: was a copy on its way since before, or did the broker send it again?
+"""Deliveries that arrived after an acknowledgement: a copy that was in flight since before, or a second send?
 
-A client cannot tell the two apart: what a broker had sent before a partition comes out of TCP after it. The history
+A client cannot distinguish the two: what a broker had sent before a partition is delivered by TCP after it. The history
 and the ledger can. The broker sent nothing while its node was dead, paused, or cut off from this client. And what was
-sent before the acknowledgement comes late only where some fault could hold it back.
+sent before the acknowledgement arrives late only if some fault could hold it back.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from stormproof.history.ledger import FaultWindow
 from stormproof.vocabulary import INFO
 
 _ARRIVAL = re.compile(r"came ([+-][0-9]+\.[0-9]+|\?) s, connected ([+-][0-9]+\.[0-9]+) s")
-"""In the error of a delivery: when its bytes came, and when its connection was made, counted from the invocation."""
+"""In the error of a delivery: when its bytes arrived, and when its connection was made, counted from the invocation."""
 RETRY = SECOND
-"""By so much TCP's first retries may be late. Later ones wait for as long again as the first has waited."""
+"""Delay of TCP's first retries. Each later retry doubles the total time waited so far."""
 _NEVER = 1 << 62
 
 Window = tuple[int, int]
@@ -33,24 +33,26 @@ Window = tuple[int, int]
 
 @dataclass(frozen=True)
 class Link:
-    """From a broker's node to a client's host; empty where the history does not tell."""
+    """The link from a broker's node to a client's host; an end is empty if the history does not name it."""
 
     node: str
     host: str
 
     @property
     def known(self) -> bool:
-        """Whether both ends are."""
+        """Whether both ends are known."""
         return bool(self.node and self.host)
 
     def is_among(self, names: Iterable[str], *, back: bool = False) -> bool:
-        """Whether it is one of these links (``back``: or the one in the other direction)."""
+        """Return whether the link is one of ``names``; ``back`` also accepts the opposite direction."""
         return f"{self.node}>{self.host}" in names or (back and f"{self.host}>{self.node}" in names)
 
 
 def settle(run: Run, codes: Int8s, shown_by: Int64s, rows: Int64s) -> None:
-    """Judge again, in place, the deliveries that came after a receipt and were not acknowledged: ``BUFFERED`` where the
-    copy was sent before the receipt, ``UNDECIDED`` where neither that nor the contrary is shown."""
+    """Judge again, in place, the deliveries that arrived after a receipt and were not acknowledged.
+
+    ``BUFFERED``: the copy was sent before the receipt. ``UNDECIDED``: neither that nor the contrary is proven.
+    """
     h = run.history
     told = [_ARRIVAL.search(name) for name in h.error.names]
     if not any(told):
@@ -67,9 +69,9 @@ def _code(run: Run, row: int, receipt: int, came: str, connected: str) -> int:
     h = run.history
     asked = int(h.time[h.partner[row]])
     if asked + _nanoseconds(connected) > receipt:
-        return kernels_delivery.AFTER_RECEIPT  # nothing could have been sent to it before
+        return kernels_delivery.AFTER_RECEIPT  # no bytes could have been sent on this connection before it
     known = came != "?"
-    # Where nobody says when the bytes came, they came while they were asked for.
+    # Without a recorded arrival, the bytes arrived between invocation and completion.
     first = asked + _nanoseconds(came) if known else asked
     last = first if known else int(h.time[row])
     if last <= receipt:
@@ -86,8 +88,10 @@ def _nanoseconds(text: str) -> int:
 
 
 def _link(run: Run, row: int) -> Link:
-    """Whom a client spoke with, and where it stands: threads are given client hosts in turn, and a process that is
-    lost is followed by the one of the same thread."""
+    """Return the link between a client's host and the node that it used.
+
+    Threads are given client hosts in turn, and a lost process is followed by the next process of the same thread.
+    """
     threads, nodes = run.test.get("concurrency"), run.test.get("nodes")
     host = ""
     if isinstance(threads, int) and isinstance(nodes, int) and threads > 0 and nodes > 0:
@@ -96,7 +100,9 @@ def _link(run: Run, row: int) -> Link:
 
 
 def _silences(faults: Iterable[FaultWindow], link: Link) -> Iterator[Window]:
-    """When a node certainly sent nothing that this client could get: by evidence, from when a fault was in force."""
+    """Yield the times in which a node certainly sent nothing to this client: by evidence, from when a fault was in
+    force.
+    """
     for fault in faults:
         if not fault.confirmed or fault.in_force is None:
             continue
@@ -111,7 +117,7 @@ def _silences(faults: Iterable[FaultWindow], link: Link) -> Iterator[Window]:
 
 
 def _delays(faults: Iterable[FaultWindow], link: Link) -> Iterator[Window]:
-    """When a fault may have held back what the node sent to this client, shown or not."""
+    """Yield the times in which a fault may have held back the node's traffic to this client, proven or not."""
     for fault in faults:
         if not fault.effects & {CUTS_LINKS, DELAYS_MESSAGES}:
             continue
@@ -122,20 +128,20 @@ def _delays(faults: Iterable[FaultWindow], link: Link) -> Iterator[Window]:
 
 
 def _links(fault: FaultWindow) -> Mapping[str, Any]:
-    """The links that a fault hit, as its heal counted what became of their packets."""
+    """Return the links that a fault hit, as its heal counted the affected packets."""
     found = fault.heal_evidence.get("dropped") or fault.heal_evidence.get("affected")
     return found if isinstance(found, Mapping) else {}
 
 
 def _state(evidence: Mapping[str, Any], when: str, node: str) -> str:
-    """What the operating system said of a node's program."""
+    """Return the state of a node's program as the operating system reported it."""
     states = evidence.get(when)
     told = states.get(node) if isinstance(states, Mapping) else None
     return str(told.get("state")) if isinstance(told, Mapping) else ""
 
 
 def covered(wanted: Window, windows: Iterable[Window]) -> bool:
-    """Whether some window is in force at any time from the start to the end of what is wanted, both included."""
+    """Return whether windows cover the whole range ``wanted``, both ends included."""
     at, end = wanted
     for first, last in sorted(windows):
         if first > at:
@@ -147,8 +153,11 @@ def covered(wanted: Window, windows: Iterable[Window]) -> bool:
 
 
 def held_back(wanted: Window, windows: Iterable[Window]) -> bool:
-    """Whether what was sent at the start at the latest may have come at the end: within as long after a window as TCP
-    has waited by then, as it doubles its time-out with each retry. A window that begins before then goes on with it."""
+    """Return whether traffic sent by the start of ``wanted`` may have arrived at its end because windows held it back.
+
+    After a window, TCP may wait as long again as it has waited so far, because it doubles its time-out with each retry.
+    A window that begins within that time extends the delay.
+    """
     sent, came = wanted
     since = until = -1
     for first, last in sorted(windows):
@@ -161,5 +170,5 @@ def held_back(wanted: Window, windows: Iterable[Window]) -> bool:
 
 
 def _retried(since: int, until: int) -> int:
-    """When what was held back from ``since`` to ``until`` has come at the latest."""
+    """Return the latest arrival of traffic that was held back from ``since`` to ``until``."""
     return until + (until - since) + RETRY

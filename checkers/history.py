@@ -1,7 +1,6 @@
 """One run's history as validated columns.
 
-Everything that indexes an array is checked here once; kernels (which check nothing) trust what this module
-returns.
+All data that index an array are checked here once; kernels check nothing and trust the result of this module.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from stormproof.vocabulary import READS as THAT_READ
 from stormproof.vocabulary import names_that
 
 CREATES, DELETES, READS = names_that(THAT_CREATE), names_that(THAT_DELETE), names_that(THAT_READ)
-"""Operations on metadata: an object is to exist, is to exist no longer, is looked at."""
+"""Operations on metadata: creating, deleting and looking at an object."""
 
 
 def read_history(run_dir: Path, file_sha256: str, rows_sha256: str) -> HistoryColumns:
@@ -36,7 +35,9 @@ def read_history(run_dir: Path, file_sha256: str, rows_sha256: str) -> HistoryCo
 
 
 def validated(history: HistoryColumns, where: str, *, whole: bool = True) -> HistoryColumns:
-    """The history, if kernels may index by what is in it; if it is not ``whole``, its rows may be any in order.
+    """Return the history if kernels may index by its contents.
+
+    A history that is not ``whole`` may hold any rows, in order.
 
     Raises:
         HistoryError: its rows do not form a history; the message begins with ``where`` and names the row.
@@ -61,15 +62,14 @@ def validated(history: HistoryColumns, where: str, *, whole: bool = True) -> His
 def pair_rows(
     process: Int32s, kind: Int8s, function: Int32s, time: Int64s
 ) -> tuple[Int64s, tuple[int, str] | None]:
-    """As ``stormproof.history.columns.pair_rows``, compiled."""
+    """Pair rows as ``stormproof.history.columns.pair_rows`` does, compiled."""
     numbers, bound = dense(process)
     partner, wrong = kernels_rows.pair(numbers, bound, kind, function, time)
     return partner, first_problem(wrong.tolist())
 
 
 def dense(numbers: Int32s) -> tuple[Int32s, int]:
-    """Numbers from -1 as they are, or renumbered where they are too sparse to index an array with; and their
-    bound."""
+    """Return numbers from -1 unchanged, or renumbered if they are too sparse to index an array; and their bound."""
     top = int(numbers.max(initial=-1)) + 1
     if top <= 4 * len(numbers) + 65_536:
         return numbers, top
@@ -79,7 +79,7 @@ def dense(numbers: Int32s) -> tuple[Int32s, int]:
 
 
 def dense_keys(history: HistoryColumns) -> tuple[Int32s, int, Int32s]:
-    """Queues by row as numbers below a bound (-1: none), the bound, and the queue's key by number."""
+    """Return queues by row as numbers below a bound (-1: none), the bound, and the queue's key by number."""
     queue, bound = dense(history.key)
     keys = np.arange(bound, dtype=np.int32)
     if queue is not history.key:

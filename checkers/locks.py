@@ -1,4 +1,4 @@
-"""The holds of a history about a lock: who had it, and from when to when that is certain."""
+"""The holds of a history about a lock: the holders, and the time from when to when each certainly had it."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from stormproof import vocabulary
 
 ACQUIRE, UPDATE, RELEASE = "acquire", "update", "release"
 STOOD_STILL, SLEPT = "stood still", "slept only"
-"""What the error of an update has if its holder stood still, or only slept while its client library went on."""
+"""Text in the error of an update whose holder stood still, or only slept while its client library continued."""
 CLOSED_ITSELF = "this test closed its connection"
-"""What the error of such an update has besides if the lock depends on a connection that the test itself closed."""
+"""Additional text in the error of such an update if the lock depends on a connection that the test itself closed."""
 
 
 @dataclass(frozen=True)
 class Hold:
     """One time that a process had the lock; everything in rows.
 
-    It was acquired between ``call`` and ``ret``, and was had at ``ret``. ``proof`` is the last row at which it still
-    was had, by what its holder did then. ``released`` are invocation and completion of the release that was confirmed,
-    None where there was none: then the lock may have been lost at any time after ``proof``.
+    It was acquired between ``call`` and ``ret``, and was held at ``ret``. ``proof`` is the last row at which it was
+    still held, proven by its holder's operations. ``released`` are invocation and completion of the confirmed release.
+    It is None if there was none: then the lock may have been lost at any time after ``proof``.
     """
 
     process: int
@@ -33,16 +33,16 @@ class Hold:
 
 
 def closed_by_test(run: Run) -> int:
-    """How many holders stood still in a way that the test itself closed their connections."""
+    """Count the holders that stood still in such a way that the test itself closed their connections."""
     h = run.history
     return int(np.count_nonzero((h.process >= 0) & h.f.rows_with(UPDATE) & h.error.rows_containing(CLOSED_ITSELF)))
 
 
 def holds_of(run: Run) -> list[Hold]:
-    """All holds of a run, in the order in which they were acquired.
+    """Return all holds of a run, in the order in which they were acquired.
 
-    An update that was carried out shows that its holder took itself for one. So does a release that was confirmed: the
-    lock was its own until it gave it back.
+    An update that was carried out proves that its client considered itself the holder. So does a confirmed release: the
+    client had the lock until it released it.
     """
     h = run.history
     rows = np.flatnonzero((h.kind == vocabulary.OK) & (h.process >= 0) & h.f.rows_with(ACQUIRE, UPDATE, RELEASE))

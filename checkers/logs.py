@@ -1,4 +1,4 @@
-"""What a run's rows say of logs: who appended what, what was read where, and what the logs hold in the end."""
+"""The rows of a run about logs: the appends, the reads, and the final contents of the logs."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from stormproof.history.columns import Bools, Int64s
 from stormproof.history.schema import PAIR_SHIFT
 
 EMPTY = "empty"
-"""The error of a read that found nothing after its position."""
+"""Error of a read that found nothing after its position."""
 NO_COPIES = "the system shows no copies"
-"""The error of a read of a node's own copy where that can't be had."""
+"""Error of a read of a node's copy when the system does not show copies."""
 LOW = (1 << PAIR_SHIFT) - 1
 
 
 @dataclass(frozen=True)
 class Words:
-    """What clients do to logs, as their histories call it: append, read on, read all at the end."""
+    """The names of clients' operations on logs in their histories: append, read on, read all at the end."""
 
     append: str = "append"
     poll: str = "poll"
@@ -38,23 +38,23 @@ class Logs:
     words: Words = Words()
 
     def rows(self, kind: int, *functions: str) -> Int64s:
-        """Rows of clients of one type, with these functions."""
+        """Return the rows of clients of one type, with these functions."""
         h = self.run.history
         found: Int64s = np.flatnonzero((h.kind == kind) & (h.process >= 0) & h.f.rows_with(*functions))
         return found
 
     def key(self, rows: Int64s) -> Int64s:
-        """The log of each."""
+        """Return the log of each row."""
         found: Int64s = self.run.history.key[rows].astype(np.int64)
         return found
 
     def offset(self, rows: Int64s) -> Int64s:
-        """The offset of each entry."""
+        """Return the offset of each entry."""
         found: Int64s = self.run.history.value[rows] >> PAIR_SHIFT
         return found
 
     def value(self, rows: Int64s) -> Int64s:
-        """The value of each: of an entry's pair, or of an append that was not confirmed."""
+        """Return the value of each row: of an entry's pair, or of an append that was not confirmed."""
         found: Int64s = self.run.history.value[rows] & LOW
         return found
 
@@ -65,24 +65,27 @@ class Logs:
 
     @cached_property
     def polled(self) -> Int64s:
-        """Completions of polls that gave an entry."""
+        """Completions of polls that returned an entry."""
         return self.rows(vocabulary.OK, self.words.poll)
 
     @cached_property
     def scanned(self) -> Int64s:
-        """The entries of the last reads."""
+        """The entries of the final reads."""
         return self.rows(vocabulary.OK, self.words.scan)
 
     def ends(self, function: str, error: str = EMPTY) -> Int64s:
-        """Completions of reads that found the log's end, or ended with another error."""
+        """Return the completions of reads that found the log's end, or that ended with another ``error``."""
         rows = self.rows(vocabulary.FAIL, function)
         found: Int64s = rows[self.run.history.error.rows_with(error)[rows]]
         return found
 
 
     def gone(self, logs: int) -> list[int]:
-        """Logs that are gone as a whole: every read from the beginning was told that the log is not there, for as long
-        as such a read of one of so many logs is tried."""
+        """Return the logs that are gone as a whole.
+
+        For such a log, every read from the beginning was answered that the log does not exist, for as long as such a
+        read is retried if there are ``logs`` logs.
+        """
         h, patience = self.run.history, self.run.absence_proves
         absent = said_not_found(h)
         if patience is None or not absent.any():
@@ -98,18 +101,20 @@ class Logs:
 
 
 def same(pairs: tuple[Int64s, Int64s]) -> Int64s:
-    """A number for each (log, offset or value); logs are few."""
+    """Return a number for each (log, offset or value); logs are few."""
     return pairs[0] << PAIR_SHIFT | pairs[1]
 
 
 def isin(rows: Int64s, others: Int64s) -> Bools:
-    """Whether each is among the others."""
+    """Return whether each row is among the others."""
     found: Bools = np.isin(rows, others)
     return found
 
 
 def examples(run: Run, kind: str, found: list[tuple[int, ...]], logs: Logs) -> tuple[Anomaly, ...]:
-    """The first of what was found, each given by its rows; the last of them tells offset and value."""
+    """Return anomalies for the first findings; each finding is given by its rows, and the last row has offset and
+    value.
+    """
     def one(rows: tuple[int, ...]) -> Anomaly:
         last = np.asarray(rows[-1:], dtype=np.int64)
         detail = {"offset": int(logs.offset(last)[0]), "value": int(logs.value(last)[0])}

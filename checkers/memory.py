@@ -1,7 +1,7 @@
-"""How much memory judging may take on one machine, whoever many processes do it.
+"""The limit on the memory that judging takes on one machine, over all processes that judge.
 
-A process that is about to judge a run reserves what that will take, and waits while others hold too much; so fewer runs
-are judged at once where they are large. What would take more than there is altogether is not begun.
+A process that is about to judge a run reserves the memory that it will take, and waits while other processes hold too
+much. So fewer large runs are judged at once. A run that would take more than the whole limit is not begun.
 """
 
 from __future__ import annotations
@@ -28,37 +28,37 @@ from stormproof.run_folder import HISTORY
 from stormproof.text import size
 
 VARIABLE = "STORMPROOF_MEMORY"
-"""The environment variable that says as ``--memory`` does how much judging may take on one machine."""
+"""The environment variable that, as ``--memory`` does, limits the memory that judging may take on one machine."""
 WHOLE_ROW, REST_ROW, PART_ROW = 96, 80, 125
-"""Bytes that a row takes at most while a run is judged: as a whole, the rest of one in parts, a row of a part."""
+"""Upper bounds of bytes per row while a run is judged: as a whole, as the rest of one in parts, as a row of a part."""
 BASE = 64 << 20
-"""Bytes beside the rows."""
+"""Bytes in addition to those of the rows."""
 _SHARE = 0.75
-"""Of the machine's memory, where nobody says how much may be taken."""
+"""Share of the machine's memory that may be taken if no limit is set."""
 _SLACK = 2
-"""How many times what was reserved a process may really take before it is stopped from taking more."""
+"""The multiple of its reservation beyond which a process is stopped from taking more memory."""
 _WAIT = 0.05
 _M_TRIM_THRESHOLD, _M_MMAP_MAX = -1, -4
-"""Of ``mallopt``, in malloc.h."""
+"""Parameters of ``mallopt``, in malloc.h."""
 _NEVER_TRIM = (1 << 31) - 1
 _LOOK_AT = 1 << 20
-"""A history file of fewer bytes is small enough not to be looked at."""
+"""A history file of fewer bytes is small enough to skip its footer."""
 
 
 class TooLarge(HistoryError):
-    """Judging a run would take more memory than it may."""
+    """Judging a run would take more memory than allowed."""
 
 
 @dataclass(frozen=True)
 class Budget:
-    """``total`` bytes may be taken on each machine by those who share ``name``."""
+    """``total`` bytes may be taken on each machine by all processes that share ``name``."""
 
     total: int
     name: str
 
     @contextlib.contextmanager
     def reserved(self, needed: int, where: object) -> Iterator[None]:
-        """Reserve so many bytes while a block runs, once they are free.
+        """Reserve ``needed`` bytes while a block runs, once they are free.
 
         Raises:
             TooLarge: that is more than there is, or the block took far more than it reserved.
@@ -79,7 +79,7 @@ class Budget:
             self._taken(0)
 
     def _taken(self, needed: int) -> bool:
-        """Note that this process holds so much (0: nothing), if there is room for it."""
+        """Record that this process holds ``needed`` bytes (0: nothing) if there is room; return whether there is."""
         with self._book() as book:
             held = {pid: number for pid, number in _read(book).items() if pid != os.getpid() and _lives(pid)}
             fits = not held or sum(held.values()) + needed <= self.total
@@ -98,19 +98,19 @@ class Budget:
 
     @contextlib.contextmanager
     def _book(self) -> Iterator[IO[str]]:
-        """The file in which processes note what they hold, locked."""
+        """Open and lock the file in which processes record their reservations."""
         while True:
             descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
             with os.fdopen(descriptor, "r+") as book:
                 fcntl.flock(book, fcntl.LOCK_EX)
-                # Whoever was last has removed it, maybe between the two.
+                # The last process may have removed the file between opening and locking.
                 if os.fstat(book.fileno()).st_nlink:
                     yield book
                     return
 
 
 def budget_of(name: str, text: str | None) -> Budget:
-    """The budget that a text as ``2G`` means, or, without one, most of this machine's memory.
+    """Return the budget for a text such as ``2G``, or, without one, most of this machine's memory.
 
     Raises:
         UsageError: it is no size.
@@ -121,14 +121,13 @@ def budget_of(name: str, text: str | None) -> Budget:
 
 
 def set_memory(text: str | None) -> None:
-    """Let judging take as much from now on, in this process and those that it starts; raises UsageError where it is no
-    size."""
+    """Set the limit from now on, in this process and its children; raises UsageError if the text is no size."""
     if text:
         os.environ[VARIABLE] = str(read_size(text, "--memory"))
 
 
 def rows_of(run_dir: Path) -> int:
-    """How many rows a run's history has, by its footer; 0 if it is small, or can't be read."""
+    """Return the number of rows of a run's history, by its footer; 0 if the file is small, or can't be read."""
     path = run_dir / HISTORY
     try:
         if not path.is_file() or path.stat().st_size < _LOOK_AT:
@@ -136,13 +135,15 @@ def rows_of(run_dir: Path) -> int:
         with pa.memory_map(str(path)) as mapped:
             return max(0, int(pq.ParquetFile(mapped, **FOOTER_LIMITS).metadata.num_rows))
     except (OSError, pa.ArrowException, ValueError):
-        return 0  # whoever reads it says what is wrong with it
+        return 0  # the later reader of the file reports the error
 
 
 def keep_memory() -> None:
-    """Let this process, and those that it forks, use memory again that it has freed: the kernel takes a third of the
-    time to hand out pages for large arrays, one after the other, that are gone a moment later. Only glibc can be asked
-    for it."""
+    """Let this process and its forks reuse memory that they have freed.
+
+    The kernel takes a third of the time to hand out pages for large arrays that are allocated one after the other and
+    freed a moment later. Only glibc supports this setting.
+    """
     with contextlib.suppress(OSError, AttributeError):
         libc = ctypes.CDLL(None)
         libc.mallopt(_M_MMAP_MAX, 0)
@@ -150,7 +151,7 @@ def keep_memory() -> None:
 
 
 def _give_back() -> None:
-    """Return what is free to the kernel: others may reserve it now."""
+    """Return free memory to the kernel: other processes may reserve it now."""
     with contextlib.suppress(OSError, AttributeError):
         ctypes.CDLL(None).malloc_trim(0)
 
@@ -168,7 +169,8 @@ def _lives(pid: int) -> bool:
 
 @contextlib.contextmanager
 def _limited(more: int) -> Iterator[None]:
-    """Let this process get no more than so many bytes beyond what it has: else the kernel would end others."""
+    """Limit this process to ``more`` bytes beyond its current memory: otherwise the kernel would kill other processes.
+    """
     soft, hard = resource.getrlimit(resource.RLIMIT_DATA)
     with contextlib.suppress(OSError, ValueError):
         pages = int(Path("/proc/self/statm").read_text().split()[5])

@@ -1,4 +1,6 @@
-"""The account of a run's messages as a table, as the checks count: who confirmed each, and whether it is lost."""
+"""The account of a run's messages as a table, with the same counts as the checks: who confirmed each, and whether it is
+lost.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,7 @@ _STATES = {kernels.NEVER: "never sent", kernels.ACKED: "confirmed", kernels.FAIL
 
 
 def messages_table(run: Run) -> pa.Table:
-    """A row per message of a queue (schema ``checkers.lake.table.MESSAGE_ROWS``); none for a run on something else.
+    """Return a row per message of a queue (schema ``checkers.lake.table.MESSAGE_ROWS``); none for other subjects.
 
     Raises:
         HistoryError: no account can be given.
@@ -73,8 +75,10 @@ def _nodes(run: Run, rows: Int64s) -> list[str | None]:
 
 
 def add_messages(store: AnyStore, progress: Callable[[int, int], None] | None = None) -> tuple[int, list[str]]:
-    """Make the accounts that a store's lake has not yet, or has of another history; tells how many, and why others
-    can't be made. Accounts of runs that are gone are removed. ``progress`` is called with the runs done and all runs.
+    """Create the accounts that a store's lake lacks, or has of another history; remove those of runs that are gone.
+
+    Returns the number of accounts created, and the reasons why others cannot be created. ``progress`` is called with
+    the runs done and all runs.
 
     Raises:
         OSError, StormproofError: the lake can't be written.
@@ -109,7 +113,7 @@ def add_messages(store: AnyStore, progress: Callable[[int, int], None] | None = 
 
 
 def _add_objects(store: ObjectStore, progress: Callable[[int, int], None] | None) -> tuple[int, list[str]]:
-    """``add_messages`` for an object store."""
+    """Add the messages of an object store, as ``add_messages`` does."""
     items = store.items()
     runs = {run: files for run, files in runs_among(items).items() if HISTORY in files}
     accounts = {name: item for name, item in items.items() if Path(name).match(f"{LAKE}/{MESSAGES_DIR}/*.parquet")}
@@ -121,7 +125,7 @@ def _add_objects(store: ObjectStore, progress: Callable[[int, int], None] | None
         if progress is not None:
             progress(done, len(runs))
         name = f"{LAKE}/{MESSAGES_DIR}/{run}.parquet"
-        # Times of a service are of whole seconds.
+        # An object service's times have a resolution of whole seconds.
         if name in accounts and accounts[name].written >= files[HISTORY].written:
             continue
         with tempfile.TemporaryDirectory(prefix="stormproof-") as scratch:

@@ -1,4 +1,5 @@
-"""Linearizability of objects, each for itself, decided by porcupine: what checks of several models share."""
+"""Linearizability of objects, each checked separately, decided by porcupine: code shared by checks of several models.
+"""
 
 from __future__ import annotations
 
@@ -17,11 +18,11 @@ from stormproof.text import amount
 
 KEY_SECONDS = 2.0
 KEY_MEMORY = 256 << 20
-"""What porcupine may use on one object; what it can't decide within is unknown."""
+"""Limits of time and memory for porcupine on one object; an object that it cannot decide within them is unknown."""
 RUN_SECONDS = 20.0
-"""After this time no further object of a run is begun."""
+"""After this time the check begins no further object of a run."""
 PROOF_SECONDS = 3.0
-"""In this time the proofs of all examples together are made as small as that allows."""
+"""Seconds in which the proofs of all examples together are made as small as possible."""
 _MOST_ROWS, _MOST_TOLD = 20, 6
 
 Operations = Sequence[tuple[Operation, int]]
@@ -30,8 +31,10 @@ Operations = Sequence[tuple[Operation, int]]
 
 @dataclass(frozen=True)
 class Kind:
-    """What is decided: ``model`` of each object, how anomalies call it; ``told`` says an operation (the row of its
-    invocation) to a person."""
+    """The parameters of a check: the ``model`` of each object and the names in anomalies.
+
+    ``told`` describes an operation (the row of its invocation) to the user.
+    """
 
     model: CompiledModel
     anomaly: str
@@ -41,9 +44,9 @@ class Kind:
 
 
 def decide(run: Run, kind: Kind, objects: Mapping[int, Operations], nothing: str) -> CheckOutcome:
-    """Whether every object (by its key) behaved as if each operation on it had happened at one instant.
+    """Decide whether every object (by its key) behaved as if each operation on it had happened at one instant.
 
-    Counts objects. Where there is none, ``nothing`` says so, and it is unknown.
+    Counts objects. Without any object the outcome is unknown, with the summary ``nothing``.
     """
     figures: dict[str, Any] = {"model": kind.model.name, "objects": len(objects),
                                "operations": sum(len(found) for found in objects.values())}  # fmt: skip
@@ -75,8 +78,10 @@ def decide(run: Run, kind: Kind, objects: Mapping[int, Operations], nothing: str
 
 
 def _anomaly(run: Run, kind: Kind, key: int, found: Operations, seconds: float) -> Anomaly:
-    """The smallest part of the object's operations that shows it, as rows of the history: of a large one the end, at
-    which it shows."""
+    """Report the smallest subset of the object's operations that is not linearizable, as rows of the history.
+
+    Of a large subset, report the end, where the violation appears.
+    """
     minimal = porcupine.minimal_history(kind.model, [operation for operation, _ in found], timeout=seconds)
     calls = sorted({found[place][1] for place in minimal.operations} or {call for _, call in found})
     rows = sorted({row for call in calls for row in (call, int(run.history.partner[call])) if row >= 0})

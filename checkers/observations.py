@@ -1,4 +1,4 @@
-"""What consumers saw besides the outcome of their operations: rows of ``observe``, whose error says what."""
+"""Observations of consumers beyond the outcome of their operations: rows of ``observe``, described by their error."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from stormproof.text import amount
 OBSERVE = "observe"
 """The function of such rows."""
 _NEAR = 100
-"""Rows of a history within which what a client saw follows on the operation that it broke off."""
+"""The number of rows within which an observation follows the operation that the client broke off because of it."""
 SURFACE = "surface"
-"""The setting with which consumers look."""
+"""The setting that makes consumers observe."""
 
 
 def observed(run: Run, beginning: str) -> list[int]:
-    """Rows of observations whose error begins so, in order."""
+    """Return the rows of observations whose error begins with ``beginning``, in order."""
     h = run.history
     if OBSERVE not in h.f.names:
         return []
@@ -30,22 +30,25 @@ def observed(run: Run, beginning: str) -> list[int]:
 
 
 def looked(run: Run) -> bool:
-    """Whether the run's consumers looked at what came to them: clients of some systems know of no more than messages,
-    whatever the setting."""
+    """Return whether the run's consumers observed their deliveries: clients of some systems only know messages,
+    whatever the setting.
+    """
     used = run.info.get(SURFACE) or {}
     return bool((run.test.get("options") or {}).get(SURFACE)) and any(not name.startswith("f:") for name in used)
 
 
 def as_it_should_be(run: Run, beginning: str, good: str, bad: tuple[str, str]) -> CheckOutcome:
-    """Each observation of this kind is an anomaly; where nobody looked, nothing is asked. ``good`` is the summary
-    without any, ``bad`` that with one and with several."""
+    """Report each observation of this kind as an anomaly; if consumers did not observe, the check is valid.
+
+    ``good`` is the summary without an observation; ``bad`` are the summaries for one and for several.
+    """
     if not looked(run):
         return CheckOutcome(VALID, 0, "nobody looked: the run has not the setting `surface`")
     return each_observed(run, beginning, good, bad)
 
 
 def each_observed(run: Run, beginning: str, good: str, bad: tuple[str, str]) -> CheckOutcome:
-    """As ``as_it_should_be``, where somebody looked."""
+    """Report observations as ``as_it_should_be`` does, for consumers that did observe."""
     rows = observed(run, beginning)
     if not rows:
         return CheckOutcome(VALID, 0, good)
@@ -76,7 +79,8 @@ def _anomalies(run: Run, rows: Iterable[int], beginning: str) -> Iterable[Anomal
 
 
 def _ended_by_it(run: Run, row: int, beginning: str) -> tuple[int, ...]:
-    """The rows of the operation that its client broke off because of what it saw, if it did: that says more."""
+    """Return the rows of the operation that the client broke off because of its observation, if it did: they say more.
+    """
     h = run.history
     for before in range(row - 1, max(-1, row - _NEAR), -1):
         if h.process[before] == h.process[row] and h.f.at(before) != OBSERVE:

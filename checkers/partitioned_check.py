@@ -1,9 +1,9 @@
-"""A very large run judged in parts: each by a task of its own, with the same outcome as the whole.
+"""A very large run judged in parts: a separate task judges each, and the outcome is the same as of the whole.
 
 The message checks decompose by producer: a part holds all operations on the messages of some producers, under the row
-numbers of the whole. One more task, the rest, reads all rows: it sees that they are what was recorded, and asks the
-checks that need them all. ``finish`` makes the verdict of what these have found; a check of which the parts do not tell
-what it finds is asked of the whole again.
+numbers of the whole. One more task, the rest, reads all rows: it verifies that they are the recorded ones, and runs the
+checks that need them all. ``finish`` builds the verdict from these findings. A check for which the parts do not suffice
+runs again on the whole.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ _NAMES = [name for name in NAMES if name != RUN]
 
 @dataclass
 class Rest:
-    """What one task found in the whole run: outcomes by check, None of those that the parts are asked for."""
+    """The findings of one task in the whole run: outcomes by check, None for checks that the parts answer."""
 
     name: str
     outcomes: list[tuple[str, CheckOutcome | None]]
@@ -68,8 +68,10 @@ class Rest:
 
 @dataclass
 class Part:
-    """What one task found in a part: by check what its ``find`` gave. ``twice`` is set where there is no account;
-    ``failed`` where it could not be judged as a part."""
+    """The findings of one task in a part: by check the result of its ``find``.
+
+    ``twice`` is set if there is no account; ``failed`` if the run could not be judged as a part.
+    """
 
     found: dict[str, Any] = field(default_factory=dict)
     twice: SentTwice | None = None
@@ -77,14 +79,13 @@ class Part:
 
 
 def by_parts(check: Check) -> ByParts | None:
-    """How a check judges a run in parts, if it can."""
+    """Return the way a check judges a run in parts, if it can."""
     found = getattr(check, "by_parts", None)
     return found if isinstance(found, ByParts) else None
 
 
 def judge_rest(run_dir: Path) -> Rest | Verdict:
-    """What is to be known of the whole run, and what checks find in it that need it all; its verdict, if it can't be
-    judged."""
+    """Judge what needs the whole run; return the findings, or the run's verdict if it cannot be judged."""
     run = opened(run_dir)
     if isinstance(run, Verdict):
         return run
@@ -101,7 +102,7 @@ def judge_rest(run_dir: Path) -> Rest | Verdict:
 
 
 def _drawn(outcome: CheckOutcome) -> CheckOutcome:
-    """The outcome with its pages as they are, not as what makes them of the run."""
+    """Return the outcome with its pages as texts instead of functions that draw them from the run."""
     pages = {name: _Page(make()) for name, make in outcome.pages.items()}
     return dataclasses.replace(outcome, pages=pages) if pages else outcome
 
@@ -115,7 +116,7 @@ class _Page:
 
 
 def judge_part(run_dir: Path, number: int, parts: int) -> Part:
-    """What the message checks find in part ``number`` of so many."""
+    """Return the findings of the message checks in part ``number`` of ``parts``."""
     try:
         info = read_run(run_dir)
         history = read_part(run_dir / HISTORY, number, parts)
@@ -131,13 +132,14 @@ def judge_part(run_dir: Path, number: int, parts: int) -> Part:
     except MemoryError:
         raise
     except Exception:
-        # Whatever it is, the whole run is asked for it: what can't be judged in parts gets no other verdict for that.
+        # Whatever the error, the whole run is judged instead: a run that cannot be judged in parts gets the same
+        # verdict.
         return Part(failed=True)
     return part
 
 
 def finish(run_dir: Path, rest: Rest | Verdict, parts: Sequence[Part]) -> Verdict:
-    """The verdict on a run of which the rest and all parts were judged."""
+    """Return the verdict on a run of which the rest and all parts were judged."""
     if isinstance(rest, Verdict):
         return rest
     outcomes, again = _told(rest, parts)
@@ -155,12 +157,12 @@ def finish(run_dir: Path, rest: Rest | Verdict, parts: Sequence[Part]) -> Verdic
 
 
 def told_by_parts(rest: Rest, parts: Sequence[Part]) -> bool:
-    """Whether ``finish`` need not read the run again."""
+    """Return whether ``finish`` can do without reading the run again."""
     return not _told(rest, parts)[1]
 
 
 def _told(rest: Rest, parts: Sequence[Part]) -> tuple[dict[str, CheckOutcome], list[str]]:
-    """Outcomes by check, and the checks that have to be asked of the whole run."""
+    """Return outcomes by check, and the checks that need the whole run."""
     outcomes, again = {}, []
     for name, outcome in rest.outcomes:
         try:
@@ -171,7 +173,7 @@ def _told(rest: Rest, parts: Sequence[Part]) -> tuple[dict[str, CheckOutcome], l
 
 
 def _concluded(name: str, rest: Rest, parts: Sequence[Part]) -> CheckOutcome:
-    """What a check finds in a run, by what it found in the parts; raises NeedsWhole where they do not tell."""
+    """Derive a check's outcome for a run from the findings in its parts; raises NeedsWhole if they do not suffice."""
     how = by_parts(load_check(name))
     if how is None or any(part.failed for part in parts):
         raise NeedsWhole
@@ -182,7 +184,8 @@ def _concluded(name: str, rest: Rest, parts: Sequence[Part]) -> CheckOutcome:
 
 
 def read_part(path: Path, number: int, parts: int) -> HistoryColumns:
-    """The rows of part ``number`` of so many (``kernels_rows.select``), under their numbers in the whole history.
+    """Read the rows of part ``number`` of ``parts`` (``kernels_rows.select``), under their numbers in the whole
+    history.
 
     Raises:
         HistoryError: the rows form no history, or the file can't be read.
@@ -228,7 +231,7 @@ def read_part(path: Path, number: int, parts: int) -> HistoryColumns:
 
 def _columns(batch: pa.RecordBatch, offset: int, known: dict[str, dict[str, int]], path: Path) -> Columns:
     columns: Columns = {"index": np.arange(offset, offset + batch.num_rows)}
-    # Whoever reads the whole sorts its rows; here operations are joined as they come.
+    # A reader of the whole sorts its rows; here operations are joined in the order in which they arrive.
     if not np.array_equal(batch.column("index"), columns["index"]):
         raise HistoryError(f"{path}: its rows do not lie in the order of their numbers")
     for name in _NUMBERS:
@@ -242,7 +245,7 @@ def _columns(batch: pa.RecordBatch, offset: int, known: dict[str, dict[str, int]
 
 
 def _roles(known: Mapping[str, Mapping[str, int]]) -> NDArray[np.int8]:
-    """By function's code; the last is for rows without one."""
+    """Return the role by function's code; the last one is for rows without a function."""
     codes = [FUNCTIONS[name].code if name in FUNCTIONS else OTHER for name in known["f"]]
     return np.asarray([*codes, OTHER], dtype=np.int8)
 

@@ -1,6 +1,6 @@
-"""``python -m checkers.prepare``: make once what later starts use: compiled kernels, Spark's class-data archive.
+"""``python -m checkers.prepare``: create once what later starts use: compiled kernels, Spark's class-data archive.
 
-Takes some ten seconds; does nothing when all is there already. Nothing depends on it but the time to start.
+Takes some ten seconds; does nothing if everything exists already. Only the time to start depends on it.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from stormproof.errors import StormproofError
 
 
 def prepare() -> Path | None:
-    """Compile the kernels and make the archive for this Java and this Spark; returns where it is, if anywhere.
+    """Compile the kernels and create the archive for this Java and this Spark; return its path, if there is one.
 
     Raises:
         StormproofError: there is no Java, or Spark does not start.
@@ -34,7 +34,7 @@ def prepare() -> Path | None:
         spark = start_spark(record_archive=partial)
         warm_up(spark)
         with tempfile.TemporaryDirectory() as store:
-            # A run that can't be read takes the same way through Spark as any other.
+            # A run that can't be read takes the same path through Spark as any other.
             (Path(store) / "none").mkdir()
             check_runs(spark, [Path(store) / "none"], lambda done, total: None)
             summarize(spark, Path(store))
@@ -47,7 +47,7 @@ def prepare() -> Path | None:
 
 
 def main() -> int:
-    """Prepare, and say in one line what came of it."""
+    """Prepare, and print the result in one line."""
     try:
         archive = prepare()
     except StormproofError as error:

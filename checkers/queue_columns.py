@@ -1,4 +1,4 @@
-"""The operations of a run's queues as porcupine takes them: columns."""
+"""The operations of a run's queues as columns, the form in which porcupine takes them."""
 
 from __future__ import annotations
 
@@ -15,8 +15,11 @@ from stormproof.history.columns import Bools, Int64s
 
 @dataclass(frozen=True)
 class Columns:
-    """The operations of all queues as porcupine takes them; ``call`` and ``ret`` are rows of the history (``ret``
-    NEVER: it may have happened at any time after its call), ``value`` tells (queue, message) pairs apart."""
+    """The operations of all queues, in the form in which porcupine takes them.
+
+    ``call`` and ``ret`` are rows of the history (``ret`` NEVER: the operation may have happened at any time after its
+    call). ``value`` identifies a (queue, message) pair.
+    """
 
     f: Int64s
     value: Int64s
@@ -25,12 +28,12 @@ class Columns:
     key: Int64s
 
     def of(self, mask: Bools) -> Columns:
-        """Some of the operations."""
+        """Return the operations that ``mask`` selects."""
         return Columns(self.f[mask], self.value[mask], self.call[mask], self.ret[mask], self.key[mask])
 
 
 def columns_of(run: Run) -> Columns:
-    """All sends that may have happened and all confirmed deliveries."""
+    """Return all sends that may have happened and all confirmed deliveries."""
     h, messages = run.history, run.messages
     put = np.flatnonzero((messages.sent >= 0) & (messages.state != kernels.FAILED))
     sent = messages.sent[put]

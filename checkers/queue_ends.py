@@ -1,4 +1,4 @@
-"""How a run's queues ended: which were drained, and what takes that named no message account for."""
+"""The final state of a run's queues: the drained ones, and the messages that unnamed takes may account for."""
 
 from __future__ import annotations
 
@@ -23,15 +23,18 @@ _LONGEST = 160
 
 
 def said_not_found(h: HistoryColumns) -> Bools:
-    """By row: a completion that says that what was asked for is not there."""
+    """Mark, by row, the completions that report that the requested object does not exist."""
     told = np.asarray([*(name.startswith(NOT_FOUND) for name in h.error.names), False], dtype=np.bool_)
     rows: Bools = (h.kind == vocabulary.FAIL) & told[h.error.codes]
     return rows
 
 
 def undrained_reason(h: HistoryColumns, here: Bools, found_empty: bool, role: int = vocabulary.DRAIN) -> str:
-    """Why the drain of what the rows ``here`` are about did not finish, with what the last drain was told that failed;
-    one that was told that messages are kept back is named before others."""
+    """Return why a drain did not finish, with the error of the last failed drain.
+
+    ``here`` selects the rows of the queue (or of another drained object). An error that messages are kept back is
+    preferred over others.
+    """
     what = "its last drain ended before it had found it empty" if found_empty else "no drain ever found it empty"
     failed = here & (h.role == role) & np.isin(h.kind, (vocabulary.FAIL, vocabulary.INFO)) & (h.error.codes >= 0)
     rows = [int(row) for row in np.flatnonzero(failed) if h.error.at(int(row)) != EMPTY]
@@ -47,16 +50,21 @@ def undrained_reason(h: HistoryColumns, here: Bools, found_empty: bool, role: in
 
 @dataclass(frozen=True)
 class QueueEnds:
-    """``empty`` marks the completions that found nothing, ``depths`` are the last confirmed readings (messages, row) by
-    queue, ``declared`` is what run.json says of takes that name no message (``stormproof.unnamed_takes``)."""
+    """The final state of a run's queues.
+
+    ``empty`` marks the completions that found nothing, ``depths`` are the last confirmed readings (messages, row) by
+    queue, ``declared`` is run.json's declaration of takes that name no message (``stormproof.unnamed_takes``).
+    """
 
     history: HistoryColumns
     empty: Bools
     depths: Mapping[int, tuple[int, int]]
     declared: Mapping[str, Any] | None
     patience: int | None = None
-    """Nanoseconds for which every answer has to be that a queue is not there, until it is taken for gone; None: the
-    cluster was not healthy, so that no such answer proves anything."""
+    """Nanoseconds for which every answer must report a queue as missing before the queue counts as gone.
+
+    None: the cluster was not healthy, so no such answer proves anything.
+    """
     unclosed: int = 0
     """Clients that could not be closed: each may hold as much as an open take, of any queue."""
 
@@ -64,8 +72,9 @@ class QueueEnds:
     def undrained(self) -> Mapping[int, str]:
         """Queues whose drain did not finish, with the reason.
 
-        A queue is drained when a drain found it empty that was invoked after everything else on it had completed; or
-        when it is gone. A take that never completed does not prevent that: ``accounts`` says what it may hold.
+        A queue is drained when a drain found it empty that was invoked after everything else on it had completed, or
+        when it is gone. A take that never completed does not prevent that: ``accounts`` says how many messages it may
+        hold.
         """
         reasons = {}
         for queue, (busy, found_empty) in self._last_words.items():
@@ -75,10 +84,10 @@ class QueueEnds:
 
     @cached_property
     def gone(self) -> Mapping[int, tuple[int, int]]:
-        """Queues that are gone as a whole, each with the first and the last row that say so.
+        """Queues that are gone as a whole, each with the first and the last row that report it.
 
-        Once everything else on it had completed, drains were told that the queue is not there (or found it empty), the
-        last time too, for ``patience`` at least; and no drain of it ended with another error.
+        Once everything else on the queue had completed, drains were answered that the queue does not exist (or found it
+        empty), including the last one, for ``patience`` at least; and no drain of it ended with another error.
         """
         h = self.history
         absent = said_not_found(h)
@@ -102,13 +111,14 @@ class QueueEnds:
 
     @cached_property
     def open(self) -> Mapping[int, str]:
-        """Queues that may still hold messages: not drained, nor their depth read as zero after everything else, with
-        the reason."""
+        """Queues that may still hold messages, with the reason: not drained, and their depth was not read as zero after
+        everything else.
+        """
         return {queue: reason for queue, reason in self.undrained.items() if not self._read_as_empty(queue)}
 
     @cached_property
     def accounts(self) -> Mapping[int, float]:
-        """Queue -> how many of its messages may be with takes that named none; queues where that is 0 are left out.
+        """Map each queue to the number of its messages that unnamed takes may hold; queues with 0 are left out.
 
         A take that never completed counts if it was invoked before the queue was first known to be empty.
         """
@@ -129,7 +139,7 @@ class QueueEnds:
         return self._with_unclosed(found)
 
     def _with_unclosed(self, found: dict[int, float]) -> dict[int, float]:
-        """The same, with what clients may hold that could not be closed."""
+        """Add the messages that clients which could not be closed may hold."""
         limit = limit_of(self.declared, "dequeue", OPEN)
         each = inf if limit is None else limit
         if not self.unclosed:
@@ -138,7 +148,9 @@ class QueueEnds:
 
     @cached_property
     def still_open(self) -> Mapping[int, float]:
-        """Queue -> how many messages operations that never completed may hold there, or put there late."""
+        """Map each queue to the number of messages that operations without completion may hold there, or put there
+        late.
+        """
         h = self.history
         rows = np.flatnonzero((h.kind == vocabulary.INVOKE) & (h.partner < 0))
         limits = {vocabulary.ENQUEUE: 1, vocabulary.DEQUEUE: limit_of(self.declared, "dequeue", OPEN),
@@ -151,12 +163,13 @@ class QueueEnds:
         return self._with_unclosed(found)
 
     def _open_in_time(self, takes: Int64s) -> Int64s:
-        """Those of the takes that were invoked before their queue was first known to be empty."""
+        """Return the takes that were invoked before their queue was first known to be empty."""
         known = {queue: self._empty_since(queue) for queue in np.unique(self.history.key[takes]).tolist()}
         return takes[[row < known[int(self.history.key[row])] for row in takes.tolist()]]
 
     def _empty_since(self, queue: int) -> int:
-        """The first row at which the queue was known to be empty for good; the number of rows if it never was."""
+        """Return the first row at which the queue was known to be empty for good; the number of rows if it never was.
+        """
         h = self.history
         finds = np.flatnonzero((h.role == vocabulary.DRAIN) & (h.key == queue) & self.empty)
         busy = self._last_words[queue][0] if queue in self._last_words else -1
@@ -168,7 +181,7 @@ class QueueEnds:
         return min(known, default=h.rows)
 
     def _read_as_empty(self, queue: int) -> bool:
-        """Whether the queue's depth was read as zero, after all other operations on it that completed."""
+        """Return whether the queue's depth was read as zero, after all other operations on it that completed."""
         depth, row = self.depths.get(queue, (-1, -1))
         if depth != 0:
             return False
@@ -178,7 +191,7 @@ class QueueEnds:
 
     @cached_property
     def _last_words(self) -> Mapping[int, tuple[int, int]]:
-        """By queue that anybody used: as ``kernels.last_words`` tells."""
+        """The result of ``kernels.last_words`` by queue, for queues that were used."""
         h = self.history
         queue, bound, keys = dense_keys(h)
         busy, found_empty = kernels.last_words(h.role, h.kind, queue, h.partner, self.empty.astype(np.int8), bound)

@@ -40,7 +40,7 @@ SECOND = 1_000_000_000
 
 
 class SentTwice(HistoryError):
-    """One value was sent twice, so that there is no account of the run's messages; ``row`` is the row that did it."""
+    """One value was sent twice, so there is no account of the run's messages; ``row`` is the row of the second send."""
 
     def __init__(self, row: int, name: str) -> None:
         super().__init__(f"row {row} sends message {name} a second time: values must be unique")
@@ -52,11 +52,11 @@ class SentTwice(HistoryError):
 
 @dataclass(frozen=True)
 class Messages:
-    """What happened to each message (queue, value), by its number.
+    """The sends and deliveries of each message (queue, value), by its number.
 
     ``sent`` is the row of the send's invocation (-1: never sent), ``state`` a code of ``checkers.kernels.queues``
-    (ACKED...); message m was delivered by the completions ``delivered[start[m]:start[m + 1]]`` in order.
-    ``of_row`` is the message's number by row, -1 where a row is about none.
+    (ACKED...); message m was delivered by the completions ``delivered[start[m]:start[m + 1]]`` in order. ``of_row`` is
+    the message's number by row, -1 for a row without a message.
     """
 
     of_row: Int32s
@@ -69,19 +69,22 @@ class Messages:
 
     @property
     def deliveries(self) -> Int64s:
-        """How often each message was delivered."""
+        """The number of deliveries of each message."""
         return np.diff(self.start)
 
     def name(self, message: int) -> str:
-        """A message as people read it: ``producer/sequence``."""
+        """Return a message's name for users: ``producer/sequence``."""
         producer, sequence = decode_pair(int(self.value[message]))
         return f"{producer}/{sequence}"
 
 
 @dataclass(frozen=True)
 class Run:
-    """One run: ``info`` is run.json, ``faults`` the windows of its ledger in order of injection, ``folder`` its place
-    on disk, if it has one."""
+    """One run.
+
+    ``info`` is run.json, ``faults`` the windows of its ledger in order of injection, ``folder`` its folder on disk, if
+    it has one.
+    """
 
     name: str
     info: Mapping[str, Any]
@@ -89,13 +92,13 @@ class Run:
     history: HistoryColumns
     folder: Path | None = None
     repairs: Sequence[Repair] = ()
-    """What was done between the last heal and the drain, as an operator would."""
+    """Repairs between the last heal and the drain, as an operator would do them."""
     standstills: Sequence[Standstill] = ()
-    """When the harness itself stood still."""
+    """Times at which the harness itself stood still."""
     whole: bool = True
-    """Whether the history is all of it, not a part (``checkers.partitioned_check``)."""
+    """Whether the history is complete, not a part (``checkers.partitioned_check``)."""
     unsealed: bool = False
-    """Whether the description is of a format without a seal: nothing shows whether it was changed."""
+    """Whether the description's format has no seal: then nothing shows whether it was changed."""
 
     @property
     def test(self) -> Mapping[str, Any]:
@@ -104,22 +107,22 @@ class Run:
         return test
 
     def exempt(self, check: str) -> frozenset[str]:
-        """The kinds of a check's anomalies that the run's mode does not promise to be without."""
+        """Return the kinds of a check's anomalies that the run's mode does not promise to exclude."""
         return frozenset((self.info.get("exemptions") or {}).get(check, ()))
 
     def name_of(self, key: int) -> str:
-        """What a key of the history stands for, as the workload tells people."""
+        """Return the user's name of the object behind a key of the history, as the workload defines it."""
         names = self.info.get("names") or ()
         return str(names[key]) if 0 <= key < len(names) else f"object {key}"
 
     @property
     def in_process(self) -> bool:
-        """Whether its nodes were simulated: then nothing is late but for what is simulated."""
+        """Whether the nodes were simulated: then only simulated delays occur."""
         return bool((self.info.get("backend") or {}).get("in_process"))
 
     @property
     def lateness(self) -> float | None:
-        """Seconds by which what happened on a node may be later than its timers say; None: its clock tells nothing."""
+        """Seconds by which events on a node may be later than its timers say; None: its clock is unreliable."""
         found = (self.info.get("backend") or {}).get("lateness")
         return None if found is None else float(found)
 
@@ -151,9 +154,12 @@ class Run:
 
     @cached_property
     def subjects(self) -> frozenset[str]:
-        """What the history is about: ``messages`` (of queues), ``topics``, ``transactions``, ``metadata``, ``events``;
-        and ``any``. The first of these that its functions, or its workload, speak of decides; of messages, they may be
-        ``transfers`` of durable connections as well."""
+        """The subjects of the history, and ``any``.
+
+        The others are ``messages`` (of queues), ``topics``, ``transactions``, ``metadata`` and ``events``. The run's
+        description decides, or else the first of these to which the history's functions belong. Messages may be
+        ``transfers`` of durable connections as well.
+        """
         if told := self.info.get("subject"):
             return frozenset({str(told), ANY})
         used = (name for name, counts in self.tally.items() if counts.any())
@@ -166,7 +172,7 @@ class Run:
 
     @cached_property
     def empty(self) -> Bools:
-        """By row: a completion that found the queue empty (``fail`` with the error ``empty``)."""
+        """Mark, by row, the completions that found the queue empty (``fail`` with the error ``empty``)."""
         h = self.history
         empty: Bools = h.kind == vocabulary.FAIL
         failed = np.flatnonzero(empty)
@@ -187,7 +193,7 @@ class Run:
 
     @property
     def recovered(self) -> Mapping[str, Any] | None:
-        """Whether the cluster was healthy, when somebody last waited for that: after the last heal, or the repair."""
+        """The last wait for a healthy cluster and its result: after the last heal, or the repair."""
         found = self.info.get("recovery") or {}
         told: Mapping[str, Any] | None = found.get("after_repair") or found or None
         return told
@@ -199,8 +205,10 @@ class Run:
 
     @cached_property
     def absence_proves(self) -> int | None:
-        """Nanoseconds for which something has to be said not to be there until it is taken for gone: half of the
-        drain's limit. None: nothing proves it, since the cluster was not healthy."""
+        """Nanoseconds for which an object must be reported missing before it counts as gone: half of the drain's limit.
+
+        None: nothing proves it, since the cluster was not healthy.
+        """
         limit = (self.test.get("options") or {}).get("drain_limit")
         if not (self.recovered or {}).get("healthy") or not isinstance(limit, int | float):
             return None
@@ -223,13 +231,17 @@ class Run:
 
     @property
     def _unclosed(self) -> int:
-        """How many clients could not be closed, as run.json tells of what was abandoned; it tells the first ones only.
+        """The number of clients that could not be closed, from run.json's record of abandoned ones.
+
+        The record has details of the first ones only.
         """
         told = self.info.get("abandoned") or {}
         return int(told.get("count", 0)) - sum(bool(each.get("f")) for each in told.get("first", ()))
 
     def place(self, message: int) -> int:
-        """Where a message is in the order in which messages appear, also among those of a run's other parts."""
+        """Return a message's place in the order of appearance, which also holds among the messages of a run's other
+        parts.
+        """
         return message if self.whole else int(self._appearances[message])
 
     @cached_property
@@ -250,7 +262,7 @@ class Run:
 
     @cached_property
     def queues(self) -> tuple[int, ...]:
-        """The queues that anybody tried to send to; for a run on topics, the durable subscriptions that last."""
+        """The queues to which a client tried to send; for a run on topics, the durable subscriptions that last."""
         h = self.history
         if TOPICS in self.subjects:
             return tuple(s.key for s in self.topics.subscriptions if s.durable and s.until == h.rows)
@@ -259,37 +271,39 @@ class Run:
         return tuple(np.unique(h.key[(h.role == vocabulary.ENQUEUE) & (h.kind == vocabulary.INVOKE)]).tolist())
 
     def rows_of(self, *rows: int) -> tuple[int, ...]:
-        """Both halves of the operations that the rows belong to, in order of time."""
+        """Return invocation and completion of the operations of these rows, in order of time."""
         partner = self.history.partner
         both = {int(row) for row in rows} | {int(partner[row]) for row in rows if partner[row] >= 0}
         return tuple(int(self.history.index[row]) for row in sorted(both)[:MAX_EXAMPLES])
 
     @cached_property
     def tally(self) -> Mapping[str, Int64s]:
-        """By function: how many rows of clients there are of each type."""
+        """The number of clients' rows of each type, by function."""
         h = self.history
         counts = kernels_rows.tally(h.process, h.kind, h.f.codes, len(h.f.names)).reshape(-1, 4)
         return dict(zip(h.f.names, counts, strict=True))
 
     def count(self, role: int, kind: int) -> int:
-        """How many completions (invocations) there are of one role and type."""
+        """Return the number of completions (invocations) of one role and type."""
         return sum(int(counts[kind]) for name, counts in self.tally.items()
                    if name in FUNCTIONS and FUNCTIONS[name].code == role)  # fmt: skip
 
     def ended(self, role: int, kind: int) -> Int64s:
-        """Rows of the completions of one role and type."""
+        """Return the rows of the completions of one role and type."""
         h = self.history
         return np.flatnonzero((h.role == role) & (h.kind == kind))
 
     def faults_at(self, row: int) -> list[int]:
-        """Ids of the faults that were in force at a row."""
+        """Return the ids of the faults that were in force at a row."""
         moment = self.history.time[row]
         return [
             fault.id for fault in self.faults if fault.start <= moment and (fault.end is None or moment <= fault.end)
         ]
 
     def swallowed(self, fault: FaultWindow) -> bool:
-        """Whether the harness stood still for more than half of a fault's time: then nobody was there to see it."""
+        """Return whether the harness stood still for more than half of a fault's time: then no client observed the
+        fault.
+        """
         start, end = fault.start, self._last if fault.end is None else fault.end
         still = sum(max(0, min(end, each.end) - max(start, each.start)) for each in self.standstills)
         return 2 * still > end - start
@@ -299,7 +313,7 @@ class Run:
         return int(self.history.time[-1]) if self.history.rows else 0
 
     def main_phase(self) -> tuple[int, int]:
-        """Start and end of the main phase in nanoseconds: as run.json says, else until the drain begins."""
+        """Return start and end of the main phase in nanoseconds: from run.json, or else until the drain begins."""
         h = self.history
         last = int(h.time[-1]) if h.rows else 0
         for phase in self.info.get("phases") or ():
@@ -311,20 +325,20 @@ class Run:
 
 
 def noun_of(run: Run) -> str:
-    """What a thing that is drained is called in this run."""
+    """Return the word for the drained objects of this run."""
     return vocabulary.noun_of(run.history.f.names)
 
 
 class EndedEarly(HistoryError):
-    """The run ended before its history was sealed: there is no verdict on it, and no damage."""
+    """The run ended before its history was sealed: it gets no verdict, and it is not damaged."""
 
 
 def load_run(run_dir: Path) -> Run:
-    """Read a run: its description, which must be whole and fit its seal, its history, and its ledger.
+    """Read a run: its description, which must be whole and match its seal, its history, and its ledger.
 
     Raises:
-        EndedEarly: it was never sealed. HistoryError: one of the three can't be read, isn't well formed, or isn't what
-            the run recorded.
+        EndedEarly: it was never sealed. HistoryError: one of the three can't be read, isn't well formed, or differs
+            from the run's record.
     """
     info = read_run(run_dir)
     is_sealed = demand_sealed(run_dir, info)

@@ -1,4 +1,4 @@
-"""All checks on one run: the one code path, called inside Spark's tasks and directly alike."""
+"""All checks on one run: a single code path, used both inside Spark's tasks and directly."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ from stormproof.errors import HistoryError
 from stormproof.text import escaped
 
 _SENSELESS = 1 << 63
-"""Seconds or bytes: nobody has used so many, but a file may say so."""
+"""A limit in seconds or bytes that no run reaches, though a damaged file may contain such a number."""
 THREADED_ROWS = 1_000_000
-"""From how many rows on checks are asked in several threads."""
+"""The number of rows from which checks run in several threads."""
 
 
 def check_run(run_dir: Path) -> Verdict:
-    """The verdict on one run. Never raises for what is wrong with the run.
+    """Return the verdict on one run. Never raises for defects of the run.
 
-    One that merely ended early is unknown. One that is not whole, or takes more memory than there is, is not judged:
-    the verdict's ``damage`` says why.
+    A run that ended early is unknown. A run that is not whole, or needs more memory than there is, is not judged: the
+    verdict's ``damage`` gives the reason.
     """
     try:
         return check_in_memory(run_dir)
@@ -39,7 +39,7 @@ def check_run(run_dir: Path) -> Verdict:
 
 
 def check_in_memory(run_dir: Path) -> Verdict:
-    """As ``check_run``, but raises MemoryError where there is not enough."""
+    """Judge as ``check_run`` does, but raise MemoryError if there is not enough memory."""
     found = opened(run_dir)
     if not isinstance(found, Run):
         return found
@@ -48,13 +48,13 @@ def check_in_memory(run_dir: Path) -> Verdict:
     except MemoryError:
         raise
     except Exception as error:
-        # Checks answer for themselves. What breaks here is a field that nobody thought of: it costs this run alone.
+        # Checks handle their own errors. An error here is an unexpected field in the record: it costs this run alone.
         reason = f"{run_dir}: judging the run failed: {_origin(error)}"
         return unjudged(run_dir.name, reason, reason)
 
 
 def opened(run_dir: Path) -> Run | Verdict:
-    """The run, if it is one that can be judged; else the verdict that says why it can't."""
+    """Return the run if it can be judged; else the verdict with the reason why it cannot."""
     try:
         return load_run(run_dir)
     except EndedEarly as error:
@@ -64,13 +64,13 @@ def opened(run_dir: Path) -> Run | Verdict:
     except MemoryError:
         raise
     except Exception as error:
-        # A damaged file can break the reader in ways nobody listed; the run must not vanish from the verdicts.
+        # A damaged file can break the reader in unforeseen ways; the run must not vanish from the verdicts.
         reason = f"{run_dir}: reading the run failed: {_origin(error)}"
         return unjudged(run_dir.name, reason, reason)
 
 
 def judge(run: Run) -> Verdict:
-    """The verdict on a run that has been read."""
+    """Return the verdict on a run that has been read."""
     results = tuple(_results(run))
     return verdict_of(run.name, results, counts_of(run), circumstances(run))
 
@@ -78,13 +78,15 @@ def judge(run: Run) -> Verdict:
 def verdict_of(
     name: str, results: tuple[CheckVerdict, ...], counts: Mapping[str, Any], under: Circumstances
 ) -> Verdict:
-    """The verdict that follows from what the checks found; ``counts`` as ``counts_of`` tells them, ``under`` as
-    ``circumstances``."""
+    """Build the verdict from the checks' results.
+
+    ``counts`` are the result of ``counts_of``, ``under`` that of ``circumstances``.
+    """
     return Verdict(name, escaped(sentence(under, results, load_check)), results, _figures(counts, results))
 
 
 def unjudged(name: str, reason: str, damage: str | None) -> Verdict:
-    """The verdict on a run that was not judged; ``damage`` says why it can't be, if that is so."""
+    """Return the verdict on a run that was not judged; ``damage`` is the reason if it cannot be judged."""
     reason = escaped(reason)
     outcome = CheckOutcome(UNKNOWN, 1, reason)
     return Verdict(name, f"Unknown: {reason}.", (CheckVerdict(GATES, True, outcome),),
@@ -101,7 +103,7 @@ def _results(run: Run) -> Iterator[CheckVerdict]:
 
 
 def checks_of(run: Run) -> Iterator[tuple[str, Check, bool]]:
-    """The checks that are asked of a run, by name, and whether they bear on its verdict."""
+    """Yield the checks that apply to a run, by name, and whether they decide its verdict."""
     judged_by = run.info.get("guarantees")
     for entry in CHECKS:
         check = load_check(entry.name)
@@ -112,7 +114,7 @@ def checks_of(run: Run) -> Iterator[tuple[str, Check, bool]]:
 
 
 class _Broken(Check):
-    """Stands for a check that can't be loaded; what it is about is not known, so it is asked of every run."""
+    """Stands for a check that cannot be loaded; its subjects are unknown, so it applies to every run."""
 
     decides = True
 
@@ -121,12 +123,12 @@ class _Broken(Check):
         self._error = error
 
     def judge(self, run: RecordedRun) -> CheckOutcome:
-        """Fails as loading did."""
+        """Fail as loading did."""
         raise self._error
 
 
 def load_check(name: str) -> Check:
-    """A check by its name, or one that fails as loading it did."""
+    """Return a check by its name, or one that fails with the error of its loading."""
     try:
         return CHECKS.load(name)
     except Exception as error:
@@ -134,8 +136,11 @@ def load_check(name: str) -> Check:
 
 
 def attempts(checks: Sequence[Check], run: Run) -> list[CheckOutcome]:
-    """As ``attempt``, of several checks. Those of a large run are asked in two threads, as kernels and NumPy need no
-    Python; somebody else's checks are not, which need not be made for that."""
+    """Run several checks, each as ``attempt`` does.
+
+    Those of a large run are run in two threads, as kernels and NumPy do not hold Python's lock. Checks of plug-ins are
+    not, because they need not be thread-safe.
+    """
     if run.history.rows < THREADED_ROWS:
         return [attempt(check, run) for check in checks]
     waiting = deque(check for check in checks if type(check) is RunCheck)
@@ -149,7 +154,7 @@ def attempts(checks: Sequence[Check], run: Run) -> list[CheckOutcome]:
                 return
             found[id(check)] = attempt(check, run)
 
-    # From both ends: the first ones wait for the account of all messages, which the last ones do not need.
+    # From both ends: the first checks wait for the account of all messages, which the last ones do not need.
     with ThreadPoolExecutor(2) as threads:
         for asked in [threads.submit(ask, waiting.popleft), threads.submit(ask, waiting.pop)]:
             asked.result()
@@ -157,7 +162,7 @@ def attempts(checks: Sequence[Check], run: Run) -> list[CheckOutcome]:
 
 
 def attempt(check: Check, run: Run) -> CheckOutcome:
-    """The check's outcome; a check that can't judge this history, or breaks on it, leaves it unknown."""
+    """Return the check's outcome; unknown if the check cannot judge this history, or fails on it."""
     try:
         return check.judge(run)
     except HistoryError as error:
@@ -165,19 +170,19 @@ def attempt(check: Check, run: Run) -> CheckOutcome:
     except MemoryError:
         raise
     except Exception as error:
-        # Anything else is a defect of the check: it costs this run its verdict, and no other run anything.
+        # Any other error is a defect of the check: it costs this run its verdict, and does not affect other runs.
         return CheckOutcome(UNKNOWN, 0, f"the check {check.name} failed: {_origin(error)}")
 
 
 def _origin(error: Exception) -> str:
-    """The error and where it came from, on one line."""
+    """Return the error and its origin, on one line."""
     frames = traceback.extract_tb(error.__traceback__)
     where = f" ({Path(frames[-1].filename).name}:{frames[-1].lineno})" if frames else ""
     return f"{type(error).__name__}: {str(error) or 'no reason given'}{where}".replace("\n", " ")
 
 
 def counts_of(run: Run) -> dict[str, Any]:
-    """Figures of a run that no check gives: operations by how they ended, faults."""
+    """Return the figures of a run that no check gives: operations by their outcome, faults."""
     h = run.history
     kinds = _kinds(run, run.tally)
     counted = {name: _kinds(run, [function for function in run.tally
@@ -201,8 +206,10 @@ def counts_of(run: Run) -> dict[str, Any]:
 
 
 def _costs(noted: Any, confirmed: int, ok: int) -> dict[str, Any]:
-    """What all machines used under the load, and that of each confirmed message (of each operation that succeeded,
-    where there are no messages): figures, which decide nothing."""
+    """Return the resources that all machines used under the load, in total and per confirmed message.
+
+    Per operation that succeeded, if there are no messages. These figures decide nothing.
+    """
     nodes = noted.get("nodes") if isinstance(noted, Mapping) else None
     told = [each for each in nodes.values() if isinstance(each, Mapping)] if isinstance(nodes, Mapping) else []
     if not told:
@@ -228,5 +235,5 @@ def _figures(counts: Mapping[str, Any], results: Iterable[CheckVerdict]) -> dict
 
 
 def _kinds(run: Run, functions: Collection[str]) -> list[int]:
-    """How many rows of clients are of each type, of some functions."""
+    """Return the number of clients' rows of each type, of some functions."""
     return [sum(int(run.tally[name][kind]) for name in functions) for kind in range(4)]

@@ -1,7 +1,7 @@
-"""Is a run's description whole? A run is judged only when every field that a gate or a check reads is there.
+"""The completeness of a run's description: a run is judged only if every field that a gate or a check reads exists.
 
-A field that is missing, or holds something else than it should, was lost or changed after the run: no verdict can rest
-on it. A run that merely ended early is whole as far as it went, and unknown.
+A field that is missing, or of the wrong kind, was lost or changed after the run: no verdict can rest on it. A run that
+merely ended early is whole as far as it got, and unknown.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ LEDGER_DIGEST = "ledger_sha256"
 _SHA256 = re.compile(r"[0-9a-f]{64}", re.ASCII)
 
 Kind = tuple[str, Callable[[Any], bool]]
-"""What a field should be, in words, and whether a value is that."""
+"""The expected kind of a field, in words, and a test of whether a value is of that kind."""
 
 
 def ended_early(info: Mapping[str, Any]) -> str | None:
-    """Why there can be no verdict on a run that ended before its history was sealed; None for any other."""
+    """Return why a run that ended before its history was sealed gets no verdict; None for any other run."""
     if info.get("status") == RUNNING:
         return "the run did not complete: its harness ended first, or is still at it (`stormproof recover` seals it)"
     if info.get("status") == BROKEN and any(info.get(name) is None for name in DIGESTS):
@@ -37,13 +37,13 @@ def ended_early(info: Mapping[str, Any]) -> str | None:
 
 
 def demand_whole(run_dir: Path, info: Mapping[str, Any], schema: object) -> None:
-    """See that a run's description (in today's words) has all that a verdict needs.
+    """Verify that a run's description (in current terms) has all fields that a verdict needs.
 
-    One that was written in an older ``schema`` may lack what was not written then: the defaults for that judge more,
-    not less, but for the ledger's digest, without which nobody can tell that a line is gone.
+    A description in an older ``schema`` may lack fields that were not written then. The defaults for those judge more
+    strictly, not less, except for the ledger's digest, without which a missing line cannot be detected.
 
     Raises:
-        HistoryError: it hasn't; the message names the field and the file.
+        HistoryError: it does not; the message names the field and the file.
     """
     where = run_dir / RUN_FILE
     missing = {1: (*_NOT_IN_1, *_NOT_IN_2), 2: _NOT_IN_2}.get(schema, ()) if isinstance(schema, int) else ()
@@ -215,7 +215,7 @@ _AFTER_REPAIR: Mapping[str, Kind] = {"after_repair": _OBJECT, "repair_errors": (
 _OPTIONAL = ("statuses", "exemptions", "subject", "phases", "recovery", "livelock", "invariant_broken",
              "rest", "keeps", UNNAMED_TAKES, "abandoned", "clock_zero", "faults_planned", "failure", "bounds",
              "role_changes")  # fmt: skip
-"""Fields that no verdict needs, or whose absence makes it stricter; where they are, they must be what they should."""
+"""Fields that no verdict needs, or whose absence makes it stricter; if they exist, they must be of the right kind."""
 _OPTIONAL_OF_TEST = ("backend", "seed", "time_limit", "rate", "concurrency")
 _NOT_IN_1 = ("guarantees", "gates", "backend", "options")
 _NOT_IN_2 = (LEDGER_DIGEST,)

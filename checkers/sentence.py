@@ -1,4 +1,4 @@
-"""A verdict's sentence for a person: what was found, why nothing can be said, or what held; and under which faults."""
+"""A verdict's sentence for the user: the violation, the reason why it is unknown, or what held; and the faults."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from stormproof.text import amount
 
 @dataclass(frozen=True)
 class Circumstances:
-    """The faults that count, each as its family and the number of rows before it began, and what is told besides.
+    """The faults that count, each as its family and the number of rows before it began, and further circumstances.
 
-    ``claimed``: they are those that a history from elsewhere names. ``unrecorded``: nobody recorded faults at all.
-    ``own``: the test itself did something that counts like a fault, which ``besides`` tells.
+    ``claimed``: an imported history names the faults, without proof. ``unrecorded``: no faults were recorded at all.
+    ``own``: the test itself did something that counts like a fault, which ``besides`` names.
     """
 
     faults: tuple[tuple[str, int], ...]
@@ -33,7 +33,9 @@ class Circumstances:
     besides: str
 
     def phrase(self, last: int | None = None) -> str:
-        """As a phrase; the faults that began after row ``last`` are left out, since they had no part in what it shows.
+        """Return the circumstances as a phrase.
+
+        Faults that began after row ``last`` are left out, since they cannot have contributed to what that row shows.
         """
         begun = [family for family, row in self.faults if last is None or row <= last]
         names = ", ".join(f"{begun.count(name)} {name}" for name in dict.fromkeys(begun))
@@ -49,7 +51,7 @@ class Circumstances:
 
 
 def circumstances(run: Run) -> Circumstances:
-    """What a run's sentence says of faults, and of what was done after them."""
+    """Collect the circumstances of a run's sentence: its faults, and the actions after them."""
     claimed = [fault for fault in run.faults if fault.claimed]
     counted = claimed or [fault for fault in run.faults if fault.counts]
     rows = np.searchsorted(run.history.time, np.asarray([fault.start for fault in counted], dtype=np.int64))
@@ -66,7 +68,7 @@ def circumstances(run: Run) -> Circumstances:
 
 
 def sentence(under: Circumstances, results: Iterable[CheckVerdict], load: Callable[[str], Check]) -> str:
-    """The sentence of a verdict; ``load`` gives a check by its name."""
+    """Return the sentence of a verdict; ``load`` returns a check by its name."""
     results = list(results)
     deciding = [result for result in results if result.decides]
     verdict = worst(result.outcome.verdict for result in deciding)
@@ -78,23 +80,23 @@ def sentence(under: Circumstances, results: Iterable[CheckVerdict], load: Callab
         open_ones = [result for result in deciding if result.outcome.verdict == UNKNOWN]
         gates = [result for result in open_ones if result.check == GATES]
         return f"Unknown: {(gates or open_ones)[0].outcome.summary}."
-    held = {result.outcome.summary: None for result in results  # two checks of a lock say the same
+    held = {result.outcome.summary: None for result in results  # two checks of a lock have the same summary
             if result.outcome.verdict == VALID and load(result.check).speaks_when_held}  # fmt: skip
     return f"Valid: {_join(list(held)) if held else 'every guarantee was kept'}{under.phrase()}."
 
 
 def _clauses(checks: dict[str, Check], bad: dict[str, CheckOutcome]) -> list[str]:
-    """A clause for each thing that happened."""
+    """Return a clause for each kind of violation."""
     leading = [name for name, check in checks.items() if isinstance(check, RunCheck) and check.leads]
     first = ["".join(_told(checks[name], name, bad)) or bad[name].summary for name in leading]
     others = [name for name in bad if name not in leading]
     told = [text for name in others for text in _told(checks[name], name, bad) if text]
-    # The readings repeat what the loud checks say: they speak when nothing else does.
+    # The readings repeat the findings of the other checks: they are used only if those give no clause.
     return first + (told or [bad[name].summary for name in others])
 
 
 def _words(bad: dict[str, CheckOutcome]) -> str:
-    """What the nodes of a cluster say that never served again, as an end of the sentence."""
+    """Return the state that the nodes of a never-recovered cluster report, as an end of the sentence."""
     if recovery.CHECK.name not in bad:
         return ""
     (anomaly,) = bad[recovery.CHECK.name].anomalies
@@ -109,7 +111,8 @@ def _told(check: Check, name: str, bad: dict[str, CheckOutcome]) -> Sequence[str
 
 
 def _last_row(checks: dict[str, Check], bad: dict[str, CheckOutcome]) -> int | None:
-    """The last row that shows what was found; None where something is missing in the end, or not all is shown."""
+    """Return the last row that shows a violation; None if something is missing in the end, or not all rows are shown.
+    """
     last = -1
     for name, outcome in bad.items():
         check, rows = checks[name], [anomaly.ops for anomaly in outcome.anomalies]

@@ -1,7 +1,7 @@
-"""Made-up runs with known anomalies, in the format of real ones: for benchmarks and tests.
+"""Synthetic runs with known anomalies, in the format of real ones: for benchmarks and tests.
 
 The operations of a run are drawn as columns: producers send one after another, consumers take the messages in the order
-of their confirmation, everything is drained at the end. What is wrong with the run is asked for and put in on top.
+of their confirmation, everything is drained at the end. The requested defects are added on top.
 """
 
 from __future__ import annotations
@@ -47,9 +47,9 @@ Int64s = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Defects:
-    """How much of what is wrong with a run.
+    """The number of defects of each kind in a run.
 
-    ``crashed`` sends end unknown (every other one of them arrives); ``left`` messages are never delivered and are
+    ``crashed`` sends end unknown (every other one of them is delivered); ``left`` messages are never delivered and are
     still in the queue at the end; ``drained`` is false for a run whose drain breaks off.
     """
 
@@ -63,7 +63,7 @@ class Defects:
 
     @property
     def anomalies(self) -> dict[str, int]:
-        """What the checks must find."""
+        """The anomalies that the checks must find."""
         found = {
             "lost": self.lost + self.left if self.drained else 0,
             "phantom": self.phantom,
@@ -75,7 +75,7 @@ class Defects:
 
     @property
     def verdict(self) -> str:
-        """What the run must be judged."""
+        """The verdict that the run must get."""
         if set(self.anomalies) - {"redelivered-unconfirmed"}:
             return "invalid"
         return "valid" if self.drained else "unknown"
@@ -96,7 +96,7 @@ class _Ops:
 
     def add(self, client: Any, f: int, start: Any, end: Any, *, kind: Any = _OK, sent: Any = NO_VALUE,
             value: Any = NO_VALUE, error: Any = -1) -> None:  # fmt: skip
-        """Append operations; scalars stand for all of them."""
+        """Append operations; a scalar applies to all of them."""
         length = len(np.atleast_1d(start))
         row = (client, f, start, end, kind, sent, value, error)
         columns = (self.client, self.f, self.start, self.end, self.kind, self.sent, self.value, self.error)
@@ -104,7 +104,7 @@ class _Ops:
             column.append(np.broadcast_to(np.asarray(entry, dtype=np.int64), (length,)))
 
     def columns(self) -> list[Int64s]:
-        """All operations, in the order of the fields."""
+        """Return all operations, in the order of the fields."""
         lists = (self.client, self.f, self.start, self.end, self.kind, self.sent, self.value, self.error)
         return [np.concatenate(column) for column in lists]
 
@@ -122,8 +122,10 @@ def write_run(run_dir: Path, events: int, seed: int, defects: Defects | None = N
 
 
 def write_large_run(run_dir: Path, events: int, seed: int, defects: Defects | None = None, block: int = BLOCK) -> None:
-    """Write a run of about ``events`` rows as ``write_run`` does, without ever holding more than ``block`` of them: one
-    queue after the other is used, each by clients of its own; the defects are those of the first."""
+    """Write a run of about ``events`` rows as ``write_run`` does, without ever holding more than ``block`` of them.
+
+    The queues are used one after the other, each by separate clients; the first has the defects.
+    """
     sizes = [min(block, events - start) for start in range(0, events, block)]
     window: list[int] = []
 
@@ -143,8 +145,10 @@ def write_large_run(run_dir: Path, events: int, seed: int, defects: Defects | No
 
 
 def _moved(table: pa.Table, number: int, rows: int, time: int, process: int) -> tuple[pa.Table, int]:
-    """A block's rows as those of queue ``number``, after so many rows and so much time, by clients that begin with
-    ``process``; and how many these are."""
+    """Shift a block's rows to queue ``number``, after ``rows`` rows and ``time`` nanoseconds.
+
+    Its clients begin with process number ``process``. Also returns the number of their processes.
+    """
     columns = {name: table.column(name).to_numpy() for name in ("index", "time", "process", "key", "value")}
     client = columns["process"] >= 0
     depths = pc.equal(table.column("f").cast(pa.string()), "depth").to_numpy()
@@ -163,7 +167,7 @@ def _moved(table: pa.Table, number: int, rows: int, time: int, process: int) -> 
 
 
 def _store(run_dir: Path, tables: Iterable[pa.Table], window: Sequence[int], seed: int) -> None:
-    """Write a run's folder; ``window``, the times of its fault, need be there only once all tables are."""
+    """Write a run's folder; ``window``, the times of its fault, is needed only after the last table."""
     run_dir.mkdir(parents=True)
     path = run_dir / HISTORY
     schema = HISTORY_SCHEMA.with_metadata({"stormproof.schema": str(SCHEMA_VERSION), "stormproof.run": run_dir.name})
@@ -211,7 +215,7 @@ def _traffic(rng: np.random.Generator, messages: int, wrong: Defects) -> _Ops:
 
 
 def _after_previous(consumer: Int64s, done: Int64s) -> Int64s:
-    """Invocation times of consumers that ask again as soon as they have got something."""
+    """Return invocation times of consumers that ask again as soon as they have received a message."""
     asked = np.zeros(len(done), dtype=np.int64)
     for number in range(CONSUMERS):
         mine = np.flatnonzero(consumer == number)
@@ -220,7 +224,7 @@ def _after_previous(consumer: Int64s, done: Int64s) -> Int64s:
 
 
 def _finish(ops: _Ops, begin: int, extra: Int64s, wrong: Defects) -> None:
-    """The drain, which brings the extra deliveries, and the reading of the depth."""
+    """Add the drain, which returns the extra deliveries, and the reading of the depth."""
     begin += SECOND
     at = begin + np.arange(len(extra)) * 1_000_000
     ops.add(PRODUCERS, _DRAIN, at, at + 500_000, value=extra)
@@ -266,7 +270,7 @@ def _rows(run: str, columns: list[Int64s], window: tuple[int, int]) -> pa.Table:
 
 
 def _processes(client: Int64s, start: Int64s, kind: Int64s) -> Int64s:
-    """Process numbers: a client that ended unknown goes on under a new one."""
+    """Return process numbers: a client whose operation ended unknown continues under a new one."""
     process = np.empty(len(client), dtype=np.int64)
     for number in np.unique(client):
         mine = np.flatnonzero(client == number)
@@ -317,7 +321,7 @@ def _info(run: str, seed: int) -> dict[str, Any]:
 
 
 def write_store(store: Path, runs: int, events: int) -> Iterator[tuple[Path, Defects]]:
-    """Write ``runs`` runs into a store, one in five with anomalies; yields each with what is wrong with it."""
+    """Write ``runs`` runs into a store, one in five with anomalies; yield each with its defects."""
     for number in range(runs):
         defects = Defects(crashed=7)
         if number % 5 == 0:

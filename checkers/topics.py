@@ -1,4 +1,4 @@
-"""The account of a run on topics: what was published, who subscribed to what, and what came."""
+"""The account of a run on topics: the published messages, the subscriptions, and the deliveries."""
 
 from __future__ import annotations
 
@@ -31,9 +31,8 @@ _ON_SUBSCRIPTIONS = (*_SUBSCRIBES, vocabulary.RECEIVE, vocabulary.DRAIN, vocabul
 class Subscription:
     """One subscription; ``number`` is its place, ``key`` its number in the history.
 
-    ``mask`` has a bit for each topic that it takes; ``asked`` is the row at which it was first asked for, ``since`` the
-    row that first confirmed it (-1: none), ``until`` the row at which its deletion was asked for (the number of
-    rows: never).
+    ``mask`` has a bit for each topic that it takes. ``asked`` is the row of the first request for it, ``since`` the row
+    that first confirmed it (-1: none), ``until`` the row of the request to delete it (the number of rows: never).
     """
 
     number: int
@@ -78,7 +77,7 @@ class Topics:
 
     @classmethod
     def of(cls, h: HistoryColumns) -> Topics:
-        """The account of a history.
+        """Return the account of a history.
 
         Raises:
             HistoryError: a value was published twice, or a subscription was used by two processes at once, so that no
@@ -115,12 +114,12 @@ class Topics:
 
     @property
     def messages(self) -> int:
-        """How many messages there are."""
+        """The number of messages."""
         return len(self.value)
 
     @cached_property
     def on_subscriptions(self) -> Bools:
-        """By row: whether it is of an operation on a subscription."""
+        """Mark, by row, the operations on a subscription."""
         on: Bools = np.isin(self.history.role, _ON_SUBSCRIPTIONS)
         return on
 
@@ -130,25 +129,25 @@ class Topics:
         return np.repeat(np.arange(len(self.subscriptions)), np.diff(self.start))
 
     def name(self, message: int) -> str:
-        """A message as people read it: ``producer/sequence``."""
+        """Return a message's name for users: ``producer/sequence``."""
         producer, sequence = decode_pair(int(self.value[message]))
         return f"{producer}/{sequence}"
 
     def got(self, subscription: Subscription) -> Bools:
-        """By message: whether the subscription got it."""
+        """Return, by message, whether the subscription got it."""
         here = np.zeros(self.messages, dtype=np.bool_)
         here[self.message[self.start[subscription.number] : self.start[subscription.number + 1]]] = True
         return here
 
     def first_places(self, subscription: Subscription) -> tuple[Int64s, Int64s]:
-        """``kernels_topic.first_places`` of a subscription."""
+        """Return ``kernels_topic.first_places`` of a subscription."""
         return kernels_topic.first_places(
             self.codes, self.start, self.message, subscription.number, self.messages
         )
 
     @cached_property
     def connections(self) -> tuple[SubscriptionConnection, ...]:
-        """The connections of transient subscriptions that got something, in order."""
+        """The connections of transient subscriptions that got a message, in order."""
         h, found = self.history, []
         for subscription in self.subscriptions:
             if subscription.durable:
@@ -171,10 +170,10 @@ class Topics:
 
     @cached_property
     def undrained(self) -> Mapping[int, str]:
-        """Keys of durable subscriptions whose drain did not finish, with the reason; deleted ones left out.
+        """Keys of durable subscriptions whose drain did not finish, with the reason; without deleted ones.
 
-        A subscription is drained when a drain found it empty that was invoked after everything else had happened on
-        it, and after all that was published to its topics.
+        A subscription is drained when a drain found it empty that was invoked after everything else on it, and after
+        all publishing to its topics.
         """
         h = self.history
         errors = np.asarray([*(name == "empty" for name in h.error.names), False], dtype=np.bool_)
@@ -197,7 +196,7 @@ class Topics:
 
 
 def _as_queue_roles(role: Int8s) -> Int8s:
-    """Roles under which the kernels that number messages know publishing and receiving."""
+    """Map publishing and receiving to the roles of the kernels that number messages."""
     known = np.arange(vocabulary.ROLLBACK + 1, dtype=np.int8)
     known[vocabulary.PUBLISH], known[vocabulary.RECEIVE] = vocabulary.ENQUEUE, vocabulary.DEQUEUE
     roles: Int8s = known[role]
@@ -207,7 +206,7 @@ def _as_queue_roles(role: Int8s) -> Int8s:
 def _subscriptions(
     h: HistoryColumns, dense: Int32s, bound: int, keys: Int32s
 ) -> tuple[tuple[Subscription, ...], Int32s]:
-    """All subscriptions that anybody asked for, in order of their keys; and their numbers by dense key (-1: none)."""
+    """Return all requested subscriptions, in order of their keys; and their numbers by dense key (-1: none)."""
     number_of = np.full(bound + 1, -1, dtype=np.int32)
     asked = np.flatnonzero(np.isin(h.role, _SUBSCRIBES) & (dense >= 0))
     found = []

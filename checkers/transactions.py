@@ -1,4 +1,4 @@
-"""The account of a run of transactions: what became of each, and which of its parts came.
+"""The account of a run of transactions: the outcome of each, and the delivery of its parts.
 
 A transaction of ``commit`` or ``abort`` sends its value to every queue that is a bit of its key. One of ``move`` or
 ``finish`` takes a message from the queue that is its key and sends its own value to the next queue; its completion
@@ -36,11 +36,12 @@ Bools = NDArray[np.bool_]
 
 @dataclass(frozen=True)
 class TransactionTable:
-    """TransactionTable by number, in order of their values: ``row`` is the invocation's, ``wanted`` the queues that its
-    parts go to (bits), ``outcome`` COMMITTED, ABORTED or UNSURE, ``came`` the queues on which its part was delivered,
-    ``taken`` the value of the message that a move took (-1: none that is known).
+    """Transactions by number, in order of their values.
 
-    ``deliveries`` are the rows that delivered something, ``of_delivery`` the transaction of each (-1: nobody's).
+    ``row`` is the row of the invocation, ``wanted`` the queues that its parts go to (bits), ``outcome`` COMMITTED,
+    ABORTED or UNSURE, ``came`` the queues on which its part was delivered, ``taken`` the value of the message that a
+    move took (-1: unknown or none). ``deliveries`` are the rows that delivered something, ``of_delivery`` the
+    transaction of each (-1: none).
     """
 
     history: HistoryColumns
@@ -57,7 +58,7 @@ class TransactionTable:
 
     @classmethod
     def of(cls, h: HistoryColumns, empty: Bools) -> TransactionTable:
-        """The account of a history; ``empty`` are the rows that found a queue empty.
+        """Return the account of a history; ``empty`` are the rows that found a queue empty.
 
         Raises:
             HistoryError: a transaction has no value, or two have the same, or a queue is no small number.
@@ -86,28 +87,28 @@ class TransactionTable:
         return cls(h, value, rows, role, wanted, outcome, came, taken, deliveries, of_delivery, empty)
 
     def name(self, number: int) -> str:
-        """A transaction as people read it: ``process/number``."""
+        """Return a transaction's name for users: ``process/number``."""
         return name(int(self.value[number]))
 
     def first_delivery(self, number: int) -> int:
-        """The row of the first delivery of any part of a transaction."""
+        """Return the row of the first delivery of any part of a transaction."""
         return int(self.deliveries[self.of_delivery == number][0])
 
     @cached_property
     def is_move(self) -> Bools:
-        """Which transactions take a message."""
+        """Mark the transactions that take a message."""
         moves: Bools = np.isin(self.role, MOVES)
         return moves
 
     @cached_property
     def sources(self) -> tuple[int, ...]:
-        """The queues that messages are moved from."""
+        """The queues from which messages are moved."""
         h = self.history
         return tuple(np.unique(h.key[self.row[self.is_move]]).tolist())
 
     @cached_property
     def queues(self) -> tuple[int, ...]:
-        """All queues that anything was to be sent to."""
+        """All queues to which a transaction was to send, and those from which messages are moved."""
         bits = int(np.bitwise_or.reduce(self.wanted)) if len(self.wanted) else 0
         return tuple(sorted({*(q for q in range(MAX_QUEUES) if bits >> q & 1), *self.sources}))
 
@@ -115,8 +116,9 @@ class TransactionTable:
     def undrained(self) -> Mapping[int, str]:
         """Queues whose drain did not finish, with the reason.
 
-        A queue is drained when a drain (a ``finish``, for one that messages are moved from) found it empty that was
-        invoked after all other operations that can put a message there or hold one had completed, unless they failed.
+        A queue is drained when a drain found it empty that was invoked after all other operations that can put a
+        message there or hold one had completed, unless they failed. For a queue from which messages are moved, the
+        drain is a ``finish``.
         """
         h, reasons = self.history, {}
         for queue in self.queues:
@@ -136,7 +138,7 @@ class TransactionTable:
         return sum(1 << queue for queue in self.queues if queue not in self.undrained)
 
     def _touching(self, queue: int) -> Bools:
-        """By row: operations after which the queue may hold a message that it did not hold before, or that hold one."""
+        """Mark, by row, the operations that may put a message into the queue, or that may hold one."""
         h = self.history
         at = h.key == queue
         sends = np.isin(h.role, _SENDS) & (np.where(h.key > 0, h.key, 0).astype(np.int64) >> queue & 1 == 1)
@@ -146,7 +148,7 @@ class TransactionTable:
         return touching
 
     def messages_of(self, source: int) -> Messages:
-        """What was sent to a queue that messages are moved from.
+        """Return the messages sent to a queue from which messages are moved.
 
         Raises:
             HistoryError: one value was sent twice.
@@ -170,8 +172,9 @@ class TransactionTable:
 
 @dataclass(frozen=True)
 class Messages:
-    """Messages in order of their values: the row of the send that counts, and whether that was confirmed or is
-    certain to have failed."""
+    """Messages in order of their values: the row of the send that counts, and whether that was confirmed or is certain
+    to have failed.
+    """
 
     value: Int64s
     row: Int64s
@@ -180,13 +183,13 @@ class Messages:
 
 
 def name(value: int) -> str:
-    """A value as people read it."""
+    """Return a value's name for users."""
     first, second = decode_pair(value)
     return f"{first}/{second}"
 
 
 def find(known: Int64s, values: Int64s) -> Int64s:
-    """The place of each value among the sorted ones, -1 where it is not among them."""
+    """Return the place of each value among the sorted ones, -1 if it is not among them."""
     if not len(known):
         return np.full(len(values), -1, dtype=np.int64)
     place = np.minimum(np.searchsorted(known, values), len(known) - 1)
@@ -195,7 +198,7 @@ def find(known: Int64s, values: Int64s) -> Int64s:
 
 
 def _outcomes(h: HistoryColumns, value: Int64s, rows: Int64s, role: Int8s) -> tuple[Int8s, Int64s]:
-    """By transaction: what became of it, by its own completion or a recovery; and the message that a move took."""
+    """Return, by transaction, its outcome by its completion or a recovery; and the message that a move took."""
     done = h.partner[rows]
     kind = np.where(done >= 0, h.kind[done], vocabulary.INFO)
     outcome = np.full(len(rows), UNSURE, dtype=np.int8)

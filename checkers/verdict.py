@@ -1,4 +1,4 @@
-"""Verdicts: what a check found, what a run deserves, and how both are stored."""
+"""Verdicts: the outcome of a check, the verdict on a run, and their storage."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from stormproof.run_folder import VERDICT_FILE, VERDICT_SCHEMA, pictures
 from stormproof.text import escaped
 
 JUDGED = "judged"
-"""The field of verdict.json that says what the verdict rests on."""
+"""The field of verdict.json that records what the verdict rests on."""
 
 
 @dataclass(frozen=True)
 class CheckVerdict:
-    """An outcome under its check's name; ``decides`` says whether it bears on the run's verdict.
+    """An outcome under its check's name; ``decides`` tells whether it affects the run's verdict.
 
-    ``anomaly`` is the name under which the run counts what was found, None for a mere reading of the history.
+    ``anomaly`` is the name under which the run counts the check's findings, None for a mere reading of the history.
     """
 
     check: str
@@ -33,7 +33,7 @@ class CheckVerdict:
     anomaly: str | None = None
 
     def to_json(self) -> dict[str, Any]:
-        """Plain data as it stands in verdict.json."""
+        """Return plain data in the form of verdict.json."""
         found = self.outcome
         return {
             "check": self.check,
@@ -48,7 +48,7 @@ class CheckVerdict:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> CheckVerdict:
-        """What ``to_json`` gave."""
+        """Rebuild an object from the result of ``to_json``."""
         examples = tuple(Anomaly(**{**anomaly, "ops": tuple(anomaly["ops"])}) for anomaly in data["anomalies"])
         outcome = CheckOutcome(data["verdict"], data["count"], data["summary"], examples, data["figures"])
         return cls(data["check"], data["decides"], outcome, data["anomaly"])
@@ -56,7 +56,9 @@ class CheckVerdict:
 
 @dataclass(frozen=True)
 class Verdict:
-    """The verdict on a run: the worst of the checks that decide. ``damage`` says why it could not be judged at all."""
+    """The verdict on a run: the worst of the deciding checks. ``damage`` is the reason if it could not be judged at
+    all.
+    """
 
     run: str
     sentence: str
@@ -71,7 +73,7 @@ class Verdict:
 
     @property
     def anomalies(self) -> dict[str, int]:
-        """How often each kind of anomaly was found; kinds that were not are left out."""
+        """The number of findings of each kind of anomaly; kinds without findings are left out."""
         return {
             check.anomaly: check.outcome.count
             for check in self.checks
@@ -79,7 +81,7 @@ class Verdict:
         }
 
     def to_json(self) -> dict[str, Any]:
-        """Plain data as it stands in verdict.json."""
+        """Return plain data in the form of verdict.json."""
         return {
             "schema": VERDICT_SCHEMA,
             "run": self.run,
@@ -93,7 +95,7 @@ class Verdict:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Verdict:
-        """What ``to_json`` gave."""
+        """Rebuild an object from the result of ``to_json``."""
         checks = tuple(map(CheckVerdict.from_json, data["checks"]))
         damage = data.get("damage")
         return cls(escaped(data["run"]), escaped(data["sentence"]), checks, data["figures"],
@@ -101,8 +103,9 @@ class Verdict:
 
 
 def write_verdict(run_dir: Path, verdict: Verdict, note: Mapping[str, Any] | None = None) -> None:
-    """Store a verdict in the run's folder, and its pages in place of those of an earlier one; each file whole or not
-    at all. ``note`` says what it rests on (``checkers.verdict_cache``), without it the run is always judged again.
+    """Store a verdict in the run's folder, and replace the pages of an earlier one; each file whole or not at all.
+
+    ``note`` records what the verdict rests on (``checkers.verdict_cache``); without it the run is always judged again.
 
     Raises:
         OSError: the folder can't be written to.
@@ -112,7 +115,7 @@ def write_verdict(run_dir: Path, verdict: Verdict, note: Mapping[str, Any] | Non
     if note is not None:
         data |= signed({**note, "pages": sorted(pages)}, data)
     text = _text(data)
-    # Checked again with the same outcome: to replace a file costs a flush to the disk.
+    # A repeated check may have the same outcome: replacing a file costs a flush to the disk.
     same = _stored(run_dir / VERDICT_FILE) == text
     if not same:
         _replace(run_dir / VERDICT_FILE, text)
@@ -126,13 +129,15 @@ def write_verdict(run_dir: Path, verdict: Verdict, note: Mapping[str, Any] | Non
 
 
 def signed(note: Mapping[str, Any], data: Mapping[str, Any]) -> dict[str, Any]:
-    """The field that says what a verdict (as plain data) rests on, and that it was given here; none without a key."""
+    """Return the field that records what a verdict (as plain data) rests on, with this user's signature; none without a
+    key.
+    """
     mac = verdict_key.sign(_text([note, data]))
     return {} if mac is None else {JUDGED: {**note, "mac": mac}}
 
 
 def is_signed(note: Mapping[str, Any], data: Mapping[str, Any]) -> bool:
-    """Whether what a verdict rests on was noted by this user, for this verdict."""
+    """Return whether this user signed the note of what a verdict rests on, for this verdict."""
     told = {name: value for name, value in note.items() if name != "mac"}
     return verdict_key.is_ours(_text([told, data]), note.get("mac"))
 

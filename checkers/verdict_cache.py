@@ -1,7 +1,7 @@
-"""Runs that were judged already: by the same checks, over the same records, with a verdict that is as it was stored.
+"""Runs that were judged already: by the same checks, over the same records, with an unaltered stored verdict.
 
-A verdict notes what it rests on: a digest of the code that judged, and one of the run's records. Both must be as they
-are now, and the note must be signed with this user's key (``checkers.verdict_key``), or the run is judged again.
+A verdict notes what it rests on: a digest of the code that judged, and one of the run's records. The run is judged
+again unless both match the current ones and the note is signed with this user's key (``checkers.verdict_key``).
 """
 
 from __future__ import annotations
@@ -24,15 +24,17 @@ from stormproof.run_folder import HISTORY, LEDGER, LOGS, RUN_FILE, VERDICT_FILE,
 
 _ROOT = Path(__file__).resolve().parent.parent
 _SOURCES = ("checkers", "stormproof", "nodes/systems/reference/log_events.py")
-"""What bears on a verdict: the checks and what they read histories and logs with."""
+"""Code that affects a verdict: the checks and the readers of histories and logs."""
 NO_CODE_OF_OURS = frozenset({"tests", "docs", "examples"})
-"""Folders beside the code that nothing of ours imports."""
+"""Folders next to the code that no module of this project imports."""
 _PACKAGES = ("numba", "numpy", "pyarrow")
 
 
 @functools.cache
 def digest_of_checks() -> str:
-    """Of all code that judges: ours, the interpreter's and the libraries' versions. Plug-ins are not in it."""
+    """Digest all code that judges: this project's, and the versions of the interpreter and the libraries. Plug-ins are
+    not included.
+    """
     digest = hashlib.sha256(platform.python_version().encode())
     for name in _PACKAGES:
         digest.update(f"{name} {metadata.version(name)}\n".encode())
@@ -44,7 +46,9 @@ def digest_of_checks() -> str:
 
 @functools.cache
 def digest_of_all() -> str:
-    """Of all code that simulates and judges: ours, the interpreter's and the libraries' versions, without plug-ins."""
+    """Digest all code that simulates and judges: this project's, and the versions of the interpreter and the libraries.
+    Plug-ins are not included.
+    """
     digest = hashlib.sha256(digest_of_checks().encode())
     for file in _sources(PACKAGES):
         digest.update(f"{file.relative_to(_ROOT)}\n".encode())
@@ -53,7 +57,7 @@ def digest_of_all() -> str:
 
 
 def other_version() -> SparkFailed:
-    """What a worker says that is of another version than its driver."""
+    """Return the error of a worker whose version differs from its driver's."""
     return SparkFailed(f"the worker on {socket.gethostname()} has another version of Stormproof, or of what checks are "
                        "made with, than this driver: give all of them the same environment")
 
@@ -66,7 +70,7 @@ def _sources(sources: Iterable[str] = _SOURCES) -> Iterator[Path]:
 
 
 def digest_of_records(run_dir: Path) -> str | None:
-    """Of all that a verdict on the run rests on, and of its name; None where something can't be read."""
+    """Digest all records on which a verdict on the run rests, and its name; return None if one cannot be read."""
     digest = hashlib.sha256(run_dir.name.encode())
     try:
         for name in (RUN_FILE, LEDGER, HISTORY):
@@ -74,11 +78,11 @@ def digest_of_records(run_dir: Path) -> str | None:
                 continue
             digest.update(f"\n{name} ".encode())
             if not (run_dir / name).is_file():
-                return None  # opening a pipe would wait without end
+                return None  # opening a pipe would block forever
             with (run_dir / name).open("rb") as file:
                 digest.update(hashlib.file_digest(file, "sha256").digest())
         for log in sorted((run_dir / LOGS).glob("**/*")):
-            # Logs may be large, and few checks read them: their places in time stand for their contents.
+            # Logs may be large, and few checks read them: sizes and modification times stand for their contents.
             if log.is_file():
                 told = log.stat()
                 digest.update(f"\n{log.relative_to(run_dir)} {told.st_size} {told.st_mtime_ns}".encode())
@@ -88,15 +92,18 @@ def digest_of_records(run_dir: Path) -> str | None:
 
 
 def note_for(run_dir: Path) -> dict[str, Any] | None:
-    """What a verdict on the run will rest on; to be made before it is judged. None where its records can't be told."""
+    """Return the note of what a verdict on the run will rest on; None if its records cannot be read.
+
+    Call it before the run is judged.
+    """
     records = digest_of_records(run_dir)
     return None if records is None else {"checks": digest_of_checks(), "records": records}
 
 
 def judged_already(run_dir: Path) -> Verdict | None:
-    """The stored verdict, if nothing that it rests on has changed; None: the run is to be judged.
+    """Return the stored verdict if nothing that it rests on has changed; None if the run must be judged.
 
-    A verdict that says that the run is damaged is never taken over: what was in the way may be gone.
+    A verdict that the run is damaged is never reused: the obstacle may be gone.
     """
     try:
         data = json.loads(read_small(run_dir / VERDICT_FILE))

@@ -1,8 +1,8 @@
-"""The user's key, by which a stored verdict shows that it was given here.
+"""The user's key, which proves that a stored verdict was given here.
 
-A store may come from anybody, and a note of digests can be made by anybody. The note therefore carries an HMAC under a
-key that lies outside of every store, readable by its owner alone. Machines that share a store and shall take each
-other's verdicts over need the same key file; without it each judges once.
+A store may come from anyone, and anyone can compute a note of digests. The note therefore carries an HMAC under a key
+that is stored outside of every store, readable by its owner alone. Machines that share a store and reuse each other's
+verdicts need the same key file; without it each judges once.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ import stat
 from pathlib import Path
 
 VARIABLE = "STORMPROOF_VERDICT_KEY"
-"""Names another key file."""
+"""The variable that names another key file."""
 _BYTES = 32
 
 
 def key_file() -> Path | None:
-    """Where the key is or will be; None for a user without a home."""
+    """Return the path of the key, existing or not; None for a user without a home."""
     if named := os.environ.get(VARIABLE):
         return Path(named)
     state = os.environ.get("XDG_STATE_HOME", "")
@@ -34,21 +34,24 @@ def key_file() -> Path | None:
 
 
 def sign(text: str) -> str | None:
-    """The HMAC-SHA256 of a text under the user's key; None where there can be no key."""
+    """Return the HMAC-SHA256 of a text under the user's key; None if there can be no key."""
     path = key_file()
     key = None if path is None else _key(path)
     return None if key is None else hmac.new(key, text.encode(), hashlib.sha256).hexdigest()
 
 
 def is_ours(text: str, mac: object) -> bool:
-    """Whether a text was signed with the user's key."""
+    """Return whether a text was signed with the user's key."""
     found = sign(text)
     return found is not None and isinstance(mac, str) and mac.isascii() and hmac.compare_digest(found, mac)
 
 
 @functools.cache
 def _key(path: Path) -> bytes | None:
-    """The key in a file, which is made if it is missing; None where it can't be, or is not ours alone."""
+    """Return the key in a file, which is created if it is missing.
+
+    Returns None if the file cannot be created, or if others than this user may read it.
+    """
     try:
         if not path.exists():
             _make(path)
@@ -62,7 +65,7 @@ def _key(path: Path) -> bytes | None:
 
 
 def _make(path: Path) -> None:
-    """Make the key whole or not at all; of two processes that make it, one wins."""
+    """Create the key whole or not at all; of two processes that create it, one wins."""
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     partial = path.with_name(f".{path.name}.{os.getpid()}.{secrets.token_hex(4)}")
     try:

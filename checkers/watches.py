@@ -1,6 +1,6 @@
-"""What a run's rows say of watches: what was put, what watches told, and what they tell from the beginning in the end.
+"""The rows of a run about watches: the puts, the reported events, and the final watches from the beginning.
 
-An entry is a pair of revision and value; a value of 0 is none: the watch told its progress alone.
+An entry is a pair of revision and value; a value of 0 means none: the watch reported only its progress.
 """
 
 from __future__ import annotations
@@ -23,6 +23,6 @@ class Watches(Logs):
 
     @cached_property
     def told(self) -> Int64s:
-        """Completions that gave an event, while the load went on."""
+        """Completions that returned an event, during the load."""
         found: Int64s = self.polled[self.value(self.polled) != PROGRESS]
         return found

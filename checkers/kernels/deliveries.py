@@ -1,4 +1,4 @@
-"""Kernels that judge deliveries: given again, and out of order."""
+"""Kernels that judge deliveries: repeated, and out of order."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from stormproof.vocabulary import DEQUEUE, DRAIN, INVOKE, OK
 
 FIRST, UNCONFIRMED, ACKED_TWICE, AFTER_RECEIPT = 0, 1, 2, 3
 BUFFERED, UNDECIDED = 4, 5
-"""What ``checkers.held_back`` makes of some that are AFTER_RECEIPT."""
+"""The codes to which ``checkers.held_back`` changes some that are AFTER_RECEIPT."""
 
 
 @kernel(types.Tuple((OUT_I8, OUT_I64))(I8, I64, I64, I64, I8))
 def judge_deliveries(
     kind: Int8s, partner: Int64s, start: Int64s, rows: Int64s, buffered: Int8s
 ) -> tuple[Int8s, Int64s]:
-    """What each delivery of ``account_deliveries`` is, and the row of the earlier delivery that shows it.
+    """Classify each delivery of ``account_deliveries``, and name the row of the earlier delivery that proves it.
 
-    ``buffered`` marks (per delivery) completions whose client says that the message had arrived before the
-    operation was invoked. The codes: FIRST; ACKED_TWICE, both acknowledgements were confirmed;
-    AFTER_RECEIPT, delivered by an operation invoked after the receipt of an earlier one; else UNCONFIRMED.
+    ``buffered`` marks (per delivery) completions whose client says that the message had arrived before the operation
+    was invoked. The codes: FIRST; ACKED_TWICE, both acknowledgements were confirmed; AFTER_RECEIPT, delivered by an
+    operation invoked after the receipt of an earlier one; else UNCONFIRMED.
     """
     codes = np.zeros(len(rows), dtype=np.int8)
     shown_by = np.full(len(rows), -1, dtype=np.int64)
@@ -52,7 +52,7 @@ IN_ORDER, BY_CONSUMER, OVERALL = 0, 1, 2
 
 @kernel(types.boolean(types.int64, types.int64, I64, I64, I8, I64))
 def _bound(message: int, later: int, sequence: Int64s, sent: Int64s, state: Int8s, partner: Int64s) -> bool:
-    """Whether ``message`` had to come before ``later``: confirmed before the other was sent."""
+    """Return whether ``message`` had to be delivered before ``later``: it was confirmed before the other was sent."""
     if sequence[later] <= sequence[message] or state[message] != ACKED:
         return False
     return bool(partner[sent[message]] < sent[later])
@@ -60,7 +60,9 @@ def _bound(message: int, later: int, sequence: Int64s, sent: Int64s, state: Int8
 
 @kernel(types.int64(types.int64, types.int64, I32, I32))
 def _slot(process: int, stream: int, processes: Int32s, streams: Int32s) -> int:
-    """Where (process, stream) is in an open-addressed table whose size is a power of two, or has its place."""
+    """Find the slot of (process, stream), or a free one for it, in an open-addressed table whose size is a power of
+    two.
+    """
     mask = np.int64(len(processes) - 1)
     slot = mix(process, stream) & mask
     while processes[slot] >= 0 and (processes[slot] != process or streams[slot] != stream):
@@ -83,21 +85,23 @@ def judge_order(
     rows: Int64s,
     streams: int,
 ) -> tuple[Int8s, Int64s]:
-    """Whether each message was first delivered in the order in which its producer sent it.
+    """Judge whether each message was first delivered in the order in which its producer sent it.
 
-    ``stream`` numbers (producer, queue) below ``streams``, by message; ``sequence`` is the place in it.
-    A message is out of order OVERALL when the operation that first delivered it was invoked after another
-    operation had completed that first delivered a later message of its stream, and BY_CONSUMER when one process
-    took the two one after the other (the stronger statement; one that is both is BY_CONSUMER). Only a message
-    whose send was confirmed before the later one was sent is bound to an order. The second result is the row
-    of the later message's delivery.
+    ``stream`` numbers (producer, queue) below ``streams``, by message; ``sequence`` is the message's place in its
+    stream.
+
+    A message is out of order OVERALL when the operation that first delivered it was invoked after another operation had
+    completed that first delivered a later message of its stream. It is out of order BY_CONSUMER when one process took
+    the two one after the other (the stronger statement; a message that is both is BY_CONSUMER). Order binds only a
+    message whose send was confirmed before the later one was sent. The second result is the row of the later message's
+    delivery.
     """
     messages = len(stream)
     codes = np.zeros(messages, dtype=np.int8)
     shown_by = np.full(messages, -1, dtype=np.int64)
     latest = np.full(streams, -1, dtype=np.int64)
-    # Latest message first delivered by a process in a stream: an open-addressed table of (process, stream), which
-    # grows: it mostly is so small that it stays in the processor's cache.
+    # Latest message first delivered by a process in a stream: an open-addressed table of (process, stream). It starts
+    # small and grows: mostly it is so small that it stays in the processor's cache.
     size = 64
     used = 0
     table_process = np.full(size, -1, dtype=np.int32)
@@ -150,11 +154,12 @@ def judge_order(
 
 @kernel(types.int64(I8, I8, I32, I64, I8))
 def takes_in_order(role: Int8s, kind: Int8s, of_row: Int32s, sent: Int64s, state: Int8s) -> int:
-    """How many confirmed deliveries there are, if each took a message that was sent, had not been taken before, and
-    whose send was invoked before the delivery completed; -1 if any did not.
+    """Count the confirmed deliveries if all of them are in order; return -1 otherwise.
 
-    Then queues are linearizable as bags: each message may be put in when its send was invoked and taken when its
-    delivery completed (a message that nobody took binds nothing), and bags are linearizable message by message.
+    In order means that each took a message that was sent, that had not been taken before, and whose send was invoked
+    before the delivery completed. Then queues are linearizable as bags: each message may be put in when its send was
+    invoked and taken when its delivery completed (a message that is never taken constrains nothing), and bags are
+    linearizable message by message.
     """
     taken = np.zeros(len(sent), dtype=np.int8)
     count = 0

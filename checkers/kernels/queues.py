@@ -1,7 +1,7 @@
 """Kernels that turn the rows of a queue history into operations and messages.
 
-Roles of rows and codes of types are small integers (``stormproof.vocabulary``). Row numbers are the identity of
-operations: an operation is known by the row of its invocation.
+Roles of rows and codes of types are small integers (``stormproof.vocabulary``). A row number identifies an operation:
+the row of its invocation.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ UNTOUCHED = -2
 def _number_pairs(keys: Int32s, values: Int64s) -> tuple[Int32s, int]:
     """Number the pairs in order of appearance; pair n is then the nth of ``keys`` and ``values``.
 
-    Where the sequences of the producers are dense, as they mostly are, a pair's place in a table follows from them, and
-    whoever goes through them in order goes through memory in order; else they are hashed.
+    If the producers' sequences are dense, as they mostly are, a pair's place in a table follows from them, and a pass
+    over the messages in order accesses memory in order. Otherwise the pairs are hashed.
     """
     total = len(keys)
     low = (np.int64(1) << PAIR_SHIFT) - 1
@@ -69,10 +69,10 @@ def _number_pairs(keys: Int32s, values: Int64s) -> tuple[Int32s, int]:
 
 @kernel(types.Tuple((OUT_I32, OUT_I32, OUT_I64))(I8, I8, I32, I64))
 def number_messages(role: Int8s, kind: Int8s, key: Int32s, value: Int64s) -> tuple[Int32s, Int32s, Int64s]:
-    """Give every message (key, value) that is sent or delivered a number, in order of appearance.
+    """Number every message (key, value) that is sent or delivered, in order of appearance.
 
-    Returns the message's number by row (-1 where the row is neither a send nor a delivery of a message of
-    ours), and the key and the value by number.
+    Returns the message's number by row (-1 if the row is neither a send nor a delivery of a message of this test), and
+    the key and the value by number.
     """
     rows = len(role)
     of_row = np.full(rows, -1, dtype=np.int32)
@@ -106,11 +106,11 @@ def number_messages(role: Int8s, kind: Int8s, key: Int32s, value: Int64s) -> tup
 def account_sends(
     role: Int8s, kind: Int8s, partner: Int64s, of_row: Int32s, messages: int
 ) -> tuple[Int64s, Int8s, int]:
-    """The sends of every message: row of the invocation (-1: never sent) and how it ended.
+    """Account for the sends of every message: the row of the invocation (-1: never sent) and its outcome.
 
-    A failed send may be tried again under the same value; the attempt that counts is then the one that did not
-    fail. The third result is the row of an attempt that repeats a value although an earlier attempt
-    did not fail (-1: none): such a history has no account.
+    A failed send may be tried again under the same value; the attempt that counts is then the one that did not fail.
+    The third result is the row of an attempt that repeats a value although an earlier attempt did not fail (-1: none):
+    such a history has no account.
     """
     sent = np.full(messages, -1, dtype=np.int64)
     state = np.zeros(messages, dtype=np.int8)
@@ -135,10 +135,10 @@ def account_sends(
 
 @kernel(types.Tuple((OUT_I64, OUT_I64))(I8, I8, I32, types.int64))
 def account_deliveries(role: Int8s, kind: Int8s, of_row: Int32s, messages: int) -> tuple[Int64s, Int64s]:
-    """The deliveries of every message, as compressed rows.
+    """Account for the deliveries of every message, as compressed rows.
 
-    Returns ``start`` and ``rows``: message m was delivered by the completions
-    ``rows[start[m]:start[m + 1]]``, in order of completion.
+    Returns ``start`` and ``rows``: message m was delivered by the completions ``rows[start[m]:start[m + 1]]``, in order
+    of completion.
     """
     start = np.zeros(messages + 1, dtype=np.int64)
     for row in range(len(role)):
@@ -160,11 +160,11 @@ def account_deliveries(role: Int8s, kind: Int8s, of_row: Int32s, messages: int) 
 def last_words(
     role: Int8s, kind: Int8s, queue: Int32s, partner: Int64s, empty: Int8s, queues: int
 ) -> tuple[Int64s, Int64s]:
-    """By queue: the last row at which anything but "empty" happened (-1: nothing else did; UNTOUCHED: nobody asked),
-    and the latest invocation of a drain that found it empty (-1: none).
+    """Return by queue the last row with a result other than "empty", and the last drain that found the queue empty.
 
-    ``queue`` numbers the queues below ``queues``, by row (-1: none); ``empty`` marks completions that found
-    nothing. An operation that never completed does not count.
+    The former is -1 if every result was "empty", and UNTOUCHED if no client used the queue. The latter is the latest
+    invocation of such a drain (-1: none). ``queue`` numbers the queues below ``queues``, by row (-1: none); ``empty``
+    marks completions that found nothing. An operation that never completed does not count.
     """
     busy = np.full(queues, UNTOUCHED, dtype=np.int64)
     found_empty = np.full(queues, -1, dtype=np.int64)

@@ -1,4 +1,4 @@
-"""Kernels over all rows of a history, whatever it is about: joining operations, counting, streams of messages."""
+"""Kernels over all rows of a history, whatever its subject: joining operations, counting, streams of messages."""
 
 from __future__ import annotations
 
@@ -22,11 +22,12 @@ def mix(key: int, value: int) -> np.int64:
 
 @kernel(types.Tuple((OUT_I64, OUT_I64))(I32, types.int64, I8, I32, I64))
 def pair(process: Int32s, processes: int, kind: Int8s, function: Int32s, time: Int64s) -> tuple[Int64s, Int64s]:
-    """Join each client's invocation with the completion that follows it in the same process; processes are numbered
-    below ``processes``, negative ones have no operations.
+    """Join each client's invocation with the completion that follows it in the same process.
 
-    Returns the partner's row of every row (-1: none), and for each of ``stormproof.history.columns.PROBLEMS`` the
-    first row that has it (-1: none).
+    Processes are numbered below ``processes``; negative ones have no operations.
+
+    Returns the partner's row of every row (-1: none), and for each of ``stormproof.history.columns.PROBLEMS`` the first
+    row that has it (-1: none).
     """
     rows = len(kind)
     partner = np.full(rows, -1, dtype=np.int64)
@@ -57,7 +58,7 @@ def pair(process: Int32s, processes: int, kind: Int8s, function: Int32s, time: I
 
 @kernel(OUT_I64(I32, I8, I32, types.int64))
 def tally(process: Int32s, kind: Int8s, function: Int32s, functions: int) -> Int64s:
-    """How many rows of clients there are of each function (below ``functions``) and type: function * 4 + type."""
+    """Count the rows of clients by function (below ``functions``) and type, at index function * 4 + type."""
     counts = np.zeros(4 * functions, dtype=np.int64)
     for row in range(len(kind)):
         if process[row] >= 0:
@@ -67,7 +68,7 @@ def tally(process: Int32s, kind: Int8s, function: Int32s, functions: int) -> Int
 
 @kernel(types.Tuple((OUT_I32, types.int64))(I32, I64, types.int64))
 def number_streams(key: Int32s, value: Int64s, shift: int) -> tuple[Int32s, int]:
-    """Number the streams (key, value >> shift) in the order in which they appear; the second result is how many."""
+    """Number the streams (key, value >> shift) in order of appearance; the second result is the number of streams."""
     count = 0
     size = 64
     slots = np.full(size, -1, dtype=np.int32)
@@ -108,9 +109,10 @@ def number_streams(key: Int32s, value: Int64s, shift: int) -> tuple[Int32s, int]
 def longest_gaps(
     time: Int64s, kind: Int8s, process: Int32s, function: Int32s, service: Int32s, services: int, start: int, end: int
 ) -> tuple[Int64s, Int64s, Int64s]:
-    """The longest stretches of [start, end] without a success of a client: by service, and (last) of them all.
+    """Find the longest stretches of [start, end] without a success of a client: by service, and (last) of them all.
 
-    ``service`` says by function which one it shows (-1: none). Returns length, begin and end of the first longest one.
+    ``service`` gives by function the service that it shows (-1: none). Returns length, begin and end of the first
+    longest stretch.
     """
     lengths = np.full(services + 1, -1, dtype=np.int64)
     begins = np.full(services + 1, start, dtype=np.int64)
@@ -139,8 +141,11 @@ def first_successes(
     kind: Int8s, process: Int32s, function: Int32s, partner: Int64s, empty: Int8s, service: Int32s, services: int,
     since: int,
 ) -> tuple[Int64s, Int8s]:
-    """By service: the first success of an operation that was invoked at ``since`` or later (-1: none), and, where there
-    is none, whether any such operation ended otherwise than by finding nothing (``empty``)."""
+    """Return by service the first success of an operation that was invoked at ``since`` or later (-1: none).
+
+    The second result tells, for services without a success, whether any such operation ended otherwise than by finding
+    nothing (``empty``).
+    """
     first = np.full(services, -1, dtype=np.int64)
     tried = np.zeros(services, dtype=np.int8)
     left = services
@@ -162,8 +167,10 @@ def first_successes(
 def durations(
     time: Int64s, kind: Int8s, process: Int32s, function: Int32s, partner: Int64s, start: Int64s
 ) -> Int64s:
-    """How long each successful operation of a client took, by function: those of function f begin at ``start[f]``,
-    the last entry is how many there are."""
+    """Return the duration of each successful operation of a client, grouped by function.
+
+    Those of function f begin at ``start[f]``; the last entry of ``start`` is their total number.
+    """
     took = np.empty(start[-1], dtype=np.int64)
     fill = start.copy()
     for row in range(len(kind)):
@@ -178,10 +185,10 @@ ELSEWHERE, HERE, OPEN = 0, 1, 2
 
 @kernel(OUT_I8(I8, I8, I64, I64, types.int64, types.int64, types.int64))
 def select(role: Int8s, kind: Int8s, value: Int64s, partner: Int64s, shift: int, part: int, parts: int) -> Int8s:
-    """Which rows belong to a part of a history: HERE, ELSEWHERE, or OPEN, an operation that has not completed yet.
+    """Select the rows of a part of a history: HERE, ELSEWHERE, or OPEN, an operation that has not completed yet.
 
-    A part has the sends, and the deliveries, of messages of every ``parts``-th producer (value >> shift); deliveries of
-    what is no message of ours belong to the first. Whatever else happened is in no part.
+    A part has the sends and the deliveries of messages of every ``parts``-th producer (value >> shift). Deliveries of
+    bodies that this test did not produce belong to the first part. All other rows are in no part.
     """
     where = np.zeros(len(kind), dtype=np.int8)
     for row in range(len(kind)):
@@ -208,11 +215,11 @@ def select(role: Int8s, kind: Int8s, value: Int64s, partner: Int64s, shift: int,
 
 @kernel(types.Tuple((types.int64, types.int64))(I64, I64, I32, I64, types.int64))
 def longest_silence(begun: Int64s, ended: Int64s, process: Int32s, edges: Int64s, hole: int) -> tuple[int, int]:
-    """Of the gaps between neighbouring ``edges`` (times of successes), the one in which requests of at least two
-    processes waited longest without a pause of more than ``hole``.
+    """Find the gap between neighbouring ``edges`` with the longest silence that two clients confirm.
 
-    Requests are in the order in which they began. Returns the gap's number (-1: in none) and how long it was. Work is
-    in proportion to requests and gaps, times the requests that are open at once.
+    ``edges`` are times of successes. In the gap, requests of at least two processes waited longest without a pause of
+    more than ``hole``. Requests are in the order in which they began. Returns the gap's number (-1: none) and the
+    silence's length. The work is proportional to requests and gaps, times the requests that are open at once.
     """
     best, length = -1, -1
     waiting = np.empty(len(begun), dtype=np.int64)
@@ -235,7 +242,7 @@ def longest_silence(begun: Int64s, ended: Int64s, process: Int32s, edges: Int64s
             continue
         until = a
         first = a
-        last, last_process, second = -1, -1, -1  # the two processes that waited longest vouch for it
+        last, last_process, second = -1, -1, -1  # two processes that waited longest confirm the silence
         for each in range(count):
             request = waiting[each]
             if last >= 0 and begun[request] - until > hole:

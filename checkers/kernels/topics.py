@@ -1,7 +1,7 @@
-"""Kernels that judge what subscriptions of topics got.
+"""Kernels that judge the deliveries to subscriptions of topics.
 
 Messages and subscriptions are numbers below a bound. The deliveries to subscription s are the completions
-``rows[start[s]:start[s + 1]]`` in order; ``message`` tells the message of each of these places.
+``rows[start[s]:start[s + 1]]`` in order; ``message`` holds the message of each of these places.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ FIRST, UNCONFIRMED, DUPLICATED = 0, 1, 2
 
 @kernel(types.int64(I8, I32, I64, types.int64))
 def overlapping(kind: Int8s, subscription: Int32s, partner: Int64s, subscriptions: int) -> int:
-    """The first row that begins an operation on a subscription on which another is still open (-1: none).
+    """Return the first row that begins an operation on a subscription on which another is still open (-1: none).
 
-    ``subscription`` tells by row what it is about, -1 for nothing of that kind.
+    ``subscription`` gives each row's subscription, -1 if it concerns none.
     """
     busy_until = np.full(subscriptions, -1, dtype=np.int64)
     for row in range(len(kind)):
@@ -38,7 +38,7 @@ def overlapping(kind: Int8s, subscription: Int32s, partner: Int64s, subscription
 def judge_repeats(
     kind: Int8s, start: Int64s, rows: Int64s, message: Int32s, messages: int
 ) -> tuple[Int8s, Int64s]:
-    """What each delivery is, and the row of the earlier one to the same subscription that shows it.
+    """Classify each delivery, and name the row of the earlier one to the same subscription that proves it.
 
     FIRST; DUPLICATED, after one whose acknowledgement was confirmed; else UNCONFIRMED.
     """
@@ -68,10 +68,10 @@ def judge_order(
     partner: Int64s, codes: Int8s, start: Int64s, message: Int32s, producer: Int32s,
     sequence: Int64s, sent: Int64s, state: Int8s, producers: int,
 ) -> Int64s:
-    """By place: the place of an earlier first delivery, to the same subscription, of a message that the same producer
-    sent after this one was confirmed; -1 where the order is right.
+    """Return, by place, the place of an earlier first delivery that proves a wrong order; -1 if the order is right.
 
-    ``codes`` are those of ``judge_repeats``; ``producer`` and ``sequence`` are by message.
+    That delivery went to the same subscription, and its message was sent by the same producer after this one was
+    confirmed. ``codes`` are those of ``judge_repeats``; ``producer`` and ``sequence`` are by message.
     """
     shown_by = np.full(len(message), -1, dtype=np.int64)
     latest = np.full(producers, -1, dtype=np.int64)
@@ -96,8 +96,9 @@ def judge_order(
 def first_places(
     codes: Int8s, start: Int64s, message: Int32s, which: int, messages: int
 ) -> tuple[Int64s, Int64s]:
-    """For one subscription: the place of each message's first delivery (-1: none), by message; and these places in
-    order."""
+    """Return, for one subscription, the place of each message's first delivery (-1: none), by message; and these places
+    in order.
+    """
     place_of = np.full(messages, -1, dtype=np.int64)
     count = 0
     for place in range(start[which], start[which + 1]):
@@ -114,10 +115,11 @@ def first_places(
 
 @kernel(types.Tuple((OUT_I64, OUT_I64))(I64, I64, I32))
 def disagreements(place_of: Int64s, places: Int64s, message: Int32s) -> tuple[Int64s, Int64s]:
-    """Where one subscription (``places``, first deliveries in order) contradicts another (``place_of``).
+    """Find the contradictions between one subscription (``places``, first deliveries in order) and another
+    (``place_of``).
 
-    Returns places whose message the other one got before a message that stands earlier here, and for each the place
-    of that earlier message.
+    Returns places whose message the other one got before a message that has an earlier place here, and for each the
+    place of that earlier message.
     """
     late = np.empty(len(places), dtype=np.int64)
     shown_by = np.empty(len(places), dtype=np.int64)
@@ -138,11 +140,11 @@ def disagreements(place_of: Int64s, places: Int64s, message: Int32s) -> tuple[In
 
 @kernel(OUT_I64(I8, I64, I32, types.int64))
 def find_cycle(codes: Int8s, start: Int64s, message: Int32s, messages: int) -> Int64s:
-    """Places of first deliveries that leave no common order of all messages, in which each message came directly
-    before the next one to some subscription, and the last before the first; empty when there is a common order.
+    """Find a cycle of first deliveries that excludes a common order of all messages; empty if there is a common order.
 
-    Each message is followed, in each subscription that got it, by the next first delivery: a common order is a
-    topological order of that graph (Kahn 1962).
+    In the cycle, each message was delivered directly before the next one to some subscription, and the last before the
+    first. The graph has an edge from each message to the next first delivery, in each subscription that got it: a
+    common order is a topological order of that graph (Kahn 1962).
     """
     incoming = np.zeros(messages, dtype=np.int64)
     out = np.zeros(messages + 1, dtype=np.int64)
@@ -189,7 +191,7 @@ def find_cycle(codes: Int8s, start: Int64s, message: Int32s, messages: int) -> I
                 top += 1
     if done == messages:
         return np.empty(0, dtype=np.int64)
-    # Each message that is left has one before it that is left too: going back, some message comes again.
+    # Each message that is left has a predecessor that is left too, so walking back reaches some message twice.
     before = np.full(messages, -1, dtype=np.int64)
     for edge in range(len(source)):
         if incoming[message[source[edge]]] > 0 and incoming[message[target[edge]]] > 0:
@@ -216,12 +218,12 @@ def skipped_by_time(
     taken: Int64s, message: Int32s, mask: int, since: int, messages: int,
     in_order: Int64s, sent: Int64s, topic: Int32s, state: Int8s, partner: Int64s,
 ) -> tuple[Int64s, Int64s]:
-    """Messages that a connection should have got before one that it did get, by the times of their sending.
+    """Find messages that a connection should have got before one that it did get, by the times of their sending.
 
-    ``taken`` are the places of its deliveries, ``since`` the row at which its subscription was confirmed, ``mask``
-    the topics that it subscribed to; ``in_order`` are all messages that were sent, by the row of sending. Such
-    a message was sent after ``since``, and confirmed before a message was sent that the connection got. Also returns
-    for each the message that it got.
+    ``taken`` are the places of its deliveries, ``since`` the row at which its subscription was confirmed, ``mask`` the
+    topics that it subscribed to; ``in_order`` are all messages that were sent, by the row of sending. Such a message
+    was sent after ``since``, and confirmed before a message was sent that the connection got. Also returns for each the
+    message that it got.
     """
     got = np.zeros(messages, dtype=np.int8)
     latest = np.int64(-1)
@@ -258,10 +260,10 @@ def skipped_by_time(
 def skipped_by_order(
     taken: Int64s, message: Int32s, mask: int, place_of: Int64s, places: Int64s, sent: Int64s, topic: Int32s
 ) -> tuple[Int64s, Int64s, Int64s]:
-    """Messages that a connection did not get, though another subscription got them between two that it did get.
+    """Find messages that a connection did not get, though another subscription got them between two that it did get.
 
-    ``place_of`` and ``places`` are those of the other subscription. Also returns the places, at the other one, of
-    the earliest and the latest message that the connection got (-1 twice when there are none).
+    ``place_of`` and ``places`` are those of the other subscription. Also returns the places, at the other one, of the
+    earliest and the latest message that the connection got (-1 twice when there are none).
     """
     got = np.zeros(len(place_of), dtype=np.int8)
     first, last = np.int64(-1), np.int64(-1)

@@ -1,4 +1,4 @@
-"""Where a lake's files are: in a folder, or in an object store (``checkers.lake.table`` knows what they hold).
+"""The storage of a lake's files: a folder, or an object store. ``checkers.lake.table`` handles their contents.
 
 Names of parts are relative to the lake: ``month=2026-11/part-...parquet``.
 """
@@ -26,50 +26,51 @@ LAKE = "lake"
 PART = "part-*.parquet"
 _ROWS_A_GROUP = 5_000
 _ABANDONED = 3600
-"""Seconds after which a file that is being written is nobody's any more."""
+"""Seconds after which a partly written file counts as abandoned."""
 _OF_A_ROW = (RUN_FILE, VERDICT_FILE, LEDGER, NIGHT_FILE)
 
 AnyStore = Path | ObjectStore
 
 
 class LakeFiles(Protocol):
-    """The files of a lake, and those of its store's runs that it is made from."""
+    """The files of a lake, and the files of its store's runs from which it is built."""
 
     def parts(self, month: str = "") -> list[str]:
-        """Names of the parts of a month, or of all; sorted."""
+        """Return the names of the parts of a month, or of all; sorted."""
 
     def open(self, part: str) -> pq.ParquetFile:
-        """A part's rows. Raises FileNotFoundError, or ArrowException or ValueError for a damaged one."""
+        """Open a part. Raises FileNotFoundError, or ArrowException or ValueError for a damaged one."""
 
     def write(self, month: str, table: pa.Table) -> None:
-        """A new part, which is there whole or not at all. Raises StormproofError when it can't be stored."""
+        """Write a new part, which appears whole or not at all. Raises StormproofError when it can't be stored."""
 
     def remove(self, part: str) -> None:
-        """Remove a part, if it is there. Raises StormproofError when it can't be removed."""
+        """Remove a part, if it exists. Raises StormproofError when it can't be removed."""
 
     def alone(self, month: str) -> contextlib.AbstractContextManager[bool]:
-        """Try to be the only one that makes one part of a month's parts; False: somebody else is at it.
+        """Try to become the only process that merges a month's parts; False: another one is merging them.
 
         Raises StormproofError when the lake can't be written.
         """
 
     def present(self) -> set[str]:
-        """Names of what stands in the store, runs among them."""
+        """Return the names of the store's entries, runs among them."""
 
     def written(self) -> dict[str, int]:
-        """When what a run's row tells of was written, in nanoseconds since 1970, for each run that was judged."""
+        """Return, for each judged run, when the files behind its row were written, in nanoseconds since 1970."""
 
     def run_folder(self, run: str) -> contextlib.AbstractContextManager[Path]:
-        """A folder with what a run's row is made from. Raises StormproofError or OSError when it can't be read."""
+        """Provide a folder with the files behind a run's row. Raises StormproofError or OSError when it can't be read.
+        """
 
 
 def files_of(store: AnyStore) -> LakeFiles:
-    """The files of a store's lake."""
+    """Return the files of a store's lake."""
     return _InObjects(store) if isinstance(store, ObjectStore) else _InFolder(store)
 
 
 def written(run_dir: Path) -> int:
-    """When the verdict on a run, or what its night says of it, was written, in nanoseconds since 1970; 0: never."""
+    """Return when a run's verdict or its night's record was written, in nanoseconds since 1970; 0: never."""
     return _written(str(run_dir))
 
 
@@ -85,7 +86,7 @@ def _changed(path: str) -> int:
 
 
 def _new_part() -> str:
-    """A name that nobody else gives, and that sorts by time."""
+    """Return a unique name that sorts by time."""
     return f"part-{time.time_ns():020}-{os.getpid()}-{secrets.token_hex(3)}.parquet"
 
 
@@ -98,11 +99,11 @@ class _InFolder:
         return sorted(str(path.relative_to(self._root)) for path in found)
 
     def open(self, part: str) -> pq.ParquetFile:
-        # By itself, without the partition that its place tells: the schema is ours.
+        # Read alone, without the partition that its path implies: the schema is ``checkers.lake``'s.
         return pq.ParquetFile(self._root / part)
 
     def write(self, month: str, table: pa.Table) -> None:
-        """Written aside, flushed, and named when it is whole."""
+        """Write to a temporary name, flush, and rename the complete file."""
         folder, name = self._root / month, _new_part()
         partial = folder / f".{name}.partial"
         try:
@@ -147,7 +148,8 @@ class _InFolder:
             return set()
 
     def written(self) -> dict[str, int]:
-        # Of tens of thousands of runs: paths as texts, since to make objects of them takes longer than all else.
+        # There may be tens of thousands of runs: paths stay texts, since creating path objects takes longer than all
+        # else.
         found = {name: _written(f"{self._store}/{name}") for name in self.present() if RUN_ID.fullmatch(name)}
         return {name: moment for name, moment in found.items() if moment}
 
@@ -157,8 +159,11 @@ class _InFolder:
 
 
 class _InObjects:
-    """Objects are there whole or not at all, so that nothing is written aside; two that make one part of several at
-    the same time make two of them, whose rows count once."""
+    """A lake in an object store.
+
+    Objects appear whole or not at all, so no temporary names are needed. Two processes that merge parts at the same
+    time create two merged parts, whose rows count once.
+    """
 
     def __init__(self, store: ObjectStore) -> None:
         self._store = store

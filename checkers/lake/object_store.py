@@ -1,11 +1,11 @@
 """A store in an object store: ``s3://bucket/prefix`` holds the same runs and the same lake as a folder does.
 
-Credentials come from where every program of that kind has them (``AWS_ACCESS_KEY_ID`` and the like, ``~/.aws``, the
-role of the machine) and are neither kept nor sent by us: a worker of a cluster has its own. The endpoint
-(``AWS_ENDPOINT_URL_S3`` or ``AWS_ENDPOINT_URL``) and the region are no secrets, and travel with the store's name.
+Credentials are read from the usual places (``AWS_ACCESS_KEY_ID`` and the like, ``~/.aws``, the role of the machine) and
+are neither kept nor sent by this program: each worker of a cluster has its own. The endpoint (``AWS_ENDPOINT_URL_S3``
+or ``AWS_ENDPOINT_URL``) and the region are no secrets, and travel with the store's name.
 
-An object is there whole or not at all, and a list shows what has been written before (S3 promises both): so nothing
-here needs a lock.
+An object appears whole or not at all, and a list shows all earlier writes (S3 promises both): so this module needs no
+lock.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class Item:
 
 @dataclass(frozen=True)
 class ObjectStore:
-    """A store's address, and where the service is; ``object_store`` makes one."""
+    """A store's address, and the service's endpoint and region; ``object_store`` creates one."""
 
     url: str
     endpoint: str | None = None
@@ -65,11 +65,11 @@ class ObjectStore:
 
     @property
     def fs(self) -> Any:
-        """The file system, of which a process has one for each service."""
+        """The file system; a process has one for each service."""
         return _file_system(self.endpoint, self.region)
 
     def items(self, below: str = "") -> dict[str, Item]:
-        """All objects below a name (``lake``, a run; all if it is empty), by their names from there on.
+        """Return all objects below a name (``lake``, a run; all if it is empty), by their names relative to it.
 
         Raises:
             StormproofError: the service refuses.
@@ -83,14 +83,14 @@ class ObjectStore:
                 for info in found if info.type == FileType.File}  # fmt: skip
 
     def names(self) -> set[str]:
-        """What stands directly in the store; raises as ``items``."""
+        """Return the names of the store's direct entries; raises as ``items``."""
         from pyarrow.fs import FileSelector
 
         with self.told(self.url):
             return {info.base_name for info in self.fs.get_file_info(FileSelector(self.root, allow_not_found=True))}
 
     def item(self, name: str) -> Item | None:
-        """One object, None where there is none; raises as ``items``."""
+        """Return one object, or None if there is none; raises as ``items``."""
         from pyarrow.fs import FileType
 
         with self.told(f"{self.url}/{name}"):
@@ -98,7 +98,7 @@ class ObjectStore:
         return Item(info.size, info.mtime_ns) if info.type == FileType.File else None
 
     def demand_bucket(self) -> None:
-        """See that the bucket is there. Raises StormproofError: it is not, or the service refuses."""
+        """Verify that the bucket exists. Raises StormproofError: it does not, or the service refuses."""
         from pyarrow.fs import FileType
 
         with self.told(self.url):
@@ -106,11 +106,11 @@ class ObjectStore:
                 raise StormproofError(f"{self.url}: there is no such bucket")
 
     def runs(self) -> dict[str, dict[str, Item]]:
-        """The files of each run that is there whole, by the runs' names; raises as ``items``."""
+        """Return the files of each complete run, by the runs' names; raises as ``items``."""
         return runs_among(self.items())
 
     def read(self, name: str) -> bytes:
-        """An object's content.
+        """Return an object's content.
 
         Raises:
             FileNotFoundError: there is none. StormproofError: the service refuses, or it is far too large.
@@ -122,20 +122,21 @@ class ObjectStore:
             return bytes(stream.read())
 
     def write(self, name: str, content: bytes) -> None:
-        """Put an object there, or in place of another. Raises StormproofError when the service refuses."""
+        """Create or replace an object. Raises StormproofError when the service refuses."""
         with self.told(f"{self.url}/{name}"), self.fs.open_output_stream(f"{self.root}/{name}") as stream:
             stream.write(content)
 
     def remove(self, name: str) -> None:
-        """Remove an object, if it is there. Raises StormproofError when the service refuses."""
+        """Remove an object, if it exists. Raises StormproofError when the service refuses."""
         with self.told(f"{self.url}/{name}"), contextlib.suppress(FileNotFoundError):
             self.fs.delete_file(f"{self.root}/{name}")
 
     def fetch(self, run: str, folder: Path, files: Mapping[str, Item] | None = None, *,
               all_files: bool = False) -> None:  # fmt: skip
-        """Make a run's folder here, with what checks read of it, or ``all_files``; times of files are as there.
+        """Create a run's folder here, with the files that checks read, or ``all_files``; their times are those in the
+        store.
 
-        ``files`` is what there is of it, if that is known.
+        ``files`` are the run's files, if they are known.
 
         Raises:
             HistoryError: it has a file that is larger than a history may be. StormproofError: the service refuses.
@@ -166,7 +167,7 @@ class ObjectStore:
         os.utime(path, ns=(item.written, item.written))
 
     def put(self, run: str, files: Iterable[tuple[str, Path]]) -> None:
-        """Put a run's files there, its description last: until that is there, there is no such run.
+        """Upload a run's files, its description last: without that, the run does not exist.
 
         Raises:
             StormproofError: the service refuses. OSError: a file can't be read.
@@ -187,23 +188,23 @@ class ObjectStore:
 
     @contextlib.contextmanager
     def told(self, what: str) -> Iterator[None]:
-        """Whatever the service says against it is an error of one line; that something is not there stays one."""
+        """Turn any error of the service into an error of one line; FileNotFoundError is kept."""
         try:
             yield
         except FileNotFoundError:
             raise
         except OSError as error:
             reason = " ".join(_NOISE.sub("", str(error)).split())
-            if any(sign in reason for sign in _REMOVED):  # between its being opened and its being read
+            if any(sign in reason for sign in _REMOVED):  # removed between opening and reading
                 raise FileNotFoundError(errno.ENOENT, "it was removed", what) from error
             raise StormproofError(f"{what}: {_advised(reason)}") from error
 
 
 def object_store(text: str) -> ObjectStore:
-    """The store at an address ``s3://bucket/prefix``; endpoint and region are those of the environment.
+    """Return the store at an address ``s3://bucket/prefix``; endpoint and region are those of the environment.
 
     Raises:
-        UsageError: it is no such address, or says who asks.
+        UsageError: it is no such address, or it contains credentials.
     """
     if "@" in text or "?" in text:
         raise UsageError("s3://...: neither credentials nor options belong into an address; they come from the "
@@ -220,7 +221,7 @@ def object_store(text: str) -> ObjectStore:
 
 
 def runs_among(items: Mapping[str, Item]) -> dict[str, dict[str, Item]]:
-    """The files of each run that is there whole, of all objects of a store."""
+    """Return the files of each complete run, among all objects of a store."""
     found: dict[str, dict[str, Item]] = {}
     for name, item in items.items():
         run, _, file = name.partition("/")
@@ -230,7 +231,7 @@ def runs_among(items: Mapping[str, Item]) -> dict[str, dict[str, Item]]:
 
 
 def is_address(text: object) -> bool:
-    """Whether a store's name is that of one in an object store, also after it has been taken for a path."""
+    """Return whether a store's name is an address in an object store, also after it was converted to a path."""
     return str(text).lower().startswith(("s3:/", "s3a:/", "gs:/"))
 
 
@@ -253,7 +254,7 @@ def _file_system(endpoint: str | None, region: str | None) -> Any:
 
 
 def _advised(reason: str) -> str:
-    """What the service said, with what is to be done about it."""
+    """Return the service's error, preceded by advice on it."""
     for sign, advice in (
         ("NO_SUCH_BUCKET", "there is no such bucket"),
         ("NETWORK_CONNECTION", "the service does not answer; is AWS_ENDPOINT_URL right?"),
@@ -267,15 +268,17 @@ def _advised(reason: str) -> str:
 
 
 def _is_place(name: str) -> bool:
-    """Whether a file of a run may have this name: it, or one of a folder beside it, and nothing outside. Copies of
-    plug-ins may lie deeper."""
+    """Return whether a file of a run may have this name: directly in the run or one folder deeper, and nothing outside.
+
+    Copies of plug-ins may lie deeper.
+    """
     parts = name.split("/")
     deepest = DEEPEST if parts[0] == PLUGIN_COPIES else 2
     return len(parts) <= deepest and all(part not in ("", ".", "..") and "\0" not in part for part in parts)
 
 
 def _each(call: Any, items: Iterable[Any]) -> None:
-    """Several at once: one request waits for the other end most of its time."""
+    """Process several items at once: a request spends most of its time waiting for the other end."""
     given = list(items)
     if not given:
         return

@@ -1,10 +1,10 @@
-"""The lake: what is known of every run of a store as one table, a row a run, in partitioned Parquet.
+"""The lake: one table with a row for every run of a store, in partitioned Parquet.
 
 ``STORE/lake/month=2026-11/part-*.parquet``, in a folder or in an object store. Rows are only ever appended, by a file
-that is there whole or not at all; the newest row of a run counts, and one that says that its folder is gone takes it
-out. So two writers need not wait for each other, and whatever is killed leaves nothing that is wrong. Many small files
-become one when there are many (``compact``). All of it can be made again from the runs' folders, and ``refresh`` does
-for what is missing.
+that appears whole or not at all. The newest row of a run counts, and a row that marks the run's folder as gone removes
+the run. So two writers need not wait for each other, and a killed process leaves nothing wrong behind. Many small files
+are merged into one (``compact``). All of the lake can be rebuilt from the runs' folders, and ``refresh`` does so for
+missing rows.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from stormproof.run_folder import LEDGER, NIGHT_FILE, read_object, read_run, rea
 T = TypeVar("T")
 
 MANY_PARTS = 32
-"""Files of one month; when there are more they become one."""
+"""Files of one month; beyond this number they are merged into one."""
 _TRIES = 10
 
 _TEXTS = pa.map_(pa.string(), pa.string())
@@ -63,24 +63,26 @@ ROWS = pa.schema([
     ("latency", pa.list_(_LATENCY)), ("checks", pa.list_(_CHECK)), ("faults", pa.list_(_FAULT)),
     ("costs", pa.list_(_COSTS)),
 ])  # fmt: skip
-"""One row a run; units are in the names, times count from the run's start (``docs/lake.md``). ``noted`` orders a run's
-rows; ``written`` is when the files were written that a row tells of, by which one that is out of date is known."""
+"""One row a run; units are in the names, times count from the run's start (``docs/lake.md``).
+
+``noted`` orders a run's rows. ``written`` is when the files behind a row were written, which reveals an outdated row.
+"""
 
 MESSAGES_DIR = "messages"
-"""In the lake: a file a run, the account of its messages."""
+"""Folder in the lake: one file a run, the account of its messages."""
 MESSAGE_ROWS = pa.schema([
     ("run", pa.string()), ("queue", pa.int32()), ("producer", pa.int64()), ("sequence", pa.int64()),
     ("state", pa.string()), ("sent_s", pa.float64()), ("confirmed_s", pa.float64()), ("confirmed_by", pa.string()),
     ("deliveries", pa.int64()), ("first_s", pa.float64()), ("first_by", pa.string()), ("last_s", pa.float64()),
     ("lost", pa.bool_()), ("undecided", pa.bool_()),
 ])  # fmt: skip
-"""One row a message of a queue; made by ``checkers.messages``."""
+"""One row per message of a queue; ``checkers.messages`` creates them."""
 
 _MONTH = re.compile(r"(\d{4})(\d{2})\d{2}T")
 
 
 def row_of(run_dir: Path, verdict: Verdict) -> dict[str, Any]:
-    """A run's row, as plain data; what its folder does not tell is null."""
+    """Return a run's row, as plain data; values that its folder does not hold are null."""
     try:
         info = read_run(run_dir)
     except HistoryError:
@@ -122,7 +124,7 @@ def row_of(run_dir: Path, verdict: Verdict) -> dict[str, Any]:
 
 
 def _costs(nodes: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """What each machine used, as ``stormproof.history.costs.totals`` tells it."""
+    """Return the resources that each machine used, as ``stormproof.history.costs.totals`` reports them."""
     return [{"node": str(node), "measured_s": _number(told.get("seconds")), "cpu_s": _number(told.get("cpu_s")),
              **{f"{name}_bytes": _whole(told.get(name)) for name in
                 ("memory_peak", "disk_peak", "disk_end", "read", "written", "received", "sent")}}
@@ -130,11 +132,13 @@ def _costs(nodes: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def _tags(run_dir: Path, info: Mapping[str, Any]) -> dict[str, str]:
-    """A run's own tags, and those of its night: its name, the case, and what ``--tag`` said: ``build=1234,os=debian``
-    are two, a text without ``=`` is the one that is called ``tag``."""
+    """Return a run's tags, with those of its night: its name, the case, and the text of ``--tag``.
+
+    ``build=1234,os=debian`` are two tags; a text without ``=`` is the value of the tag ``tag``.
+    """
     try:
         night = read_object(run_dir / NIGHT_FILE)
-    except HistoryError:  # most often there is none
+    except HistoryError:  # mostly the run belongs to no night
         return _texts(info.get("tags"))
     found = {name: text for name in ("night", "case") if (text := _text(night.get(name)))}
     for part in (_text(night.get("tag")) or "").split(","):
@@ -145,7 +149,7 @@ def _tags(run_dir: Path, info: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _whole_latency(latency: Mapping[str, Any]) -> dict[str, float | None]:
-    """The worst median and the worst 99th percentile among the functions that a run was loaded with."""
+    """Return the worst median and the worst 99th percentile among the functions of a run's load."""
     loads = [_object(told) for f, told in latency.items() if f not in ("drain", "depth")]
     found = {}
     for name in ("p50", "p99"):
@@ -167,7 +171,7 @@ def _faults(run_dir: Path, figures: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def append(store: AnyStore, rows: Sequence[Mapping[str, Any]]) -> None:
-    """Add rows (as ``row_of`` gives them) to a store's lake; they count instead of earlier ones of the same runs.
+    """Add rows (as ``row_of`` returns them) to a store's lake; they replace earlier ones of the same runs.
 
     Raises:
         StormproofError: they can't be stored.
@@ -195,7 +199,7 @@ def _table(rows: Iterable[Mapping[str, Any]]) -> pa.Table:
 
 
 def compact(store: AnyStore, month: str) -> None:
-    """Make one file of a month's files, without rows that no longer count. Does nothing where somebody else is at it.
+    """Merge a month's files into one, without obsolete rows. Does nothing if another process is merging them.
 
     Raises:
         StormproofError: it can't be stored.
@@ -206,18 +210,18 @@ def compact(store: AnyStore, month: str) -> None:
             return
         before = files.parts(month)
         try:
-            # Rows that say that a run is gone stay: somebody may be adding an older row of it just now.
+            # Rows that mark a run as gone stay: another process may be adding an older row of it at this moment.
             kept = _newest(_read(files, before))
         except FileNotFoundError:
-            return  # somebody else is at it, where nothing can be locked
-        # From here on both may be read: rows that are there twice count once.
+            return  # another process is merging them, where files cannot be locked
+        # From here on both may be read: duplicate rows count once.
         files.write(month, kept)
         for part in before:
             files.remove(part)
 
 
 def read_lake(store: AnyStore) -> pa.Table:
-    """The newest row of every run that is there (the schema is ``ROWS``).
+    """Return the newest row of every existing run (the schema is ``ROWS``).
 
     Raises:
         StormproofError: it can't be read.
@@ -231,7 +235,7 @@ def read_lake(store: AnyStore) -> pa.Table:
 
 
 def has_rows(store: AnyStore) -> bool:
-    """Whether there is a lake with anything in it."""
+    """Return whether there is a lake with anything in it."""
     return bool(files_of(store).parts())
 
 
@@ -240,18 +244,18 @@ def _read_all(files: LakeFiles, store: AnyStore) -> pa.Table:
         try:
             return _read(files, files.parts())
         except FileNotFoundError:
-            continue  # somebody made one file of several meanwhile
+            continue  # another process has merged files meanwhile
     raise StormproofError(f"{store}: the files of its lake change faster than they can be read")
 
 
 def _read(files: LakeFiles, parts: Iterable[str]) -> pa.Table:
-    """All rows of the parts that can be read."""
+    """Return all rows of the readable parts."""
     tables = [table for part in parts if (table := _part(files, part)) is not None]
     return pa.concat_tables(tables) if tables else ROWS.empty_table()
 
 
 def _part(files: LakeFiles, part: str, columns: Sequence[str] = ROWS.names) -> pa.Table | None:
-    """The rows of one file, or some columns of them; None where it is damaged, or of another version."""
+    """Return the rows of one file, or some of its columns; None if it is damaged, or of another version."""
     try:
         file = files.open(part)
         if file.schema_arrow.names != ROWS.names:
@@ -259,7 +263,7 @@ def _part(files: LakeFiles, part: str, columns: Sequence[str] = ROWS.names) -> p
         return file.read(list(columns)).cast(pa.schema([ROWS.field(name) for name in columns]))
     except FileNotFoundError:
         raise
-    except (pa.ArrowException, ValueError, OSError):  # the last is what Arrow says of pages that can't be unpacked
+    except (pa.ArrowException, ValueError, OSError):  # Arrow raises OSError for pages that cannot be unpacked
         return None
 
 
@@ -273,9 +277,10 @@ def _newest(table: pa.Table) -> pa.Table:
 
 
 def refresh(store: AnyStore) -> int:
-    """Bring the lake up to date with the runs' folders: add runs whose verdict it has not, or has another one of, and
-    take out those that are gone. Tells how many rows that took. Parts that can't be read are removed: no engine would
-    get past them, and the runs have what they held.
+    """Bring the lake up to date with the runs' folders; return the number of rows added.
+
+    Adds the runs whose verdict the lake lacks, or of which it has a different verdict, and removes those that are gone.
+    Unreadable parts are removed: no engine would get past them, and the runs hold the same data.
 
     Raises:
         StormproofError: they can't be stored.
@@ -294,8 +299,8 @@ def refresh(store: AnyStore) -> int:
             with files.run_folder(run) as run_dir:
                 row = row_of(run_dir, Verdict.from_json(read_verdict(run_dir)))
         except (OSError, StormproofError, KeyError, TypeError, ValueError, AttributeError):
-            continue  # its verdict is damaged: `check` says so
-        # Whatever the clocks of others say, it counts instead of the row that there was.
+            continue  # its verdict is damaged: `check` reports that
+        # It replaces the row that existed, whatever the clocks of other machines say.
         rows.append(row | {"noted": max(row["noted"], known.get(run, _UNKNOWN)[0] + 1), "written": judged[run]})
     append(store, rows)
     return len(rows)
@@ -306,13 +311,13 @@ _UNKNOWN = (0, -1, True)
 
 
 def _known(files: LakeFiles) -> dict[str, tuple[int, int, bool]]:
-    """``noted``, ``written`` and ``gone`` of each run's newest row; what can't be read is removed."""
+    """Return ``noted``, ``written`` and ``gone`` of each run's newest row; unreadable parts are removed."""
     known: dict[str, tuple[int, int, bool]] = {}
     for part in files.parts():
         try:
             table = _part(files, part, _OF_REFRESH)
         except FileNotFoundError:
-            continue  # made one of several meanwhile: the next time it is read
+            continue  # merged with others meanwhile: it will be read next time
         if table is None:
             files.remove(part)
             continue
@@ -324,8 +329,11 @@ def _known(files: LakeFiles) -> dict[str, tuple[int, int, bool]]:
 
 
 def mended(store: AnyStore, ask: Callable[[], T]) -> T:
-    """What ``ask`` finds out from the lake. Where it fails and parts turn out to be damaged, what these held is read
-    again from the runs, and it is asked once more."""
+    """Return the result of ``ask`` over the lake, after a repair if needed.
+
+    If ``ask`` fails and parts turn out to be damaged, their rows are read again from the runs, and ``ask`` is called
+    once more.
+    """
     try:
         return ask()
     except Exception:
@@ -347,7 +355,7 @@ def _is_damaged(files: LakeFiles, part: str) -> bool:
 
 
 def packed(row: Mapping[str, Any]) -> str:
-    """A row as text, for its way through Spark."""
+    """Return a row as text, to be passed through Spark."""
     return json.dumps(row, default=str)
 
 

@@ -1,7 +1,8 @@
-"""The lake as SQL views, the same for DuckDB and for Spark: ``runs``, ``verdicts``, ``faults``, ``latency``,
-``costs``, ``operations`` and ``messages`` (``docs/lake.md`` explains the columns).
+"""The lake as SQL views, the same for DuckDB and for Spark.
 
-``views_sql`` makes the text, for whoever queries a store with an engine of their own; our own queries run on it, too.
+The views are ``runs``, ``verdicts``, ``faults``, ``latency``, ``costs``, ``operations`` and ``messages``
+(``docs/lake.md`` explains the columns). ``views_sql`` creates the text for users who query a store with another engine;
+this project's queries run on it, too.
 """
 
 from __future__ import annotations
@@ -53,7 +54,7 @@ VIEWS = (*SMALL, "operations", "messages")
 
 @dataclass(frozen=True)
 class Sources:
-    """What stands for a lake's files in a FROM; None where there are none."""
+    """The FROM expressions for a lake's files; None if there are no such files."""
 
     rows: str | None
     histories: str | None
@@ -62,16 +63,19 @@ class Sources:
 
 def views_sql(store: AnyStore, engine: str = DUCKDB, names: Collection[str] = VIEWS,
               without: Collection[str] = ()) -> str:  # fmt: skip
-    """Statements that make views over a store, for ``duckdb`` or ``spark``; ``without`` the histories of some runs.
+    """Return statements that create views over a store, for ``duckdb`` or ``spark``; ``without`` the histories of some
+    runs.
 
-    A view of files that a store has none of is empty.
+    A view without any files in the store is empty.
     """
     sources = _files(store.resolve(), engine, without) if isinstance(store, Path) else _addresses(store, engine)
     return _script(_statements(sources, engine, names))
 
 
 def unreadable_histories(store: AnyStore) -> dict[str, str]:
-    """Why the histories of some runs can't be read, by the runs' names: an engine gives up on all for one of them."""
+    """Return why the histories of some runs can't be read, by the runs' names: one of them makes an engine fail for
+    all.
+    """
     from pyarrow import parquet
 
     if isinstance(store, ObjectStore):
@@ -124,19 +128,20 @@ def _view(name: str, query: str) -> str:
 
 
 def _field(text: str, quote: str) -> str:
-    """``check AS check_name`` of the struct ``each``; names that SQL has a meaning for are quoted."""
+    """Translate a text such as ``check AS check_name`` to SQL on the struct ``each``; SQL's reserved names are quoted.
+    """
     expression, _, alias = text.partition(" AS ")
     parts = [part if part == "-" else f"each.{quote}{part}{quote}" for part in expression.split()]
     return f"{' '.join(parts)} AS {quote}{alias or expression}{quote}"
 
 
 def _nothing(columns: Iterable[str], quote: str) -> str:
-    """No row of these columns."""
+    """Return a query for no row of these columns."""
     return "SELECT " + ", ".join(f"NULL AS {quote}{name}{quote}" for name in columns) + " WHERE false"
 
 
 def _newest(files: str | None) -> str | None:
-    """The rows that count; None where there is no lake."""
+    """Return a query for the rows that count; None if there is no lake."""
     if files is None:
         return None
     return (f"SELECT * FROM (SELECT *, row_number() OVER (PARTITION BY run ORDER BY noted DESC) AS place FROM {files}) "
@@ -147,7 +152,7 @@ _PATTERNS = (f"{LAKE}/month=*/{PART}", f"{_RUN_FOLDERS}/{HISTORY}", f"{LAKE}/{ME
 
 
 def _files(store: Path, engine: str, without: Collection[str] = ()) -> Sources:
-    """Files in a folder, whose path is absolute.
+    """Return the sources of files in a folder, whose path is absolute.
 
     Raises:
         UsageError: Spark's patterns take no colon, and the path has one.
@@ -167,7 +172,7 @@ def _files(store: Path, engine: str, without: Collection[str] = ()) -> Sources:
 
 
 def _paths(store: Path, without: Collection[str]) -> list[list[Path]]:
-    """The files of each source."""
+    """Return the files of each source."""
     parts, histories, messages = (sorted(store.glob(pattern)) for pattern in _PATTERNS)
     return [parts, [path for path in histories if path.parent.name not in without], messages]
 
@@ -178,7 +183,7 @@ def _parquet(path: str, engine: str) -> str:
 
 
 def _parquet_of(paths: Collection[str]) -> str:
-    """These files, for DuckDB."""
+    """Return an expression for these files, for DuckDB."""
     return f"read_parquet([{', '.join(map(_quoted, paths))}], hive_partitioning = false)"
 
 
@@ -191,19 +196,21 @@ def _in_backticks(path: str) -> str:
 
 
 def _literal(path: str, engine: str) -> str:
-    """A path whose characters stand for themselves, in front of a pattern: DuckDB escapes by sets, Hadoop by ``\\``."""
+    """Escape a path that precedes a pattern, so that its characters are literal: DuckDB uses sets, Hadoop ``\\``."""
     return glob.escape(path) if engine == DUCKDB else re.sub(r"([\\\[\]{}*?,])", r"\\\1", path)
 
 
 def _addresses(store: ObjectStore, engine: str) -> Sources:
-    """Objects, for an engine that reads such a service by itself: DuckDB's extension httpfs, Hadoop's S3A."""
+    """Return objects as sources, for an engine that reads such a service itself: DuckDB's extension httpfs, Hadoop's
+    S3A.
+    """
     root = store.url if engine == DUCKDB else store.url.replace("s3://", "s3a://", 1)
     return Sources(*(_parquet(f"{root}/{pattern}", engine) if names else None
                      for pattern, names in zip(_PATTERNS, _objects(store), strict=True)))  # fmt: skip
 
 
 def _objects(store: ObjectStore) -> tuple[list[str], list[str], list[str]]:
-    """Names in an object store: parts of the lake, histories, accounts of messages."""
+    """Return the names in an object store: parts of the lake, histories, accounts of messages."""
     items = store.items()
     names = sorted(items)
     return ([name for name in names if Path(name).match(_PATTERNS[0])],
@@ -212,12 +219,12 @@ def _objects(store: ObjectStore) -> tuple[list[str], list[str], list[str]]:
 
 
 _SCHEMAS: Mapping[str, pa.Schema] = {"lake_rows": ROWS, "histories": HISTORY_SCHEMA, "message_rows": MESSAGE_ROWS}
-"""Tables that stand for the objects of an object store, which our own queries read by Arrow."""
+"""Tables that stand for the objects of an object store, which this project's queries read by Arrow."""
 
 
 def _tables(store: ObjectStore, names: Collection[str], without: Collection[str] = ()
             ) -> tuple[dict[str, list[str]], Sources]:  # fmt: skip
-    """The objects of each table that is needed, and the tables as sources."""
+    """Return the objects of each needed table, and the tables as sources."""
     parts, histories, messages = _objects(store)
     histories = [name for name in histories if name.partition("/")[0] not in without]
     found = {"lake_rows": parts, "histories": histories if "operations" in names else [],
@@ -263,7 +270,7 @@ def _messages(files: str | None, quote: str) -> str:
 
 
 def spark_views(spark: Any, store: AnyStore, names: Collection[str] = VIEWS, without: Collection[str] = ()) -> None:
-    """Make views in a Spark session; ``without`` the histories of some runs."""
+    """Create views in a Spark session; ``without`` the histories of some runs."""
     if isinstance(store, ObjectStore):
         tables, sources = _tables(store, names, without)
         for table, objects in tables.items():
@@ -278,7 +285,7 @@ def spark_views(spark: Any, store: AnyStore, names: Collection[str] = VIEWS, wit
 
 
 def _spark_files(spark: Any, found: list[list[Path]]) -> Sources:
-    """Views of files whose path has a colon: Spark reads those by their names, but not by a pattern."""
+    """Create views of files whose path has a colon: Spark reads those by their names, but not by a pattern."""
     reader = spark.read.option("__globPaths__", "false")
     for table, paths in zip(_SCHEMAS, found, strict=True):
         if paths:
@@ -287,7 +294,7 @@ def _spark_files(spark: Any, found: list[list[Path]]) -> Sources:
 
 
 def _spark_table(spark: Any, store: ObjectStore, table: str, objects: list[str]) -> None:
-    """A view of Parquet objects, which the tasks read by Arrow: Spark itself knows no such service."""
+    """Create a view of Parquet objects, which the tasks read by Arrow: Spark itself does not support such a service."""
     from pyspark.sql.pandas.types import from_arrow_schema
 
     schema = pa.schema([pa.field(field.name, _plain(field.type)) for field in _SCHEMAS[table]])
@@ -305,7 +312,7 @@ _SPARK_TASKS = 200
 
 
 def _plain(kind: pa.DataType) -> pa.DataType:
-    """What Spark has for a column's type: it knows no dictionaries."""
+    """Return Spark's equivalent of a column's type: Spark has no dictionaries."""
     return kind.value_type if pa.types.is_dictionary(kind) else kind
 
 
@@ -317,7 +324,7 @@ def _dataset(store: ObjectStore, objects: list[str], schema: pa.Schema) -> Any:
 
 
 def duckdb_views(store: AnyStore, names: Collection[str] = VIEWS, without: Collection[str] = ()) -> Any:
-    """A DuckDB connection in memory that has views; ``without`` the histories of some runs."""
+    """Return a DuckDB connection in memory with the views; ``without`` the histories of some runs."""
     import duckdb
 
     connection = duckdb.connect()
@@ -333,8 +340,10 @@ def duckdb_views(store: AnyStore, names: Collection[str] = VIEWS, without: Colle
 
 
 def _without_backslash(store: Path, connection: Any) -> Path:
-    """A path to the store that DuckDB understands as long as the connection is there: a backslash, which it takes for
-    the end of a folder's name, stands in none."""
+    """Return a path to the store without a backslash, valid as long as the connection exists.
+
+    DuckDB takes a backslash for the end of a folder's name.
+    """
     root = store.resolve()
     if "\\" not in str(root):
         return root

@@ -1,4 +1,4 @@
-"""What went wrong in a Spark job, as one line for somebody who does not know Spark."""
+"""The cause of a failed Spark job, as one line for users who do not know Spark."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 from stormproof.errors import SparkFailed
 
 _OURS = re.compile(r"^stormproof\.errors\.\w+: (.+)$", re.MULTILINE)
-"""What a task of ours said, in the traceback that Spark brings home."""
+"""The message of this project's errors, in the traceback that Spark returns."""
 _PY4J, _OF_PYTHON = "An error occurred while calling", "An exception was thrown from the Python worker"
 _PYTHON_ERROR = re.compile(r"(?!java|org|scala)[\w.]+(Error|Exception): ")
 _SHIP = "ship it with --spark-env FILE, which `stormproof spark-env FILE` writes"
@@ -29,13 +29,13 @@ _KNOWN = (
 _DEAD = re.compile(r"Python worker exited unexpectedly|ExecutorLostFailure|Python worker failed to connect back")
 _CUT = re.compile(r"Py4JNetworkError|Connection(Refused|Reset)Error|BrokenPipeError|Connection refused|"
                   r"An error occurred while calling \S+\Z")
-"""How a call ends that the JVM does not answer."""
+"""The end of the error of a call that the JVM does not answer."""
 _END_SECONDS = 3.0
 _TASK = re.compile(r"Task (\d+) in stage \S+ failed \d+ times")
 
 
 class TaskDied(SparkFailed):
-    """The process of a task was gone, each time that it was tried. ``task`` is its number."""
+    """The process of a task died at each attempt. ``task`` is its number."""
 
     def __init__(self, task: int, sign: str) -> None:
         self.task = task
@@ -45,7 +45,7 @@ class TaskDied(SparkFailed):
 
 
 def failed(error: Exception) -> SparkFailed:
-    """The failure of a job as an error of ours."""
+    """Convert the failure of a job to an error of this project."""
     text = words_of(error)
     if (ours := _OURS.search(text)) is not None:
         return SparkFailed(ours[1])
@@ -58,11 +58,11 @@ def failed(error: Exception) -> SparkFailed:
 
 
 def failure_of(spark: Any, error: Exception) -> SparkFailed:
-    """The failure of a job in a context; where its JVM has ended, that is why."""
+    """Convert the failure of a job in a context; if its JVM has ended, that is the cause."""
     process = getattr(getattr(spark, "_gateway", None), "proc", None)
     if process is not None:
         with contextlib.suppress(subprocess.TimeoutExpired):
-            # A call that found nobody came before the end of the process could be seen.
+            # A call may fail before the end of the JVM's process is visible.
             status = process.wait(_END_SECONDS if _CUT.search(f"{type(error).__name__}: {words_of(error)}") else 0)
             how = f"by signal {-status}" if status < 0 else f"with exit status {status}"
             return SparkFailed(f"the Spark job failed: Spark's JVM has ended ({how}), most often for want of memory")
@@ -70,7 +70,7 @@ def failure_of(spark: Any, error: Exception) -> SparkFailed:
 
 
 def words_of(error: Exception) -> str:
-    """What an error says; one of Java's asks the JVM for its words, which may be gone."""
+    """Return an error's text; for one of Java's, PySpark asks the JVM, which may be gone."""
     try:
         return str(error)
     except Exception:
@@ -78,7 +78,7 @@ def words_of(error: Exception) -> str:
 
 
 def _reason(text: str) -> str:
-    """The most telling line: the end of a traceback of Python's, or the cause that Java names last."""
+    """Return the most informative line: the end of a Python traceback, or the last cause that Java names."""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     if not lines or not (lines[0].startswith(_PY4J) or _OF_PYTHON in lines[0]):
         return lines[0] if lines else ""

@@ -1,8 +1,8 @@
-"""Runs that are judged by forks of the fork server, without Spark: while it starts, and instead of it.
+"""Runs that forks of the fork server judge without Spark: while Spark starts, or instead of it.
 
-While Spark starts, the other cores have nothing to do; so one fork judges small runs until then, the smallest first, so
-that nobody waits for it long. A few small runs are judged in about the time that Spark takes to start: a fork for each
-core judges them all (``FewRuns``), and there is no JVM. What a fork that dies has not judged is left to the job.
+While Spark starts, the other cores are idle. One fork judges small runs during that time, the smallest first, so that
+no one waits for it long. A few small runs take about as long to judge as Spark takes to start: then one fork for each
+core judges them all (``FewRuns``), and no JVM is started. Runs that a dying fork leaves unjudged are left to the job.
 """
 
 from __future__ import annotations
@@ -33,59 +33,63 @@ from checkers.verdict_cache import digest_of_checks
 from stormproof.history import read_limits as bounds
 
 MOST_BYTES = 2 << 20
-"""Of a history that is judged so: a tenth of a second."""
+"""Largest history that a fork judges while Spark starts: a tenth of a second."""
 FEW_BYTES = 64 << 20
-"""Of all histories, for each core: two to four seconds, which Spark takes to start."""
+"""Bytes of all histories for each core that forks judge without Spark: two to four seconds, about Spark's start."""
 LEAST_BYTES = 64 << 10
-"""What a run counts as at least: however little it holds, it has files to be read and written."""
+"""Minimum size at which a run is counted: however small it is, its files must be read and written."""
 GRACE = 5.0
-"""Seconds that forks have for the runs at which they are, and to hand over what they have judged."""
+"""Seconds that forks have to finish their current runs and to hand over their results."""
 MOST_RUNS = 2000
-"""That are named to a fork while Spark starts; it never comes so far."""
+"""Largest number of runs given to a fork while Spark starts; it never gets through so many."""
 ROWS_AT_ONCE = 16
 """Rows that a fork hands over together."""
 _SIZE = struct.Struct("!I")
-"""Goes before each batch of rows."""
+"""Precedes each batch of rows."""
 _CHUNK = 1 << 16
 
 
 class FewRuns:
-    """Sees whether runs are so few, and each so small, that Spark is not worth its start on this machine."""
+    """Tells whether runs are so few, and each so small, that Spark is not worth its start on this machine."""
 
     def __init__(self) -> None:
         self._left = FEW_BYTES * len(os.sched_getaffinity(0))
 
     def take(self, run_dir: Path) -> bool:
-        """Whether that still holds with one more; it does not with one that may take long, however small it is."""
+        """Add a run; return whether Spark is still not worth its start.
+
+        A run that may take long, however small it is, makes Spark worth its start.
+        """
         size = history_size(run_dir)
         self._left -= max(size, LEAST_BYTES)
         return size <= MOST_BYTES and self._left >= 0 and decomposes(run_dir)
 
 
 class _NoPandas:
-    """Finds no pandas: nothing that judges needs it, and Arrow would import it, which takes 0.17 s, only to see that
-    what it is given is none of pandas' own."""
+    """An import hook that hides pandas: judging does not need it, and Arrow would import it (0.17 s) only to find that
+    its input is no pandas object.
+    """
 
     def find_spec(self, name: str, _path: Any = None, _target: Any = None) -> None:
-        """As ``importlib.abc.MetaPathFinder``; raises ModuleNotFoundError."""
+        """Find a module, as ``importlib.abc.MetaPathFinder``; raises ModuleNotFoundError for pandas."""
         if name == "pandas":
             raise ModuleNotFoundError("No module named 'pandas'", name=name)
 
 
 class Fork:
-    """A fork that judges runs, in their order, until it has judged all or is told to end.
+    """A fork that judges runs in their order, until all are judged or it is told to end.
 
     Args:
-        place: where the fork server listens.
-        environ: the variables of whoever judges.
-        budget: the name under which whoever judges at the same time shares the memory.
-        eager: it hands over rows as it goes, to somebody who reads them meanwhile; otherwise all at its end.
+        place: the path of the fork server's socket.
+        environ: the variables of the process that wants runs judged.
+        budget: the name under which forks that judge at the same time share the memory.
+        eager: it hands over rows as it proceeds, to a client that reads them meanwhile; otherwise all at its end.
     """
 
     def __init__(self, run_dirs: Sequence[Path], place: Path, environ: Mapping[str, str], *, budget: str = "",
                  eager: bool = False) -> None:
         self.rows: list[pa.RecordBatch] = []
-        """What it has handed over: each run of these is judged, and its verdict stored."""
+        """The rows it has handed over: each run in them is judged, and its verdict stored."""
         self.socket: socket.socket | None = None
         self._said = bytearray()
         told = {"judge": [str(run) for run in run_dirs], "digest": digest_of_checks(), "budget": budget, "eager": eager}
@@ -93,19 +97,19 @@ class Fork:
             self.socket = ask(str(place), told, [nowhere.fileno()] * 3, environ)
 
     def end(self) -> None:
-        """Tell it to end after the run at which it is."""
+        """Tell the fork to end after its current run."""
         if self.socket is not None:
-            with contextlib.suppress(OSError):  # it may be gone
+            with contextlib.suppress(OSError):  # the fork may have ended
                 self.socket.shutdown(socket.SHUT_WR)
 
     def close(self) -> None:
-        """Have nothing more to do with it."""
+        """Close the connection to the fork."""
         if self.socket is not None:
             self.socket.close()
             self.socket = None
 
     def read(self) -> bool:
-        """Take what it has sent, or wait until there is something; False: nothing more comes."""
+        """Read what the fork has sent, or wait for it; return False when nothing more will arrive."""
         assert self.socket is not None
         try:
             more = self.socket.recv(_CHUNK)
@@ -125,7 +129,7 @@ class Fork:
 
 def _hear(forks: Sequence[Fork], progress: Progress | None = None, total: int = 0,
           seconds: float | None = None) -> None:  # fmt: skip
-    """Take what forks send until none has more, or so many seconds have passed."""
+    """Read from forks until all have ended, or ``seconds`` have passed."""
     until, told = None if seconds is None else time.monotonic() + seconds, 0
     with selectors.DefaultSelector() as selector:
         for fork in forks:
@@ -146,7 +150,7 @@ def _hear(forks: Sequence[Fork], progress: Progress | None = None, total: int = 
 
 
 def _ended(forks: Sequence[Fork]) -> pa.Table:
-    """End forks when each has finished with the run at which it is; the rows of all runs that they have judged."""
+    """End forks after their current runs; return the rows of all runs that they have judged."""
     for fork in forks:
         fork.end()
     _hear(forks, seconds=GRACE)
@@ -156,7 +160,7 @@ def _ended(forks: Sequence[Fork]) -> pa.Table:
 
 
 class HeadStart:
-    """What a fork judges from when this is made until ``stop``; arguments as those of ``Fork``."""
+    """The runs that a fork judges from this object's creation until ``stop``; arguments as those of ``Fork``."""
 
     def __init__(self, run_dirs: Sequence[Path], place: Path, environ: Mapping[str, str]) -> None:
         sizes = {run: history_size(run) for run in run_dirs}
@@ -164,19 +168,19 @@ class HeadStart:
         self._fork = Fork(small[:MOST_RUNS], place, environ)
 
     def stop(self) -> pa.Table:
-        """End it when it has finished with the run at which it is; the rows of those that it has judged."""
+        """End the fork after its current run; return the rows of the runs that it has judged."""
         return _ended([self._fork])
 
 
 def judge_all(run_dirs: Sequence[Path], place: Path, environ: Mapping[str, str], progress: Progress) -> pa.Table:
-    """Have all runs judged by a fork for each core; the rows of those that were."""
+    """Let one fork for each core judge all runs; return the rows of the judged ones."""
     cores, shared = len(os.sched_getaffinity(0)), secrets.token_hex(8)
     by_size = sorted(run_dirs, key=history_size)
     forks: list[Fork] = []
     try:
         for core in range(min(cores, len(by_size))):
             forks.append(Fork(by_size[core::cores], place, environ, budget=shared, eager=True))
-        # Arrow does so at the first array that is made of rows; now the fork server may still be importing, too.
+        # Arrow imports pandas at the first array made of rows; now the fork server may still be importing, too.
         importlib.import_module("pandas")
         _hear(forks, progress, len(run_dirs))
     finally:
@@ -185,10 +189,11 @@ def judge_all(run_dirs: Sequence[Path], place: Path, environ: Mapping[str, str],
 
 
 def judge(run_dirs: Sequence[Path], digest: str, budget: str, eager: bool, asking: socket.socket) -> None:
-    """Judge runs until all are, or whoever asked has had enough or is gone; send their rows (``Fork`` says when).
-    ``digest`` is that of the checks which the job will have, ``budget`` the name under which the memory is shared.
+    """Judge runs until all are judged, or the client has had enough or is gone; send their rows (see ``Fork``).
 
-    Those of which the judging may take long are left out, however small they are: searches for a proof.
+    ``digest`` is that of the job's checks, ``budget`` the name under which the memory is shared.
+
+    Runs that may take long because of searches for a proof are left out, however small they are.
     """
     pa.set_cpu_count(1)  # others need the other cores
     sys.meta_path.insert(0, _NoPandas())

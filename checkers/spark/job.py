@@ -1,7 +1,7 @@
 """The Spark job that checks runs: paths go out, verdict rows come back.
 
-Each task reads whole runs and calls ``check_run`` on each, which is the only code that judges. Histories never pass
-through the JVM (``docs/spark.md`` has the figures).
+Each task reads whole runs and calls ``check_run`` on each, the only code that judges. Histories never pass through the
+JVM (``docs/spark.md`` has the figures).
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ from stormproof.errors import SparkFailed, StormproofError
 from stormproof.history import read_limits as bounds
 
 RUNS_A_JOB = 10_000
-"""Runs in one Spark job; more are checked in several, which bounds what the driver holds."""
+"""Runs in one Spark job; more runs are checked in several jobs, which bounds the driver's memory."""
 TASKS_A_CORE = 4
 MOST_GIVEN_UP = 3
-"""Runs at which what judges may die, again and again, before the job counts as failed."""
+"""The number of runs on which a judging process may die repeatedly before the job counts as failed."""
 
 Prepare = Callable[[], None]
 
@@ -53,15 +53,18 @@ VERDICT_ROWS = pa.schema(
         ("lake", pa.string()),
     ]
 )
-"""One row per run, as it comes back from a task: ``anomalies`` and ``checks`` (name -> verdict) are JSON, ``trouble``
-is why the verdict could not be stored, ``damage`` why the run could not be judged, ``lake`` its row of the lake."""
+"""One row per run, as a task returns it.
+
+``anomalies`` and ``checks`` (name -> verdict) are JSON. ``trouble`` is the reason why the verdict could not be stored,
+``damage`` the reason why the run could not be judged, ``lake`` the run's row of the lake.
+"""
 
 
 @dataclass(frozen=True)
 class VerdictRow:
     """The verdict on one run, without its evidence (which is in the run's verdict.json).
 
-    ``damage`` says why it could not be judged; None where it was.
+    ``damage`` is the reason why the run could not be judged; None if it was.
     """
 
     run: str
@@ -75,7 +78,7 @@ class VerdictRow:
 
 @dataclass(frozen=True)
 class SummaryRow:
-    """How one check came out over all runs of one system under one nemesis."""
+    """The results of one check over all runs of one system under one nemesis."""
 
     system: str
     nemesis: str
@@ -94,8 +97,9 @@ def check_runs(
     """Check runs, store each verdict in its run's folder, and add it to the store's lake. ``spark`` is a context.
 
     Returns one row per run, in the order given. Each process that checks calls ``prepare`` first: it loads plug-ins,
-    and a verdict that was made with any does not say what it rests on. ``refused`` takes in what could not be stored,
-    and why; without it that is an error. ``ahead`` are rows of runs that were judged already (``head_start``).
+    and a verdict made with any plug-in carries no note of what it rests on. ``refused`` collects the reasons why
+    verdicts could not be stored; without it that is an error. ``ahead`` are rows of runs that were judged already
+    (``head_start``).
 
     Raises:
         SparkFailed: the job failed, or a run's verdict did not come back.
@@ -135,7 +139,7 @@ SELECT coalesce(system, '?') AS system, coalesce(nemesis, '') AS nemesis, check_
        CAST(count_if(v.verdict = 'invalid') AS bigint) AS invalid, CAST(sum(v.count) AS bigint) AS found
 FROM verdicts v JOIN runs r ON v.run = r.run GROUP BY 1, 2, 3 ORDER BY 1, 2, 3
 """
-"""How each check came out; DuckDB and Spark alike understand it, over ``checkers.lake.views``."""
+"""The query for the results of each check; both DuckDB and Spark understand it, over ``checkers.lake.views``."""
 
 _ROWS_AT_ONCE = 32
 """Rows that a task hands over together: Spark takes as long for one as for many."""
@@ -164,7 +168,7 @@ def _run_job(
     try:
         found = judge_units(judge_all, units, budget) if units else {}
     except TaskDied:
-        found = {}  # each run is judged as a whole: one at which that dies as well is told below
+        found = {}  # each run is judged as a whole; a run that kills its process again is reported below
     left, gathered, alone = list(run_dirs), [], False
     while left:
         tasks = len(left) if alone else min(len(left), cores * TASKS_A_CORE)
@@ -176,7 +180,7 @@ def _run_job(
         except TaskDied as error:
             if len(gathered) >= MOST_GIVEN_UP:
                 raise
-            if tasks == len(left):  # so that the task tells the run
+            if tasks == len(left):  # so that the task identifies the run
                 run_dir = dealt[error.task]
                 gathered.append(_given_up(run_dir, error))
                 left.remove(run_dir)
@@ -185,7 +189,9 @@ def _run_job(
 
 
 def _given_up(run_dir: Path, error: TaskDied) -> pa.Table:
-    """The row of a run that can't be judged, because whatever tries to dies; the others are judged without it."""
+    """Return the row of a run that cannot be judged because every process that tries dies; the job continues without
+    it.
+    """
     from checkers.run_check import unjudged
 
     reason = f"{run_dir}: {error.reason}"
@@ -199,7 +205,7 @@ def _given_up(run_dir: Path, error: TaskDied) -> pa.Table:
 
 def _judging(run_dirs: Sequence[Path], prepare: Prepare | None = None, budget: Budget | None = None,
              found: Mapping[str, Sequence[bytes]] | None = None) -> Work:  # fmt: skip
-    """What a task does with numbers of runs. ``found`` is what ``judge_units`` gave."""
+    """Return the work of a task that judges runs by number. ``found`` is the result of ``judge_units``."""
     paths = [str(path) for path in run_dirs]
     begin = _beginning(prepare)
     known = found or {}
@@ -224,7 +230,7 @@ def _judging(run_dirs: Sequence[Path], prepare: Prepare | None = None, budget: B
 
 
 def cores_of(spark: Any) -> int:
-    """How many tasks may run at once; raises SparkFailed when the JVM is gone."""
+    """Return the number of tasks that may run at once; raises SparkFailed when the JVM is gone."""
     try:
         return int(spark.defaultParallelism)
     except Exception as error:
@@ -240,7 +246,9 @@ def _begun(begin: Prepare, work: Work) -> Work:
 
 
 def _beginning(prepare: Prepare | None) -> Prepare:
-    """What a task does first: it takes over the bound on histories, sees that its code is this one, loads plug-ins."""
+    """Return the first step of a task: adopt the bound on histories, verify that its code is the driver's, load
+    plug-ins.
+    """
     bound = os.environ.get(bounds.VARIABLE)
     ours = digest_of_checks()
 
@@ -255,19 +263,19 @@ def _beginning(prepare: Prepare | None) -> Prepare:
 
 
 def demand_mounted(store: Path) -> None:
-    """See that a task finds the store: on a worker that does not, all runs would seem to be gone.
+    """Verify that a task finds the store: on a worker without it, all runs would appear to be gone.
 
     Raises:
-        StormproofError: it is not there.
+        StormproofError: the store does not exist there.
     """
-    # Where nothing is mounted there is no such folder, or an empty one.
+    # If the store is not mounted there is no such folder, or an empty one.
     if not store.is_dir() or next(store.iterdir(), None) is None:
         raise StormproofError(f"{store} is not there on {socket.gethostname()}: a store has to be mounted at the same "
                               "path on every worker, or lie in an object store")
 
 
 def _dealt(run_dirs: Sequence[Path], tasks: int) -> list[Path]:
-    """The runs in an order that gives each task (a contiguous slice) its share of the large ones."""
+    """Return the runs in an order that gives each task (a contiguous slice) its share of the large ones."""
     by_size = sorted(run_dirs, key=history_size, reverse=True)
     return [path for task in range(tasks) for path in by_size[task::tasks]]
 
@@ -275,10 +283,10 @@ def _dealt(run_dirs: Sequence[Path], tasks: int) -> list[Path]:
 def check_and_store(
     run_dir: Path, *, noted: bool = True, budget: Budget | None = None, found: Sequence[bytes] = ()
 ) -> dict[str, Any]:
-    """Check one run, store its verdict beside it, and return its row.
+    """Check one run, store its verdict next to it, and return its row.
 
-    ``noted``: the verdict says what it rests on, so that the run need not be judged again. ``budget`` bounds the memory
-    that it takes. ``found`` is what was found of the run in parts, if it was judged so.
+    ``noted``: the verdict records what it rests on, so that the run need not be judged again. ``budget`` bounds the
+    memory that judging takes. ``found`` are the findings in the run's parts, if it was judged in parts.
     """
     note, verdict = judged(run_dir, budget, found)
     if not noted:
@@ -289,7 +297,7 @@ def check_and_store(
     except OSError as error:
         trouble = f"{run_dir}: {error.strerror or error}"
     except Exception as error:
-        # A page that can't be drawn is a defect of ours: it must not cost the other runs their verdicts.
+        # A page that cannot be drawn is a defect of this program: it must not cost the other runs their verdicts.
         trouble = f"{run_dir}: a page of its verdict can't be made ({type(error).__name__}: {error})"
     if run_dir != _NOWHERE:
         tell(verdict, trouble)
@@ -298,8 +306,8 @@ def check_and_store(
 
 def judged(run_dir: Path, budget: Budget | None, found: Sequence[bytes] = ()
            ) -> tuple[dict[str, Any] | None, Verdict]:  # fmt: skip
-    """The verdict on a run, and what it rests on; it is not judged if that takes too much memory."""
-    # Here and not above: the driver, which starts while a person waits, needs neither kernels nor Numba.
+    """Return the verdict on a run, and the note of what it rests on; a run that needs too much memory is not judged."""
+    # Imported here and not above: the driver, whose start a person waits for, needs neither kernels nor Numba.
     from checkers.partitioned_check import finish, told_by_parts
     from checkers.run_check import check_in_memory, check_run, unjudged
 
@@ -319,7 +327,7 @@ def judged(run_dir: Path, budget: Budget | None, found: Sequence[bytes] = ()
 
 
 def verdict_row(run_dir: Path, verdict: Verdict, trouble: str | None) -> dict[str, Any]:
-    """A run's row of ``VERDICT_ROWS``; ``trouble`` says why its verdict could not be stored."""
+    """Return a run's row of ``VERDICT_ROWS``; ``trouble`` is the reason why its verdict could not be stored."""
     return {
         "run_dir": str(run_dir), "run": verdict.run, "verdict": verdict.verdict, "sentence": verdict.sentence,
         "anomalies": json.dumps(verdict.anomalies),
@@ -329,7 +337,7 @@ def verdict_row(run_dir: Path, verdict: Verdict, trouble: str | None) -> dict[st
 
 
 def row_of_verdict(run_dir: Path, verdict: Verdict) -> VerdictRow:
-    """A verdict without its evidence."""
+    """Return a verdict without its evidence."""
     return VerdictRow(
         verdict.run, run_dir, verdict.verdict, verdict.sentence, verdict.anomalies,
         {check.check: check.outcome.verdict for check in verdict.checks}, verdict.damage,
@@ -337,7 +345,7 @@ def row_of_verdict(run_dir: Path, verdict: Verdict) -> VerdictRow:
 
 
 def add_to_lakes(table: pa.Table) -> None:
-    """Put the rows of runs that were judged into the lakes of their stores.
+    """Add the rows of judged runs to the lakes of their stores.
 
     Raises:
         StormproofError: they can't be stored.
@@ -350,7 +358,7 @@ def add_to_lakes(table: pa.Table) -> None:
 
 
 def _gather(table: pa.Table, wanted: Sequence[Path]) -> list[VerdictRow]:
-    """One row per run; a run without a verdict must never pass for one that was checked."""
+    """Return one row per run; a run without a verdict must never pass for a checked one."""
     found: dict[str, VerdictRow] = {}
     for row in table.to_pylist():
         if row["run_dir"] in found:
@@ -370,8 +378,10 @@ def _shifted(progress: Progress, done: int, total: int) -> Progress:
 
 
 def summarize(spark: Any, store: AnyStore) -> list[SummaryRow]:
-    """How each check came out over the runs of a store, by system and nemesis: the query ``SUMMARY`` over the lake, by
-    Spark, or by DuckDB where there is none (``spark`` is None).
+    """Count the results of each check over the runs of a store, by system and nemesis: the query ``SUMMARY`` over the
+    lake.
+
+    Spark runs the query, or DuckDB if there is no Spark (``spark`` is None).
 
     Raises:
         StormproofError: no run of the store has been checked.

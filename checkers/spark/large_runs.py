@@ -1,7 +1,7 @@
-"""Which runs are judged in parts, and the Spark job that judges the parts (``checkers.partitioned_check``).
+"""The selection of runs that are judged in parts (``checkers.partitioned_check``), and the Spark job that judges them.
 
-A run is worth it when it would keep one core busy longer than the others are with all the rest, or would take more
-memory as a whole than it may.
+A run is judged in parts if it would keep one core busy longer than the others are with all the rest, or would take more
+memory as a whole than allowed.
 """
 
 from __future__ import annotations
@@ -23,21 +23,23 @@ from stormproof.run_folder import HISTORY, read_run
 from stormproof.vocabulary import MESSAGES, TRANSFERS
 
 VARIABLE = "STORMPROOF_SPLIT_ROWS"
-"""The environment variable that says from how many rows on a run may be judged in parts."""
+"""The environment variable with the number of rows from which a run may be judged in parts."""
 SPLIT_ROWS = 3_000_000
 MOST_PARTS = 64
 THREADS = 2
-"""Cores that a large run keeps busy as a whole (``checkers.run_check.attempts``): parts need more to be any faster,
-since each has to read all rows."""
+"""Cores that a large run keeps busy as a whole (``checkers.run_check.attempts``).
+
+Judging in parts needs more cores to be any faster, since each part has to read all rows.
+"""
 REST = -1
-"""The number of the unit that looks at the whole run."""
+"""The number of the unit that judges what needs the whole run."""
 
 _UNIT_ROWS = pa.schema([("run_dir", pa.string()), ("number", pa.int32()), ("result", pa.binary())])
 
 
 @dataclass(frozen=True)
 class Unit:
-    """What one task does for a run: part ``number`` of ``parts``, or the REST; ``needed`` are the bytes it takes."""
+    """The work of one task for a run: part ``number`` of ``parts``, or the REST; ``needed`` is its memory in bytes."""
 
     run_dir: str
     number: int
@@ -46,7 +48,7 @@ class Unit:
 
 
 def units_of(run_dirs: Sequence[Path], cores: int, budget: Budget) -> list[Unit]:
-    """What is to be done for those of the runs that are to be judged in parts, the longest first."""
+    """Return the units of the runs that are to be judged in parts, the longest first."""
     rows = {run_dir: rows_of(run_dir) for run_dir in run_dirs}
     share = sum(rows.values()) / (2 * max(cores, 1))
     least, units = split_rows(), []
@@ -64,15 +66,15 @@ def units_of(run_dirs: Sequence[Path], cores: int, budget: Budget) -> list[Unit]
 
 
 def needed_for(rows: int) -> int:
-    """Bytes that judging a whole run of so many rows takes."""
+    """Return the bytes that judging a whole run with this number of rows takes."""
     return BASE + WHOLE_ROW * rows
 
 
 def split_rows() -> int:
-    """From how many rows on a run may be judged in parts.
+    """Return the number of rows from which a run may be judged in parts.
 
     Raises:
-        UsageError: the environment says something else than a number.
+        UsageError: the environment variable is no number.
     """
     text = os.environ.get(VARIABLE) or str(SPLIT_ROWS)
     if not (text.isascii() and text.isdigit()):
@@ -81,7 +83,10 @@ def split_rows() -> int:
 
 
 def decomposes(run_dir: Path) -> bool:
-    """Whether a run is (or may be) about messages of queues; what a task finds out itself does no harm."""
+    """Return whether a run is (or may be) about messages of queues.
+
+    A wrong guess does no harm: the task finds out itself.
+    """
     try:
         return read_run(run_dir).get("subject") in (None, "", MESSAGES, TRANSFERS)
     except HistoryError:
@@ -90,8 +95,10 @@ def decomposes(run_dir: Path) -> bool:
 
 def judge_units(carry_out: Callable[[Work, int, pa.Schema], pa.Table],
                 units: Sequence[Unit], budget: Budget) -> Mapping[str, list[bytes]]:  # fmt: skip
-    """What was found of each run, by its path: the rest first, then each part. ``carry_out`` gives each number
-    below a bound to a task."""
+    """Return the findings of each run by its path: the rest first, then each part.
+
+    ``carry_out`` gives each number below a bound to a task.
+    """
 
     def judge(positions: Iterable[int]) -> Iterator[pa.RecordBatch]:
         for position in positions:
@@ -110,7 +117,7 @@ def judge_units(carry_out: Callable[[Work, int, pa.Schema], pa.Table],
 
 
 def judged(unit: Unit, budget: Budget) -> Any:
-    """What a unit finds: of the rest with the note that says what it rests on (made before it is judged)."""
+    """Return a unit's findings; those of the rest come with the note of what they rest on (created before judging)."""
     from checkers.partitioned_check import Part, judge_part, judge_rest
     from checkers.run_check import unjudged
     from checkers.verdict_cache import note_for
@@ -126,7 +133,7 @@ def judged(unit: Unit, budget: Budget) -> Any:
 
 
 def history_size(run_dir: Path) -> int:
-    """Bytes of a run's history; 0 if there is none."""
+    """Return the bytes of a run's history; 0 if there is none."""
     try:
         return (run_dir / HISTORY).stat().st_size
     except OSError:

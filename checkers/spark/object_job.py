@@ -1,7 +1,7 @@
 """The Spark job over runs in an object store: names go out, verdict rows come back, as in ``checkers.spark.job``.
 
-A task gets one run at a time into a folder of its executor, has it judged there by the same function, and puts the
-verdict beside the run. Workers need no folder in common, and credentials of their own.
+A task downloads one run at a time into a folder of its executor, judges it there by the same function, and stores the
+verdict next to the run. Workers need no common folder; each needs its own credentials.
 """
 
 from __future__ import annotations
@@ -47,9 +47,12 @@ Files = Mapping[str, Item]
 
 @dataclass(frozen=True)
 class ObjectVerdict:
-    """The verdict on one run of an object store. ``taken``: it was judged before, by the same checks over the same
-    records. ``trouble`` says why it could not be stored, ``damage`` why the run could not be judged; None otherwise.
-    ``row`` is its row of the lake."""
+    """The verdict on one run of an object store.
+
+    ``taken``: it was judged before, by the same checks over the same records. ``trouble`` is the reason why it could
+    not be stored, ``damage`` the reason why the run could not be judged; None otherwise. ``row`` is its row of the
+    lake.
+    """
 
     run: str
     verdict: str
@@ -65,10 +68,11 @@ def check_objects(
     spark: Any, store: ObjectStore, runs: Mapping[str, Files], progress: Progress | None = None, *,
     prepare: Prepare | None = None, again: bool = False,
 ) -> list[ObjectVerdict]:  # fmt: skip
-    """Check runs of an object store, and store each verdict beside its run; its row of the lake comes back.
+    """Check runs of an object store, and store each verdict next to its run; each result holds the run's row of the
+    lake.
 
-    ``runs`` as ``ObjectStore.runs`` tells them. One that was judged by the same checks over the same records is not
-    judged again unless ``again`` is set. Returns one row per run, in the order given.
+    ``runs`` are the files by run as ``ObjectStore.runs`` returns them. A run that was judged by the same checks over
+    the same records is not judged again unless ``again`` is set. Returns one row per run, in the order given.
 
     Raises:
         SparkFailed: the job failed, or a run's verdict did not come back.
@@ -104,7 +108,7 @@ def _size(files: Files) -> int:
 
 
 def _judging(store: ObjectStore, dealt: Sequence[tuple[str, Files]], prepare: Prepare | None, again: bool) -> Work:
-    """What a task does with numbers of runs."""
+    """Return the work of a task that judges runs by number."""
     bound = os.environ.get(bounds.VARIABLE)
     budget = budget_of(secrets.token_hex(8), os.environ.get(memory.VARIABLE))
     ours = digest_of_checks()
@@ -124,10 +128,10 @@ def _judging(store: ObjectStore, dealt: Sequence[tuple[str, Files]], prepare: Pr
 
 def check_object(store: ObjectStore, run: str, files: Files, *, noted: bool = True, again: bool = False,
                  budget: Budget | None = None) -> pa.RecordBatch:  # fmt: skip
-    """Check one run of an object store, store its verdict beside it, and return its row.
+    """Check one run of an object store, store its verdict next to it, and return its row.
 
-    ``noted``: the verdict says what it rests on, and one that does is taken over unless ``again`` is set. ``budget``
-    bounds the memory that it takes.
+    ``noted``: the verdict records what it rests on, and a stored verdict with such a note is reused unless ``again`` is
+    set. ``budget`` bounds the memory that judging takes.
 
     Raises:
         StormproofError: the service can't be reached, or refuses to be read.
@@ -136,7 +140,7 @@ def check_object(store: ObjectStore, run: str, files: Files, *, noted: bool = Tr
         run_dir = scratch / run
         try:
             store.fetch(run, run_dir, files)
-        except HistoryError as error:  # it is too large: only what is small is there
+        except HistoryError as error:  # the run is too large: only its small files were fetched
             return _row(store, run, _damaged(run, str(error)), None, None, run_dir)
         except FileNotFoundError:
             return _row(store, run, _damaged(run, f"{store}/{run}: it was removed meanwhile"), None, None, run_dir)
@@ -155,7 +159,7 @@ def check_object(store: ObjectStore, run: str, files: Files, *, noted: bool = Tr
         except OSError as error:
             trouble = f"{run_dir}: {error.strerror or error}"
         except Exception as error:
-            # A page that can't be drawn is a defect of ours: it must not cost the other runs their verdicts.
+            # A page that cannot be drawn is a defect of this program: it must not cost the other runs their verdicts.
             trouble = f"{store}/{run}: a page of its verdict can't be made ({type(error).__name__}: {error})"
         tell(verdict, trouble)
         return _row(store, run, verdict, trouble, None, run_dir)
@@ -163,16 +167,16 @@ def check_object(store: ObjectStore, run: str, files: Files, *, noted: bool = Tr
 
 @contextlib.contextmanager
 def _scratch() -> Iterator[Path]:
-    """A folder that is gone afterwards, and at the executor's end at the latest."""
+    """Provide a folder that is removed afterwards, and at the executor's end at the latest."""
     from pyspark import SparkFiles
 
-    place = getattr(SparkFiles, "_root_directory", None)  # none outside of tasks
+    place = getattr(SparkFiles, "_root_directory", None)  # there is none outside of tasks
     with tempfile.TemporaryDirectory(prefix="stormproof-", dir=place) as folder:
         yield Path(folder)
 
 
 def _of_there(store: ObjectStore, run_dir: Path, verdict: Verdict) -> Verdict:
-    """The verdict with what is damaged named as it lies in the store: the folder here means nothing to anybody."""
+    """Return the verdict with damaged files named by their address in the store: this machine's folder is temporary."""
     if verdict.damage is None:
         return verdict
     text = json.dumps(verdict.to_json(), default=str).replace(str(run_dir.parent), store.url)
@@ -186,7 +190,7 @@ def _damaged(run: str, reason: str) -> Verdict:
 
 
 def _put(store: ObjectStore, run_dir: Path, before: set[str]) -> None:
-    """The verdict's pages, and then the verdict; pages of an earlier one go."""
+    """Store the verdict's pages, then the verdict; remove pages of an earlier verdict."""
     pages = pictures(run_dir)
     store.put(run_dir.name, [(name, run_dir / name) for name in pages])
     store.put(run_dir.name, [(VERDICT_FILE, run_dir / VERDICT_FILE)])
@@ -196,7 +200,7 @@ def _put(store: ObjectStore, run_dir: Path, before: set[str]) -> None:
 
 def _row(store: ObjectStore, run: str, verdict: Verdict, trouble: str | None, taken: int | None, run_dir: Path
          ) -> pa.RecordBatch:  # fmt: skip
-    """A run's row; ``taken`` is when the verdict was written that is taken over."""
+    """Return a run's row; ``taken`` is when the verdict was written if it is a reused one."""
     row = verdict_row(run_dir, verdict, trouble)
     when = taken
     if when is None:
@@ -212,7 +216,7 @@ def _written(files: Files) -> int:
 
 
 def description(store: ObjectStore, run: str) -> Mapping[str, Any] | None:
-    """A run's ``run.json`` as it is there; None where it can't be read."""
+    """Return a run's ``run.json`` as it is stored; None if it can't be read."""
     try:
         data = json.loads(store.read(f"{run}/{RUN_FILE}"))
     except (OSError, ValueError, RecursionError, StormproofError):

@@ -1,6 +1,6 @@
-"""Starting Spark quickly, on any machine that has a Java, and without a trace on the terminal.
+"""Starting Spark quickly, on any machine that has a Java, and without output on the terminal.
 
-What costs time in a plain start is loading and compiling the JVM's classes: a class-data archive (made once by
+A plain start spends its time on loading and compiling the JVM's classes. A class-data archive (created once by
 ``checkers.prepare``), the serial collector and the first compiler tier only cut it to a fraction (``docs/spark.md``).
 """
 
@@ -49,11 +49,12 @@ _PATIENCE = 30.0
 _ABANDON_SECONDS = 0.1
 _LOG_TAIL = 2000
 
-# A JVM that is killed would leave its performance file.
+# Without -UsePerfData: a killed JVM would leave its performance file behind.
 _JVM_OPTIONS = ("-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:auto", "-XX:-UsePerfData")
 
 _RECORDED = "jobs of RDDs, a session, the command noted"
-"""What ``checkers.prepare`` has Spark do while the archive is recorded: that of another set would lack classes."""
+"""Spark's activities while ``checkers.prepare`` records the archive: an archive of other activities would lack classes.
+"""
 
 _PLAIN = re.compile(r"[A-Za-z0-9/_.+-]+")
 _PLAIN_PLACE = Path("/tmp")
@@ -67,13 +68,15 @@ _server: ForkServer | None = None
 
 
 def archive_path(java: Java) -> Path | None:
-    """Where the class-data archive for this Java and this Spark lies (or would); None without a cache folder."""
+    """Return the path of the class-data archive for this Java and this Spark, existing or not; None without a cache
+    folder.
+    """
     import pyspark
 
     place = cache_dir()
     if place is None:
         return None
-    # The JVM takes no archive whose jars are other files than those of which it was made.
+    # The JVM rejects an archive if its jars are not the files from which it was created.
     jars = Path(pyspark.__file__).parent / "jars"
     made = [f"{jar.name} {jar.stat().st_mtime_ns}" for jar in sorted(jars.glob("spark-*.jar"))]
     told = [java.version, str(java.home), pyspark.__version__, pyspark.__file__, *made, *_JVM_OPTIONS, _RECORDED]
@@ -82,12 +85,12 @@ def archive_path(java: Java) -> Path | None:
 
 
 def note_of(archive: Path) -> Path:
-    """Where the command of the JVM is noted for which the archive was made."""
+    """Return the path of the record with the command of the archive's JVM."""
     return archive.with_suffix(".json")
 
 
 def spark_folder() -> Path:
-    """Where this process's Spark keeps its temporary files; made if need be, gone with the JVM.
+    """Return the folder of this process's Spark for temporary files; created if needed, removed with the JVM.
 
     Raises:
         SparkFailed: it can't be made.
@@ -95,7 +98,7 @@ def spark_folder() -> Path:
     global _folder
     with _folder_lock:
         if _folder is None:
-            # Spark takes a comma for the end of a folder's name, and its launcher some more for what they aren't.
+            # Spark splits folder names at commas, and its launcher misreads further characters.
             place = Path(tempfile.gettempdir()).absolute()
             place = place if _PLAIN.fullmatch(str(place)) else _PLAIN_PLACE
             try:
@@ -120,7 +123,7 @@ atexit.register(_clean_up)
 
 
 def start_spark(master: str = LOCAL_MASTER, *, record_archive: Path | None = None) -> Any:
-    """A Spark context, the running one if there is one.
+    """Return a Spark context: the running one if there is one.
 
     ``master`` is ``local[*]``, ``local[N]`` or ``spark://host:port``. ``record_archive`` makes the JVM write a
     class-data archive there when it ends.
@@ -146,7 +149,7 @@ def start_spark(master: str = LOCAL_MASTER, *, record_archive: Path | None = Non
                 jvm = SparkContext._gateway or _start_jvm(conf, java, master, record_archive, log)
                 context = SparkContext(gateway=jvm, conf=conf)
                 context.setLogLevel("OFF")
-                # Its thread would print a traceback when the JVM hangs up.
+                # Its thread would print a traceback when the JVM closes the connection.
                 context._accumulatorServer.handle_error = lambda request, address: None
                 return context
             except Exception as error:
@@ -156,7 +159,7 @@ def start_spark(master: str = LOCAL_MASTER, *, record_archive: Path | None = Non
 
 
 def _start_jvm(conf: Any, java: Java, master: str, record_archive: Path | None, log: IO[bytes]) -> Any:
-    """The gateway to a new JVM: by the command that was noted, on this machine, else as PySpark starts one."""
+    """Return the gateway to a new JVM, started by the recorded command on this machine, or else in PySpark's way."""
     from pyspark.java_gateway import launch_gateway
 
     options, archive = _driver_options(java, record_archive), archive_path(java)
@@ -172,8 +175,7 @@ def _start_jvm(conf: Any, java: Java, master: str, record_archive: Path | None, 
 
 
 def start_fork_server() -> None:
-    """Import what workers need, with the variables that Spark would give them, while the JVM starts or this process
-    does whatever else; once.
+    """Import the workers' modules, with the variables that Spark would set, while the JVM starts; only once.
 
     Raises:
         SparkFailed: there is no folder for it.
@@ -209,7 +211,7 @@ def _settings(master: str, java: Java, record_archive: Path | None) -> dict[str,
         "spark.python.daemon.module": "checkers.spark.daemon",
         **{f"spark.executorEnv.{name}": value for name, value in _worker_variables().items()},
         "spark.sql.execution.arrow.maxRecordsPerBatch": "262144",
-        # The queries run over small tables: compiling and adapting them costs more than it brings.
+        # The queries run over small tables: compiling and adapting them costs more than it saves.
         "spark.sql.codegen.wholeStage": "false",
         "spark.sql.codegen.factoryMode": "NO_CODEGEN",
         "spark.sql.adaptive.enabled": "false",
@@ -232,7 +234,8 @@ def _driver_options(java: Java, record_archive: Path | None) -> list[str]:
 
 
 def _of_the_cluster() -> dict[str, str]:
-    """What a cluster asks of its users (a queue, an image, memory): ``spark-defaults.conf`` in ``SPARK_CONF_DIR``.
+    """Read the settings that a cluster requires (a queue, an image, memory): ``spark-defaults.conf`` in
+    ``SPARK_CONF_DIR``.
 
     Raises:
         UsageError: it is no such file.
@@ -256,10 +259,10 @@ def _of_the_cluster() -> dict[str, str]:
 
 
 def demand_master(master: str) -> None:
-    """See that somebody listens where the master of a standalone cluster should: Spark would wait for a minute.
+    """Verify that the master of a standalone cluster is listening: otherwise Spark would wait for a minute.
 
     Raises:
-        SparkFailed: nobody does, the message says where; or it is no master at all.
+        SparkFailed: no master listens, and the message says where; or the text is no master at all.
     """
     if _MASTER.fullmatch(master) is None:
         raise SparkFailed(f"{master} is no Spark master: local[N], spark://HOST:PORT, yarn, or k8s://https://HOST:PORT")
@@ -289,7 +292,10 @@ def ship_environment(archive: Path | None) -> None:
 
 
 def _with_retries(master: str) -> str:
-    """``local[N]`` gives a task one attempt; a worker that the kernel killed for want of memory deserves more."""
+    """Add retries to a local master.
+
+    ``local[N]`` gives a task one attempt; a worker that the kernel killed for lack of memory should get more.
+    """
     if master == "local":
         return f"local[1,{_TASK_ATTEMPTS}]"
     if master.startswith("local[") and "," not in master:
@@ -308,12 +314,12 @@ def _archive_options(java: Java, record_archive: Path | None) -> list[str]:
 
 @contextlib.contextmanager
 def _environment(java: Java, master: str) -> Iterator[None]:
-    """The variables that Spark's launcher and its workers start from; put back afterwards."""
+    """Set the variables for Spark's launcher and its workers; restore the old values afterwards."""
     import pyspark
 
     wanted = {
         "JAVA_HOME": str(java.home),
-        # Another Spark's home or configuration on this machine must not reach into this one.
+        # The home or configuration of another Spark on this machine must not affect this one.
         "SPARK_HOME": str(Path(pyspark.__file__).parent),
         "SPARK_LAUNCHER_OPTS": " ".join(_JVM_OPTIONS),
     }
@@ -330,7 +336,9 @@ def _environment(java: Java, master: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _launched_from(folder: Path) -> Iterator[None]:
-    """Let PySpark's launcher make its folder in ``folder``: where it is killed, nobody else would know of it."""
+    """Let PySpark's launcher create its folder in ``folder``: if it is killed, no other process would remove its
+    folder.
+    """
     from pyspark import java_gateway
 
     before = java_gateway.tempfile
@@ -356,13 +364,13 @@ def _variables(wanted: Mapping[str, str]) -> Iterator[None]:
 
 
 def _reason(error: Exception, log: IO[bytes]) -> str:
-    """The most telling line of a failed start: the JVM's last complaint, else the error's own."""
+    """Return the most informative line of a failed start: the JVM's last error, or else the exception's text."""
     log.seek(0, os.SEEK_END)
     log.seek(max(0, log.tell() - _LOG_TAIL))
     said = ""
     for text in (log.read().decode("utf-8", "replace"), words_of(error)):
         lines = [line.strip() for line in text.splitlines() if line.strip()]
-        lines = [line for line in lines if not line.startswith(("at ", "... "))]  # the stack below a complaint
+        lines = [line for line in lines if not line.startswith(("at ", "... "))]  # the stack trace below an error
         telling = [line for line in lines if "Error" in line or "Exception" in line or "ERROR" in line]
         if telling:
             last = telling[-1].removeprefix('Exception in thread "main" ')
@@ -372,7 +380,7 @@ def _reason(error: Exception, log: IO[bytes]) -> str:
 
 
 def stop_spark() -> None:
-    """End the context and its JVM, and wait until it is gone; nothing if there is none."""
+    """End the context and its JVM, and wait for its end; does nothing if there is none."""
     from pyspark import SparkContext
     from pyspark.sql import SparkSession
 
@@ -387,7 +395,7 @@ def stop_spark() -> None:
             if gateway is not None:
                 gateway.shutdown()
         except Exception:
-            _forget_session(SparkContext)  # the JVM has died meanwhile; what it was asked for is known by now
+            _forget_session(SparkContext)  # the JVM has died meanwhile; its jobs have been reported by now
         if gateway is None:
             _clean_up()
             return
@@ -404,14 +412,14 @@ def stop_spark() -> None:
 
 
 def _terminate(spark_context: Any, local: bool) -> None:
-    """End the JVM: at once where nobody else knows of it, in order where it has to take leave of a cluster."""
+    """End the JVM: kill a local one at once; terminate one that must sign off from a cluster."""
     gateway = spark_context._gateway
     if gateway is not None:
         (gateway.proc.kill if local else gateway.proc.terminate)()
 
 
 def _forget_spark(spark_context: Any) -> None:
-    """Wait for the end of a JVM that was terminated, and let the next start in this process begin anew."""
+    """Wait for the end of a terminated JVM, and reset the state so that this process can start another one."""
     if spark_context._gateway is not None:
         spark_context._gateway.proc.wait(_EXIT_TIMEOUT)
     _clean_up()
@@ -420,7 +428,7 @@ def _forget_spark(spark_context: Any) -> None:
 
 
 def _forget_session(spark_context: Any) -> None:
-    """Let go of this process's session and of its context."""
+    """Discard this process's session and its context."""
     from pyspark.sql import SparkSession
 
     SparkSession._instantiatedSession = SparkSession._activeSession = None
@@ -428,20 +436,25 @@ def _forget_session(spark_context: Any) -> None:
 
 
 def _is_of_others(record: logging.LogRecord) -> bool:
-    """Py4J tells the root logger, with a traceback, of each call that a JVM which is gone does not answer; whoever made
-    the call gets the error, too."""
+    """Tell whether a log record does not come from Py4J.
+
+    Py4J logs each call that a dead JVM does not answer to the root logger, with a traceback; the caller gets the error
+    as well.
+    """
     return "py4j" not in record.pathname
 
 
 def _is_running() -> bool:
-    """Whether this process has a JVM already; asks without importing Spark, which takes half a second."""
+    """Return whether this process has a JVM already, without importing Spark, which takes half a second."""
     pyspark = sys.modules.get("pyspark")
     return pyspark is not None and pyspark.SparkContext._gateway is not None
 
 
 @contextlib.contextmanager
 def _patience(master: str) -> Iterator[None]:
-    """Say what is waited for, where a cluster does not begin soon: it may have no worker that is free, or none."""
+    """Tell the user what is being waited for if a cluster does not begin soon: it may have no free worker, or none at
+    all.
+    """
 
     def tell() -> None:
         print(f"stormproof: {master} has not begun yet: it waits for a worker that is free, and gets there what it "
@@ -458,10 +471,10 @@ def _patience(master: str) -> Iterator[None]:
 
 
 class SparkWarmup:
-    """A context that starts in the background, so that it is there when a run has been recorded.
+    """A context that starts in the background, so that it is ready when a run has been recorded.
 
-    Raises JavaMissing, or SparkFailed where no master answers, when it is made: before the run, not after it. With
-    ``later`` that waits until it ``begin``s or somebody asks for the context, which may be never.
+    Its constructor raises JavaMissing, or SparkFailed if no master answers: before the run, not after it. With
+    ``later`` the start waits for ``begin`` or for the first use of the context, which may never occur.
     """
 
     def __init__(self, master: str = LOCAL_MASTER, *, later: bool = False) -> None:
@@ -469,10 +482,10 @@ class SparkWarmup:
         self._context: Any = None
         self._error: Exception | None = None
         demand_files("Spark")
-        # A context that was there before belongs to somebody else in this process, who will stop it.
+        # A context that existed before belongs to other code in this process, which will stop it.
         self._owner = not _is_running()
         self._thread = threading.Thread(target=self._start, name="spark-start", daemon=True)
-        # Of a thread whose `join` Ctrl-C has interrupted, Python 3.11 believes that it has ended.
+        # Python 3.11 considers a thread ended if Ctrl-C has interrupted its `join`.
         self._started = threading.Event()
         self._begun = False
         if later:
@@ -481,7 +494,7 @@ class SparkWarmup:
             self.begin()
 
     def begin(self) -> None:
-        """Start it now, if it has not begun; raises as it does when it is made."""
+        """Start the context now, if it has not begun; raises like the constructor."""
         if not self._begun:
             find_java()
             demand_master(self._master)
@@ -496,7 +509,7 @@ class SparkWarmup:
 
     def _start(self) -> None:
         try:
-            # The import is half a second of work that recording a run must not wait for either.
+            # The import takes half a second, for which recording a run must not wait either.
             from checkers.spark.job import warm_up
 
             context = start_spark(self._master)
@@ -509,7 +522,7 @@ class SparkWarmup:
             self._started.set()
 
     def context(self) -> Any:
-        """The context, once it has started.
+        """Return the context, once it has started.
 
         Raises:
             SparkFailed: it did not start.
@@ -524,16 +537,16 @@ class SparkWarmup:
         return self._context
 
     def judge_ahead(self, run_dirs: Sequence[Path]) -> HeadStart | None:
-        """Have runs judged until the context has started; None where there is nobody who could."""
+        """Have runs judged until the context has started; return None if there is no fork server."""
         from checkers.spark.head_start import HeadStart
 
-        server = _server  # a start that fails lets go of it
+        server = _server  # a failing start resets it
         if server is None:
             return None
         return HeadStart([run.resolve() for run in run_dirs], server.place, self._environ)
 
     def judge_without(self, run_dirs: Sequence[Path], progress: Progress) -> Table:
-        """Have runs judged without Spark, on all cores; the rows of those that were."""
+        """Have runs judged without Spark, on all cores; return the rows of the judged ones."""
         from checkers.spark.head_start import judge_all
 
         runs = list(dict.fromkeys(run.resolve() for run in run_dirs))
@@ -550,9 +563,9 @@ class SparkWarmup:
             stop_spark()
 
     def abandon(self) -> None:
-        """End the JVM at once, also in the middle of its start; half a second quicker than ``stop``.
+        """End the JVM at once, even in the middle of its start; half a second faster than ``stop``.
 
-        For a process that is about to end: what Spark has in memory is lost, its temporary files are removed.
+        For a process that is about to end: Spark's data in memory are lost, its temporary files are removed.
         """
         if not self._begun:
             if self._owner:
@@ -563,7 +576,7 @@ class SparkWarmup:
         while True:
             if self._owner:
                 _terminate(SparkContext, self._master.startswith("local"))
-            # A thread that is still at it when the interpreter ends would abort the process.
+            # A thread that is still running when the interpreter ends would abort the process.
             if self._started.wait(_ABANDON_SECONDS):
                 self._thread.join()
                 break

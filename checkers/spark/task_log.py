@@ -1,4 +1,4 @@
-"""What a task writes into its executor's log, for whoever looks there: a line a run, in plain words."""
+"""The log lines of a task in its executor's log: one line per run, in plain words."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from checkers.verdict import Verdict
 
 
 def tell(verdict: Verdict, trouble: str | None) -> None:
-    """One line on what became of a run; a log that can't be written costs nothing. Outside of tasks it says nothing."""
+    """Log one line with the verdict of a run; an unwritable log is ignored. Outside of tasks it logs nothing."""
     from pyspark import TaskContext
 
     if TaskContext.get() is None:

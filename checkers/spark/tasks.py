@@ -1,7 +1,7 @@
-"""Spark jobs over numbers: each task takes its share of them, and what it yields comes back as one table.
+"""Spark jobs over numbers: each task takes its share of them, and the results are returned as one table.
 
-These are jobs of Spark's own RDDs. Data frames do the same, but the JVM needs a second more until it has loaded what
-plans them, as long as it takes to judge hundreds of runs (``docs/spark.md``).
+The jobs use Spark's RDDs. Data frames would do the same, but the JVM takes a second longer to load their planner, as
+long as it takes to judge hundreds of runs (``docs/spark.md``).
 """
 
 from __future__ import annotations
@@ -16,16 +16,18 @@ import pyarrow as pa
 from checkers.spark.failures import failure_of
 
 Progress = Callable[[int, int], None]
-"""Called with the numbers done so far and all of them: runs, say."""
+"""Called with the count of numbers done so far and the total: of runs, for example."""
 Work = Callable[[Iterable[int]], Iterator[pa.RecordBatch]]
-"""What a task does with its share of the numbers."""
+"""The work of a task on its share of the numbers."""
 
 
 def carry_out(
     spark: Any, work: Work, count: int, tasks: int, schema: pa.Schema, progress: Progress | None = None
 ) -> pa.Table:
-    """Deal the numbers below ``count`` to ``tasks`` tasks, in contiguous shares, and collect what ``work`` makes of
-    each share: batches of ``schema``. ``spark`` is a context. ``progress`` is told how many numbers are done.
+    """Deal the numbers below ``count`` to ``tasks`` tasks, in contiguous shares, and collect the results.
+
+    ``work`` turns each share into batches of ``schema``. ``spark`` is a context. ``progress`` gets the count of numbers
+    done.
 
     Raises:
         SparkFailed: the job failed.
@@ -43,7 +45,7 @@ def carry_out(
 
 
 def _watched(spark: Any, data: Any, count: int, progress: Progress) -> list[bytes]:
-    """Collect data while telling how many of its tasks are done."""
+    """Collect data while reporting how many of its tasks are done."""
     from pyspark import InheritableThread
 
     group = f"check-{os.getpid()}-{id(data)}"
@@ -84,7 +86,7 @@ def _done(tracker: Any, group: str, count: int) -> int:
 
 
 def sql_session(spark: Any) -> Any:
-    """The session for SQL in a context; it takes the JVM a second to load what that needs.
+    """Return the session for SQL in a context; the JVM takes a second to load the classes that it needs.
 
     Raises:
         SparkFailed: the JVM is gone.

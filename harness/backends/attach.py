@@ -1,7 +1,7 @@
-"""A system that runs already: clients connect to it, and that is all that happens to it.
+"""A system that runs already: the harness only connects clients to it.
 
-Where it is, is a setting (``attach``); as whom clients connect comes from the environment, so that no store, log or
-list of processes has it.
+A setting (``attach``) gives its location. The clients' credentials are read from the environment, so that they appear
+in no store, log or process list.
 """
 
 from __future__ import annotations
@@ -34,16 +34,16 @@ from stormproof.errors import BackendError, UsageError
 from stormproof.test import Test
 
 LOGIN, PASSCODE = "STORMPROOF_LOGIN", "STORMPROOF_PASSCODE"
-"""Variables of the environment with the user and the password of clients."""
+"""Environment variables with the user and the password of clients."""
 ATTACH = Option("attach", "", "where the system runs: HOST:PORT of each replica, joined by commas")
 _PLACE = re.compile(r"([^:@/\s\[\]]+):(\d{1,5})")
 
 
 def read_places(text: str) -> tuple[tuple[str, int], ...]:
-    """The host and port of each replica.
+    """Return the host and port of each replica.
 
     Raises:
-        UsageError: the text is none of ``HOST:PORT[,HOST:PORT...]``; it does not repeat what may be a password.
+        UsageError: the text is not of the form ``HOST:PORT[,HOST:PORT...]``; the message omits a possible password.
     """
     if not text.strip():
         raise UsageError("say where the system runs: --attach HOST:PORT[,HOST:PORT...]")
@@ -61,7 +61,7 @@ def read_places(text: str) -> tuple[tuple[str, int], ...]:
 
 
 def resolve(host: str) -> str:
-    """The IPv4 address of a host. Raises BackendError when it has none. Blocks."""
+    """Return the IPv4 address of a host. Raises BackendError when it has none. Blocks."""
     try:
         return str(ipaddress.IPv4Address(host))
     except ValueError:
@@ -75,10 +75,10 @@ def resolve(host: str) -> str:
 
 
 async def places_of(test: Test) -> dict[str, tuple[str, int]]:
-    """Replica -> its address and port.
+    """Return the address and port of each replica.
 
     Raises:
-        UsageError: there are not as many as the test has replicas. BackendError: a name has no address.
+        UsageError: their number differs from the test's number of replicas. BackendError: a name has no address.
     """
     places = read_places(str(test.options.get(ATTACH.name) or ""))
     if len(places) != len(test.node_names):
@@ -92,12 +92,12 @@ async def places_of(test: Test) -> dict[str, tuple[str, int]]:
 
 
 def credentials_from_environment() -> Credentials:
-    """As whom clients connect; a system may take a password alone."""
+    """Return the credentials of clients; a system may need only a password."""
     return Credentials(os.environ.get(LOGIN, ""), os.environ.get(PASSCODE, ""))
 
 
 class AttachBackend(Backend):
-    """Replicas that are reached at their ports, and in no other way: there are no faults here."""
+    """Replicas that are reached only at their ports: faults are impossible here."""
 
     name = "attach"
     root_folder = HOST_ROOT
@@ -111,41 +111,41 @@ class AttachBackend(Backend):
 
     @staticmethod
     def requirements() -> Sequence[Capability]:
-        """Nothing here."""
+        """Return a single capability: the backend needs nothing."""
         return [Capability("attach", True, "a system that runs already")]
 
     @staticmethod
     def lacks() -> Mapping[str, str]:
-        """All: for faults there must be a way to the hosts."""
+        """Return all faults as lacking: they need access to the hosts."""
         return dict.fromkeys((LINKS, PACKETS, PAUSE, KILL), "clients alone reach it; for faults, name its hosts: "
                              "--hosts FILE")  # fmt: skip
 
     @staticmethod
     def prepare_settings(given: Mapping[str, Any]) -> dict[str, Any]:
-        """A mistake in the addresses is told before anything is made."""
+        """Check the addresses, to report a mistake before anything is created."""
         read_places(str(given.get(ATTACH.name) or ""))
         return dict(given)
 
     async def provision(self, test: Test, topology: Topology, run_dir: Path) -> None:
-        """Find out where the replicas are, and where clients stand.
+        """Resolve the addresses of the replicas and of the clients.
 
         Raises:
-            UsageError: addresses and test don't fit. BackendError: a name has no address, or there is no way to it.
+            UsageError: addresses and test do not match. BackendError: a name has no address, or no route.
         """
         self._places = await places_of(test)
         for client, (host, _) in zip(topology.client_hosts, self._places.values(), strict=True):
             self._clients[client] = source_address(host)
 
     def port(self, node: str) -> int:
-        """A replica's port."""
+        """Return a replica's port."""
         return self._places[node][1]
 
     def credentials(self) -> Credentials:
-        """From the environment."""
+        """Return the credentials from the environment."""
         return credentials_from_environment()
 
     def address(self, name: str) -> str:
-        """Where a replica is, or where a client stands."""
+        """Return the address of a replica or of a client."""
         if name in self._places:
             return self._places[name][0]
         try:
@@ -154,52 +154,52 @@ class AttachBackend(Backend):
             raise BackendError(f"{name!r} has no address") from None
 
     def node_dir(self, node: str) -> str:
-        """There is none."""
+        """Return an empty path: nodes have no folder."""
         return ""
 
     async def set_network(self, cut: frozenset[Link]) -> None:
-        """All links pass, always."""
+        """Accept an empty cut; raises BackendError for any other."""
         if cut:
             raise _not_ours("its links can't be cut")
 
     async def dropped(self) -> Mapping[Link, int]:
-        """None."""
+        """Return no counts."""
         return {}
 
     async def probe(self, link: Link, timeout: float) -> str:
-        """Nobody can tell."""
+        """Return ``unknown``."""
         return "unknown"
 
     async def process(self, node: str, program: str) -> ProcessState:
-        """Raises BackendError: nobody can tell."""
+        """Raise BackendError: processes cannot be observed."""
         raise _not_ours("its processes can't be seen")
 
     async def upload(self, node: str, content: bytes, path: str) -> None:
-        """Raises BackendError."""
+        """Raise BackendError."""
         raise _not_ours("it gets no files")
 
     async def download(self, node: str, path: str) -> bytes:
-        """Raises BackendError."""
+        """Raise BackendError."""
         raise _not_ours("its files can't be read")
 
     async def stop(self, node: str, program: str, timeout: float = 5.0) -> None:
-        """Raises BackendError."""
+        """Raise BackendError."""
         raise _not_ours("it is not stopped")
 
     async def kill(self, node: str, program: str) -> None:
-        """Raises BackendError."""
+        """Raise BackendError."""
         raise _not_ours("it is not killed")
 
     async def pause(self, node: str, program: str) -> None:
-        """Raises BackendError."""
+        """Raise BackendError."""
         raise _not_ours("it is not paused")
 
     async def resume(self, node: str, program: str) -> None:
-        """Raises BackendError."""
+        """Raise BackendError."""
         raise _not_ours("it is not resumed")
 
     async def release(self) -> None:
-        """There is nothing to remove."""
+        """Do nothing: the backend has created nothing."""
 
 
 def _not_ours(what: str) -> BackendError:

@@ -1,4 +1,4 @@
-"""What all real backends share: everything above a way to open a root shell on a node."""
+"""The common part of all real backends: everything except how to open a root shell on a node."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from stormproof.timeout_scale import SLOW
 T = TypeVar("T")
 
 CALL_LIMIT = 10.0 * SLOW
-"""Seconds that any call on a node may take unless it says otherwise."""
+"""Seconds that a call on a node may take by default."""
 
 COPY_LIMIT = 120.0 * SLOW
 DOWNLOAD_LIMIT = 1 << 28
@@ -38,16 +38,16 @@ ABILITIES: Mapping[str, str] = {
 
 
 def installed_script(packages: Sequence[str]) -> str:
-    """Prints ``installed NAME`` for each of some Debian packages that is there."""
+    """Return a script that prints ``installed NAME`` for each installed one of some Debian packages."""
     command = "dpkg-query --show --showformat '${db:Status-Status} ${Package}\n'"
     return f"{command} {shlex.join(packages)} 2>/dev/null || :"
 
 
 class ShellBackend(Backend):
-    """A backend made of root shells; subclasses provision the nodes and open channels to them.
+    """A backend based on root shells; subclasses provision the nodes and open channels to them.
 
-    Each node has two shells: one for commands and files, one for process and network control, so that a
-    slow command never delays a fault or its healing.
+    Each node has two shells: one for commands and files, one for process and network control. A slow command therefore
+    never delays a fault or its healing.
     """
 
     abilities = ABILITIES
@@ -55,7 +55,7 @@ class ShellBackend(Backend):
     silence: ClassVar[float | None] = None
     """Seconds after which a silent shell must answer before it is used again (see ``Shell``)."""
     installs: ClassVar[str] = ""
-    """What else may install a system's packages; it follows the command."""
+    """An alternative way to install a system's packages, appended to the install command in an error message."""
     options: ClassVar[tuple[Option, ...]] = (usage.COSTS_INTERVAL,)
 
     def __init__(self) -> None:
@@ -68,26 +68,26 @@ class ShellBackend(Backend):
 
     @staticmethod
     def check_settings(options: Mapping[str, Any]) -> None:
-        """Raises UsageError where a value of its settings makes no sense."""
+        """Check the settings; raises UsageError where a value makes no sense."""
         usage.check_interval(options)
 
     def code_dir(self, node: str) -> str:
-        """Where programs lie on the node: with the node's own things, where nodes end with their run."""
+        """Return the folder for programs on the node: inside the node's folder, where nodes end with their run."""
         return f"{self.node_dir(node)}/code"
 
     @abstractmethod
     def python(self, node: str) -> str:
-        """The Python interpreter to run on the node."""
+        """Return the Python interpreter to run on the node."""
 
     @abstractmethod
     async def _connect(self, node: str) -> Channel:
-        """Open a channel to a new root shell on the node, errors merged into its output."""
+        """Open a channel to a new root shell on the node, with errors merged into its output."""
 
     def address(self, name: str) -> str:
-        """IP address of a node or of a client host (which a client binds its sockets to).
+        """Return the IP address of a node or of a client host (to which a client binds its sockets).
 
         Raises:
-            BackendError: there is no such name in this test.
+            BackendError: the test has no such name.
         """
         try:
             return self._addresses[name]
@@ -97,12 +97,12 @@ class ShellBackend(Backend):
 
     async def exec(self, node: str, command: str, timeout: float = CALL_LIMIT) -> CommandResult:
         """Run a shell command on a node as root; raises BackendError when it takes longer than ``timeout``."""
-        # Connections of a system's clients ask from other loops.
+        # Connections of a system's clients call this from other event loops.
         output = await at_home(lambda: self._shell(self._work, node).run(command, timeout))
         return CommandResult(output.status, output.text)
 
     async def upload(self, node: str, content: bytes, path: str) -> None:
-        """Write a file on a node, atomically, creating its folder."""
+        """Write a file on a node, atomically, and create its folder."""
         final, part = shlex.quote(path), shlex.quote(f"{path}.{secrets.token_hex(4)}.part")
         script = (
             f"mkdir -p {shlex.quote(posixpath.dirname(path) or '.')} && head -c {len(content)} > {part} && "
@@ -112,7 +112,7 @@ class ShellBackend(Backend):
         _demand(output, f"{node}: can't write {path}")
 
     async def download(self, node: str, path: str) -> bytes:
-        """Read a file of a node; raises BackendError when it is not there or larger than ``DOWNLOAD_LIMIT``."""
+        """Read a file of a node; raises BackendError when it does not exist or is larger than ``DOWNLOAD_LIMIT``."""
         script = f"cat -- {shlex.quote(path)}"
         output = await self._shell(self._work, node).run(script, COPY_LIMIT, limit=DOWNLOAD_LIMIT)
         _demand(output, f"{node}: can't read {path}")
@@ -121,26 +121,26 @@ class ShellBackend(Backend):
         return output.data
 
     async def remove(self, node: str, path: str) -> None:
-        """Delete a file of a node; nothing if there is none."""
+        """Delete a file of a node; do nothing if it does not exist."""
         output = await self._shell(self._work, node).run(f"rm -f -- {shlex.quote(path)}", CALL_LIMIT)
         _demand(output, f"{node}: can't delete {path}")
 
     async def start(self, node: str, program: str, argv: Sequence[str], log: str) -> None:
-        """Launch a program in the background, its output appended to the file ``log`` on the node.
+        """Launch a program in the background, with its output appended to the file ``log`` on the node.
 
         Raises:
-            BackendError: it runs there already, or there is no such command.
+            BackendError: the program runs there already, or the command does not exist.
         """
         script = process.start_script(self._pid_file(node, program), argv, log, self.node_dir(node))
         await self._steer(node, script, f"can't start the {program}")
 
     async def stop(self, node: str, program: str, timeout: float = 5.0) -> None:
-        """End a program with SIGTERM, then SIGKILL after ``timeout``; nothing if it is dead."""
+        """End a program with SIGTERM, then SIGKILL after ``timeout``; do nothing if it is dead."""
         script = process.stop_script(self._pid_file(node, program), timeout)
         await self._steer(node, script, f"can't stop the {program}", timeout + CALL_LIMIT)
 
     async def kill(self, node: str, program: str) -> None:
-        """End a program with SIGKILL; nothing if it is dead."""
+        """End a program with SIGKILL; do nothing if it is dead."""
         await self._steer(node, process.kill_script(self._pid_file(node, program)), f"can't kill the {program}")
 
     async def pause(self, node: str, program: str) -> None:
@@ -148,11 +148,11 @@ class ShellBackend(Backend):
         await self._steer(node, process.pause_script(self._pid_file(node, program)), f"can't pause the {program}")
 
     async def resume(self, node: str, program: str) -> None:
-        """Let a program's processes go on with SIGCONT; raises BackendError when it is dead."""
+        """Continue a program's processes with SIGCONT; raises BackendError when it is dead."""
         await self._steer(node, process.resume_script(self._pid_file(node, program)), f"can't resume the {program}")
 
     async def process(self, node: str, program: str) -> ProcessState:
-        """A program's state, read from the operating system."""
+        """Return a program's state, read from the operating system."""
         script = process.state_script(self._pid_file(node, program))
         output = await self._steer(node, script, f"can't see the {program}")
         return process.parse_state(output.text)
@@ -160,8 +160,8 @@ class ShellBackend(Backend):
     async def set_network(self, cut: frozenset[Link]) -> None:
         """Make exactly these links drop every packet and all others pass; idempotent.
 
-        A link between two client hosts carries nothing: it is accepted and has no counter. Counters of links
-        that stay cut go on; those of others start again at zero.
+        A link between two client hosts carries no packets: it is accepted and has no counter. Counters of links that
+        stay cut continue; those of other links restart at zero.
         """
         for end in sorted({end for link in cut for end in link}):
             self.address(end)
@@ -173,13 +173,13 @@ class ShellBackend(Backend):
             await gather_all(self._filter(node, wanted[node]) for node in changed)
 
     async def dropped(self) -> Mapping[Link, int]:
-        """Packets dropped so far on each link that is cut now (evidence of a partition)."""
+        """Return the packets dropped so far on each link that is cut now (evidence of a partition)."""
         async with self._network_lock:
             return await self._counts(self._control)
 
     async def probe(self, link: Link, timeout: float) -> str:
-        """Whether a packet from one node to another passes and is answered within ``timeout`` seconds."""
-        # Port 9 (discard) is closed on ordinary machines: a packet that arrives is answered by a refusal at once.
+        """Test whether a packet from one node to another passes and is answered within ``timeout`` seconds."""
+        # Port 9 (discard) is closed on ordinary machines, so a packet that arrives is answered at once by a refusal.
         connect = shlex.quote(f"exec 3<>/dev/tcp/{self.address(link[1])}/9")
         result = await self.exec(machine_of(link[0]), f"timeout {timeout} bash -c {connect} 2>&1", timeout + CALL_LIMIT)
         if result.status == 0 or "refused" in result.output:
@@ -187,8 +187,11 @@ class ShellBackend(Backend):
         return "cut" if result.status == 124 else "unknown"
 
     async def writes_to(self, node: str) -> tuple[str, ...]:
-        """List the folders beside the data folder to which the node's programs write. They have files open there, or
-        files below the node's folder have changed. Paths below the node's folder are relative to it."""
+        """List the folders outside the data folder to which the node's programs write.
+
+        They have files open there, or files below the node's folder have changed. Paths below the node's folder are
+        relative to it.
+        """
         return await self._written(node, self.data_dir(node))
 
     async def _written(self, node: str, but: str = "") -> tuple[str, ...]:
@@ -201,18 +204,18 @@ class ShellBackend(Backend):
         return tuple(posixpath.relpath(path, base) if path.startswith(base) else path for path in found)
 
     def usage(self, node: str, interval: float) -> AsyncGenerator[Usage, None]:
-        """What is used on a node, about each ``interval`` seconds, by a shell of its own."""
-        self._shell(self._control, node)  # there is such a node
+        """Yield the resource usage of a node, about every ``interval`` seconds, through a separate shell."""
+        self._shell(self._control, node)  # Check that the node exists.
         program = usage.command(self.python(node), interval, self.node_dir(node), self.data_dir(node),
                                 self._wire_devices(node))  # fmt: skip
         return usage.measured(node, lambda: self._connect(node), program, interval)
 
     def _wire_devices(self, node: str) -> Sequence[str]:
-        """The network devices whose bytes are those of the node; none named: all that lead out of it."""
+        """Return the network devices whose bytes count for the node; empty: all that lead out of it."""
         return ()
 
     async def _filter(self, node: str, rules: network.Filter) -> None:
-        self._rules.pop(node, None)  # until the node has confirmed nobody knows what it drops
+        self._rules.pop(node, None)  # Until the node has confirmed, its filter is unknown.
         await self._steer(node, rules.script(self._addresses), "can't set the network")
         self._rules[node] = rules
 
@@ -232,10 +235,10 @@ class ShellBackend(Backend):
         return output
 
     async def _demand_packages(self, topology: Topology, machines: Sequence[str]) -> None:
-        """See that machines have the Debian packages that the test needs.
+        """Check that machines have the Debian packages that the test needs.
 
         Raises:
-            BackendError: one lacks some; the message has the command that installs them.
+            BackendError: a machine lacks some; the message has the command that installs them.
         """
         wanted = sorted(topology.packages)
         if not wanted:
@@ -248,7 +251,7 @@ class ShellBackend(Backend):
                                    f"apt-get install --no-install-recommends {' '.join(missing)}{self.installs}")
 
     def _place(self, machine: str) -> str:
-        """What a person calls the computer that a machine is on."""
+        """Return the name by which a person knows the computer that hosts a machine."""
         return machine
 
     def _open_shells(self, nodes: Iterable[str]) -> None:

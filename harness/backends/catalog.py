@@ -1,4 +1,4 @@
-"""All backends by name. A new one is one module beside the others and one line here."""
+"""All backends by name. A new backend needs one module in this package and one line here."""
 
 from __future__ import annotations
 
@@ -27,4 +27,4 @@ BACKENDS: Registry[type[Backend]] = Registry(
     Entry("attach-ssh", "a system that runs already, whose hosts are reached over SSH for faults",
           "harness.backends.ssh.attach:AttachSshBackend"),
 )  # fmt: skip
-"""The strongest first: where none is named, the first that works is chosen of those that may be."""
+"""The strongest first: where no backend is named, the first usable one of those allowed by default is chosen."""

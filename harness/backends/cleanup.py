@@ -1,7 +1,7 @@
-"""Removes what a run left on this machine when its harness was killed: containers, networks, data folders.
+"""Removes what runs of killed harnesses left on this machine: containers, networks, data folders.
 
-Only what belongs to an owner who is proven to be dead is removed (``stormproof.process_owner``); what nobody can judge
-is left, and told.
+Leftovers are removed only if their owner is proven to be dead (``stormproof.process_owner``). Leftovers whose owner may
+be alive are kept, and reported.
 """
 
 from __future__ import annotations
@@ -18,11 +18,13 @@ from stormproof.run_folder import is_alive
 
 
 def cleanup(run_ids: Collection[str] | None = None, own: bool = False, places: Collection[Path] = ()) -> list[str]:
-    """Remove what dead runs left, of all runs or of those named; a line for each thing removed, and for each run of
-    which something was left because its owner may live.
+    """Remove the leftovers of dead runs: of all runs, or of those named.
 
-    ``own``: this process answers for the runs named, so that it lives does not protect them. ``places`` are where to
-    look for folders beside the one for temporary files. Blocks.
+    Returns a line for each object removed, and for each run some of whose objects were kept because their owner may be
+    alive.
+
+    With ``own``, this process is responsible for the runs named, so its being alive does not protect their objects.
+    ``places`` are further locations of folders, in addition to the one for temporary files. Blocks.
     """
     lines: list[str] = []
     left: dict[tuple[str, str], list[str]] = {}

@@ -1,13 +1,13 @@
-"""Machines whose programs have a clock of their own: libfaketime, loaded into each, adds to the time of day.
+"""Machines whose programs have separate clocks: libfaketime, loaded into each program, shifts the time of day.
 
-The monotonic clock stays as it is, and with it what programs do by timers. What a node's clock says is a file beside
-its programs' data, replaced as a whole. A wrong rate is many small steps: libfaketime reckons a rate from the start of
-each program, so that a change of it would be a jump of another size in each. The programs are given the library only
-where a fault of the test needs it.
+The monotonic clock is not changed, and so timers are not affected. A file next to the node's data, replaced atomically,
+sets the shift of the node's clock. A wrong rate is simulated by many small steps: libfaketime computes a rate from the
+start of each program, so changing it would cause a different jump in each. The programs are started with the library
+only where a fault of the test needs it.
 
-With a monotonic clock that is left alone, libfaketime 0.9.10 fails a program that sleeps until a moment of it
-(clock_nanosleep(2) with TIMER_ABSTIME, which time.sleep() of Python is: its issue 426); waiting in epoll(7), as event
-loops do, is as ever.
+With an unchanged monotonic clock, libfaketime 0.9.10 breaks programs that sleep until an absolute time of that clock
+(clock_nanosleep(2) with TIMER_ABSTIME, which Python's time.sleep() uses: its issue 426). Waiting in epoll(7), as event
+loops do, works normally.
 """
 
 from __future__ import annotations
@@ -34,18 +34,18 @@ LIBRARY = "faketime/libfaketimeMT.so.1"
 _FOLDERS = ("/usr/lib/*-linux-gnu*", "/usr/lib64", "/usr/lib")
 _FIND = f"ls -1 {' '.join(f'{folder}/{LIBRARY}' for folder in _FOLDERS)} 2>/dev/null | head -n 1"
 PROBE = f'[ -z "$({_FIND})" ] || echo faketime'
-"""Prints ``faketime`` where libfaketime is."""
+"""Prints ``faketime`` where libfaketime is installed."""
 
 FORGET_SHARED = """
 for f in /dev/shm/faketime_shm_*; do
   [ ! -e "$f" ] || [ -d "/proc/${f##*_}" ] || rm -f "$f" "/dev/shm/sem.faketime_sem_${f##*_}"
 done
 """
-"""Removes what libfaketime has left in shared memory for programs that were killed."""
+"""Removes libfaketime's shared memory of programs that were killed."""
 
 _FILE = "clock"
 _STEP_SECONDS = 0.1
-"""Between the steps of a clock that runs at a wrong rate."""
+"""Seconds between the steps of a clock that runs at a wrong rate."""
 _RIGHT = (0.0, 1.0)
 
 
@@ -57,11 +57,11 @@ class ClockBackend(ShellBackend):
         self._clock_library: dict[str, str] = {}
         """Node -> path of the library that its programs are started with."""
         self._skewed: dict[str, tuple[float, float, float]] = {}
-        """Node -> offset, rate, and since when."""
+        """Node -> offset, rate, and the time since which they apply."""
         self._stepping: asyncio.Task[None] | None = None
 
     def wants_clocks(self, test: Test) -> bool:
-        """Whether a fault of the test needs clocks that can be set."""
+        """Return whether a fault of the test needs clocks that can be set."""
         return CLOCKS in abilities_needed(test, self.abilities) and CLOCKS not in self.lacks()
 
     async def start(self, node: str, program: str, argv: Sequence[str], log: str) -> None:
@@ -70,7 +70,7 @@ class ClockBackend(ShellBackend):
         await super().start(node, program, ["env", *words, *argv] if words else argv, log)
 
     async def clock(self, node: str) -> float:
-        """The time of day as it is given to the node's programs, seconds since 1970."""
+        """Return the time of day of the node's programs, in seconds since 1970."""
         words = [f"{name}={value}" for name, value in self._clock_variables(node).items()]
         output = await self._steer(node, shlex.join(["env", *words, "date", "+%s.%N"]), "can't tell the time")
         return float(output.text)
@@ -79,7 +79,7 @@ class ClockBackend(ShellBackend):
         """Make the time of day of the node's programs wrong.
 
         Raises:
-            BackendError: one of its programs does not ask for the time in a way that could be changed.
+            BackendError: one of its programs reads the time in a way that cannot be intercepted.
         """
         if (offset, rate) != _RIGHT and node not in self._skewed:
             await self._demand_clock(node)
@@ -91,10 +91,10 @@ class ClockBackend(ShellBackend):
             self._stepping = asyncio.create_task(self._step(), name="clocks")
 
     async def check_clocks(self) -> None:
-        """See, while all programs run, whether the clocks that are to be set can be.
+        """Check, while all programs run, that the required clocks can be set.
 
         Raises:
-            BackendError: one of the programs does not ask for the time in a way that could be changed.
+            BackendError: one of the programs reads the time in a way that cannot be intercepted.
         """
         try:
             await gather_all(self._demand_clock(node) for node in self._clock_library)
@@ -102,7 +102,7 @@ class ClockBackend(ShellBackend):
             raise BackendError(f"--nemesis clock: {error}; leave clock out") from None
 
     async def _give_clocks(self, nodes: Sequence[str]) -> None:
-        """Let the programs that are started from now on have clocks that can be set.
+        """Start programs from now on with clocks that can be set.
 
         Raises:
             BackendError: a node has no libfaketime.
@@ -126,7 +126,7 @@ class ClockBackend(ShellBackend):
 
     async def _write_clock(self, node: str, offset: float) -> None:
         file = shlex.quote(self._clock_file(node))
-        # Without a rate libfaketime would not say that it is the right one (x1).
+        # Without an explicit rate (x1), libfaketime would not assume the normal rate.
         await self._steer(node, f"printf '%s\\n' {offset:+.6f}' x1' > {file}.new && mv -f {file}.new {file}",
                           "can't set the clock")  # fmt: skip
 
@@ -139,7 +139,7 @@ class ClockBackend(ShellBackend):
             raise BackendError(f"{node}'s clock can't be set: {'; '.join(why.splitlines())}")
 
     async def _step(self) -> None:
-        """Move on the clocks with a wrong rate, until there is none any more."""
+        """Advance the clocks with a wrong rate, until all rates are normal."""
         loop = asyncio.get_running_loop()
         while any(rate != 1 for _, rate, _ in self._skewed.values()):
             await gather_all(
@@ -154,12 +154,14 @@ class ClockBackend(ShellBackend):
         self._clock_library.clear()
         if stepping is not None:
             stepping.cancel()
-            await asyncio.gather(stepping, return_exceptions=True)  # where it has failed, the clock's evidence tells
+            await asyncio.gather(stepping, return_exceptions=True)  # A failure shows in the clock's evidence.
 
 
 def _check_script(folder: str) -> str:
-    """Print why the clock of a running program can't be set: it has not loaded the library, or Go's own way of asking
-    for the time passes it by."""
+    """Print why a running program's clock cannot be set.
+
+    The program has not loaded the library, or it is written in Go, whose runtime reads the time without the library.
+    """
     return f"""
 for file in {shlex.quote(folder)}/*.pid; do
   {{ read -r pid born < "$file"; }} 2>/dev/null && grep -q . "/proc/$pid/maps" 2>/dev/null || continue
@@ -178,7 +180,7 @@ _MEND = f"run: {as_root()}apt-get install libfaketime"
 
 @functools.cache
 def has_library() -> Capability:
-    """Whether this machine has libfaketime."""
+    """Return whether this machine has libfaketime."""
     for folder in _FOLDERS:
         for path in sorted(Path("/").glob(f"{folder.lstrip('/')}/{LIBRARY}")):
             return Capability("clock", True, f"clocks of programs can be set ({path})")
@@ -186,5 +188,5 @@ def has_library() -> Capability:
 
 
 def lacking(library: Capability) -> dict[str, str]:
-    """The abilities that a backend lacks on a machine without libfaketime, with the reason."""
+    """Return the abilities that a backend lacks on a machine without libfaketime, with the reason."""
     return {} if library.available else dict.fromkeys(ABILITIES, f"{library.detail}; {library.mend}")

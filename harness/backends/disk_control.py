@@ -1,7 +1,7 @@
-"""The harness's side of disks that fail: mounts one in the place of a folder, tells it what to do, unmounts it.
+"""The harness's side of failing disks: mounts a disk over a folder, sends it commands, unmounts it.
 
-The file system is a program of its own (``fuse_disk``), which lives by its standard input: when the harness is gone,
-however that ended, it unmounts.
+The file system is a separate program (``fuse_disk``) that depends on its standard input: however the harness ends, the
+program then unmounts.
 """
 
 from __future__ import annotations
@@ -36,17 +36,17 @@ _FUSE_CONF = Path("/etc/fuse.conf")
 
 
 class Stream(Protocol):
-    """Standard input and output of a program, wherever it runs."""
+    """Standard input and output of a program, on any machine."""
 
     async def read_line(self) -> bytes:
-        """The next line of its output; ``b""`` when it has ended."""
+        """Return the next line of its output; ``b""`` when it has ended."""
         ...
 
     async def write(self, data: bytes) -> None:
         """Send to its input; raises OSError when it has ended."""
 
     async def end(self) -> str:
-        """End its input and wait for its end, however long it takes within reason; its last words."""
+        """Close its input and wait for its end, up to a limit; returns its last line."""
         ...
 
 
@@ -59,11 +59,11 @@ class FuseDisk:
         self._lock = asyncio.Lock()
 
     async def await_ready(self) -> None:
-        """Wait until it is mounted. Raises BackendError when it can't be."""
+        """Wait until the disk is mounted. Raises BackendError when that fails."""
         line = last = b""
         try:
             async with within(_MOUNT_LIMIT):
-                # Where its errors come with its output, libfuse may say something else before.
+                # Where errors are merged into the output, libfuse may print other lines first.
                 while b"ready" not in (line := await self._stream.read_line()) and line:
                     last = line
         except TimeoutError:
@@ -73,7 +73,7 @@ class FuseDisk:
             raise BackendError(f"{self._name}: can't mount a disk that can fail: {words or 'it does not answer'}")
 
     async def ask(self, command: str, **values: Any) -> Mapping[str, Any]:
-        """Carry out a command of ``fuse_disk``; how the disk stands then. Raises BackendError."""
+        """Carry out a command of ``fuse_disk``; returns the disk's resulting state. Raises BackendError."""
         try:
             async with within(_ASK_LIMIT), self._lock:
                 await self._stream.write((json.dumps({"do": command, **values}) + "\n").encode())
@@ -88,12 +88,12 @@ class FuseDisk:
         return answer
 
     async def close(self) -> None:
-        """Unmount."""
+        """Unmount the disk."""
         await self._stream.end()
 
 
 class LocalStream:
-    """Those of a process on this machine."""
+    """The streams of a process on this machine."""
 
     def __init__(self, process: asyncio.subprocess.Process) -> None:
         assert process.stdin is not None and process.stdout is not None and process.stderr is not None
@@ -103,7 +103,7 @@ class LocalStream:
 
     @classmethod
     async def start(cls, argv: Sequence[str], environment: Mapping[str, str]) -> LocalStream:
-        """Start a program in a session of its own."""
+        """Start a program in a new session."""
         return cls(await asyncio.create_subprocess_exec(
             *argv, stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
             start_new_session=True, env=environment,
@@ -133,7 +133,7 @@ class LocalStream:
 
 
 class ChannelStream:
-    """Those of a program that a root shell has become, with its errors among its output."""
+    """The streams of a program that replaced a root shell, with its errors merged into its output."""
 
     def __init__(self, channel: Channel) -> None:
         self._channel = channel
@@ -141,7 +141,7 @@ class ChannelStream:
 
     @classmethod
     async def start(cls, channel: Channel, command: str) -> ChannelStream:
-        """Let the shell become a program."""
+        """Replace the shell with a program."""
         await channel.write(f"exec {command}\n".encode())
         return cls(channel)
 
@@ -166,16 +166,16 @@ class ChannelStream:
                 while line := await self.read_line():
                     words = line
         except (OSError, TimeoutError):
-            pass  # it is gone, or is ended now
+            pass  # It has ended, or is ended by the next call.
         await self._channel.destroy()
         return words.decode(errors="replace").strip()
 
 
 async def mount_here(name: str, point: Path, folder: Path, seed: str) -> FuseDisk:
-    """Mount a disk on this machine, visible to all users; ``folder`` keeps what it stores.
+    """Mount a disk on this machine, visible to all users; ``folder`` stores its contents.
 
     Raises:
-        BackendError: it can't be mounted.
+        BackendError: it cannot be mounted.
     """
     stream = await LocalStream.start(
         [sys.executable, "-P", "-m", _PROGRAM, str(point), str(folder), seed],
@@ -193,7 +193,7 @@ async def mount_here(name: str, point: Path, folder: Path, seed: str) -> FuseDis
 
 @functools.cache
 def can_mount() -> Capability:
-    """Whether this machine lets this user mount disks that can fail, for others to see, too."""
+    """Return whether this user can mount failing disks on this machine so that others can see them, too."""
     install = f"run: {as_root()}apt-get install fuse3"
     if not DEVICE.exists():
         return _missing(
@@ -211,7 +211,7 @@ def can_mount() -> Capability:
 
 @functools.cache
 def can_share_mounts() -> Capability:
-    """The same where others than this user have to see what is mounted: Docker's daemon."""
+    """Return the same capability if mounts must be visible to other users, as to Docker's daemon."""
     found = can_mount()
     if not found.available or os.geteuid() == 0:
         return found

@@ -1,7 +1,7 @@
-"""Machines whose data folders are on disks of our own, which fail on demand and forget at a power cut.
+"""Machines whose data folders are on special disks, which fail on demand and lose unsynced data at a power cut.
 
-The disks are there only where a fault of the test needs them. A power cut ends every process of a machine and takes
-what was not synced; its kernel and its network stay, so that what connects to it is refused at once.
+The disks are mounted only where a fault of the test needs them. A power cut ends every process of a machine and
+discards unsynced data. The machine's kernel and network survive, so connection attempts are refused at once.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ ABILITIES: Mapping[str, str] = {
 }  # fmt: skip
 
 PROBE = "[ -c /dev/fuse ] && /sbin/ldconfig -p 2>/dev/null | grep -q 'libfuse3[.]so' && echo fuse"
-"""Prints ``fuse`` where root can mount a file system of ours."""
+"""Prints ``fuse`` where root can mount these file systems."""
 
 _WHEN_KILLED = {"lose-unsynced": NOTHING, "torn": TORN}
-"""Faults that show when a machine's last program is killed -> what of the un-synced changes survives."""
+"""Faults that take effect when a machine's last program is killed -> the unsynced changes that survive."""
 
-# Everything but the first process, shells that were put here from outside (they have no parent here), and this one.
+# Everything except the first process, shells that entered from outside (they have no parent here), and this one.
 _END_ALL = f"""{CLOCK}
 limit {hundredths(SETTLE_S)}
 while :; do
@@ -53,12 +53,12 @@ done
 
 
 def lacking(fuse: Capability) -> dict[str, str]:
-    """The abilities that a backend lacks on a machine without FUSE, with the reason."""
+    """Return the abilities that a backend lacks on a machine without FUSE, with the reason."""
     return {} if fuse.available else dict.fromkeys(ABILITIES, f"{fuse.detail}; {fuse.mend}")
 
 
 def seed_of(test: Test, machine: str) -> str:
-    """What decides which un-synced writes of a machine survive a power cut."""
+    """Return the seed that decides which unsynced writes of a machine survive a power cut."""
     return str(test.rng(f"disk/{machine}").getrandbits(64))
 
 
@@ -66,7 +66,7 @@ PROGRAM = "fuse_disk.py"
 
 
 def program_files() -> list[Path]:
-    """What the file system's program is made of beside Python: where it runs elsewhere, all lies in one folder."""
+    """Return the files of the file system's program, without Python; on another machine, all go into one folder."""
     ours = [Path(__file__).with_name(name) for name in (PROGRAM, "disk_store.py")]
     found = importlib.util.find_spec("mfusepy")
     if found is None or found.origin is None:
@@ -75,7 +75,7 @@ def program_files() -> list[Path]:
 
 
 class DiskBackend(ShellBackend):
-    """A backend whose machines can have disks that fail; ``_mount`` makes one."""
+    """A backend whose machines can have failing disks; ``_disk`` returns a machine's disk."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -84,7 +84,7 @@ class DiskBackend(ShellBackend):
         self._dark: set[str] = set()
 
     def wants_disks(self, test: Test) -> bool:
-        """Whether a fault of the test needs disks that can fail."""
+        """Return whether a fault of the test needs failing disks."""
         return bool((abilities_needed(test, self.abilities) & {DISKS, POWER}) - set(self.lacks()))
 
     async def start(self, node: str, program: str, argv: Sequence[str], log: str) -> None:
@@ -94,7 +94,7 @@ class DiskBackend(ShellBackend):
         await super().start(node, program, argv, log)
 
     async def kill(self, node: str, program: str) -> None:
-        """End a program with SIGKILL; where the disk is to lose what was not synced, it does once none runs."""
+        """End a program with SIGKILL; if the disk's fault loses unsynced data, it does so once no program runs."""
         await super().kill(node, program)
         fault = self._disk_faults.get(node)
         if fault is not None and fault.kind in _WHEN_KILLED and not await self._any_runs(node):
@@ -102,7 +102,7 @@ class DiskBackend(ShellBackend):
             await self._disk(node).ask("light")
 
     async def set_disk(self, node: str, fault: DiskFault | None) -> None:
-        """Let the machine's disk fail."""
+        """Set the fault of the machine's disk; None for no fault."""
         kind, seconds = (fault.kind, fault.seconds) if fault is not None else (None, 0.0)
         await self._disk(node).ask("fault", kind=kind, seconds=seconds)
         self._disk_faults.pop(node, None)
@@ -110,11 +110,11 @@ class DiskBackend(ShellBackend):
             self._disk_faults[node] = fault
 
     async def disk_fault_count(self, node: str) -> int:
-        """How often the fault has shown, as the file system has counted."""
+        """Return the number of times that the fault has taken effect, as counted by the file system."""
         return int((await self._disk(node).ask("count"))["shown"])
 
     async def probe_disk(self, node: str) -> str:
-        """Write a file beside the data from within the machine, sync it, and take the time."""
+        """Write a file next to the data from within the machine, sync it, and measure the time."""
         path = shlex.quote(f"{self.data_dir(node)}/{PROBE_FILE}")
         write = f"dd if=/dev/zero of={path} bs={FULL_AFTER + 1} count=1 conv=fsync 2>/dev/null"
         done = await self.exec(node, f"a=$(date +%s%N); {write} || {{ echo failed; rm -f {path}; exit; }}; "
@@ -127,11 +127,11 @@ class DiskBackend(ShellBackend):
         return "slow" if waited else "ok"
 
     async def disk_use(self, node: str) -> DiskUse:
-        """What the system has written to the disk, as the file system has counted."""
+        """Return the system's use of the disk, as counted by the file system."""
         return DiskUse(**await self._disk(node).ask("use"))
 
     async def power_off(self, nodes: Sequence[str]) -> None:
-        """Cut these machines' power: first nothing reaches their disks any more, then all their processes end."""
+        """Cut these machines' power: first block all writes to their disks, then end all their processes."""
         disks = [self._disk(node) for node in nodes]
         self._dark |= set(nodes)
         await gather_all(disk.ask("dark") for disk in disks)
@@ -141,25 +141,25 @@ class DiskBackend(ShellBackend):
         await gather_all(self._lose(node, SOME) for node in nodes)
 
     async def power_on(self, nodes: Sequence[str]) -> None:
-        """Give these machines power; those that have some keep what they have."""
+        """Restore the power of these machines; those that have power are not affected."""
         for node in nodes:
             if node in self._dark:
                 await self._disk(node).ask("light")
                 self._dark.discard(node)
 
     async def boot(self, node: str) -> str:
-        """How often the machine's disk has lost its power."""
+        """Return the number of times that the machine's disk has lost its power."""
         return str((await self._disk(node).ask("count"))["cuts"])
 
     async def _lose(self, node: str, luck: str) -> None:
-        """Forget what was not synced, what the kernel holds for memory that was mapped included."""
+        """Discard unsynced data, including what the kernel holds for mapped memory."""
         disk = self._disk(node)
         await disk.ask("dark")
         await self._steer(node, f"sync -f {shlex.quote(self.data_dir(node))}", "its disk can't be written out")
         await disk.ask("lose", luck=luck)
 
     async def _any_runs(self, node: str) -> bool:
-        """Whether a program of the machine runs, one that was started here or by another program."""
+        """Return whether a program of the machine runs, started here or by another program."""
         names = await self.exec(node, f"cd {shlex.quote(self.node_dir(node))} && ls -1 *.pid 2>/dev/null")
         programs = [name.removesuffix(".pid") for name in names.output.split("\n") if name.endswith(".pid")]
         states = await asyncio.gather(*(self.process(node, program) for program in programs))

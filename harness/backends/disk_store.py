@@ -1,12 +1,12 @@
-"""What a disk that may fail has stored: a folder, and which of the changes made to it a power loss would take back.
+"""The contents of a disk that may fail: a folder, and the changes to it that a power loss would undo.
 
-Files are those of a backing folder, changed at once, as programs see them through the page cache. Beside them is kept
-what it takes to forget what was not synced: for each file the changes since its last sync with what had been there
-before, and for names (created, deleted, renamed) a journal of how to reverse each. As on ext4 with its journal, names
-become durable in the order in which they were changed, with the next sync of any file or folder; contents become
-durable by a sync of their own file alone (P. Alagappan et al., All File Systems Are Not Created Equal, OSDI 2014).
+Files are those of a backing folder and are changed at once, as programs see them through the page cache. The store also
+keeps the data that undoes unsynced changes. For each file it keeps the changes since the last sync, with the previous
+contents. For names (created, deleted, renamed) it keeps a journal that can reverse each change. As on ext4 with its
+journal, changes of names become durable in their order, with the next sync of any file or folder. Contents become
+durable only by a sync of the same file (P. Alagappan et al., All File Systems Are Not Created Equal, OSDI 2014).
 
-This module needs the standard library alone: it also runs on nodes.
+This module needs only the standard library, because it also runs on nodes.
 """
 
 from __future__ import annotations
@@ -20,52 +20,55 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 SECTOR = 512
-"""Bytes that a disk writes as a whole; a torn write ends at such a boundary."""
+"""Bytes that a disk writes atomically; a torn write ends at such a boundary."""
 FULL_AFTER = 1 << 14
-"""Bytes that still go onto a disk that gets full; writing over others counts as well, as where copies are kept."""
+"""Bytes that a full disk still accepts; overwriting counts as well, as on copy-on-write file systems."""
 PROBE_FILE = ".stormproof-probe"
-"""A file whose failures are not counted, and which is no part of what programs have stored."""
+"""A file whose failures are not counted, and which does not belong to the programs' stored data."""
 HARNESS = "stormproof-sh"
-"""The name (``/proc/PID/comm``) of a process that leads a session of the harness: writes there are not the system's."""
+"""The name (``/proc/PID/comm``) of a process that leads a session of the harness; its writes are not the system's."""
 TAKE_NAME = f"printf {HARNESS} >/proc/$$/comm"
-"""Mark a shell that leads a session as the harness's. A daemon that detaches leaves the session. A line break in the
-name would tear the line of ``/proc/PID/stat``."""
+"""Mark a shell that leads a session as the harness's.
+
+A daemon that detaches leaves the session. A line break in the name would tear the line of ``/proc/PID/stat``.
+"""
 WRITTEN_BACK_AFTER = 64 << 20
-"""Bytes of changes that are kept to be forgotten; beyond them the system writes back what was changed first."""
+"""Bytes of changes that are kept for undoing; beyond them, the oldest changes count as written back by the system."""
 NOTHING, TORN, SOME = "nothing", "torn", "some"
-"""What of the un-synced changes reaches the disk: nothing; of each file's last write a part; whatever luck decides."""
+"""The unsynced changes that reach the disk: none; a part of each file's last write; a random selection."""
 
 _PAGE = 4096
 _CHANGE_COST = 128
-"""Bytes that it takes to remember any change."""
+"""Bytes that any change costs in memory, in addition to its data."""
 _SQLITE = b"SQLite format 3\0"
 _BESIDE_DATABASES = ("-wal", "-journal", "-shm")
 
 Change = tuple[int, bytes | None]
-"""(offset, bytes) written, or (size, None) set as the size."""
+"""A write (offset, bytes), or a change of size (size, None)."""
 
 
 @dataclass
 class _Unsynced:
-    """The changes of one file since its last sync, and for each the size before and what had been there."""
+    """The changes of one file since its last sync, and for each the previous size and contents."""
 
     fd: int
     changes: list[Change] = field(default_factory=list)
     before: list[tuple[int, int, bytes]] = field(default_factory=list)
-    """(size, offset, bytes that were there)."""
+    """(size, offset, previous bytes)."""
     cost: int = 0
 
     def reverse(self) -> None:
-        """Bring the file back to what its last sync left."""
+        """Restore the contents as of the last sync."""
         for size, offset, old in reversed(self.before):
             os.pwrite(self.fd, old, offset)
             os.ftruncate(self.fd, size)
 
 
 class Store:
-    """A backing folder ``root`` and, in ``trash``, on the same file system, what was deleted and may come back.
+    """A backing folder ``root``, and a folder ``trash`` for deleted files that may have to be restored.
 
-    Paths are those that programs use, relative to the root. Not for several threads at once, but for ``held``.
+    Both are on the same file system. Paths are those that programs use, relative to the root. The class is not
+    thread-safe, except ``held``.
     """
 
     def __init__(self, root: Path, trash: Path, rng: random.Random) -> None:
@@ -76,17 +79,19 @@ class Store:
         self._numbers = 0
         self._cost = 0
         self._written: set[int] = set()
-        """The files (inodes) into which the system has written."""
+        """The files (inodes) that the system has written."""
 
     def path(self, name: str) -> Path:
-        """Where a file lies in the backing folder."""
+        """Return the path of a file in the backing folder."""
         return self.root / name.lstrip("/")
 
     # Contents.
 
     def write(self, fd: int, data: bytes, offset: int, system: bool = True) -> int:
-        """Write into a file, by a descriptor that can read and write, for the system or for the harness; the bytes
-        written."""
+        """Write into a file, for the system or for the harness; returns the number of bytes written.
+
+        The descriptor must permit reading and writing.
+        """
         found = os.fstat(fd)
         size = found.st_size
         if system:
@@ -96,7 +101,7 @@ class Store:
         return os.pwrite(fd, data, offset)
 
     def truncate(self, fd: int, length: int) -> None:
-        """Give a file another size."""
+        """Change a file's size."""
         size = os.fstat(fd).st_size
         if size == length:
             return
@@ -116,26 +121,26 @@ class Store:
 
     @property
     def unsynced(self) -> int:
-        """How many changes a power loss would take back."""
+        """The number of changes that a power loss would undo."""
         return sum(len(file.changes) for file in self._unsynced.values()) + len(self._names)
 
     # Names.
 
     def created(self, name: str) -> None:
-        """A file or link of that name has just been made."""
+        """Record a file or link of that name that has just been created."""
         path = self.path(name)
         found = path.lstat()
-        if found.st_nlink == 1:  # the number may be that of a file that is gone
+        if found.st_nlink == 1:  # The inode number may have belonged to a deleted file.
             self._written.discard(found.st_ino)
         self._names.append(lambda: path.unlink(missing_ok=True))
 
     def made_folder(self, name: str) -> None:
-        """A folder of that name has just been made."""
+        """Record a folder of that name that has just been created."""
         path = self.path(name)
         self._names.append(lambda: shutil.rmtree(path, ignore_errors=True))
 
     def unlink(self, name: str) -> None:
-        """Delete a name of a file."""
+        """Delete one name of a file."""
         path, kept = self.path(name), self._place()
         path.rename(kept)
         self._deleted.append(kept)
@@ -149,7 +154,7 @@ class Store:
         self._names.append(lambda: _make_folder(path, found))
 
     def rename(self, old: str, new: str) -> None:
-        """Rename, at once, in place of whatever has the new name."""
+        """Rename atomically, replacing any file of the new name."""
         source, target = self.path(old), self.path(new)
         replaced = target.lstat() if os.path.lexists(target) else None
         if replaced is None or stat.S_ISDIR(replaced.st_mode):
@@ -157,7 +162,7 @@ class Store:
             if replaced is not None:
                 self._names.append(lambda: _make_folder(target, replaced))
         elif os.path.samestat(replaced, source.lstat()):
-            return  # two names of one file: nothing happens (rename(2))
+            return  # Both are names of one file: rename(2) does nothing.
         else:
             kept = self._place()
             os.link(target, kept, follow_symlinks=False)
@@ -179,13 +184,13 @@ class Store:
             if found.st_nlink == 1:
                 self._forget(found.st_ino)
 
-    # What happens to disks.
+    # Faults of disks.
 
     def lose(self, luck: str) -> int:
-        """Forget what was not synced, but for what happened to reach the disk: ``NOTHING``, ``TORN`` or ``SOME``.
+        """Discard unsynced changes, except those that reached the disk by chance: ``NOTHING``, ``TORN`` or ``SOME``.
 
         Returns:
-            How many changes there were.
+            The number of unsynced changes.
         """
         count = self.unsynced
         for file in self._unsynced.values():
@@ -202,8 +207,11 @@ class Store:
         return count
 
     def corrupt(self) -> int:
-        """Turn one page of one of the system's files into noise, of a database where there is one; how many files that
-        were."""
+        """Turn one page of one of the system's files into noise; prefers a database.
+
+        Returns:
+            The number of files damaged: 1, or 0 when there is none.
+        """
         found = [path for path in self.held() if path.stat().st_size and not path.name.endswith(_BESIDE_DATABASES)]
         chosen = [path for path in found if _is_database(path)] or found
         if not chosen:
@@ -216,20 +224,20 @@ class Store:
         return 1
 
     def held(self) -> list[Path]:
-        """List the files into which the system has written. Others may use the store meanwhile."""
+        """List the files that the system has written. Other threads may use the store at the same time."""
         found = []
         for place, _, names in os.walk(self.root):
             for path in (Path(place, name) for name in names):
                 try:
                     entry = path.lstat()
                 except FileNotFoundError:
-                    continue  # it was removed meanwhile
+                    continue  # It was removed in the meantime.
                 if stat.S_ISREG(entry.st_mode) and entry.st_ino in self._written:
                     found.append(path)
         return sorted(found)
 
     def empty(self) -> None:
-        """The disk was replaced by a new one."""
+        """Empty the disk, as if a new one had replaced it."""
         self.sync_all()
         for path in self.root.iterdir():
             if path.is_dir() and not path.is_symlink():
@@ -255,7 +263,7 @@ class Store:
         number = os.fstat(fd).st_ino
         file = self._unsynced.get(number)
         if file is None:
-            # Its own: the program's may be closed before anything is lost.
+            # The store opens a separate descriptor, because the program may close its own before any loss.
             file = self._unsynced[number] = _Unsynced(os.open(f"/proc/self/fd/{fd}", os.O_RDWR))
         file.changes.append(change)
         file.before.append(before)
@@ -266,7 +274,7 @@ class Store:
             self._forget(next(iter(self._unsynced)))
 
     def _forget(self, number: int) -> None:
-        """What was changed in a file is durable, or has been taken back."""
+        """Drop the recorded changes of a file: they are durable, or have been undone."""
         file = self._unsynced.pop(number, None)
         if file is not None:
             self._cost -= file.cost
@@ -286,7 +294,7 @@ def _apply(fd: int, change: Change) -> None:
 
 
 def _torn(change: Change, rng: random.Random) -> Change:
-    """The first sectors of a write, or not even one; smaller ones are cut anywhere."""
+    """Return the first sectors of a write, or none; a write smaller than a sector is cut at any byte."""
     offset, data = change
     if data is None:
         return change
@@ -300,7 +308,7 @@ def _is_database(path: Path) -> bool:
 
 
 def _page_size(path: Path) -> int:
-    """That of a database; the usual one of anything else."""
+    """Return a database's page size, or the default for any other file."""
     with path.open("rb") as file:
         header = file.read(18)
     size = int.from_bytes(header[16:18], "big") if header.startswith(_SQLITE) else 0
@@ -311,7 +319,7 @@ def _move(source: Path, target: Path) -> None:
     try:
         source.rename(target)
     except FileNotFoundError:
-        pass  # it was in a folder that is gone
+        pass  # It was in a folder that no longer exists.
 
 
 def _make_folder(path: Path, like: os.stat_result) -> None:

@@ -1,8 +1,8 @@
 """Nodes as containers through Docker Engine: one network and one container a node for each run.
 
-Containers get no more than NET_ADMIN in their own network namespace. The client hosts' addresses stand on
-the host's end of the run's bridge and go away with it. Everything carries the run's labels, by which
-``cleanup`` finds what a killed harness left.
+Containers get no capability beyond NET_ADMIN, in their own network namespace, and those that the system needs. The
+client hosts' addresses are on the host's end of the run's bridge and vanish with it. Everything carries the run's
+labels, by which ``cleanup`` finds the remains of a killed harness.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ _API_LIMIT_S = 60
 _CLEANUP_LIMIT_S = 30
 _CONNECT_LIMIT_S = 30.0
 _PROBE_LIMIT_S = 2.0
-# As in the namespaces of `local`: an init that reaps whatever is orphaned in the node.
+# As in the namespaces of `local`, init reaps the node's orphaned processes.
 _INIT = 'trap "" CHLD; exec sleep infinity'
 _HELPER = "addresses"
 _ADD_ADDRESSES = ('PATH="$PATH:/usr/sbin:/sbin"; bridge=$1; shift; '
@@ -65,10 +65,10 @@ R = TypeVar("R")
 
 
 def connect(timeout: float = _API_LIMIT_S) -> docker.DockerClient:
-    """A client of the daemon that DOCKER_HOST or the default socket names.
+    """Connect to the daemon that DOCKER_HOST or the default socket names.
 
     Raises:
-        BackendError: it doesn't answer, or its containers can't be reached from here.
+        BackendError: the daemon does not answer, or its containers cannot be reached from here.
     """
     try:
         client = docker.from_env(timeout=timeout)  # type: ignore[arg-type]
@@ -82,7 +82,7 @@ def connect(timeout: float = _API_LIMIT_S) -> docker.DockerClient:
 
 
 def unreachable(info: dict[str, Any]) -> str | None:
-    """What about this daemon keeps us from its containers' addresses; None when nothing does."""
+    """Return the reason why this daemon's containers have unreachable addresses; None when they can be reached."""
     if "Docker Desktop" in str(info.get("OperatingSystem")):
         return "Docker Desktop runs containers in a virtual machine"
     if any("rootless" in option for option in info.get("SecurityOptions") or ()):
@@ -91,7 +91,7 @@ def unreachable(info: dict[str, Any]) -> str | None:
 
 
 def capabilities() -> list[Capability]:
-    """What this machine's Docker can do for us."""
+    """Return the capabilities of this machine's Docker."""
     try:
         client = connect(_PROBE_LIMIT_S)
     except BackendError as error:
@@ -139,17 +139,17 @@ class DockerBackend(ClockBackend, DiskBackend, PacketBackend):
 
     @staticmethod
     def requirements() -> list[Capability]:
-        """A daemon, and an image or a way to build it."""
+        """Return the requirements: a daemon, and an image or a way to build it."""
         return capabilities()
 
     @staticmethod
     def lacks() -> dict[str, str]:
-        """Disks and power cuts where nothing can be mounted by FUSE that Docker's daemon would see."""
+        """Return disks and power cuts as lacking where FUSE mounts are impossible or invisible to Docker's daemon."""
         return disk_machines.lacking(can_share_mounts())
 
     @staticmethod
     def leftovers() -> list[Leftover]:
-        """Containers, then networks and volumes, of all runs; nothing where no Docker daemon answers."""
+        """Return the containers, then networks and volumes, of all runs; none where no Docker daemon answers."""
         try:
             client = docker.from_env(timeout=_CLEANUP_LIMIT_S)
             try:
@@ -169,7 +169,7 @@ class DockerBackend(ClockBackend, DiskBackend, PacketBackend):
 
     @staticmethod
     def obstacle() -> str | None:
-        """No Docker that answers: then nobody knows of its containers."""
+        """Return the reason why leftovers cannot be listed: Docker does not answer."""
         try:
             connect().close()
         except BackendError as error:
@@ -177,10 +177,10 @@ class DockerBackend(ClockBackend, DiskBackend, PacketBackend):
         return None
 
     async def provision(self, test: Test, topology: Topology, run_dir: Path) -> None:
-        """Create machines and client hosts and connect them; builds the image when it is not there.
+        """Create machines and client hosts and connect them; build the image if it is missing.
 
         Raises:
-            BackendError: the daemon does not answer or refuses, or no image can be made.
+            BackendError: the daemon does not answer or refuses, or no image can be built.
         """
         self._run = run_dir.resolve().name
         labels = owner_labels(run_dir)
@@ -212,30 +212,30 @@ class DockerBackend(ClockBackend, DiskBackend, PacketBackend):
         except DockerException as error:
             raise BackendError(f"Docker refused: {_reason(error)}") from None
         self._open_shells(topology.machines)
-        # The daemon may still be busy with what was asked of it.
+        # The daemon may still be busy with earlier requests.
         await gather_all(self.exec(node, f"mkdir -p {_NODE_DIR}", _API_LIMIT_S) for node in topology.machines)
         await gather_all(self._see_disk(node) for node in self._disks)
         if self.wants_clocks(test):
             await self._give_clocks(topology.nodes)
 
     def node_dir(self, node: str) -> str:
-        """The node's private folder, as seen on the node."""
+        """Return the node's private folder, as seen on the node."""
         return _NODE_DIR
 
     def shared_dir(self, name: str) -> str:
-        """Where the volume is mounted."""
+        """Return the mount point of the volume."""
         return f"{_SHARED_DIR}/{name}" if name in self._shared else super().shared_dir(name)
 
     def python(self, node: str) -> str:
-        """The Python interpreter to run on the node: the image's."""
+        """Return the Python interpreter to run on the node: the image's."""
         return "python3"
 
     async def release(self) -> None:
-        """Remove everything that ``provision`` made; safe to call twice or after a failed provision."""
+        """Remove everything that ``provision`` created; safe to call twice or after a failed provision."""
         self._releasing = True
         await self._stop_clocks()
         await self._close_shells()
-        # A cancelled provision's threads go on: what they make has to be there before it can be removed.
+        # A cancelled provision's threads continue: their objects must exist before they can be removed.
         await asyncio.gather(*self._calls, return_exceptions=True)
         client, self._client = self._client, None
         self._addresses = {}
@@ -254,14 +254,20 @@ class DockerBackend(ClockBackend, DiskBackend, PacketBackend):
                 self._scratch = None
 
     async def _mount_disk(self, test: Test, machine: str) -> None:
-        """Here, before the container is made: then it needs no privilege, and its root no device."""
+        """Mount the disk on the host before the container is created.
+
+        The container then needs no privilege, and its root no device.
+        """
         point = self._mount_point(machine)
         point.mkdir(parents=True)
         seed = disk_machines.seed_of(test, machine)
         self._disks[machine] = await mount_here(machine, point, point.with_name("kept"), seed)
 
     def _disk_mounts(self, machine: str) -> list[Mount]:
-        """The machine's disk that can fail, if it has one (whose path a bind would take apart at a colon)."""
+        """Return the machine's disk that can fail, if it has one.
+
+        A Mount is used because a bind would split the path at a colon.
+        """
         if machine not in self._disks:
             return []
         return [Mount(self.data_dir(machine), str(self._mount_point(machine)), type="bind")]
@@ -271,7 +277,10 @@ class DockerBackend(ClockBackend, DiskBackend, PacketBackend):
         return self._scratch.path / machine / "data"
 
     async def _see_disk(self, machine: str) -> None:
-        """A daemon that has other folders than we have binds another one, without a word."""
+        """Check that the container has the mounted disk.
+
+        A daemon with a different view of the file system silently binds another folder.
+        """
         found = await self.exec(machine, f"grep -c ' {self.data_dir(machine)} fuse' /proc/mounts")
         if found.output.strip() != "1":
             raise BackendError(f"{machine}: the container does not have the disk that was mounted for it: Docker's "
@@ -317,31 +326,31 @@ class DockerBackend(ClockBackend, DiskBackend, PacketBackend):
         api.start(created["Id"])
 
     async def _call(self, function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
-        """Run a blocking call of the SDK in a thread; a cancelled caller leaves it to ``release``."""
+        """Run a blocking call of the SDK in a thread; if the caller is cancelled, ``release`` awaits the call."""
         call = asyncio.ensure_future(asyncio.to_thread(function, *args, **kwargs))
         self._calls.add(call)
         call.add_done_callback(self._calls.discard)
         return await asyncio.shield(call)
 
     async def end_shell(self, node: str, pid: int) -> None:
-        """Kill the process group of an exec's shell; the broker leads a session of its own."""
+        """Kill the process group of an exec's shell; the broker survives, because it leads a separate session."""
         if self._releasing or self._client is None:
-            return  # the container goes, too
+            return  # The container is removed, too.
         await self._call(_kill_group, self._client, container_name(self._run, node), pid)
 
 
 class _ExecChannel:
-    """The hijacked connection of ``docker exec -i``; output comes in frames of the Engine API."""
+    """The hijacked connection of ``docker exec -i``; output arrives in frames of the Engine API."""
 
     def __init__(self, backend: DockerBackend, node: str, opened: Any,
                  reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._backend, self._node = backend, node
-        self._opened = opened  # its end of life closes the connection
+        self._opened = opened  # Its finalizer would close the connection.
         self._reader, self._writer = reader, writer
         self._pid: int | None = None
 
     async def read_pid(self) -> None:
-        """Ask the new shell for its pid, and take the line that tells it."""
+        """Ask the new shell for its pid, and consume the line with the answer."""
         await self.write(b"\n")
         line = b""
         while not line.endswith(b"\n"):
@@ -375,7 +384,7 @@ class _ExecChannel:
 
 
 def remove_run(client: docker.DockerClient, run: str) -> list[str]:
-    """Remove a run's containers, networks and volumes; return what was removed. Blocks.
+    """Remove a run's containers, networks and volumes; return the removed objects' names. Blocks.
 
     Raises:
         DockerException: the daemon refused.
@@ -394,24 +403,24 @@ def remove_run(client: docker.DockerClient, run: str) -> list[str]:
 
 
 def owner_labels(run_dir: Path) -> dict[str, str]:
-    """What everything of a run carries: whose it is."""
+    """Return the labels that everything of a run carries, which identify its owner."""
     owner = owner_of(run_dir).to_json()
     return {LABEL_RUN: run_dir.resolve().name, LABEL_DIR: str(run_dir.resolve()),
             **{f"{LABEL_OWNER}{name}": value for name, value in owner.items()}}
 
 
 def remove_container(client: docker.DockerClient, ident: str) -> bool:
-    """Remove a container with its volumes; False when it is gone."""
+    """Remove a container with its volumes; returns False when it does not exist."""
     return _gone(client.api.remove_container, ident, force=True, v=True)
 
 
 def remove_network(client: docker.DockerClient, ident: str) -> bool:
-    """Remove a network; False when it is gone."""
+    """Remove a network; returns False when it does not exist."""
     return _gone(client.api.remove_network, ident)
 
 
 def remove_volume(client: docker.DockerClient, name: str) -> bool:
-    """Remove a volume; False when it is gone."""
+    """Remove a volume; returns False when it does not exist."""
     return _gone(client.api.remove_volume, name)
 
 
@@ -429,7 +438,7 @@ def _leftover(what: str, found: dict[str, Any], remove: Callable[[docker.DockerC
         try:
             client = docker.from_env(timeout=_CLEANUP_LIMIT_S)
             try:
-                return remove(client, found.get("Id") or found["Name"])  # volumes have no other identifier
+                return remove(client, found.get("Id") or found["Name"])  # Volumes have no other identifier.
             finally:
                 client.close()
         except DockerException as error:
@@ -439,7 +448,7 @@ def _leftover(what: str, found: dict[str, Any], remove: Callable[[docker.DockerC
 
 
 def _gone(remove: Callable[..., Any], *args: Any, **options: Any) -> bool:
-    """Call an API that removes something; False when somebody else has removed it or is about to."""
+    """Call an API that removes an object; returns False when another process has removed it or is about to."""
     try:
         remove(*args, **options)
     except NotFound:
@@ -460,7 +469,7 @@ def _add_addresses(client: docker.DockerClient, image: str, run: str, labels: di
         done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=_CONNECT_LIMIT_S)
         if done.returncode == 0:
             return
-    # Who may use Docker may let a container do it.
+    # A user of Docker can let a container do it.
     api = client.api
     config = api.create_host_config(network_mode="host", cap_drop=["ALL"], cap_add=["NET_ADMIN"])
     helper = api.create_container(image, command, name=container_name(run, _HELPER), user="0",
@@ -474,8 +483,8 @@ def _add_addresses(client: docker.DockerClient, image: str, run: str, labels: di
 
 
 def _open_exec(client: docker.DockerClient, container: str) -> Any:
-    # One stream for output and errors keeps their order. The shell says nothing before it is asked to: what came with
-    # the answer's HTTP headers would be lost in the buffer of whoever reads these.
+    # One stream for output and errors keeps their order. The shell is silent until it receives a line: output that
+    # arrives together with the answer's HTTP headers would be lost in the buffer of their reader.
     shell = ["sh", "-c", "read -r go; echo $$; exec sh 2>&1"]
     created = client.api.exec_create(container, shell, stdin=True, user="0", workdir="/")
     opened: Any = client.api.exec_start(created["Id"], socket=True)
@@ -489,7 +498,7 @@ def _kill_group(client: docker.DockerClient, container: str, group: int) -> None
 
 
 def _reason(error: DockerException) -> str:
-    """What went wrong in a few words: the SDK wraps the system's own error several times."""
+    """Return a brief reason: the SDK wraps the system's own error several times."""
     inner: BaseException | None = error
     while inner is not None:
         for cause in (inner, *inner.args):

@@ -1,4 +1,4 @@
-"""What Docker calls a run's containers, networks and volumes, and the subnets that networks get."""
+"""The names of a run's containers, networks and volumes in Docker, and the subnets of its networks."""
 
 from __future__ import annotations
 
@@ -19,29 +19,29 @@ _SUBNETS = ipaddress.IPv4Network("10.213.0.0/16")
 
 
 def container_name(run: str, node: str) -> str:
-    """Name of a run's container."""
+    """Return the name of a run's container."""
     return f"stormproof-{_short(run)}-{node}"
 
 
 def network_name(run: str, number: int = 0) -> str:
-    """Name of a run's networks; the first is the main one."""
+    """Return the name of one of a run's networks; number 0 is the main one."""
     return f"stormproof-{_short(run)}{f'-{number}' if number else ''}"
 
 
 def bridge_name(run: str, number: int = 0) -> str:
-    """Name of a network's bridge on the host (at most 15 characters)."""
+    """Return the name of a network's bridge on the host (at most 15 characters)."""
     return f"sp-{_short(run)}{f'-{number}' if number else ''}"
 
 
 def volume_name(run: str, name: str) -> str:
-    """Name of the volume that all of a run's containers mount."""
+    """Return the name of the volume that all of a run's containers mount."""
     return f"stormproof-{_short(run)}-{name}"
 
 
 def create_network(
     client: docker.DockerClient, run: str, labels: dict[str, str], number: int
 ) -> ipaddress.IPv4Network:
-    """Make one of the run's networks in the first subnet that is free; no way out of it is needed."""
+    """Create one of the run's networks in the first free subnet; it is internal, as no route out of it is needed."""
     for subnet in _free_subnets(client, run):
         pool = IPAMPool(subnet=str(subnet), gateway=str(subnet[1]))
         try:
@@ -58,7 +58,10 @@ def create_network(
 
 
 def _free_subnets(client: docker.DockerClient, run: str) -> Iterator[ipaddress.IPv4Network]:
-    """Subnets that neither Docker nor a route of this machine uses, starting where the run's name falls."""
+    """Yield the subnets that neither Docker nor a route of this machine uses.
+
+    The run's name determines the first candidate.
+    """
     taken = [ipaddress.ip_network(config["Subnet"])
              for found in client.api.networks() for config in found["IPAM"]["Config"] or () if "Subnet" in config]
     taken += routes(Path("/proc/net/route").read_text())
@@ -70,7 +73,7 @@ def _free_subnets(client: docker.DockerClient, run: str) -> Iterator[ipaddress.I
 
 
 def routes(table: str) -> list[ipaddress.IPv4Network | ipaddress.IPv6Network]:
-    """Destinations in /proc/net/route (hexadecimal, in host byte order) except the default route."""
+    """Return the destinations in /proc/net/route (hexadecimal, in host byte order) except the default route."""
     found: list[ipaddress.IPv4Network | ipaddress.IPv6Network] = []
     for line in table.splitlines()[1:]:
         fields = line.split()

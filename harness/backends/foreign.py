@@ -1,7 +1,7 @@
-"""Shell scripts about a program that somebody else has started: whoever listens at a port on a host.
+"""Shell scripts that control a program that the harness did not start: the listener at a port of a host.
 
-Nothing of it is signalled but the processes that listen there: their group may have others in it that are none of our
-business. What was stopped is noted in a file, so that it goes on whatever becomes of the run.
+Signals go only to the listening processes, because their process group may contain unrelated ones. Stopped processes
+are recorded in a file, so that they can be continued whatever happens to the run.
 """
 
 from __future__ import annotations
@@ -11,10 +11,10 @@ import shlex
 from harness.backends.process import CLOCK, SETTLE_S, hundredths
 
 NOTE = "stopped"
-"""The file in a node's folder that names the processes that are stopped: pid and start time a line."""
+"""The file in a node's folder that names the stopped processes: pid and start time a line."""
 _STEP_S = 0.02
 
-# listening: the processes at $port. look PID: sets $state ('' when it is gone) and $born (proc(5), field 22).
+# listening: the processes at $port. look PID: sets $state ('' when it has ended) and $born (proc(5), field 22).
 _PRELUDE = CLOCK + """
 listening() { ss -Hltnp "sport = :$port" | grep -o 'pid=[0-9]*' | cut -d= -f2 | sort -un; }
 look() {
@@ -39,7 +39,7 @@ fi
 
 
 def state_script(port: int) -> str:
-    """Print ``running PID BORN``, ``paused PID BORN`` or ``dead``, of the first that listens."""
+    """Print ``running PID BORN``, ``paused PID BORN`` or ``dead``, for the first listener that lives."""
     return _script(port, """
 for pid in $pids; do
   look "$pid"
@@ -54,7 +54,7 @@ echo dead
 
 
 def pause_script(port: int, folder: str) -> str:
-    """Stop whoever listens, and wait until that is so."""
+    """Stop the listening processes, and wait until they are stopped."""
     return _script(port, f"""
 note={shlex.quote(f"{folder}/{NOTE}")}
 [ -n "$pids" ] || {{ echo "nobody listens at port $port"; exit 1; }}
@@ -71,20 +71,22 @@ done
 
 
 def resume_script(port: int, folder: str) -> str:
-    """Let go on what was stopped; fails when that is gone."""
+    """Continue the stopped processes; fails when no process listens."""
     return _script(port, f"note={shlex.quote(f'{folder}/{NOTE}')}\n"
                          f'[ -n "$pids" ] || {{ echo "nobody listens at port $port"; exit 1; }}\n{_RESUME}')
 
 
 def resume_left_script(folder: str) -> str:
-    """Let go on what a run left stopped; harmless where there is nothing."""
+    """Continue the processes that a run left stopped; harmless where there are none."""
     note = shlex.quote(f"{folder}/{NOTE}")
     return f"note={note}; if [ -f \"$note\" ]; then ( port=0{_PRELUDE}{_RESUME} ); echo 'a stopped process'; fi"
 
 
 def end_script(port: int, signal: str, seconds: float) -> str:
-    """Send whoever listens a signal that ends it, and wait until these processes are gone; those that are there after
-    so many seconds get SIGKILL."""
+    """End the listening processes with a signal, and wait until they have ended.
+
+    Those that still exist after that number of seconds get SIGKILL.
+    """
     return _script(port, f"""
 born_of() {{ look "$1"; echo "$born"; }}
 before=$(for pid in $pids; do echo "$pid:$(born_of "$pid")"; done)

@@ -1,17 +1,18 @@
-"""A disk that fails on demand: a FUSE file system over a folder, as a program of its own.
+"""A disk that fails on demand: a FUSE file system over a folder, as a separate program.
 
-``python fuse_disk.py MOUNT_POINT FOLDER SEED`` mounts, says ``{"ready": true}`` and takes a command a line on its
-standard input, one JSON object each, which it answers with one line; at the end of its input it unmounts and ends.
-Programs see an ordinary file system; what they sync is kept, what they don't a power loss may take back
-(``disk_store``). Needs libfuse3 and mfusepy, and nothing else of this project: it also runs on nodes.
+``python fuse_disk.py MOUNT_POINT FOLDER SEED`` mounts, prints ``{"ready": true}`` and then reads commands from standard
+input, one JSON object a line. It answers each command with one line. At the end of its input it unmounts and ends.
+Programs see an ordinary file system; synced data is kept, unsynced data may be lost in a power cut (``disk_store``).
+The program needs libfuse3 and mfusepy, and no other module of this project than ``disk_store``, because it also runs on
+nodes.
 
-A fault has shown where it met the system: a call of the system failed or was slow, or files were lost or damaged into
-which the system had written. Calls from sessions of the harness (``HARNESS``) count for nothing.
+A fault has taken effect when it has hit the system: a call of the system failed or was slow, or files that the system
+had written were lost or damaged. Calls from sessions of the harness (``HARNESS``) are not counted.
 
-Commands: ``fault`` (with ``kind``, None for none, and ``seconds``), ``count``, ``use`` (what the system has written and
-synced so far, and how many of its files are there), ``dark`` (power goes: from now on
-nothing reaches the disk, and no sync succeeds), ``lose`` (with ``luck``: what was not synced is forgotten), ``light``
-(power is back), ``sync``, ``end`` (as the end of the input).
+Commands: ``fault`` (with ``kind``, None for none, and ``seconds``), ``count``, ``use`` (the system's writes and syncs
+so far, and the number of its existing files), ``dark`` (power fails: from now on no data reaches the disk, and no sync
+succeeds), ``lose`` (with ``luck``: unsynced data is discarded), ``light`` (power returns), ``sync``, ``end``
+(equivalent to the end of the input).
 """
 
 from __future__ import annotations
@@ -38,17 +39,17 @@ else:
     from disk_store import FULL_AFTER, HARNESS, NOTHING, PROBE_FILE, Store  # type: ignore[import-not-found,no-redef,unused-ignore]
 
 DARK_SECONDS = 0.5
-"""How long a call waits for its program's end when the power is gone, before it fails."""
+"""Seconds for which a call waits, without power, for its program to be killed, before it fails."""
 
 _ENDED_BY_SIGNAL = 8
-"""What fuse_main(3) says then."""
+"""The exit code of fuse_main(3) when a signal ends it."""
 _UTIME_NOW, _UTIME_OMIT = (1 << 30) - 1, (1 << 30) - 2
 _TIMES = ("st_atime", "st_mtime", "st_ctime")
 _ATTRIBUTES = ("st_mode", "st_ino", "st_dev", "st_nlink", "st_uid", "st_gid", "st_size", "st_blocks", "st_rdev")
 
 
 class FaultyDisk(mfusepy.Operations):  # type: ignore[misc]
-    """The file system: calls of programs through libfuse, and commands, from threads of their own."""
+    """The file system: calls of programs, through libfuse, and commands, each from a separate thread."""
 
     use_ns = True
 
@@ -57,7 +58,7 @@ class FaultyDisk(mfusepy.Operations):  # type: ignore[misc]
         self._lock = threading.RLock()
         self._probes: set[int] = set()
         self._ours: set[int] = set()
-        """Files that the harness has opened, those of the probe among them."""
+        """Files that the harness has opened, including the probe's."""
         self._kind: str | None = None
         self._seconds = 0.0
         self._room = 0
@@ -72,9 +73,9 @@ class FaultyDisk(mfusepy.Operations):  # type: ignore[misc]
     # Commands.
 
     def command(self, words: dict[str, Any]) -> dict[str, Any]:
-        """Carry out a command; its answer is how things stand then."""
+        """Carry out a command, and return the disk's resulting state."""
         name = words["do"]
-        if name == "use":  # without the lock: a walk through many files keeps no program waiting
+        if name == "use":  # This branch takes no lock: a walk through many files must not delay programs.
             return {"files": len(self._store.held()), "writes": self._writes, "syncs": self._syncs}
         with self._lock:
             if name == "fault":
@@ -106,10 +107,11 @@ class FaultyDisk(mfusepy.Operations):  # type: ignore[misc]
         elif kind == "corrupt":
             self._shown = self._store.corrupt()
 
-    # What is wrong.
+    # Faults.
 
     def _writing(self, count: int, ours: bool, probe: bool = False) -> None:
-        """A program of the system, or one of ours, writes so many bytes; raises OSError when the disk refuses."""
+        """Register a write of ``count`` bytes, by the system or the harness; raises OSError when the disk refuses it.
+        """
         if self._kind == "write-error":
             self._shown += not ours
             raise OSError(errno.EIO, "write error")
@@ -121,7 +123,7 @@ class FaultyDisk(mfusepy.Operations):  # type: ignore[misc]
                 raise OSError(errno.ENOSPC, "the disk is full")
 
     def _syncing(self, ours: bool) -> None:
-        """A program of the system, or one of ours, asks for a sync; raises OSError when the disk refuses."""
+        """Register a sync, by the system or by the harness; raises OSError when the disk refuses it."""
         self._demand_power()
         with self._lock:
             kind, seconds = self._kind, self._seconds
@@ -133,14 +135,14 @@ class FaultyDisk(mfusepy.Operations):  # type: ignore[misc]
             time.sleep(seconds)
 
     def _demand_power(self) -> None:
-        """Raises OSError without power, late enough for a program that is about to be killed to be gone by then."""
+        """Raise OSError without power, after a delay in which a program that is about to be killed has ended."""
         if not self._light.is_set():
             self._light.wait(DARK_SECONDS)
             raise OSError(errno.EIO, "there is no power")
 
     @contextmanager
     def _changing_names(self, name: str) -> Iterator[bool]:
-        """Whether it is the probe's file; raises OSError when there is no power."""
+        """Yield whether the name is the probe's file; raises OSError when there is no power."""
         self._demand_power()
         with self._lock:
             probe = name.rpartition("/")[2] == PROBE_FILE
@@ -233,7 +235,7 @@ class FaultyDisk(mfusepy.Operations):  # type: ignore[misc]
     def readdir(self, path: str, fh: int) -> list[tuple[str, dict[str, int], int]]:
         folder = self._store.path(path)
         names = [".", "..", *(each.name for each in folder.iterdir() if each.name != PROBE_FILE)]
-        # A name without a number is one that was deleted (readdir(3)).
+        # readdir(3) treats a name without an inode number as deleted.
         found = [(name, (folder / name).lstat()) for name in names if os.path.lexists(folder / name)]
         return [(name, {"st_mode": each.st_mode, "st_ino": each.st_ino}, 0) for name, each in found]
 
@@ -287,7 +289,7 @@ class FaultyDisk(mfusepy.Operations):  # type: ignore[misc]
             self._store.rename(old, new)
         return 0
 
-    # What belongs to files beside their content.
+    # File attributes.
 
     def chmod(self, path: str | None, mode: int) -> int:
         if path is not None:
@@ -314,7 +316,7 @@ class FaultyDisk(mfusepy.Operations):  # type: ignore[misc]
         return {name: getattr(found, name) for name in names} | full
 
     def init_with_config(self, connection: Any, config: Any) -> None:
-        # Files that are deleted while they are open stay; nothing is remembered that a loss may change.
+        # Files that are deleted while open remain accessible; no attribute is cached that a loss may change.
         config.hard_remove = config.use_ino = 1
         config.entry_timeout = config.attr_timeout = config.negative_timeout = 0.0
         _say({"ready": True})
@@ -327,7 +329,7 @@ class FaultyDisk(mfusepy.Operations):  # type: ignore[misc]
             self._ours.add(fd)
 
     def _made(self, path: str) -> None:
-        """Give a new file to whoever made it, where this process may."""
+        """Give a new file to its creator, if this process has the right to."""
         uid, gid, _ = mfusepy.fuse_get_context()
         if os.geteuid() == 0 and (uid, gid) != (os.geteuid(), os.getegid()):
             os.chown(self._store.path(path), uid, gid, follow_symlinks=False)
@@ -348,7 +350,7 @@ def _by_harness() -> bool:
 
 
 class _Mount(mfusepy.FUSE):  # type: ignore[misc]
-    """With the open file where a size is set, which may have no name any more."""
+    """Passes the open file to ``truncate``, because that file may no longer have a name."""
 
     def truncate_fuse_3(self, path: bytes | None, length: int, fip: Any) -> int:
         name = None if path is None else path.decode(self.encoding, self.errors)
@@ -356,12 +358,16 @@ class _Mount(mfusepy.FUSE):  # type: ignore[misc]
 
 
 def _moment(given: int, old: int) -> int:
-    """A file's time in nanoseconds, which may be the present one or to stay as it is (utimensat(2))."""
+    """Return a file's time in nanoseconds; ``given`` may stand for the present time or the old one (utimensat(2))."""
     return {_UTIME_NOW: time.time_ns(), _UTIME_OMIT: old}.get(given, given)
 
 
 def _mode(flags: int) -> int:
-    """For reading, too, since what is overwritten is kept; offsets are the kernel's, which knows of O_APPEND."""
+    """Return the mode in which the backing file is opened.
+
+    Written files are opened for reading, too, because overwritten data is kept. O_APPEND is omitted, because the kernel
+    computes the offsets.
+    """
     readonly = flags & os.O_ACCMODE == os.O_RDONLY and not flags & os.O_TRUNC
     return (os.O_RDONLY if readonly else os.O_RDWR) | os.O_CLOEXEC
 
@@ -371,14 +377,14 @@ def _say(answer: dict[str, Any]) -> None:
 
 
 def _listen(disk: FaultyDisk, main: int) -> None:
-    """Carry out commands until nobody is there any more who could give some."""
+    """Carry out commands until the harness has closed the input."""
     for line in sys.stdin:
         try:
             words = json.loads(line)
             if words["do"] == "end":
                 break
             _say(disk.command(words))
-        except Exception as error:  # whoever asked must not wait for an answer
+        except Exception as error:  # The sender must not wait for an answer for ever.
             _say({"error": f"{type(error).__name__}: {error}"})
     signal.pthread_kill(main, signal.SIGTERM)
 
@@ -390,10 +396,10 @@ def main(mount_point: str, folder: str, seed: str) -> None:
         each.mkdir(parents=True, exist_ok=True)
     found = Path(mount_point).stat()
     root.chmod(stat.S_IMODE(found.st_mode))
-    os.umask(0)  # programs have their own
+    os.umask(0)  # Each calling program applies its own umask.
     disk = FaultyDisk(Store(root, trash, random.Random(seed)))
     threading.Thread(target=_listen, args=(disk, threading.main_thread().ident), daemon=True).start()
-    # As an ordinary user this process may not give files away: then the kernel has nothing to judge by.
+    # An ordinary user's process cannot give files away, so the kernel has no owners by which to check permissions.
     checks = {"default_permissions": True} if os.geteuid() == 0 else {}
     try:
         _Mount(disk, mount_point, foreground=True, fsname="stormproof", subtype="stormproof", allow_other=True,

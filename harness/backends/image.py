@@ -1,8 +1,8 @@
-"""The image that Docker nodes are made of, and the two ways to build it.
+"""The image of Docker nodes, and the two ways to build it.
 
-Where Docker can reach its registry it comes from ``nodes/image/Dockerfile``, otherwise from Debian's or Ubuntu's
-packages through mmdebstrap and the mirror that this machine's apt uses. Its tag is the hash of the recipe, so
-a changed recipe is a new image.
+If Docker can reach its registry, the image is built from ``nodes/image/Dockerfile``. Otherwise it is built from
+Debian's or Ubuntu's packages, through mmdebstrap and the mirror that this machine's apt uses. Its tag is the hash of
+the recipe, so a changed recipe results in a new image.
 """
 
 from __future__ import annotations
@@ -29,20 +29,20 @@ REPOSITORY = "stormproof-node"
 BUILD_LIMIT_S = 600
 
 _MIRROR_SUITE = "bookworm"
-# Releases of Debian and Ubuntu whose Python is older than the broker's code wants.
+# Releases of Debian and Ubuntu whose Python is too old for the broker's code.
 _TOO_OLD = frozenset({"buster", "bullseye", "bionic", "focal", "jammy"})
 _SLIM = "path-exclude=/usr/share/{doc,man,locale,info}/*"
 
 
 def image_tag(packages: Sequence[str] = ()) -> str:
-    """``stormproof-node:<hash of the recipe and of the further packages>``."""
+    """Return ``stormproof-node:<hash of the recipe and of the further packages>``."""
     recipe = b"".join(path.read_bytes() for path in sorted(RECIPE.iterdir()) if path.is_file())
     recipe += "".join(f" {package}" for package in sorted(packages)).encode()
     return f"{REPOSITORY}:{hashlib.sha256(recipe).hexdigest()[:12]}"
 
 
 def has_image(client: docker.DockerClient, packages: Sequence[str] = ()) -> bool:
-    """Whether the image is there already; raises DockerException when the daemon doesn't answer."""
+    """Return whether the image exists already; raises DockerException when the daemon does not answer."""
     try:
         client.images.get(image_tag(packages))
     except ImageNotFound:
@@ -51,7 +51,7 @@ def has_image(client: docker.DockerClient, packages: Sequence[str] = ()) -> bool
 
 
 def registry_answers(client: docker.DockerClient) -> bool:
-    """Whether the base image is here or the daemon can reach the registry that has it."""
+    """Return whether the base image is present or the daemon can reach the registry that has it."""
     try:
         client.images.get(BASE)
         return True
@@ -65,12 +65,12 @@ def registry_answers(client: docker.DockerClient) -> bool:
 
 
 def ensure_image(client: docker.DockerClient, packages: Sequence[str] = ()) -> tuple[str, str]:
-    """Build the image if it is not there; return its tag and how it came (``present``, ``Dockerfile``...).
+    """Build the image if it is missing; return its tag and its origin (``present``, ``built from the Dockerfile...``).
 
-    Each set of further Debian packages has an image of its own. Blocks, for up to minutes when it must build.
+    Each set of further Debian packages has a separate image. Blocks, for up to minutes when it must build.
 
     Raises:
-        BackendError: it can't be built here; the message gives both reasons and what to do.
+        BackendError: it cannot be built here; the message gives both reasons and a remedy.
     """
     tag = image_tag(packages)
     if has_image(client, packages):
@@ -117,21 +117,21 @@ def _from_packages(client: docker.DockerClient, tag: str, packages: Sequence[str
             process.wait()
         errors.seek(0)
         if status != 0:
-            client.api.remove_image(tag, force=True)  # what a broken archive left
+            client.api.remove_image(tag, force=True)  # Remove the remains of a broken archive.
             raise BackendError(f"mmdebstrap failed: {_one_line(errors.read().decode(errors='replace'))}")
     return f"built from {source.suite}'s packages by mmdebstrap"
 
 
 @dataclass(frozen=True)
 class AptSource:
-    """A release and the mirrors to take it from; none means mmdebstrap's default."""
+    """A release and its mirrors; no mirror means mmdebstrap's default."""
 
     suite: str
     mirrors: tuple[str, ...] = ()
 
 
 def apt_source(root: Path = Path("/")) -> AptSource:
-    """This machine's own release and mirror if the machine is recent enough, otherwise Debian's default."""
+    """Return this machine's release and mirror if the release is recent enough, otherwise Debian's default."""
     try:
         suite = platform.freedesktop_os_release().get("VERSION_CODENAME", "")
     except OSError:
@@ -146,7 +146,7 @@ def apt_source(root: Path = Path("/")) -> AptSource:
 
 
 def _mirrors(text: str, suite: str) -> Iterator[str]:
-    """URIs that offer the suite's ``main``, in one-line or deb822 format (sources.list(5))."""
+    """Yield the URIs that offer the suite's ``main``, in one-line or deb822 format (sources.list(5))."""
     for line in text.splitlines():
         if match := re.match(r"deb\s+(?:\[[^]]*\]\s+)?(\S+)\s+(\S+)\s+(.*)", line):
             uri, offered, components = match.groups()
@@ -165,7 +165,7 @@ def _one_line(text: str, limit: int = 300) -> str:
 
 
 def main(packages: Sequence[str]) -> int:
-    """``python -m harness.backends.image [PACKAGE...]``: make the image before somebody waits for it."""
+    """``python -m harness.backends.image [PACKAGE...]``: build the image ahead of its first use."""
     try:
         client = docker.from_env(timeout=BUILD_LIMIT_S)
         if has_image(client, packages):

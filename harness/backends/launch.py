@@ -1,4 +1,4 @@
-"""How the harness's child gets namespaces of its own on this machine: as root, as a user, through sudo."""
+"""Ways to give the harness's child separate namespaces on this machine: as root, as a user, through sudo."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _UNSHARE = ("unshare", "--net", "--mount", "--pid", "--fork", "--mount-proc", "-
 BY_SUDO = "user namespace through sudo"
 _LIMIT_S = 5.0
 
-# What a run will do: a bridge, a namespace inside this one with its own /proc and host name, an nftables table.
+# The operations of a run: a bridge, a nested namespace with its own /proc and host name, an nftables table.
 _TRIAL = (
     'PATH="$PATH:/usr/sbin:/sbin"; ip link add stormproof0 type bridge && '
     "unshare --net --mount --pid --uts --ipc --fork --mount-proc --kill-child --propagation private sh -c "
@@ -27,9 +27,9 @@ _TRIAL = (
 
 @dataclass(frozen=True)
 class Launch:
-    """How to start the child: ``prefix`` goes before its command, None when there is no way.
+    """A way to start the child: ``prefix`` precedes its command; None when no way works.
 
-    ``detail`` says how, or why not; ``mend`` what a person can do about it.
+    ``detail`` describes the way, or the reasons for its absence; ``mend`` is a remedy for the user.
     """
 
     prefix: tuple[str, ...] | None
@@ -55,7 +55,7 @@ def how_to_launch() -> Launch:
 
 
 def find_tool(name: str) -> str | None:
-    """Path of a program, also where ordinary users' PATH does not look."""
+    """Return the path of a program; also searches folders that ordinary users' PATH omits."""
     return shutil.which(name, path=f"{os.environ.get('PATH', os.defpath)}:/usr/sbin:/sbin")
 
 
@@ -68,9 +68,9 @@ def _ways() -> list[tuple[str, tuple[str, ...]]]:
     own = (_UNSHARE[0], "--user", "--map-root-user", *_UNSHARE[1:])
     ways: list[tuple[str, tuple[str, ...]]] = [("user namespace", own)]
     if shutil.which("sudo"):
-        # Where only privileged processes may make user namespaces (Ubuntu 24.04), one capability is privilege
-        # enough: it stays this user, to whom everything that is written must belong. sudo drops TMPDIR, and
-        # changing the user drops the parent-death signal that `unshare` needs to take its child along.
+        # Where only privileged processes may create user namespaces (Ubuntu 24.04), one capability suffices. The
+        # process keeps this user's identity, because this user must own all files that it writes. sudo drops TMPDIR,
+        # and changing the user drops the parent-death signal by which `unshare` ends its child.
         become = ("sudo", "-n", "--preserve-env", "env", f"TMPDIR={tempfile.gettempdir()}",
                   "setpriv", f"--reuid={os.getuid()}", f"--regid={os.getgid()}", "--init-groups",
                   "--inh-caps=+sys_admin", "--ambient-caps=+sys_admin", "--pdeathsig=KILL")
@@ -79,7 +79,7 @@ def _ways() -> list[tuple[str, tuple[str, ...]]]:
 
 
 def _try(prefix: Sequence[str]) -> str | None:
-    """Why a child started this way could not do what a run does; None when it can."""
+    """Return why a child started this way cannot perform a run's operations; None when it can."""
     try:
         done = subprocess.run([*prefix, "sh", "-c", _TRIAL], stdin=subprocess.DEVNULL, capture_output=True,
                               timeout=_LIMIT_S, text=True, check=False)
@@ -105,5 +105,5 @@ def _mend() -> str:
 
 
 def as_root() -> str:
-    """What goes before a command that only root may run: ``sudo `` or nothing."""
+    """Return the prefix of a command that only root may run: ``sudo `` or nothing."""
     return "" if os.geteuid() == 0 else "sudo "

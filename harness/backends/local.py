@@ -1,9 +1,9 @@
 """Nodes as Linux namespaces: no daemon, no image, root or ordinary user.
 
-The process that provisions (``harness.run.test_runner``) runs as pid 1 of a pid namespace of its own, in network and
-mount namespaces of its own: ``launch_prefix`` is the command that puts it there. Whatever it makes dies with
-it, even by SIGKILL. Each node is a process holding further namespaces (network, mount, pid, UTS, IPC), joined to
-the others by a bridge; the harness has its own and the client hosts' addresses on that bridge.
+The process that provisions (``harness.run.test_runner``) runs as pid 1 of a new pid namespace, in new network and mount
+namespaces; ``launch_prefix`` is the command that puts it there. Everything that it creates ends with it, even if it is
+killed by SIGKILL. Each node is a process that holds further namespaces (network, mount, pid, UTS, IPC) and is connected
+to the others by a bridge. The addresses of the harness and of the client hosts are on that bridge.
 """
 
 from __future__ import annotations
@@ -37,18 +37,18 @@ from stormproof.test import Test
 
 BRIDGE = "stormproof{}"
 SUBNETS = ipaddress.IPv4Network("10.77.0.0/16")
-"""Any subnets will do: the harness's network namespace has no others. The first is the main network's."""
+"""Arbitrary subnets: the harness's network namespace has no others. The first one is the main network's."""
 PREFIX = 24
 
 _SHARED = "@all"
-"""Ends the names of folders that all nodes have in common; no node's name has such a sign."""
+"""Suffix of the names of folders that all nodes share; no node's name contains this character."""
 _DISKS = "@disks"
-"""The folder for what disks that can fail store."""
+"""The folder for the storage of disks that can fail."""
 _SETUP_LIMIT = 10.0
 _END_LIMIT = 3.0
 
-# A shell that ignores SIGCHLD reaps whatever is orphaned in the node; `sleep` inherits that (execve(2)).
-# Shared memory is the node's own, too: libfaketime names it by pids, which are those of other nodes as well.
+# A shell that ignores SIGCHLD reaps the node's orphaned processes; `sleep` inherits that (execve(2)). Each node also
+# has separate shared memory: libfaketime names its objects by pids, which several nodes have in common.
 _INIT = ('mount --bind "$1" /etc/hosts && mount -t tmpfs tmpfs /dev/shm && hostname "$2" && '
          'trap "" CHLD && echo ready && exec sleep infinity')
 
@@ -57,7 +57,7 @@ _NODE = ("unshare", "--net", "--mount", "--pid", "--uts", "--ipc", "--fork", "--
 
 
 class LocalBackend(ClockBackend, DiskBackend, PacketBackend):
-    """Nodes in namespaces under this process, which ``launch_prefix`` must have started."""
+    """Nodes in namespaces below this process, which ``launch_prefix`` must have started."""
 
     name = "local"
     abilities: ClassVar[Mapping[str, str]] = {
@@ -74,10 +74,10 @@ class LocalBackend(ClockBackend, DiskBackend, PacketBackend):
 
     @staticmethod
     def launch_prefix() -> list[str]:
-        """The command that the harness's child must be started with.
+        """Return the command prefix with which the harness's child must be started.
 
         Raises:
-            BackendError: this machine lets this user make no namespaces; the message says what would help.
+            BackendError: this user cannot create namespaces on this machine; the message gives a remedy.
         """
         launch = how_to_launch()
         if launch.prefix is None:
@@ -88,7 +88,7 @@ class LocalBackend(ClockBackend, DiskBackend, PacketBackend):
         """Create machines and client hosts and connect them.
 
         Raises:
-            BackendError: this process is not in a namespace of its own, or the system refused something.
+            BackendError: this process does not run in separate namespaces, or the system refused an operation.
         """
         if os.getpid() != 1:
             raise BackendError("backend local must run as pid 1 of its own namespaces: start it by launch_prefix()")
@@ -121,35 +121,35 @@ class LocalBackend(ClockBackend, DiskBackend, PacketBackend):
 
     @staticmethod
     def lacks() -> dict[str, str]:
-        """Disks and power cuts where nothing can be mounted by FUSE; clocks without libfaketime."""
+        """Return disks and power cuts as lacking where FUSE mounts are impossible, and clocks without libfaketime."""
         return disk_machines.lacking(can_mount()) | clock_machines.lacking(clock_machines.has_library())
 
     @staticmethod
     def requirements() -> list[Capability]:
-        """Namespaces."""
+        """Return the requirements: namespaces."""
         launch = how_to_launch()
         detail = launch.detail if launch.prefix is None else f"Linux namespaces {launch.detail}"
         return [Capability("namespaces", launch.prefix is not None, detail, launch.mend)]
 
     def node_dir(self, node: str) -> str:
-        """The node's private folder, as seen on the node."""
+        """Return the node's private folder, as seen on the node."""
         if self._scratch is None:
             raise BackendError(f"{node} has no folder: the backend is not provisioned")
         return str(self._scratch.path / node)
 
     def shared_dir(self, name: str) -> str:
-        """A folder of this machine, whose files all nodes see."""
+        """Return a folder of this machine that all nodes see."""
         return f"{self.node_dir(name)}{_SHARED}" if name in self._shared else super().shared_dir(name)
 
     def _place(self, machine: str) -> str:
         return "this computer"
 
     def python(self, node: str) -> str:
-        """The Python interpreter to run on the node: this one."""
+        """Return the Python interpreter to run on the node: this one."""
         return sys.executable
 
     async def release(self) -> None:
-        """Remove everything that ``provision`` made; safe to call twice or after a failed provision."""
+        """Remove everything that ``provision`` created; safe to call twice or after a failed provision."""
         try:
             await self._stop_clocks()
             await self._close_shells()
@@ -168,7 +168,7 @@ class LocalBackend(ClockBackend, DiskBackend, PacketBackend):
     async def _connect(self, node: str) -> _PipeChannel:
         base = f"/proc/{self._holders[node].pid}/ns"
         process = await asyncio.create_subprocess_exec(
-            # It leads the session. Its name stays, as it does not become nsenter.
+            # This shell leads the session. It keeps its name, because it starts nsenter as a child.
             "/bin/sh", "-c", f'{TAKE_NAME}; "$@"; exit', "sh",
             "nsenter", f"--net={base}/net", f"--mount={base}/mnt", f"--uts={base}/uts", f"--ipc={base}/ipc",
             f"--pid={base}/pid_for_children", "/bin/sh",
@@ -192,7 +192,7 @@ class LocalBackend(ClockBackend, DiskBackend, PacketBackend):
                 raise BackendError(f"{node}: can't make its namespaces: {why or 'unshare ended'}")
 
     async def _mount_disk(self, test: Test, machine: str) -> None:
-        """Before the machine's namespaces are made, which get a copy of what is mounted then."""
+        """Mount the disk before the machine's namespaces are created, because they get a copy of the present mounts."""
         assert self._scratch is not None
         point, folder = Path(self.data_dir(machine)), self._scratch.path / _DISKS / machine
         point.mkdir()
@@ -216,7 +216,7 @@ class LocalBackend(ClockBackend, DiskBackend, PacketBackend):
 
 
 class _PipeChannel:
-    """The pipes of a shell that was started by ``nsenter`` in a session of its own."""
+    """The pipes of a shell that ``nsenter`` started in a separate session."""
 
     def __init__(self, process: asyncio.subprocess.Process) -> None:
         self._process = process
@@ -231,7 +231,7 @@ class _PipeChannel:
         await self._stdin.drain()
 
     async def destroy(self) -> None:
-        # The broker leads a session of its own, so this ends the shell and what runs in its foreground.
+        # The broker leads a separate session, so this ends only the shell and its foreground command.
         await _end(self._process)
         self._stdin.close()
 
@@ -242,18 +242,18 @@ async def _end(process: asyncio.subprocess.Process) -> None:
         try:
             os.killpg(process.pid, signal.SIGKILL)
         except ProcessLookupError:
-            pass  # it has ended and waits to be reaped
+            pass  # It has ended and waits to be reaped.
     async with within(_END_LIMIT):
         await process.wait()
 
 
 def _interfaces(topology: Topology, machine: str) -> list[int]:
-    """The numbers of a machine's networks: 0 is the main one."""
+    """Return the numbers of a machine's networks: 0 is the main one."""
     return [0, *(number for number, name in enumerate(topology.networks, 1) if machine in topology.on(name))]
 
 
 def _bridge_commands(topology: Topology, addresses: dict[str, str]) -> list[str]:
-    # The control address comes first: it is the source of connections that are not bound to a client host.
+    # The control address is first: it is the source of connections that are not bound to a client host.
     ours = [addresses[network.CONTROL], *(addresses[host] for host in topology.client_hosts)]
     commands = ["link set lo up"]
     for number in range(1 + len(topology.networks)):
@@ -278,5 +278,5 @@ async def _run(*argv: str, stdin: str = "", check: bool = True) -> None:
 
 
 def _environment() -> dict[str, str]:
-    """This environment with the folders in which Debian keeps administrators' programs."""
+    """Return this environment, with the folders of Debian's administration tools added to PATH."""
     return {**os.environ, "PATH": f"{os.environ.get('PATH', os.defpath)}:/usr/sbin:/sbin"}

@@ -1,9 +1,9 @@
-"""Packet faults by the kernel's network emulator (tc-netem(8)) on a node: a queue of its own for each bad link.
+"""Packet faults by the kernel's network emulator (tc-netem(8)) on a node: a separate queue for each degraded link.
 
-A link is disturbed where it leaves a node, by the address it goes to. What comes from a client host is disturbed where
-it arrives: it is redirected to a device of our own (ifb) first. All else, our own connections included, keeps its way.
-Links whose packets are doubled share a queue: kernels since 6.16 (and older ones with that fix) take no second one
-beside it.
+A link is degraded where it leaves a node, selected by its target address. Packets from a client host are degraded on
+arrival: they are first redirected to a dedicated device (ifb). All other traffic, including the harness's connections,
+is unaffected. Links with duplicated packets share a queue: kernels since 6.16 (and older ones with that fix) accept no
+second such queue on a device.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from stormproof.contracts.backend import Link, LinkConditions
 from stormproof.errors import BackendError
 
 HANDLE = "57"
-"""Beginning of our queues' handles, by which they are told from others; the root's is 5700."""
+"""Prefix of this module's queue handles, which distinguishes them from others; the root's handle is 5700."""
 DEVICE = "ifb-stormproof"
 
 MOST_LINKS = 15
-"""How many links can suffer at one end of one node: tc-prio(8) has 16 bands, and one is for all else."""
+"""The maximum of degraded links at one end of one node: tc-prio(8) has 16 bands, and one is for all other traffic."""
 
 _LIMIT = 100_000
 _QUEUE = re.compile(rf"qdisc netem {HANDLE}([0-9a-f]{{2}}): .*?Sent \d+ bytes (\d+) pkt \(dropped (\d+)", re.DOTALL)
@@ -32,7 +32,7 @@ unshare --net sh -c 'tc qdisc add dev lo root handle 5700: prio && tc qdisc add 
   2>/dev/null && echo netem
 unshare --net sh -c 'ip link add {DEVICE} type ifb && tc qdisc add dev lo handle ffff: ingress' 2>/dev/null && echo ifb
 """
-"""Prints ``netem`` and ``ifb`` where the kernel has them; tried in network namespaces that end at once."""
+"""Prints ``netem`` and ``ifb`` where the kernel has them; tested in network namespaces that end at once."""
 
 HEAL = f"""
 for d in /sys/class/net/*; do
@@ -49,18 +49,18 @@ if ip link show {DEVICE} >/dev/null 2>&1; then
 fi
 :
 """
-"""Takes all of our queues away; prints ``packets`` when there were any."""
+"""Removes all of this module's queues; prints ``packets`` when there were any."""
 
 
 @dataclass(frozen=True)
 class Queues:
-    """What one node does to packets: ``leaving`` to and ``arriving`` from these names."""
+    """The treatment of packets by one node: conditions for those ``leaving`` to and ``arriving`` from these names."""
 
     leaving: Mapping[str, LinkConditions]
     arriving: Mapping[str, LinkConditions]
 
     def script(self, device: str, address: Mapping[str, str]) -> str:
-        """The shell script that makes the node do exactly this on the device of its cluster address."""
+        """Return the shell script that makes the node do exactly this on the device of its cluster address."""
         lines, device = [HEAL, "set -e"], shlex.quote(device)
         if self.leaving:
             lines += _queues(device, "dst", self.leaving, address)
@@ -76,10 +76,10 @@ class Queues:
 
 
 def queues(nodes: Iterable[str], conditions: Mapping[Link, LinkConditions]) -> dict[str, Queues]:
-    """What each node has to do so that exactly these links suffer.
+    """Return what each node has to do so that exactly these links are degraded.
 
     Raises:
-        BackendError: a condition is none that netem knows, or a node has too many links.
+        BackendError: netem does not support a condition, or a node has too many links.
     """
     leaving: dict[str, dict[str, LinkConditions]] = {node: {} for node in nodes}
     arriving: dict[str, dict[str, LinkConditions]] = {node: {} for node in leaving}
@@ -97,15 +97,15 @@ def queues(nodes: Iterable[str], conditions: Mapping[Link, LinkConditions]) -> d
 
 
 def counts_script(device: str) -> str:
-    """Print our queues with their counters, those of leaving packets first."""
+    """Print this module's queues with their counters, those of leaving packets first."""
     return f"tc -s qdisc show dev {shlex.quote(device)}; echo arriving; tc -s qdisc show dev {DEVICE} 2>/dev/null || :"
 
 
 def parse_counts(text: str, node: str, found: Queues) -> dict[Link, int]:
-    """Packets that suffered on each link in what ``counts_script`` printed.
+    """Return the packets affected on each link, from the output of ``counts_script``.
 
-    netem counts what it loses and what passes it, but not which of these it doubled, damaged or let overtake: of what
-    passed that is reckoned by its share. Links that have a queue in common get even parts of its count.
+    netem counts lost and passed packets, but not how many of these it duplicated, damaged or reordered; that number is
+    estimated from the condition's share. Links that share a queue get equal parts of its count.
     """
     left, _, arrived = text.partition("\narriving\n")
     counts: dict[Link, int] = {}
@@ -120,7 +120,7 @@ def parse_counts(text: str, node: str, found: Queues) -> dict[Link, int]:
 
 
 def suffered(condition: LinkConditions, passed: int, lost: int) -> int:
-    """How many packets a condition hit, of those that passed and those that were lost."""
+    """Return the number of packets that a condition hit, of those that passed and those that were lost."""
     if (condition.delay and not condition.reorder) or condition.rate:
         return passed + lost
     shares = max(condition.duplicate, condition.reorder, condition.corrupt)
@@ -130,7 +130,7 @@ def suffered(condition: LinkConditions, passed: int, lost: int) -> int:
 def _queues(
     device: str, field: str, conditions: Mapping[str, LinkConditions], address: Mapping[str, str]
 ) -> Sequence[str]:
-    """Commands: a band for all else and one for each link."""
+    """Return the commands: a band for all other traffic and one for each queue."""
     bands = _bands(conditions)
     lines = [f"tc qdisc add dev {device} root handle {HANDLE}00: prio bands {len(bands) + 1} "
              f"priomap {' '.join(['0'] * 16)}"]
@@ -144,7 +144,7 @@ def _queues(
 
 
 def _bands(conditions: Mapping[str, LinkConditions]) -> list[list[str]]:
-    """The links' ends in the queues that they get."""
+    """Return the links' ends, grouped by the queues that they get."""
     shared: dict[object, list[str]] = {}
     for name, condition in conditions.items():
         shared.setdefault(condition if condition.duplicate else name, []).append(name)
@@ -152,7 +152,7 @@ def _bands(conditions: Mapping[str, LinkConditions]) -> list[list[str]]:
 
 
 def _netem(condition: LinkConditions) -> str:
-    """A condition in netem's words."""
+    """Return a condition in netem's syntax."""
     words = [f"limit {_LIMIT}"]
     if condition.delay or condition.jitter or condition.reorder:
         jitter = f" {condition.jitter * 1e6:.0f}us" if condition.jitter else ""

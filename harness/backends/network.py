@@ -1,8 +1,8 @@
 """Addresses of nodes and client hosts, and the nftables table that cuts links between them.
 
-A link is cut on the node's side of it, in a table of our own in the node's network namespace: packets that
-arrive from a cut source are dropped on input, packets to a cut client host on output. Both are sets whose
-elements count, so that each link leaves evidence. Healing deletes the table; nothing else is ever touched.
+A link is cut on the node's side of it, in a dedicated table in the node's network namespace. Packets that arrive from a
+cut source are dropped on input, packets to a cut client host on output. Both are sets whose elements count, so that
+each link leaves evidence. Healing deletes the table; no other rule is ever touched.
 """
 
 from __future__ import annotations
@@ -28,19 +28,19 @@ _FIRST_HELPER = 230
 MAX_HELPERS = 20
 _FIRST_FLOATING = 250
 MAX_FLOATING = 3
-"""Addresses that programs move."""
+"""The maximum number of floating addresses, which programs move."""
 
 HEAL_SCRIPT = f"nft -f - <<'EOF'\nadd table {TABLE}\ndelete table {TABLE}\nEOF"
-"""Deletes the table whether or not it is there, in one transaction."""
+"""Deletes the table whether or not it exists, in one transaction."""
 
 _ELEMENT = re.compile(r"(\d+\.\d+\.\d+\.\d+) counter packets (\d+)")
 
 
 def address_plan(topology: Topology, subnet: ipaddress.IPv4Network) -> dict[str, str]:
-    """Addresses of the control host, the machines and the client hosts in a /24, and those that no machine has yet.
+    """Return the addresses of the control host, the machines and the client hosts in a /24, and the floating addresses.
 
     Raises:
-        BackendError: more machines than the subnet holds.
+        BackendError: the test needs more addresses than the subnet holds.
     """
     nodes, helpers, floating = len(topology.nodes), len(topology.helpers), len(topology.addresses)
     if nodes > MAX_NODES or helpers > MAX_HELPERS:
@@ -56,20 +56,20 @@ def address_plan(topology: Topology, subnet: ipaddress.IPv4Network) -> dict[str,
 
 
 def further_plan(topology: Topology, network: str, subnet: ipaddress.IPv4Network) -> dict[str, str]:
-    """Addresses of the machines that are on a further network, under the names that they have there."""
+    """Return the addresses of the machines on a further network, under their names there."""
     places = {name: int(str(address).rpartition(".")[2]) for name, address in address_plan(topology, subnet).items()}
     return {endpoint(machine, network): str(subnet[places[machine]]) for machine in topology.on(network)}
 
 
 @dataclass(frozen=True)
 class Filter:
-    """What one node drops: arriving from ``sources``, leaving to ``targets`` (names, sorted)."""
+    """The packets that one node drops: those arriving from ``sources`` and leaving to ``targets`` (names, sorted)."""
 
     sources: tuple[str, ...] = ()
     targets: tuple[str, ...] = ()
 
     def script(self, address: Mapping[str, str]) -> str:
-        """The shell script that makes the node's table exactly this, in one nftables transaction."""
+        """Return the shell script that makes the node's table exactly this, in one nftables transaction."""
         if not self.sources and not self.targets:
             return HEAL_SCRIPT
         return "\n".join([
@@ -84,22 +84,22 @@ class Filter:
         ])
 
     def links(self, node: str) -> set[Link]:
-        """The links that this cuts on ``node``."""
+        """Return the links that this filter cuts on ``node``."""
         arriving = {(name, _beside(name, node)) for name in self.sources}
         return arriving | {(_beside(name, node), name) for name in self.targets}
 
 
 def _beside(name: str, machine: str) -> str:
-    """The name that a machine has on the network of another name."""
+    """Return a machine's name on the network of another name."""
     _, at, network = name.partition("@")
     return endpoint(machine, network) if at else machine
 
 
 def filters(nodes: Iterable[str], cut: Iterable[Link]) -> dict[str, Filter]:
-    """Which node has to drop what so that exactly ``cut`` is cut.
+    """Return the filter of each node, so that exactly ``cut`` is cut.
 
-    A link into a node is cut there; a link from a node to a client host is cut at the node. Links between
-    client hosts carry nothing and need no filter.
+    A link into a node is cut there; a link from a node to a client host is cut at the node. Links between client hosts
+    carry no packets and need no filter.
     """
     sources: dict[str, list[str]] = {node: [] for node in nodes}
     targets: dict[str, list[str]] = {node: [] for node in sources}
@@ -117,7 +117,7 @@ def counts_script() -> str:
 
 
 def parse_counts(text: str, node: str, rules: Filter, address: Mapping[str, str]) -> dict[Link, int]:
-    """Packets per link in what ``counts_script`` printed."""
+    """Return the packets per link, from the output of ``counts_script``."""
     inward, _, outward = text.partition("set targets")
     arrived = {ip: int(packets) for ip, packets in _ELEMENT.findall(inward)}
     left = {ip: int(packets) for ip, packets in _ELEMENT.findall(outward)}

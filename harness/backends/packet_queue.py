@@ -1,14 +1,16 @@
-"""The program that lets a node's links suffer where its kernel has no network emulator. It runs on the node.
+"""The program that degrades a node's links where its kernel has no network emulator. It runs on the node.
 
-Loss, duplicates and resets are rules of an nftables table of its own. What takes time or changes a packet (delay,
-jitter, reordering, damage, a limited rate) is done here: a rule hands the packets of such links to a queue
-(NFQUEUE, libnetfilter_queue's protocol spoken by hand), and this program says when and how each goes on. A link that
-comes to the node suffers where it arrives, one to an address that is no node's where it leaves.
+Loss, duplicates and resets are rules of a dedicated nftables table. Faults that need time or change a packet (delay,
+jitter, reordering, corruption, a limited rate) are produced by this program: a rule hands the packets of such links to
+a queue (NFQUEUE; libnetfilter_queue's protocol is implemented here), and the program decides when and how each packet
+proceeds. A link into the node is degraded where its packets arrive. A link to an address outside the cluster's nodes is
+degraded where its packets leave.
 
-It takes one JSON object a line on standard input, the whole desired state, ``{"arriving": {ADDRESS: {"loss": 0.1}},
-"leaving": {}}``, or ``{"counts": true}``, and answers each with the packets that suffered so far on each link. The
-end of its input, that of whoever started it, undoes everything; were it killed itself, the kernel lets packets pass
-the queue (``bypass``). Only the standard library, and nothing of this project: it is sent to the node as one file.
+The program reads one JSON object a line from standard input. It is either the whole desired state, ``{"arriving":
+{ADDRESS: {"loss": 0.1}}, "leaving": {}}``, or ``{"counts": true}``. Each is answered with the packets affected so far
+on each link. The end of its input, which also follows when its parent ends, undoes everything. If the program itself is
+killed, the kernel lets packets bypass the queue (``bypass``). It uses only the standard library and no module of this
+project, because it is sent to the node as one file.
 """
 
 from __future__ import annotations
@@ -31,24 +33,24 @@ from typing import Any, NamedTuple
 
 TABLE = "ip stormproof_packets"
 QUEUE = 5757
-"""Number of the queue in the kernel; the node's network namespace is ours."""
+"""The queue's number in the kernel; the node's network namespace has no other user of queues."""
 
 ARRIVING, LEAVING = "arriving", "leaving"
 CHAINS = {ARRIVING: ("input", "saddr", "stormproof-in"), LEAVING: ("output", "daddr", "stormproof-out")}
-"""Where each direction's packets pass: hook, the address that tells the link, and a chain of iptables."""
+"""The path of each direction's packets: hook, the address field that identifies the link, and a chain of iptables."""
 
 OVERTAKEN = 0.01
-"""Seconds that a packet is held, at the least, for later ones to overtake it."""
+"""The least number of seconds for which a packet is held so that later ones overtake it."""
 
 QUEUED = ("delay", "jitter", "reorder", "corrupt", "rate")
-"""Conditions that only the queue can bring about."""
+"""Conditions that only the queue can produce."""
 
 _SHARES = 1_000_000
 _COUNTED = re.compile(r'counter packets (\d+) .*comment "(\w+) ([\d.]+)"')
 _LIMIT = 100_000
 _COPY_HEADERS, _COPY_ALL = 64, 0xFFFF
 
-# linux/netfilter/nfnetlink_queue.h
+# Constants of linux/netfilter/nfnetlink_queue.h.
 _NETLINK_NETFILTER, _SOL_NETLINK, _NO_ENOBUFS, _RCVBUFFORCE = 12, 270, 5, 33
 _PACKET, _VERDICT, _CONFIG = (3 << 8 | number for number in range(3))
 _CFG_CMD, _CFG_PARAMS, _CFG_MAXLEN, _CFG_MASK, _CFG_FLAGS = range(1, 6)
@@ -64,7 +66,7 @@ State = dict[Key, dict[str, float]]
 
 
 class Packet(NamedTuple):
-    """A packet that waits for a verdict; ``data`` is as much of it as the kernel was asked for."""
+    """A packet that waits for a verdict; ``data`` holds as many of its bytes as the kernel was configured to copy."""
 
     id: int
     key: Key
@@ -72,12 +74,12 @@ class Packet(NamedTuple):
 
     @property
     def length(self) -> int:
-        """Bytes of the whole packet, as its IPv4 header says."""
+        """The length of the whole packet in bytes, from its IPv4 header."""
         return int.from_bytes(self.data[2:4], "big")
 
 
 class Verdict(NamedTuple):
-    """What becomes of a packet: when it goes on, with which bytes if they were changed, and whether it suffered."""
+    """The decision about a packet: its departure time, its new bytes if they changed, and whether it was affected."""
 
     due: float
     payload: bytes | None
@@ -85,14 +87,17 @@ class Verdict(NamedTuple):
 
 
 class Link:
-    """One link that suffers; ``free`` is when a slow one has carried what came so far."""
+    """One degraded link; ``free`` is the time at which a slow link has transmitted the packets so far."""
 
     def __init__(self, condition: Mapping[str, float]) -> None:
         self.condition = dict(condition)
         self.free = 0.0
 
     def judge(self, packet: Packet, now: float, rng: random.Random) -> Verdict:
-        """When a packet that came ``now`` goes on, and how: delayed, held back for others, damaged, in its turn."""
+        """Return the verdict on a packet that arrived ``now``.
+
+        The packet may be delayed, held back so that others overtake it, damaged, or queued for its turn.
+        """
         get = self.condition.get
         delay, jitter, rate = get("delay", 0.0), get("jitter", 0.0), get("rate", 0.0)
         suffered = bool(delay or jitter or rate)
@@ -113,7 +118,7 @@ class Link:
 
 
 def damaged(data: bytes, rng: random.Random) -> bytes:
-    """An IPv4 packet with one wrong bit behind its header, which a checksum of TCP or UDP finds."""
+    """Return an IPv4 packet with one wrong bit after its header, which a checksum of TCP or UDP detects."""
     start = 4 * (data[0] & 15)
     if start >= len(data):
         return data
@@ -122,7 +127,7 @@ def damaged(data: bytes, rng: random.Random) -> bytes:
 
 
 def parse_state(order: Mapping[str, Any]) -> State:
-    """The desired state in an order: for each link what it suffers, without what is zero."""
+    """Return the desired state in an order: the conditions of each link, without zeros."""
     return {
         (way, address): {name: float(value) for name, value in condition.items() if value}
         for way in CHAINS
@@ -131,14 +136,15 @@ def parse_state(order: Mapping[str, Any]) -> State:
 
 
 def needs_queue(condition: Mapping[str, float]) -> bool:
-    """Whether a condition takes more than a rule."""
+    """Return whether a condition needs more than a rule."""
     return any(condition.get(name) for name in QUEUED)
 
 
 def table_script(state: State, queue: bool) -> str:
-    """What ``nft -f`` reads to make our table exactly this; ``queue``: its rules hand packets to the queue, too.
+    """Return the input for ``nft -f`` that sets the table to exactly this state; ``queue``: rules also fill the queue.
 
-    What is doubled on its way in comes a second time over the loopback device, and is not doubled again.
+    A packet that is duplicated on arrival is delivered a second time over the loopback device, where it is not
+    duplicated again.
     """
     lines = [f"add table {TABLE}", f"delete table {TABLE}"]
     if not state:
@@ -161,15 +167,15 @@ def table_script(state: State, queue: bool) -> str:
 
 
 def _rules(way: str, match: str, address: str, condition: Mapping[str, float]) -> list[str]:
-    """Rules for what a link suffers by chance; each counts what it hits."""
+    """Return the rules for the random faults of a link; each counts the packets that it hits."""
     note = f'comment "{way} {address}"'
-    # A copy goes to where the packet is: on its way in to this node, which has the address that it is for.
+    # The copy goes to the packet's destination: an arriving packet is addressed to this node.
     copy = "ip daddr" if way == ARRIVING else address
     rules = []
     if loss := condition.get("loss"):
         rules.append(f"{match} {_by_chance(loss)} counter drop {note}")
     if reset := condition.get("reset"):
-        # What is a reset itself goes on: nobody answers that.
+        # Resets themselves pass, because no host answers them.
         rules.append(f"{match} tcp flags & rst == 0 {_by_chance(reset)} counter reject with tcp reset {note}")
     if duplicate := condition.get("duplicate"):
         fresh = 'iifname != "lo" ' if way == ARRIVING else ""
@@ -183,7 +189,7 @@ def _by_chance(share: float) -> str:
 
 
 def iptables_script(state: State) -> str:
-    """What ``iptables-restore --noflush`` reads to make our chains hand exactly these links' packets to the queue."""
+    """Return the input for ``iptables-restore --noflush`` that hands exactly these links' packets to the queue."""
     lines = ["*mangle", *(f":{chain} - [0:0]" for _, _, chain in CHAINS.values())]
     for (way, address), condition in state.items():
         if needs_queue(condition):
@@ -193,7 +199,7 @@ def iptables_script(state: State) -> str:
 
 
 def parse_counts(text: str) -> dict[Key, int]:
-    """Packets that the table's rules hit on each link, in what ``nft list table`` printed."""
+    """Return the packets that the table's rules hit on each link, from the output of ``nft list table``."""
     counts: dict[Key, int] = {}
     for packets, way, address in _COUNTED.findall(text):
         counts[way, address] = counts.get((way, address), 0) + int(packets)
@@ -201,14 +207,14 @@ def parse_counts(text: str) -> dict[Key, int]:
 
 
 class Rules:
-    """The rules in the kernel, and the way in which they can name a queue: nft itself, or iptables."""
+    """The rules in the kernel, and the tool that can refer to a queue: nft itself, or iptables."""
 
     def __init__(self) -> None:
         self._iptables = ""
         self._tried = False
 
     def set(self, state: State) -> None:
-        """Make the rules exactly this. Raises OSError when the kernel or its tools can't."""
+        """Set exactly these rules. Raises OSError when the kernel or its tools cannot."""
         if not self._tried and any(map(needs_queue, state.values())):
             self._try_queue(state)
         _run(["nft", "-f", "-"], table_script(state, queue=not self._iptables))
@@ -216,11 +222,11 @@ class Rules:
             _run([f"{self._iptables}-restore", "--noflush"], iptables_script(state))
 
     def counts(self) -> dict[Key, int]:
-        """Packets that rules hit so far."""
+        """Return the packets that rules have hit so far."""
         return parse_counts(_run(["nft", "list", "table", *TABLE.split()], "", check=False))
 
     def clear(self) -> None:
-        """Take all of them away."""
+        """Remove all rules."""
         _run(["nft", "-f", "-"], table_script({}, queue=False), check=False)
         if self._iptables:
             for _, (hook, _, chain) in CHAINS.items():
@@ -228,7 +234,7 @@ class Rules:
                     _run([self._iptables, "-t", "mangle", *words], "", check=False)
 
     def _try_queue(self, state: State) -> None:
-        """Find a way that this kernel takes: nft's own queue statement needs CONFIG_NFT_QUEUE."""
+        """Find a tool that works with this kernel: nft's own queue statement needs CONFIG_NFT_QUEUE."""
         try:
             _run(["nft", "-f", "-"], table_script(state, queue=True))
         except OSError as error:
@@ -263,10 +269,10 @@ def _run(argv: list[str], text: str, check: bool = True) -> str:
 
 
 class KernelQueue:
-    """A queue of the kernel in which packets wait for our verdicts (nfnetlink_queue)."""
+    """A queue of the kernel in which packets wait for this program's verdicts (nfnetlink_queue)."""
 
     def __init__(self) -> None:
-        """Raises OSError when the kernel has no such queues, or another program has this one."""
+        """Open the queue; raises OSError when the kernel has no such queues, or another program holds this one."""
         self._serial = 0
         self.socket = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, _NETLINK_NETFILTER)
         self.socket.bind((0, 0))
@@ -274,7 +280,7 @@ class KernelQueue:
         try:
             self.socket.setsockopt(socket.SOL_SOCKET, _RCVBUFFORCE, 1 << 24)
         except OSError:
-            pass  # a smaller one does; what doesn't fit passes
+            pass  # A smaller buffer suffices; packets that exceed it pass.
         try:
             self._configure(_attribute(_CFG_CMD, struct.pack(">BxH", _BIND, socket.AF_INET)))
             self._configure(_attribute(_CFG_MAXLEN, struct.pack(">I", _LIMIT)))
@@ -289,12 +295,12 @@ class KernelQueue:
         self.socket.setblocking(False)
 
     def copy(self, whole: bool) -> None:
-        """Whether packets come whole, to be changed, or their first bytes only."""
+        """Choose whether packets are delivered whole, to be changed, or only their first bytes."""
         size = _COPY_ALL if whole else _COPY_HEADERS
         self._configure(_attribute(_CFG_PARAMS, struct.pack(">IB", size, _COPY_PACKET)))
 
     def receive(self) -> list[Packet]:
-        """The packets that came; at most a few hundred at once."""
+        """Return the packets that have arrived; at most a few hundred at once."""
         found: list[Packet] = []
         for _ in range(256):
             try:
@@ -305,17 +311,17 @@ class KernelQueue:
         return found
 
     def release(self, ident: int, payload: bytes | None = None) -> None:
-        """Let a packet go on, with other bytes if these are given."""
+        """Release a packet, with other bytes if these are given."""
         attributes = _attribute(_VERDICT_HDR, struct.pack(">II", _ACCEPT, ident))
         if payload is not None:
             attributes += _attribute(_PAYLOAD, payload)
         try:
             self.socket.send(_message(_VERDICT, _REQUEST, attributes))
         except OSError:
-            pass  # the packet is gone, its connection or device with it
+            pass  # The packet has vanished, with its connection or device.
 
     def _configure(self, attributes: bytes) -> None:
-        """Set something, and see that the kernel took it. Packets that come meanwhile pass unharmed."""
+        """Set an option, and check that the kernel accepts it. Packets that arrive during that pass unharmed."""
         self._serial += 1
         self.socket.setblocking(True)
         self.socket.send(_message(_CONFIG, _REQUEST | _ACK, attributes, self._serial))
@@ -342,7 +348,7 @@ def _message(kind: int, flags: int, attributes: bytes, serial: int = 0) -> bytes
 
 
 def _packets(message: bytes) -> list[Packet]:
-    """The packets in what the kernel sent."""
+    """Return the packets in a message of the kernel."""
     found, position = [], 0
     while position + 16 <= len(message):
         length, kind = struct.unpack_from("=IH", message, position)
@@ -370,7 +376,7 @@ def _packet(body: bytes) -> list[Packet]:
 
 
 class Program:
-    """Carries out orders, and lets each packet go when its time has come."""
+    """Carries out orders, and releases each packet when it is due."""
 
     def __init__(self, rules: Rules, open_queue: Callable[[], KernelQueue], rng: random.Random) -> None:
         self._rules = rules
@@ -381,17 +387,17 @@ class Program:
         self._links: dict[Key, Link] = {}
         self._counts: dict[Key, int] = {}
         self._carried: dict[Key, int] = {}
-        """What the rules had counted when they were made anew."""
+        """The counts of the rules from before they were last replaced."""
         self._waiting: list[tuple[float, int, Packet, bytes | None]] = []
         self._serial = 0
 
     @property
     def queue_socket(self) -> socket.socket | None:
-        """Where packets come from, once there was need of it."""
+        """The socket from which packets arrive; None before it is needed."""
         return self._queue.socket if self._queue else None
 
     def carry_out(self, order: Mapping[str, Any]) -> dict[str, Any]:
-        """Carry out an order; the answer, with the reason if it could not be."""
+        """Carry out an order; returns the answer, with the reason if the order failed."""
         try:
             if "counts" not in order:
                 self._set(parse_state(order))
@@ -403,7 +409,7 @@ class Program:
         if any(map(needs_queue, state.values())) and self._queue is None:
             self._queue = self._open_queue()
         self._carried = {key: count for key, count in self._ruled().items() if key in state}
-        self._release_all()  # the kernel drops what is queued when a table is replaced
+        self._release_all()  # The kernel drops queued packets when a table is replaced.
         self._rules.set(state)
         self._counts = {key: count for key, count in self._counts.items() if key in state}
         self._state = state
@@ -423,7 +429,7 @@ class Program:
         return answer
 
     def take(self, now: float) -> None:
-        """Judge the packets that came."""
+        """Judge the packets that have arrived."""
         if self._queue is None:
             return
         for packet in self._queue.receive():
@@ -438,7 +444,7 @@ class Program:
             heapq.heappush(self._waiting, (verdict.due, self._serial, packet, verdict.payload))
 
     def let_go(self, now: float) -> float | None:
-        """Let go whose time has come; seconds until the next one's, None when none waits."""
+        """Release the packets that are due; returns the seconds until the next one's turn, None when none waits."""
         while self._waiting and self._waiting[0][0] <= now:
             _, _, packet, payload = heapq.heappop(self._waiting)
             if self._queue is not None:
@@ -458,8 +464,8 @@ class Program:
 
 
 def serve(program: Program, source: int, answer: Callable[[str], None]) -> None:
-    """Carry out the orders that come on a file descriptor until its end."""
-    selector = selectors.SelectSelector()  # its time limits are finer than milliseconds
+    """Carry out the orders that arrive on a file descriptor until its end."""
+    selector = selectors.SelectSelector()  # Its time limits are finer than milliseconds.
     selector.register(source, selectors.EVENT_READ)
     watched, text = False, b""
     while True:
@@ -479,7 +485,7 @@ def serve(program: Program, source: int, answer: Callable[[str], None]) -> None:
 
 
 def main() -> None:
-    """Serve standard input and undo everything at its end, whatever ends it."""
+    """Serve standard input and undo everything at its end, even after a signal."""
     program = Program(Rules(), KernelQueue, random.Random())
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     print("ready", flush=True)

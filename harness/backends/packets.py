@@ -1,9 +1,9 @@
-"""Links that suffer, on nodes with a root shell: by the kernel's network emulator where all nodes have it, else by
-rules and a queue of packets on each node (``packet_queue``).
+"""Degraded links, on nodes with a root shell.
 
-The desired state is set as a whole; whatever a node did before is undone with it. The program that holds packets has
-a channel of its own to each node: when the harness ends, however that happens, the channel's end ends the program, and
-that undoes what it did.
+The kernel's network emulator is used where all nodes have it, otherwise rules and a queue of packets on each node
+(``packet_queue``). The desired state is set as a whole, and replaces all that a node did before. The program that holds
+packets has a separate channel to each node. When the harness ends, for any reason, the end of the channel ends the
+program, which then undoes its changes.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ tc qdisc add dev lo root netem delay 1ms 2>/dev/null && tc qdisc del dev lo root
 ip link add stormproof-try type ifb 2>/dev/null && ip link delete stormproof-try && echo ifb
 :
 """
-"""Prints what the node's own network namespace takes of netem."""
+"""Prints the parts of netem that the node's own network namespace accepts."""
 
 PROBE = """
 unshare --net sh -c '
@@ -49,7 +49,7 @@ unshare --net sh -c '
   done
   exit 1' >/dev/null 2>&1 && echo queue
 """
-"""Prints ``queue`` where rules of the kernel can hand packets to a program; tried in a namespace that ends at once."""
+"""Prints ``queue`` where kernel rules can hand packets to a program; tested in a namespace that ends at once."""
 
 _CHAINS = "; ".join(
     f"$t -t mangle -D {hook.upper()} -j {chain}; $t -t mangle -F {chain}; $t -t mangle -X {chain}"
@@ -64,7 +64,7 @@ for t in iptables-nft iptables-legacy; do
 done
 :
 """
-"""Takes away the rules of a program that was killed; prints ``packets`` when there were any."""
+"""Removes the rules of a killed program; prints ``packets`` when there were any."""
 
 _NOTHING = Queues({}, {})
 
@@ -73,7 +73,7 @@ class PacketProgram:
     """The program ``packet_queue`` on one node, started at the first order."""
 
     def __init__(self, node: str, connect: Callable[[], Awaitable[Channel]], command: str) -> None:
-        """``command`` starts it from the shell that ``connect`` opens."""
+        """``command`` starts the program from the shell that ``connect`` opens."""
         self._node = node
         self._connect = connect
         self._command = command
@@ -81,10 +81,11 @@ class PacketProgram:
         self._rest = b""
 
     async def ask(self, order: Mapping[str, Any]) -> dict[str, dict[str, int]]:
-        """Have it carry out an order; the packets that suffered so far, by direction and address.
+        """Make it carry out an order; returns the packets affected so far, by direction and address.
 
         Raises:
-            BackendError: it can't; the message has the node's reason. Then it has ended, and the node is as it was.
+            BackendError: it failed; the message has the node's reason. The program has then ended, which restores the
+                node.
         """
         try:
             async with within(CALL_LIMIT):
@@ -103,18 +104,18 @@ class PacketProgram:
         return dict(answer)
 
     async def close(self) -> None:
-        """End it."""
+        """End the program."""
         channel, self._channel, self._rest = self._channel, None, b""
         if channel is not None:
             await channel.destroy()
 
     @property
     def alive(self) -> bool:
-        """Whether it was started and has not failed since."""
+        """Whether the program was started and has not failed since."""
         return self._channel is not None
 
     async def _line(self, beginning: str) -> str:
-        """The next line of its output, which must begin like this."""
+        """Return the next line of its output, which must begin with ``beginning``."""
         assert self._channel is not None
         while b"\n" not in self._rest:
             chunk = await self._channel.read()
@@ -129,7 +130,7 @@ class PacketProgram:
 
 
 class PacketBackend(ShellBackend):
-    """A backend of root shells whose nodes' links can be made to suffer."""
+    """A backend of root shells whose nodes' links can be degraded."""
 
     abilities: ClassVar[Mapping[str, str]] = PACKET_ABILITIES
 
@@ -139,16 +140,16 @@ class PacketBackend(ShellBackend):
         self._by_netem = False
         self._programs: dict[str, PacketProgram] = {}
         self._held: dict[str, Queues] = {}
-        """What each node's program does, and below what its emulator does."""
+        """The conditions applied by each node's program; ``_queues`` holds those applied by its emulator."""
         self._queues: dict[str, Queues] = {}
         self._kernels: dict[str, frozenset[str]] = {}
         self._packet_lock = asyncio.Lock()
 
     async def set_conditions(self, conditions: Mapping[Link, LinkConditions]) -> None:
-        """Make exactly these links suffer, and all others none; idempotent.
+        """Degrade exactly these links, and no others; idempotent.
 
         Raises:
-            BackendError: there is no such link, or a node can't do it; the others do what they should.
+            BackendError: a link does not exist, or a node fails; the other nodes do what they should.
         """
         for end in sorted({end for link in conditions for end in link}):
             self.address(end)
@@ -158,13 +159,13 @@ class PacketBackend(ShellBackend):
             await gather_all(self._suffer(node) for node in self._control)
 
     async def affected_packets(self) -> Mapping[Link, int]:
-        """Packets that suffered so far on each link that has conditions now; none where a node's program has failed."""
+        """Return the packets affected so far on each link with conditions; none where a node's program has failed."""
         async with self._packet_lock:
             counted = await gather_all(self._affected(node) for node in self._control)
         return {link: count for counts in counted for link, count in counts.items()}
 
     async def _suffer(self, node: str) -> None:
-        """Make one node do what the present conditions ask of it."""
+        """Make one node apply the present conditions."""
         emulated = netem.queues(self._control, self._conditions)[node] if self._by_netem else _NOTHING
         held = _NOTHING if self._by_netem else split(self._control, self._conditions)[node]
         if self._queues.get(node, _NOTHING) != emulated:
@@ -178,12 +179,12 @@ class PacketBackend(ShellBackend):
             self._held[node] = held
 
     async def _take_rules_away(self, node: str) -> None:
-        """What a program leaves that did not end by itself."""
-        with contextlib.suppress(BackendError):  # one that has no shell any more is told by whoever needs it next
+        """Remove the rules of a program that did not end by itself."""
+        with contextlib.suppress(BackendError):  # A node without a shell is reported at its next use.
             await self._steer(node, HEAL, "can't take rules away")
 
     async def _forget_packets(self, node: str) -> None:
-        """Drop what is known of a boot that is over."""
+        """Drop the state of an earlier boot."""
         self._queues.pop(node, None)
         self._held.pop(node, None)
         if node in self._programs:
@@ -223,7 +224,7 @@ class PacketBackend(ShellBackend):
                 answer = await self._program(node).ask({"counts": True})
             except BackendError:
                 self._held.pop(node, None)
-                await self._take_rules_away(node)  # nothing suffers there any more, which is all that can be said
+                await self._take_rules_away(node)  # No packets are affected there any longer, and the count is lost.
                 answer = {}
             arrived, left = answer.get(packet_queue.ARRIVING, {}), answer.get(packet_queue.LEAVING, {})
             counts |= {(name, _beside(name, node)): arrived.get(self._addresses[name], 0) for name in held.arriving}
@@ -231,7 +232,10 @@ class PacketBackend(ShellBackend):
         return counts
 
     async def _netem_does(self, conditions: Mapping[Link, LinkConditions]) -> bool:
-        """Whether the kernel's emulator can do all of this: it knows no resets, and we know one device of each node."""
+        """Return whether the kernel's emulator supports all conditions.
+
+        It cannot reset connections, and only one device of each node is known.
+        """
         if any(condition.reset for condition in conditions.values()):
             return False
         if any(machine_of(end) != end for link in conditions for end in link):
@@ -239,20 +243,20 @@ class PacketBackend(ShellBackend):
         try:
             wanted = netem.queues(self._control, conditions)
         except BackendError:
-            return False  # more links than it has room for
+            return False  # The links exceed its capacity.
         kernels = await gather_all(self._kernel(node) for node in wanted)
         return all("netem" in kernel and ("ifb" in kernel or not each.arriving)
                    for kernel, each in zip(kernels, wanted.values(), strict=True))  # fmt: skip
 
     async def _kernel(self, node: str) -> frozenset[str]:
-        """What the node's kernel has: ``netem``, ``ifb``."""
+        """Return the features of the node's kernel: ``netem``, ``ifb``."""
         if node not in self._kernels:
             output = await self._steer(node, _NETEM, "can't tell what its kernel has")
             self._kernels[node] = frozenset(output.text.split())
         return self._kernels[node]
 
     async def _device(self, node: str) -> str:
-        """The device of the node's address on the main network."""
+        """Return the device of the node's address on the main network."""
         ask = f"ip -oneline -4 address show to {shlex.quote(self._addresses[node])}"
         words = (await self._steer(node, ask, "can't find its device")).text.split()
         if len(words) < 2:
@@ -270,9 +274,9 @@ class PacketBackend(ShellBackend):
 
 
 def split(nodes: Iterable[str], conditions: Mapping[Link, LinkConditions]) -> dict[str, Queues]:
-    """Which node holds the packets of which links: one that they go to, or that they leave for a client host.
+    """Return the links whose packets each node holds: those into the node, and those from it to a client host.
 
-    Links between client hosts carry nothing.
+    Links between client hosts carry no packets.
     """
     found = {node: Queues({}, {}) for node in nodes}
     leaving: dict[str, dict[str, LinkConditions]] = {node: {} for node in found}
@@ -286,6 +290,6 @@ def split(nodes: Iterable[str], conditions: Mapping[Link, LinkConditions]) -> di
 
 
 def _beside(name: str, machine: str) -> str:
-    """The name that a machine has on the network of another name."""
+    """Return a machine's name on the network of another name."""
     _, at, further = name.partition("@")
     return endpoint(machine, further) if at else machine

@@ -1,4 +1,4 @@
-"""What this machine can do, and which backend a test gets when it names none."""
+"""The capabilities of this machine, and the choice of a backend for a test that names none."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-sta
 
 
 def probe_all() -> list[Capability]:
-    """All capabilities, always in the same order; takes tenths of a second and never raises."""
+    """Return all capabilities, always in the same order; takes tenths of a second and never raises."""
     probes: Mapping[str, Callable[[], list[Capability]]] = {
         "python": _python, "tools": _tools, "namespaces": _needs_of("local"), "docker": _needs_of("docker"),
         "ssh": _ssh, "netem": _netem, "packets": _packets, "machines": _machines, "java": _java, "chromium": _browser,
@@ -44,13 +44,13 @@ def probe_all() -> list[Capability]:
 
 
 def choose_backend(requested: str | None = None) -> tuple[str, str]:
-    """The backend for a test and the reason: the one requested, else the strongest that works here.
+    """Return the backend for a test and the reason: the one requested, or else the strongest that works here.
 
-    ``docker`` is stronger than ``local``: its nodes have limits, an own root folder and no way to this machine.
+    ``docker`` is stronger than ``local``: its nodes have limits, a separate root folder and no access to this machine.
 
     Raises:
-        UsageError: there is no backend of that name.
-        BackendError: the one requested, or every one, can't be used; the message says what would mend it.
+        UsageError: the backend of that name does not exist.
+        BackendError: the one requested, or every one, cannot be used; the message gives a remedy.
     """
     if requested is not None:
         BACKENDS.entry(requested)
@@ -123,7 +123,7 @@ def _netem() -> list[Capability]:
 
 
 def _packets() -> list[Capability]:
-    """Whether packets can be held in a queue; the node's own program tries it, in namespaces that end with it."""
+    """Test whether packets can be held in a queue, with the node's program, in namespaces that end with it."""
     launch = how_to_launch()
     if launch.prefix is None:
         return [Capability("packets", False, "no namespace to try it in", launch.mend)]

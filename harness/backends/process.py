@@ -1,7 +1,7 @@
 """Shell scripts that control a program on a node: one process group, named by a file with pid and start time.
 
-The start time (field 22 of ``/proc/PID/stat``, proc(5)) tells it from a later process that got the
-same pid. Every script runs on the node, so pids are those of the node's own pid namespace.
+The start time (field 22 of ``/proc/PID/stat``, proc(5)) distinguishes it from a later process with the same pid. Every
+script runs on the node, so pids are those of the node's pid namespace.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from stormproof.errors import BackendError
 from stormproof.timeout_scale import SLOW
 
 SETTLE_S = 3.0 * SLOW
-"""How long the operating system gets to start, stop, continue or end the processes of a group."""
+"""Seconds allowed for the operating system to start, stop, continue or end the processes of a group."""
 
 _STEP_S = 0.01
 
@@ -24,11 +24,15 @@ clock() { read -r now rest < /proc/uptime; now=$((${now%.*} * 100 + 1${now#*.} -
 limit() { clock; last=$((now + $1)); }
 in_time() { clock; [ $now -lt $last ]; }
 """
-"""Shell functions that measure time by the machine's uptime, which no set clock changes. Steps are not counted: on a
-loaded machine each takes long. ``limit N`` gives N hundredths of a second from now; ``in_time``: some are left."""
+"""Shell functions that measure time by the machine's uptime, which no clock change affects.
 
-# lookup: sets $state and $pid from the pid file; $pid stays set when only the group's leader is gone.
-# members: sets $all and $stopped, the group's live processes. settle N CONDITION: waits N hundredths of a second.
+They do not count steps, because on a loaded machine each step takes long. ``limit N`` starts a limit of N hundredths of
+a second; ``in_time`` succeeds until it has passed.
+"""
+
+# lookup: sets $state and $pid from the pid file; $pid remains set when only the group's leader has ended. members: sets
+# $all and $stopped, the numbers of the group's live and stopped processes. settle N CONDITION: waits for the condition,
+# N hundredths of a second at most.
 _PRELUDE = f"""{CLOCK}
 lookup() {{
   state=dead pid=
@@ -58,14 +62,14 @@ settle() {{
 need() {{ [ $state != dead ] || {{ echo "the $name is not running"; exit 1; }}; }}
 """
 
-# The inner shell notes its own pid and start time, both of which outlive the exec.
+# The inner shell records its own pid and start time, both of which survive the exec.
 _LAUNCH = (
     'f=$1; shift; echo "$$ $(cut -d" " -f22 "/proc/$$/stat")" > "$f.new" && mv -f "$f.new" "$f" && exec "$@"'
 )
 
 
 def start_script(pid_file: str, argv: Sequence[str], log: str, folder: str) -> str:
-    """Launch ``argv`` in ``folder`` as leader of its own session, its output appended to ``log``."""
+    """Launch ``argv`` in ``folder`` as leader of a new session, with its output appended to ``log``."""
     program, words, log = shlex.quote(argv[0]), shlex.join(argv), shlex.quote(log)
     body = f"""
 lookup
@@ -89,8 +93,8 @@ def state_script(pid_file: str) -> str:
 
 
 def stop_script(pid_file: str, timeout: float) -> str:
-    """End the group with SIGTERM, with SIGKILL what is left after ``timeout`` seconds."""
-    # A stopped process takes SIGTERM only once it goes on.
+    """End the group with SIGTERM, and the rest with SIGKILL after ``timeout`` seconds."""
+    # A stopped process handles SIGTERM only once it continues.
     body = f"""
 lookup
 [ -n "$pid" ] || exit 0
@@ -102,12 +106,15 @@ settle {hundredths(timeout)} '[ $all = 0 ]' && exit 0
 
 
 def kill_script(pid_file: str) -> str:
-    """End the group with SIGKILL and wait until it is gone; also when only its leader is dead."""
+    """End the group with SIGKILL and wait until it has ended; works also when only its leader is dead."""
     return _script(pid_file, f'lookup\n[ -n "$pid" ] || exit 0\n{_END}')
 
 
 def kill_all_script(folder: str, last: str) -> str:
-    """End every program with a file in the folder as ``kill_script`` does, ``last``, which others may start, last."""
+    """End every program with a file in the folder as ``kill_script`` does.
+
+    ``last`` is ended last, because others may start it.
+    """
     last = shlex.quote(f"{folder}/{last}.pid")
     return f"""
 end() (
@@ -131,13 +138,13 @@ def pause_script(pid_file: str) -> str:
 
 
 def resume_script(pid_file: str) -> str:
-    """Let all processes of the group go on and wait until they do; fails when it is dead."""
+    """Continue all processes of the group and wait until they run; fails when it is dead."""
     done = f"settle {hundredths(SETTLE_S)} '[ $stopped = 0 ]'"
     return _script(pid_file, f'lookup; need; signal CONT\n{done} || {{ echo "still stopped"; exit 1; }}')
 
 
 def parse_state(text: str) -> ProcessState:
-    """The state that ``state_script`` printed; raises BackendError for anything else."""
+    """Return the state that ``state_script`` printed; raises BackendError for any other text."""
     state, *rest = text.split() or [""]
     if state == DEAD:
         return ProcessState(DEAD)
@@ -147,7 +154,7 @@ def parse_state(text: str) -> ProcessState:
 
 
 def hundredths(seconds: float) -> int:
-    """Seconds in the unit of ``CLOCK``."""
+    """Convert seconds into the unit of ``CLOCK``."""
     return max(1, round(100 * seconds))
 
 

@@ -1,4 +1,4 @@
-"""Folders for the nodes' data on this machine: outside the run folder, gone when the run is over."""
+"""Folders for the nodes' data on this machine: outside the run folder, removed when the run is over."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from stormproof.resource_log import FOLDER, PREFIX, OwnFolder, note_made
 
 
 def scratch_path(run_dir: Path) -> Path:
-    """Where the run's nodes keep their data; the run's name makes it unique."""
+    """Return the path of the nodes' data; the run's name makes it unique."""
     return Path(tempfile.gettempdir()).absolute() / f"{PREFIX}{run_dir.resolve().name}"
 
 
 def make_scratch(run_dir: Path) -> OwnFolder:
-    """Create the run's folder, which is locked for as long as this process lives; noted in the run folder first.
+    """Create the run's folder, which is locked while this process lives; it is first noted in the run folder.
 
     Raises:
-        BackendError: it is there already or can't be made.
+        BackendError: the folder exists already or cannot be created.
     """
     path = scratch_path(run_dir)
     note_made(run_dir, FOLDER, str(path))

@@ -1,8 +1,8 @@
 """A persistent root shell on a node, driven over a byte stream with begin and end markers.
 
-Every real backend is this shell plus a way to open one. A command costs a write and a read instead of a
-new session, and each has a hard time limit: a shell that does not answer in time is destroyed with the
-command it runs, and the next command gets a new one.
+Every real backend consists of this shell and a way to open one. A command costs a write and a read instead of a new
+session, and each has a hard time limit. A shell that does not answer in time is destroyed with the command that it
+runs, and the next command gets a new shell.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from stormproof.errors import BackendError
 from stormproof.timeout_scale import SLOW
 
 OUTPUT_LIMIT = 1 << 20
-"""Bytes of a command's output that are kept unless the caller says otherwise."""
+"""Bytes of a command's output that are kept by default."""
 
 _CHUNK = 1 << 18
 _DESTROY_LIMIT = 5.0 * SLOW
@@ -31,19 +31,19 @@ class Channel(Protocol):
     """Standard input and (merged) output of one ``/bin/sh`` process running as root on a node."""
 
     async def read(self) -> bytes:
-        """Next bytes of output; ``b""`` when the shell has ended."""
+        """Return the next bytes of output; ``b""`` when the shell has ended."""
         ...
 
     async def write(self, data: bytes) -> None:
         """Send to the shell's input, waiting while it does not read; raises OSError when it has ended."""
 
     async def destroy(self) -> None:
-        """End the shell and the command it is running; safe to call twice."""
+        """End the shell and the command that it runs; safe to call twice."""
 
 
 @dataclass(frozen=True)
 class Output:
-    """What a command printed: at most the limit's bytes of it, its true size, and its exit status."""
+    """The output of a command: its first bytes up to the limit, its true size, and its exit status."""
 
     status: int
     data: bytes
@@ -62,14 +62,14 @@ class _Unstarted(Exception):
 
 
 class _Inbox:
-    """Splits the incoming bytes at markers without keeping more of them than asked for."""
+    """Splits the incoming bytes at markers, and keeps no more of them than requested."""
 
     def __init__(self, channel: Channel) -> None:
         self._channel = channel
         self._rest = b""
 
     async def until(self, mark: bytes, keep: int) -> tuple[bytes, int]:
-        """The first ``keep`` bytes before the next ``mark``, and how many there were.
+        """Return the first ``keep`` bytes before the next ``mark``, and the number of all bytes before it.
 
         Raises:
             EOFError: the stream ended first.
@@ -96,8 +96,8 @@ class _Inbox:
 class Shell:
     """Runs commands one after the other in a shell that is opened when first needed.
 
-    ``name`` is the node's name for messages; ``connect`` opens a new channel. One that was silent for ``silence``
-    seconds must answer before it is given a command again, or is replaced (never, if that is None).
+    ``name`` is the node's name for messages; ``connect`` opens a new channel. A channel that was silent for ``silence``
+    seconds must answer before it gets another command, or is replaced; with None, channels are never tested.
     """
 
     def __init__(self, name: str, connect: Callable[[], Awaitable[Channel]], silence: float | None = None) -> None:
@@ -116,11 +116,11 @@ class Shell:
     ) -> Output:
         """Run a POSIX shell script in a subshell, output and errors together.
 
-        ``payload`` is what the script can read on its standard input: it must take exactly that many bytes
-        or fail. ``timeout`` is in seconds and covers waiting for earlier commands, too.
+        ``payload`` is the script's standard input: the script must read exactly that number of bytes or fail.
+        ``timeout`` is in seconds and includes the wait for earlier commands.
 
         Raises:
-            BackendError: the script did not end in time, or the shell ended under it.
+            BackendError: the script did not end in time, or the shell ended while it ran.
         """
         try:
             async with within(timeout), self._lock:
@@ -135,7 +135,7 @@ class Shell:
             raise BackendError(f"{self.name}: the shell ended under: {_brief(script)} ({why})") from None
 
     async def close(self) -> None:
-        """End the shell and the command it is running."""
+        """End the shell and the command that it runs."""
         channel, self._channel, self._inbox = self._channel, None, None
         if channel is not None:
             async with within(_DESTROY_LIMIT):
@@ -153,12 +153,12 @@ class Shell:
             self._heard = asyncio.get_running_loop().time()
             return output
         finally:
-            # After a cancellation or a half-read payload nobody knows where in the stream the shell is.
+            # After a cancellation or a half-read payload, the shell's position in the stream is unknown.
             if not usable:
                 await self.close()
 
     async def _drop_if_silent(self) -> None:
-        """Give up a channel that stalls, before a command is lost in it: a new one is faster than its revival."""
+        """Close a channel that stalls, before a command is lost in it: a new one is faster than its revival."""
         loop = asyncio.get_running_loop()
         if self._channel is None or self._silence is None or loop.time() - self._heard < self._silence:
             return
@@ -172,8 +172,8 @@ class Shell:
         assert self._channel is not None and self._inbox is not None
         self._serial += 1
         begin, end = (f"{self._nonce} {self._serial} {word}" for word in ("begin", "end"))
-        # eval in a subshell: neither a syntax error nor `exit` or `cd` in the script touches this shell.
-        # A script that failed leaves unread payload behind, which must not be taken for commands.
+        # eval in a subshell: a syntax error, `exit` or `cd` in the script does not affect this shell. A failed script
+        # leaves unread payload behind, which must not be executed as commands.
         stdin, after = ("</dev/null ", "") if payload is None else ("", "[ $s = 0 ] || exit 1; ")
         command = (
             f"{{ printf '\\n%s\\n' '{begin}'; ( eval {shlex.quote(script)} ) {stdin}; s=$?; "
@@ -184,7 +184,7 @@ class Shell:
             await self._inbox.until(f"\n{begin}\n".encode(), 0)
         except (EOFError, OSError) as error:
             raise _Unstarted(str(error)) from None
-        # Beside reading: a script that gives up leaves a payload that nobody will ever take.
+        # Send concurrently with reading: a script that gives up leaves payload that is never read.
         sending = asyncio.create_task(self._send(payload)) if payload else None
         try:
             data, size = await self._inbox.until(f"\n{end} ".encode(), limit)
@@ -200,7 +200,7 @@ class Shell:
             for start in range(0, len(payload), _CHUNK):
                 await self._channel.write(payload[start : start + _CHUNK])
         except OSError:
-            pass  # the script gave up on its input: its output says why
+            pass  # The script gave up on its input: its output says why.
 
 
 def _brief(script: str) -> str:

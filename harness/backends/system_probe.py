@@ -1,4 +1,4 @@
-"""What real systems need on this machine, and whether it is there: for ``stormproof doctor``."""
+"""The requirements of real systems on this machine, and whether they are met: for ``stormproof doctor``."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from stormproof.shell_system import ShellSystem
 _LIMIT_S = 2.0
 
 Images = Callable[[Sequence[str]], str]
-"""What Docker has to say of the image with these Debian packages."""
+"""Returns Docker's answer about the image with these Debian packages."""
 
 
 def probe_systems() -> list[Capability]:
-    """Every system that is started by a command: where it can run, and the commands that make it available here."""
+    """Return the availability of every system that is started by a command, and the commands that install it here."""
     systems = [system for name in SYSTEMS.names() if isinstance(system := SYSTEMS.load(name), ShellSystem)]
     images, close = _images()
     try:
@@ -56,7 +56,7 @@ _THERE, _TO_BUILD, _CANNOT = "image is there", "image is built by the first test
 
 
 def _images() -> tuple[Images, Callable[[], None]]:
-    """How to ask Docker for images, and how to end that."""
+    """Return a function that asks Docker for images, and a function that closes the connection."""
     try:
         client: docker.DockerClient = connect(_LIMIT_S)
     except BackendError:
@@ -76,7 +76,7 @@ def _images() -> tuple[Images, Callable[[], None]]:
 
 
 def missing_packages(packages: Sequence[str]) -> list[str]:
-    """Those of some Debian packages that this machine lacks: all, where there is no dpkg."""
+    """Return those of some Debian packages that this machine lacks: all, where there is no dpkg."""
     if not packages:
         return []
     command = ["dpkg-query", "--show", "--showformat", "${db:Status-Status} ${Package}\n", *packages]

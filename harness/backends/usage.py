@@ -1,4 +1,7 @@
-"""What a machine's programs use, from a program that is put there by a shell (``usage_probe.py``) and lives by it."""
+"""The usage of a machine's programs, measured by a program (``usage_probe.py``) that a shell starts there.
+
+That program ends with the shell.
+"""
 
 from __future__ import annotations
 
@@ -20,19 +23,19 @@ from stormproof.timeout_scale import SLOW
 COSTS_INTERVAL = Option(
     "costs_interval", 1.0,
     "seconds between samples of what each machine uses (CPU, memory, disk, bytes on the wire), 0.2 to 60; 0: none")
-"""An option of every backend with machines of their own."""
+"""An option of every backend with separate machines."""
 LEAST, MOST = 0.2, 60.0
 
 START_LIMIT = 20.0 * SLOW
 """Seconds that the shell and the first sample may take."""
 SILENCE = 5.0 * SLOW
-"""Seconds beyond the interval after which a program that says nothing is given up."""
+"""Seconds beyond the interval after which a silent program is abandoned."""
 _END_LIMIT = 5.0 * SLOW
 _LONGEST_LINE = 1 << 16
 
 
 def check_interval(options: Mapping[str, Any]) -> None:
-    """Raises UsageError when the interval makes no sense."""
+    """Check the interval; raises UsageError when it makes no sense."""
     interval = float(options.get(COSTS_INTERVAL.name, COSTS_INTERVAL.default))
     if interval and not LEAST <= interval <= MOST:
         raise UsageError(f"--set {COSTS_INTERVAL.name}={interval:g}: {LEAST:g} to {MOST:g} seconds, or 0 for "
@@ -40,13 +43,13 @@ def check_interval(options: Mapping[str, Any]) -> None:
 
 
 def command(python: str, interval: float, folder: str, data: str, devices: Sequence[str]) -> str:
-    """The command that becomes the program; nothing has to lie on the machine for it."""
-    # Neither the user's packages nor those of the machine: it starts in half the time.
+    """Return the command that becomes the program; the machine needs no file for it."""
+    # It ignores installed packages, of the user and of the machine, and so starts in half the time.
     return shlex.join([python, "-I", "-S", "-c", _program(), f"{interval:g}", folder, data, *devices])
 
 
 def where_written(python: str, folder: str, data: str) -> str:
-    """The command that tells the folders beside the data folder that the programs write to, as a list in JSON."""
+    """Return the command that prints the folders outside the data folder to which programs write, as a JSON list."""
     return shlex.join([python, "-I", "-S", "-c", _program(), "0", folder, data])
 
 
@@ -58,10 +61,10 @@ def _program() -> str:
 async def measured(
     node: str, connect: Callable[[], Awaitable[Channel]], run: str, interval: float
 ) -> AsyncGenerator[Usage, None]:
-    """What the command ``run`` tells from a new shell on the node, until this is closed.
+    """Yield the samples that the command ``run`` prints in a new shell on the node, until the generator is closed.
 
     Raises:
-        BackendError: there is no shell, or the program says nothing for too long, something else than samples, or ends.
+        BackendError: the shell cannot be opened, or the program is silent for too long, prints other output, or ends.
     """
     channel: Channel | None = None
     rest = b""
@@ -82,7 +85,7 @@ async def measured(
                 raise BackendError(f"{node}: nothing was measured for {limit:g} s") from None
             except OSError as error:
                 raise BackendError(f"{node}: the program that measures is gone: {error.strerror or error}") from None
-            # Lines that waited are counted in the last of them.
+            # Of several waiting lines, the last includes the others.
             *lines, rest = rest.split(b"\n")
             yield _usage(node, lines[-1])
             limit = interval + SILENCE

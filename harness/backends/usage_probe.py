@@ -1,21 +1,23 @@
-"""Tells what the programs of a machine use, a JSON line each INTERVAL seconds; runs on the machine, standard library
-alone, and ends with its standard input.
+"""Reports the resource usage of a machine's programs, as a JSON line every INTERVAL seconds.
 
-``python3 -c TEXT INTERVAL FOLDER DATA [DEVICE...]``: FOLDER is where the files with the programs' pids are, DATA the
-data folder, DEVICE a network device that is to be counted (none named: all but loopback and those of link emulation).
-With an INTERVAL of 0 it tells once, and of nothing else, which folders beside DATA the programs write to: a JSON list.
+It runs on the machine, needs only the standard library, and ends with its standard input.
 
-Counters begin at 0 with the first line. Where the machine is a namespace (whoever is put there from outside has no
-parent then), its programs are what descends from its first process, which is what has no other parent any more; on a
-host they are those that the pid files name, what they started, and what once was such a process.
+``python3 -c TEXT INTERVAL FOLDER DATA [DEVICE...]``: FOLDER contains the pid files of the programs, DATA is the data
+folder, DEVICE a network device to be counted (none: all except loopback and those of link emulation). With an INTERVAL
+of 0 it only prints, once, the folders outside DATA to which the programs write, as a JSON list.
 
-What a process used is read from ``/proc`` (proc(5)). A child that has ended and was waited for is counted with its
-parent: of what the parent's count grew by, as much was counted before as the child was seen to have used. What a
-process used between the last sample and its end is not known where nobody of the machine's programs waited for it.
+Counters start at 0 with the first line. In a namespace, the machine's programs are the descendants of its first
+process, which also adopts orphans; a process that entered from outside has no parent there. On a host, they are the
+processes that the pid files name, their descendants, and processes that belonged to these earlier.
+
+The usage of a process is read from ``/proc`` (proc(5)). The kernel adds the usage of a child that has ended and was
+waited for to its parent's counters. The part that was already counted for the child is therefore subtracted from the
+growth of the parent's counters. The usage between the last sample and the end of a process is unknown if no program of
+the machine waited for it.
 """
 
 # ruff: noqa: PTH112, PTH115, PTH116, PTH118, PTH120, PTH123, PTH208
-# Objects of pathlib would take as long as all the rest.
+# Objects of pathlib would double the time of a sample.
 from __future__ import annotations
 
 import json
@@ -29,17 +31,19 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 PAUSE_AFTER_WALK = 100
-"""Times as long as it took to look through the data folder it is left alone afterwards."""
+"""The pause after a walk through the data folder, as a multiple of the walk's duration."""
 DEEPEST = 32
 MOST_FILES = 100_000
 NOT_THE_SYSTEMS = ("code", "disk")
-"""Folders below FOLDER that the harness fills: programs, and what a disk that can fail keeps."""
+"""Folders below FOLDER that the harness fills: programs, and the storage of disks that can fail."""
 
 
 class Process(NamedTuple):
-    """A process: its parent, whether it lives (a dead one may wait for its parent), its resident bytes; what it used
-    itself, and with the children it waited for: CPU (clock ticks), bytes read from and written to storage (None: not
-    told)."""
+    """A process.
+
+    Its parent, whether it lives (a dead process may wait for its parent), and its resident bytes; its own usage, and
+    that of the children it waited for: CPU (clock ticks), bytes read from and written to storage (None: unknown).
+    """
 
     parent: int
     alive: bool
@@ -51,11 +55,11 @@ class Process(NamedTuple):
 
 
 Key = tuple[int, int]
-"""pid and start time, which tell a process from a later one of the same pid."""
+"""pid and start time, which distinguish a process from a later one with the same pid."""
 
 
 class Counters(NamedTuple):
-    """What has been used since the first look: clock ticks, bytes read, bytes written."""
+    """Usage since the first sample: clock ticks, bytes read, bytes written."""
 
     ticks: int = 0
     read: int = 0
@@ -63,7 +67,7 @@ class Counters(NamedTuple):
 
 
 def stat_of(pid: int) -> tuple[Key, list[str]] | None:
-    """A process's key and the fields of its ``stat`` from the third (state) on; None when it is gone."""
+    """Return a process's key and the fields of its ``stat`` from the third (state) on; None when it has ended."""
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:
             fields = file.read().rpartition(b")")[2].decode().split()
@@ -73,7 +77,7 @@ def stat_of(pid: int) -> tuple[Key, list[str]] | None:
 
 
 def io_of(pid: int) -> tuple[int | None, int | None]:
-    """Bytes that a process and the children it waited for caused to be read from and written to storage."""
+    """Return the bytes that a process and the children it waited for read from and wrote to storage."""
     found: dict[str, int] = {}
     try:
         with open(f"/proc/{pid}/io") as file:
@@ -81,17 +85,17 @@ def io_of(pid: int) -> tuple[int | None, int | None]:
                 name, _, value = line.partition(":")
                 found[name] = int(value)
     except (OSError, ValueError):
-        pass  # it has ended, or the kernel does not count
+        pass  # It has ended, or the kernel does not count.
     return found.get("read_bytes"), found.get("write_bytes")
 
 
 def all_stats() -> dict[Key, list[str]]:
-    """Every process that can be seen."""
+    """Return the ``stat`` fields of every visible process."""
     return dict(found for name in os.listdir("/proc") if name.isdigit() and (found := stat_of(int(name))))
 
 
 def pids_noted(folder: str) -> set[Key]:
-    """The processes that the pid files name."""
+    """Return the processes that the pid files name."""
     found: set[Key] = set()
     try:
         names = [name for name in os.listdir(folder) if name.endswith(".pid")]
@@ -103,12 +107,12 @@ def pids_noted(folder: str) -> set[Key]:
                 pid, born = file.read(100).split()[:2]
             found.add((int(pid), int(born)))
         except (OSError, ValueError):
-            pass  # it is being written, or removed
+            pass  # The file is being written, or removed.
     return found
 
 
 def below_first(stats: dict[Key, list[str]]) -> set[Key]:
-    """In a namespace: what descends from its first process."""
+    """Return the descendants of the first process, in a namespace."""
     parents = {pid: int(fields[1]) for (pid, _), fields in stats.items()}
     return {key for key in stats if key[0] != 1 and _ends_at_first(key[0], parents)}
 
@@ -122,7 +126,7 @@ def _ends_at_first(pid: int, parents: dict[int, int]) -> bool:
 
 
 def of_pid_files(stats: dict[Key, list[str]], noted: set[Key], before: set[Key]) -> set[Key]:
-    """On a host: the processes that were noted, their sessions, what these started, and what was one of them before."""
+    """Return the noted processes, their sessions, their descendants, and earlier members, on a host."""
     leaders = {pid for pid, _ in noted & stats.keys()}
     found = {key for key, fields in stats.items() if key in before or key[0] in leaders or int(fields[3]) in leaders}
     while True:
@@ -134,14 +138,14 @@ def of_pid_files(stats: dict[Key, list[str]], noted: set[Key], before: set[Key])
 
 
 def members_of(folder: str, stats: dict[Key, list[str]], before: set[Key]) -> set[Key]:
-    """The processes of this machine's programs, ``before`` those of an earlier look."""
+    """Return the processes of this machine's programs; ``before`` holds those of an earlier sample."""
     parents = {pid: int(fields[1]) for (pid, _), fields in stats.items()}
     put_here = not _ends_at_first(os.getpid(), parents)
     return below_first(stats) if put_here else of_pid_files(stats, pids_noted(folder), before)
 
 
 def processes(stats: dict[Key, list[str]], members: set[Key], page: int) -> dict[Key, Process]:
-    """What these processes have used."""
+    """Return the usage of these processes."""
     found = {}
     for key in members:
         fields = stats[key]
@@ -153,7 +157,7 @@ def processes(stats: dict[Key, list[str]], members: set[Key], page: int) -> dict
 
 
 def grown(before: dict[Key, Process], now: dict[Key, Process]) -> Counters:
-    """What was used between two looks; a process that was not there before has used all that it has since."""
+    """Return the usage between two samples; a process that is new in the second counts in full."""
     ended: dict[int, list[Process]] = {}
     for key, process in before.items():
         if key not in now:
@@ -179,14 +183,14 @@ def _more(now: int | None, before: int | None, gone: list[int | None]) -> int:
 
 
 def remembered(before: dict[Key, Process], now: dict[Key, Process]) -> dict[Key, Process]:
-    """The look to compare the next one with: what could not be read this time is as it was."""
+    """Return the reference for the next sample; counters that could not be read keep their earlier values."""
     return {key: process if process.read is not None or key not in before
             else process._replace(read=before[key].read, written=before[key].written)
             for key, process in now.items()}  # fmt: skip
 
 
 def on_the_wire(devices: list[str]) -> tuple[int, int]:
-    """Bytes received and sent by network devices since they are there."""
+    """Return the bytes received and sent by network devices since their creation."""
     received = sent = 0
     with open("/proc/net/dev") as file:
         for line in file:
@@ -199,21 +203,21 @@ def on_the_wire(devices: list[str]) -> tuple[int, int]:
 
 
 def opened(members: Iterable[Key]) -> tuple[set[str], set[str]]:
-    """The ordinary files that these processes have open for writing; and those that they print to."""
+    """Return the ordinary files that these processes have open for writing, and those that they print to."""
     found: set[str] = set()
     printed: set[str] = set()
     for pid, _ in members:
         try:
             numbers = os.listdir(f"/proc/{pid}/fd")
         except OSError:
-            continue  # it has ended
+            continue  # It has ended.
         for number in numbers:
             try:
                 path = os.readlink(f"/proc/{pid}/fd/{number}")
                 if path.startswith("/") and not path.startswith("/dev/") and _is_written(pid, number):
                     (printed if number in ("1", "2") else found).add(path)
             except (OSError, ValueError):
-                pass  # it was closed meanwhile
+                pass  # It was closed in the meantime.
     return found - printed, printed
 
 
@@ -224,15 +228,16 @@ def _is_written(pid: int, number: str) -> bool:
 
 
 def written_beside(folder: str, data: str, members: Iterable[Key]) -> list[str]:
-    """List the folders beside the data folder (empty: all folders) to which the programs write.
+    """List the folders outside the data folder (empty: all folders) to which the programs write.
 
-    They have files open there, or files below ``folder`` have changed since the first program was started."""
+    They have files open there, or files below ``folder`` have changed since the first program was started.
+    """
     found, printed = opened(members)
     try:
         since = min(os.stat(os.path.join(folder, name)).st_mtime_ns for name in os.listdir(folder)
                     if name.endswith(".pid"))  # fmt: skip
     except (OSError, ValueError):
-        since = 1 << 63  # none was started
+        since = 1 << 63  # No program was started.
     for place, folders, names in os.walk(folder):
         if place == folder:
             names = [name for name in names if not name.endswith((".pid", ".log"))]
@@ -243,12 +248,12 @@ def written_beside(folder: str, data: str, members: Iterable[Key]) -> list[str]:
                 if os.lstat(path).st_mtime_ns > since and path not in printed:
                     found.add(path)
             except OSError:
-                pass  # it was removed meanwhile
+                pass  # It was removed in the meantime.
     return sorted({os.path.dirname(path) for path in found if not (data and path.startswith(data + "/"))})
 
 
 def bytes_in(folder: str, deep: int = DEEPEST, but: tuple[str, ...] = ()) -> tuple[int, int]:
-    """Bytes that the files of a folder take on the disk, and how many files there are; without the folders ``but``."""
+    """Return the disk space of a folder's files in bytes, and their number; without the folders ``but``."""
     total = files = 0
     try:
         with os.scandir(folder) as entries:
@@ -265,16 +270,17 @@ def bytes_in(folder: str, deep: int = DEEPEST, but: tuple[str, ...] = ()) -> tup
                         found = entry.stat(follow_symlinks=False)
                         total, files = total + (found.st_blocks * 512 or found.st_size), files + 1
                 except OSError:
-                    pass  # it was removed meanwhile
+                    pass  # It was removed in the meantime.
     except OSError:
         pass
     return total, files
 
 
 class DataFolder(threading.Thread):
-    """Looks how much the programs have on the disk, by itself: a disk that answers nobody keeps nothing else waiting.
+    """Measures the programs' disk space in a separate thread, so that a hanging disk delays nothing else.
 
-    It adds up the machine's folder, with data and logs, and the files elsewhere that the programs had open for writing.
+    The sum includes the machine's folder, with data and logs, and files elsewhere that the programs had open for
+    writing.
     """
 
     def __init__(self, folder: str, interval: float) -> None:
@@ -285,7 +291,7 @@ class DataFolder(threading.Thread):
         self.size: int | None = None
 
     def run(self) -> None:
-        """Look again and again, a hundredth of the time at most."""
+        """Measure repeatedly, in at most a hundredth of the time."""
         while True:
             began = time.monotonic()
             self._elsewhere |= {path for path in opened(self.members)[0] if not path.startswith(self._folder + "/")}
@@ -294,13 +300,13 @@ class DataFolder(threading.Thread):
                 try:
                     total += os.stat(path).st_blocks * 512
                 except OSError:
-                    self._elsewhere.discard(path)  # it was removed
+                    self._elsewhere.discard(path)  # It was removed.
             self.size = total if os.path.isdir(self._folder) else None
             time.sleep(max(self._interval, PAUSE_AFTER_WALK * (time.monotonic() - began)))
 
 
 class Machine:
-    """The programs of this machine, looked at again and again."""
+    """The programs of this machine, sampled repeatedly."""
 
     def __init__(self, folder: str, devices: list[str]) -> None:
         self._folder, self._devices = folder, devices
@@ -317,18 +323,18 @@ class Machine:
 
     @property
     def members(self) -> tuple[Key, ...]:
-        """The programs as of the last look."""
+        """The programs as of the last sample."""
         return tuple(self._before or ())
 
     def sample(self, disk: int | None) -> dict[str, float | int | None]:
-        """What has been used since the first sample, and what is used now."""
+        """Return the usage since the first sample, and the present usage."""
         now, wire = self._look(self._before), on_the_wire(self._devices)
         if self._before is None:
             self._before, self._wire = now, wire
         more = grown(self._before, now)
         self._used = Counters(*(old + new for old, new in zip(self._used, more, strict=True)))
         self._before = remembered(self._before, now)
-        # A device that was made anew counts from 0.
+        # A recreated device counts from 0.
         received, sent = (new - old if new >= old else new for new, old in zip(wire, self._wire, strict=True))
         self._carried = (self._carried[0] + received, self._carried[1] + sent)
         self._wire = wire
@@ -343,7 +349,7 @@ class Machine:
 
 
 def main(interval: float, folder: str, data: str, devices: list[str]) -> None:
-    """Tell a line now and each ``interval`` seconds, until standard input ends."""
+    """Print a line now and every ``interval`` seconds, until standard input ends."""
     if not interval:
         print(json.dumps(written_beside(folder, data, members_of(folder, all_stats(), set()))), flush=True)
         return

@@ -45,8 +45,7 @@ ROUND_SEEDS = 10_000
 """Distance between the first seeds of two rounds."""
 
 EXERCISE, DRAWN, GUIDED = "exercise", "drawn", "guided"
-"""The ways to hunt: the test that exercises the bug, the default campaign, or a guided search based on that campaign.
-"""
+"""The ways to hunt: the test that exercises the bug, the default campaign, or a guided search based on the latter."""
 
 
 @dataclass(frozen=True)
@@ -131,13 +130,7 @@ def _without_bug(result: SeedResult, scratch: Path) -> SeedResult:
 
 
 def _caught_by(verdict: Verdict) -> tuple[str, ...]:
-    """Return the checks that decided for invalid; invariants appear by name.
-
-    ``ways`` lists the ways to hunt; several are compared in a table.
-
-    Raises:
-        UsageError: there is no such bug, or a number makes no sense.
-    """
+    """Return the checks that decided for invalid; invariants appear by name."""
     found: dict[str, None] = {}
     for ran in verdict.checks:
         if ran.decides and ran.outcome.verdict == "invalid":
@@ -196,8 +189,7 @@ def _hunts(bugs: Sequence[str], start: int, budget: int, rounds: int, jobs: int,
 
 
 def _side_by_side(catches: dict[str, list[Catch]], ways: Sequence[str], budget: int) -> Table:
-    """Return a table of hunts in several ways, each of the same rounds; a failed hunt counts as more than the budget.
-    """
+    """Return a table of hunts in several ways, each of the same rounds; a failure counts as more than the budget."""
     table = Table("bug", *(f"{what}, {way}" for way in ways for what in ("caught", "runs (median)")), box=None)
     for bug, found in catches.items():
         row = []

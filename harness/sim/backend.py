@@ -252,7 +252,7 @@ class SimBackend(Backend):
         return observer
 
     def told_of_faults(self, disturbed: Callable[[], tuple[bool, int]]) -> None:
-        """Take a function that returns whether a fault is in force, and the number of fault steps so far."""
+        """Take ``disturbed``, which returns whether a fault is in force, and the number of fault steps so far."""
         self._calm_since = _Calm(disturbed, lambda: self._loop.now)
 
     def holdings(self, node: str) -> Mapping[str, int]:

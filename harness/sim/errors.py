@@ -10,8 +10,7 @@ class SimulationError(StormproofError):
 
 
 class Struck(BaseException):
-    """Unwinds the code of a process that was ended at a point; a BaseException, so ``except Exception`` cannot stop it.
-    """
+    """Unwinds the code of a process that ended at a point; a BaseException, so ``except Exception`` cannot stop it."""
 
 
 class Endless(BaseException):

@@ -52,8 +52,7 @@ class Explorer:
         self._groups[machine] = group
 
     def changed(self, group: str, seen: Mapping[str, Any], machines: Mapping[str, str]) -> None:
-        """Record the group's state after a node has changed; ``seen`` holds the last observation of each running node.
-        """
+        """Record the group's state after a node has changed; ``seen`` holds the last observation of each live node."""
         network = self._network
         if network is not None and network.cut is not self._cut:
             self._note_cuts(network)

@@ -22,11 +22,9 @@ PER_SECOND, PER_SECOND_AND_RATE = 200_000, 200
 A run with all faults does about two thousand in a second.
 """
 IN_ALL, STEADY = 3_000_000, 30_000
-"""Work allowed in a whole run: a constant, plus an amount for each simulated second, to which that for operations is
-added."""
+"""Work allowed in a whole run: a constant, plus an amount for each simulated second and for the operations in it."""
 LONGEST = 3600.0
-"""Seconds by which a run may exceed three times its test's time limit; after that, its wait is assumed to be endless.
-"""
+"""Seconds by which a run may exceed three times its test's time limit; beyond that, its wait counts as endless."""
 LOOKS, MOST_LOOKS = 4.0, 5
 """Detection of endless steps: the seconds of CPU time between two looks, and the number of looks.
 
@@ -68,7 +66,7 @@ class Watch:
         return nodes >= _NODES_SHARE * sum(self.callbacks.values())
 
     def told(self) -> str:
-        """Describe the activity in words: the traffic of links, or else the callbacks of processes, the most frequent
+        """Describe the activity in words: the traffic of links, or else the callbacks of processes, most frequent
         first."""
         if self.links:
             return "; ".join(f"{link[0]} -> {link[1]} {count:,} times, {size(self.sizes[link])}, last "

@@ -194,7 +194,7 @@ class Resource:
     """A resource that the operating system reclaims when its owner ends."""
 
     def owner_ended(self, powerless: bool) -> None:
-        """React to the end of the owning process; when ``powerless``, the system that would clean up has ended as well.
+        """React to the end of the owning process; when ``powerless``, the system that would clean up is down as well.
         """
         raise NotImplementedError
 
@@ -450,7 +450,7 @@ class SimLoop(asyncio.BaseEventLoop):
 
         Raises:
             Livelock: the nodes never finish. SimulationError: the harness never finishes, or the run lasts far too
-            long.
+                long.
         """
         ready = self.ready
         if self._endless:

@@ -100,7 +100,7 @@ def remove_left() -> list[str]:
 
 
 def _scratch_place(jobs: int) -> str | None:
-    """Return the parent of the scratch folder for ``jobs`` processes: in memory if there is room (Docker gives 64 MiB).
+    """Return the parent folder of the scratch folder: in memory if ``jobs`` processes have room (Docker gives 64 MiB).
     """
     if not (_MEMORY.is_dir() and os.access(_MEMORY, os.W_OK)):
         return None

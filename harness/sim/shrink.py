@@ -45,8 +45,7 @@ def _silent(result: SeedResult, runs: int) -> None:
 
 @dataclass(frozen=True)
 class Shrunk:
-    """The result of shrinking: the smallest run that fails, its schedule written down, and the number of runs it took.
-    """
+    """The result of shrinking: the smallest run that fails, its written schedule, and the number of runs it took."""
 
     result: SeedResult
     runs: int
@@ -119,7 +118,7 @@ class _Shrinker:
         return Shrunk(found, self._runs)
 
     def _first(self, cases: Iterable[Case]) -> SeedResult | None:
-        """Return the result of the first case that fails in the same way, with its first seed that does; None if none
+        """Return the result of the first case that fails in the same way, with its first failing seed; None if none
         does."""
         tasks = (self._task(case, seed) for case in cases for seed in self._seeds)
         number, found = self._workers.first(self._run, tasks, lambda result: bool(self._wanted & set(result.broken)))

@@ -25,8 +25,7 @@ class Reached:
 
 @dataclass
 class Tally:
-    """Accumulated results. ``systems`` are those whose states are counted; ``left_out`` lists impossible combinations.
-    """
+    """Accumulated results. ``systems`` are those whose states are counted; ``left_out`` lists combinations not run."""
 
     systems: Sequence[str] = ()
     workloads: Sequence[str] = ()

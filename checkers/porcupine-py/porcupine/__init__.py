@@ -1,6 +1,6 @@
-"""porcupine: is a history of concurrent operations linearizable?
+"""porcupine: a checker of the linearizability of histories of concurrent operations.
 
-Names are imported when they are first used: so that the command can catch whatever may go wrong meanwhile.
+Names are imported when they are first used, so that the command can catch any error of their import.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """A public name, or a module of the package, when it is first asked for."""
+    """Return a public name, or a module of the package, at its first use."""
     if name in _HOMES:
         value = getattr(importlib.import_module(f".{_HOMES[name]}", __name__), name)
     elif name.startswith("_"):

@@ -1,7 +1,7 @@
-"""A system that runs already on hosts that are reached over SSH: faults there, and nothing else.
+"""A system that runs already on hosts that are reached over SSH: the harness only injects faults there.
 
-The hosts must say that they may be broken, as all hosts over SSH (``facts.MARKER``). What is hit is whoever listens at
-a replica's port; everything is set right at the end.
+The hosts must be marked as breakable, like all hosts over SSH (``facts.MARKER``). Faults hit the processes that listen
+at a replica's port; everything is restored at the end.
 """
 
 from __future__ import annotations
@@ -47,18 +47,18 @@ class AttachSshBackend(SshBackend):
 
     @staticmethod
     def requirements() -> list[Capability]:
-        """Nothing here."""
+        """Return a single capability: the backend needs nothing."""
         return [Capability("attach-ssh", True, "a system that runs already, on hosts reached over SSH")]
 
     @staticmethod
     def prepare_settings(given: Mapping[str, Any]) -> dict[str, Any]:
-        """Mistakes in files and addresses are told before anything is made."""
+        """Check files and addresses, to report mistakes before anything is created."""
         read_places(str(given.get(ATTACH.name) or ""))
         return SshBackend.prepare_settings(given)
 
     @staticmethod
     def cannot(test: Test, topology: Topology) -> str:
-        """What ends a process must be undone by somebody."""
+        """Return why the test is impossible: the harness cannot restart a process that a fault has ended."""
         ending = [family.name for family in families_of(test) if ENDS_PROCESS in family.effects]
         if ending and not test.options.get(SUPERVISED.name):
             return (f"faults that end processes ({', '.join(ending)}): nothing is started where we are attached; "
@@ -66,7 +66,7 @@ class AttachSshBackend(SshBackend):
         return ""
 
     async def provision(self, test: Test, topology: Topology, run_dir: Path) -> None:
-        """As ``SshBackend``; no packages are asked for, and each replica's address must be its host's."""
+        """Provision as ``SshBackend`` does, without demanding packages; each replica's address must be its host's."""
         self._places = await places_of(test)
         await super().provision(test, replace(topology, packages=(), networks=(), shared=(), addresses=()), run_dir)
 
@@ -76,38 +76,38 @@ class AttachSshBackend(SshBackend):
         return [replace(host, network=address) for host, (address, _) in places]
 
     def port(self, node: str) -> int:
-        """A replica's port."""
+        """Return a replica's port."""
         return self._places[node][1]
 
     def credentials(self) -> Credentials:
-        """From the environment."""
+        """Return the credentials from the environment."""
         return credentials_from_environment()
 
     async def process(self, node: str, program: str) -> ProcessState:
-        """The state of whoever listens at the replica's port."""
+        """Return the state of the process that listens at the replica's port."""
         output = await self._steer(node, foreign.state_script(self.port(node)), "can't see who listens")
         return process.parse_state(output.text)
 
     async def pause(self, node: str, program: str) -> None:
-        """Stop whoever listens."""
+        """Stop the listening processes."""
         await self._steer(node, foreign.pause_script(self.port(node), self.node_dir(node)), "can't pause it")
 
     async def resume(self, node: str, program: str) -> None:
-        """Let it go on."""
+        """Continue the stopped processes."""
         await self._steer(node, foreign.resume_script(self.port(node), self.node_dir(node)), "can't let it go on")
 
     async def kill(self, node: str, program: str) -> None:
-        """End whoever listens."""
+        """Kill the listening processes."""
         await self._steer(node, foreign.end_script(self.port(node), "KILL", process.SETTLE_S), "can't kill it")
 
     async def stop(self, node: str, program: str, timeout: float = 5.0) -> None:
-        """Ask whoever listens to end, and end it after ``timeout``; something there starts it again."""
+        """Ask the listening processes to end, and kill them after ``timeout``; a supervisor there starts them again."""
         await self._steer(node, foreign.end_script(self.port(node), "TERM", timeout), "can't end it", 2 * timeout)
 
     async def start(self, node: str, program: str, argv: Sequence[str], log: str) -> None:
-        """Raises BackendError: what runs there is left as it was found."""
+        """Raise BackendError: the harness starts nothing on attached hosts."""
         raise BackendError(f"{node}: nothing is started where we are attached")
 
     async def upload(self, node: str, content: bytes, path: str) -> None:
-        """Raises UsageError for anything but what faults need, which is none."""
+        """Raise UsageError: the harness puts no files on attached hosts."""
         raise UsageError(f"{node}: nothing is put on machines that we are attached to")

@@ -1,7 +1,7 @@
 """Nodes on hosts that are reached over SSH: virtual machines, a lab's computers, anything with sshd and Python.
 
-The hosts are not made by us: only what says that it may be broken is touched (``facts.MARKER``), what a run puts there
-is noted in the run's folder first, and everything is taken away at the end.
+The harness does not create the hosts. It touches only those that are marked as breakable (``facts.MARKER``), notes in
+the run's folder what it will put there before doing so, and removes everything at the end.
 """
 
 from __future__ import annotations
@@ -94,19 +94,22 @@ class SshBackend(ClockBackend, DiskBackend, PacketBackend):
 
     @staticmethod
     def requirements() -> list[Capability]:
-        """Nothing here; the hosts are asked when they are used."""
+        """Return a single capability: hosts are examined only when they are used."""
         return [Capability("ssh", True, "hosts that are named, reached over SSH")]
 
     @staticmethod
     def prepare_settings(given: Mapping[str, Any]) -> dict[str, Any]:
-        """With the files' whole paths; a mistake in them is told before anything is made."""
+        """Make the files' paths absolute, and check the files, to report mistakes before anything is created."""
         settings = absolute(given)
         read_hosts(settings)
         return settings
 
     @staticmethod
     def cannot(test: Test, topology: Topology) -> str:
-        """Hosts have one network, no folder in common, and a disk that fails only until they boot."""
+        """Return why the test is impossible.
+
+        Hosts have one network and no shared folder, and their failing disks vanish at a boot.
+        """
         if topology.networks:
             return (f"hosts over SSH have one network for a test, but {test.system} wants further ones: "
                     f"{', '.join(topology.networks)}; choose another --backend")
@@ -120,11 +123,11 @@ class SshBackend(ClockBackend, DiskBackend, PacketBackend):
         return machines.contradiction(_needed(test))
 
     async def provision(self, test: Test, topology: Topology, run_dir: Path) -> None:
-        """Connect to the hosts, see that they may and can be nodes, give each a folder and the clients their addresses.
+        """Connect to the hosts, check them, create their folders and add the clients' addresses.
 
         Raises:
-            UsageError: the files that name the hosts don't, or name too few.
-            BackendError: a host can't be reached, may not be broken, or lacks something.
+            UsageError: the files with the hosts are wrong, or name too few.
+            BackendError: a host cannot be reached, must not be broken, or lacks something.
         """
         if why := self.cannot(test, topology):
             raise UsageError(why)
@@ -149,11 +152,11 @@ class SshBackend(ClockBackend, DiskBackend, PacketBackend):
             await self._give_clocks([node for node in topology.nodes if self._shares_clock(node)])
 
     def _hosts(self, test: Test, topology: Topology) -> Sequence[Host]:
-        """The hosts, in the order of the machines."""
+        """Return the hosts, in the order of the machines."""
         return read_hosts(test.options)
 
     async def _mount_disk(self, test: Test, node: str) -> None:
-        """By a program that lives by its session's input."""
+        """Mount the disk by a program that depends on its session's input."""
         folder = f"{self.node_dir(node)}/disk"
         for path in disk_machines.program_files():
             await self.upload(node, path.read_bytes(), f"{folder}/{path.name}")
@@ -166,53 +169,57 @@ class SshBackend(ClockBackend, DiskBackend, PacketBackend):
         self._disks[node] = disk
 
     def wants_disks(self, test: Test) -> bool:
-        """Power is cut by whoever provides the machine, whose own disk then forgets."""
+        """Return whether the test needs failing disks.
+
+        Power cuts need none: the machine's provider cuts the power, and the machine's real disk loses its unsynced
+        data.
+        """
         return DISKS in _needed(test)
 
     def node_dir(self, node: str) -> str:
-        """The node's private folder, as seen on the node."""
+        """Return the node's private folder, as seen on the node."""
         return self._noted().node_dir(node)
 
     def _place(self, machine: str) -> str:
         return self._noted().nodes[machine].label
 
     def code_dir(self, node: str) -> str:
-        """Where broker code is kept for later runs."""
+        """Return the folder in which broker code is kept for later runs."""
         return f"{STATE}/code"
 
     def python(self, node: str) -> str:
-        """The Python interpreter to run on the node: the host's newest."""
+        """Return the Python interpreter to run on the node: the host's newest."""
         return self._pythons[node]
 
     async def set_network(self, cut: frozenset[Link]) -> None:
         """Make exactly these links drop every packet and all others pass; idempotent.
 
         Raises:
-            BackendError: a link to a client host is to be cut, but clients have no addresses of their own.
+            BackendError: a link to a client host is to be cut, but clients have no separate addresses.
         """
         self._spare_control(cut)
         self._cut = cut
         await super().set_network(cut)
 
     async def set_conditions(self, conditions: Mapping[Link, LinkConditions]) -> None:
-        """Make exactly these links suffer, and all others none; idempotent.
+        """Degrade exactly these links, and no others; idempotent.
 
         Raises:
-            BackendError: as ``set_network``, or a node can't do it.
+            BackendError: as for ``set_network``, or a node fails.
         """
         self._spare_control(conditions)
         await super().set_conditions(conditions)
 
     async def process(self, node: str, program: str) -> ProcessState:
-        """A program's state; ``dead`` on a machine without power."""
+        """Return a program's state; ``dead`` on a machine without power."""
         return ProcessState(DEAD) if node in self._down else await super().process(node, program)
 
     async def probe(self, link: Link, timeout: float) -> str:
-        """Whether a packet passes and is answered; ``unknown`` from a machine without power."""
+        """Test whether a packet passes and is answered; ``unknown`` from a machine without power."""
         return "unknown" if link[0] in self._down else await super().probe(link, timeout)
 
     def usage(self, node: str, interval: float) -> AsyncGenerator[Usage, None]:
-        """What is used there; raises BackendError for a machine without power."""
+        """Yield the resource usage of a node; raises BackendError for a machine without power."""
         if node in self._down:
             raise BackendError(f"{node}: it has no power, or is booting")
         return super().usage(node, interval)
@@ -221,8 +228,10 @@ class SshBackend(ClockBackend, DiskBackend, PacketBackend):
         return (self._facts[node].devices[self._addresses[node]],)
 
     async def disk_use(self, node: str) -> DiskUse:
-        """Count the system's files on the disk that can fail; without such a disk, a power cut hits the whole host, and
-        every folder counts to which the programs write."""
+        """Count the system's files on the disk that can fail.
+
+        Without such a disk, a power cut hits the whole host, and every folder to which the programs write counts.
+        """
         if node in self._disks:
             return await super().disk_use(node)
         return DiskUse(len(await self._written(node)))
@@ -231,7 +240,7 @@ class SshBackend(ClockBackend, DiskBackend, PacketBackend):
         """Cut the power of these machines at the same moment.
 
         Raises:
-            BackendError: there is no provider, it fails, or a machine still answers.
+            BackendError: no provider is named, it fails, or a machine still answers.
         """
         hosts = [self._noted().nodes[node] for node in nodes]
         self._down |= set(nodes)
@@ -242,18 +251,18 @@ class SshBackend(ClockBackend, DiskBackend, PacketBackend):
                 raise BackendError(f"{host.label} still answers after its power was cut")
 
     async def power_on(self, nodes: Sequence[str]) -> None:
-        """Give these machines power, wait until they can be used, and let them suffer what they did before."""
+        """Restore these machines' power, wait until they are usable, and restore their faults."""
         hosts = [self._noted().nodes[node] for node in nodes]
         off = [host for host, powered in zip(hosts, await gather_all(map(machines.has_power, hosts)), strict=True)
-               if not powered]  # some may have kept it, when its provider failed
+               if not powered]  # Some may have kept their power, when the provider failed.
         await machines.switch(self._provider(), off, on=True)
         await gather_all(self._await_back(node, "") for node in nodes)
 
     async def reboot(self, node: str) -> None:
-        """Restart the machine in order and wait until it can be used.
+        """Restart the machine in order and wait until it is usable.
 
         Raises:
-            BackendError: the host is not a machine of its own, or does not come back.
+            BackendError: the host is not a separate machine, or does not return.
         """
         self._demand_own_machine(node, "machine can't be restarted")
         before = await self.boot(node)
@@ -263,11 +272,14 @@ class SshBackend(ClockBackend, DiskBackend, PacketBackend):
         await self._await_back(node, before)
 
     async def boot(self, node: str) -> str:
-        """The machine's boot id."""
+        """Return the machine's boot id."""
         return (await self._demand(node, "cat /proc/sys/kernel/random/boot_id")).strip()
 
     async def clock(self, node: str) -> float:
-        """The node's time of day, seconds since 1970; ours for a machine without power, which proves nothing of it."""
+        """Return the node's time of day, in seconds since 1970.
+
+        For a machine without power it returns this machine's time, which proves nothing about the node.
+        """
         if node in self._down:
             return time.time()
         if node in self._clock_library:
@@ -278,7 +290,7 @@ class SshBackend(ClockBackend, DiskBackend, PacketBackend):
         """Make the machine's clock ``offset`` seconds wrong from now on, running ``rate`` times as fast as right.
 
         Raises:
-            BackendError: the host shares its clock with others, or the rate is beyond what the kernel's tick can do.
+            BackendError: the host shares its clock with others, or the rate exceeds what the kernel's tick allows.
         """
         if node in self._clock_library:
             return await super().set_clock(node, offset, rate)
@@ -291,7 +303,7 @@ class SshBackend(ClockBackend, DiskBackend, PacketBackend):
             await self._demand(node, clock.set_script(self._pythons[node], offset, rate))
 
     def _spare_control(self, links: Iterable[Link]) -> None:
-        """Raises BackendError when a fault of these links would hit our own connections."""
+        """Raise BackendError when a fault of these links would hit the harness's own connections."""
         hit = {self._addresses[end] for link in links for end in link if end in self._addresses}
         for node, source in self._sources.items():
             if source in hit:
@@ -299,7 +311,7 @@ class SshBackend(ClockBackend, DiskBackend, PacketBackend):
                                    "--set clients=outside")
 
     def _shares_clock(self, node: str) -> bool:
-        """Whether the host is none whose own clock can be set."""
+        """Return whether the host shares its clock, which then cannot be set."""
         return bool(own_machine(self._facts[node], [each for other, each in self._facts.items() if other != node]))
 
     def _demand_own_machine(self, node: str, failure: str) -> None:
@@ -320,24 +332,24 @@ class SshBackend(ClockBackend, DiskBackend, PacketBackend):
         return frozenset(name for name, there in (("netem", facts.netem), ("ifb", facts.ifb)) if there)
 
     async def _suffer(self, node: str) -> None:
-        if node not in self._down:  # else it gets what it should suffer when it is back
+        if node not in self._down:  # A node that is down gets its conditions when it is back.
             await super()._suffer(node)
 
     async def _filter(self, node: str, rules: network.Filter) -> None:
         if node in self._down:
-            self._rules.pop(node, None)  # it gets them when it is back
+            self._rules.pop(node, None)  # It gets them when it is back.
         else:
             await super()._filter(node, rules)
 
     async def _forget(self, node: str) -> None:
-        """Drop what is known of a boot that is over."""
+        """Drop the state of an earlier boot."""
         self._rules.pop(node, None)
         await self._forget_packets(node)
         self._orphans.pop(node, None)
         await gather_all((self._work[node].close(), self._control[node].close()))
 
     async def _await_back(self, node: str, before: str) -> None:
-        """Wait for another boot than ``before``; then make network and clock as wrong as they should be."""
+        """Wait for another boot than ``before``; then restore the faults of network and clock."""
         host, known_hosts = self._noted().nodes[node], Path(self._noted().known_hosts)
         deadline = time.monotonic() + POWER_LIMIT
         while True:
@@ -346,7 +358,7 @@ class SshBackend(ClockBackend, DiskBackend, PacketBackend):
                 if await self.boot(node) != before:
                     break
             except BackendError:
-                pass  # it was still on its way down
+                pass  # It was still shutting down.
             if time.monotonic() > deadline:
                 raise BackendError(f"{host.label} did not boot within {POWER_LIMIT:g} s")
             await asyncio.sleep(BOOT_POLL)
@@ -360,10 +372,10 @@ class SshBackend(ClockBackend, DiskBackend, PacketBackend):
             await self.set_clock(node, *self._clocks[node])
 
     async def release(self) -> None:
-        """Remove everything that ``provision`` made; safe to call twice or after a failed provision.
+        """Remove everything that ``provision`` created; safe to call twice or after a failed provision.
 
         Raises:
-            BackendError: a host could not be cleaned; what is left is noted for ``stormproof heal``.
+            BackendError: a host could not be cleaned; its remains are noted for ``stormproof heal``.
         """
         try:
             await self._stop_clocks()
@@ -376,7 +388,7 @@ class SshBackend(ClockBackend, DiskBackend, PacketBackend):
             self._addresses = {}
 
     async def _clean(self, remote: Remote) -> None:
-        # The shell for faults is free even where a command hangs; a new one ends what hangs.
+        # The shell for faults is free even where a command hangs; a new one kills what hangs.
         await gather_all(self._control[node].close() for node in remote.nodes if self._orphans.get(node))
         cleaned = (self._control[node].run(clean_script(remote, node), CLEAN_LIMIT) for node in remote.nodes)
         results = await asyncio.gather(*cleaned, return_exceptions=True)
@@ -403,7 +415,7 @@ class SshBackend(ClockBackend, DiskBackend, PacketBackend):
         return shell
 
     async def _examine(self, test: Test, topology: Topology) -> None:
-        """Ask all hosts what they are; refuse those that may not or can't be nodes. Changes nothing."""
+        """Read the facts of all hosts; refuse those that must not or cannot be nodes. Changes nothing."""
         remote = self._noted()
         texts = await gather_all(self._demand(node, FACTS_SCRIPT) for node in topology.machines)
         self._facts = {node: parse_facts(text) for node, text in zip(topology.machines, texts, strict=True)}
@@ -443,7 +455,7 @@ class SshBackend(ClockBackend, DiskBackend, PacketBackend):
         await asyncio.to_thread(clients.add, found)
 
     def _stand_outside(self, test: Test, why: str) -> None:
-        """All clients use this machine's own address, which no fault may cut."""
+        """Let all clients use this machine's own address, which no fault may cut."""
         if {LINKS, PACKETS} & _needed(test) and test.options.get("clients") == "beside":
             raise BackendError(f"clients can't stand beside the nodes: {why}; let them reach all nodes: "
                                "--set clients=outside, or name addresses of this machine: --set client_addresses=A,B,C")
@@ -451,7 +463,7 @@ class SshBackend(ClockBackend, DiskBackend, PacketBackend):
         self._addresses |= dict.fromkeys(test.client_hosts, clients.source_address(first))
 
     async def _note(self, remote: Remote) -> None:
-        """From here on something may be left of this run."""
+        """Note the run's remote state: from here on, the run may leave something on the hosts."""
         self._remote = remote
         await asyncio.to_thread(remote.write, self._run_dir)
 
@@ -468,5 +480,5 @@ class SshBackend(ClockBackend, DiskBackend, PacketBackend):
 
 
 def _needed(test: Test) -> set[str]:
-    """The abilities that the test's faults need."""
+    """Return the abilities that the test's faults need."""
     return abilities_needed(test, SshBackend.abilities)

@@ -1,7 +1,8 @@
-"""Where clients stand: addresses of their own on this machine, which a partition can cut without cutting us.
+"""Addresses of clients: separate addresses on this machine, which a partition can cut without cutting the harness.
 
-They are added only to a network that is this machine's own (a bridge or a host-only interface, as libvirt, Docker and
-VirtualBox make them), as root: on any other network an address that nobody gave us may be somebody else's.
+They are added, as root, only to a network that belongs to this machine (a bridge or a host-only interface, as libvirt,
+Docker and VirtualBox create them). On any other network, an address that was not assigned to this machine may belong to
+another one.
 """
 
 from __future__ import annotations
@@ -31,19 +32,19 @@ _HOST_ONLY = ("vboxnet", "vmnet")
 
 @dataclass(frozen=True)
 class ClientAddresses:
-    """Addresses that are (or are to be) on a link of this machine; ``link`` is empty when they are there anyway."""
+    """Addresses that are, or will be, on a link of this machine; ``link`` is empty when nothing has to be added."""
 
     link: str
     addresses: tuple[str, ...]
     length: int
 
     def to_json(self) -> dict[str, Any]:
-        """Plain data."""
+        """Return plain data."""
         return {**vars(self), "addresses": list(self.addresses)}
 
 
 def source_address(target: str) -> str:
-    """This machine's address from which packets to ``target`` go out. Raises BackendError when there is no way."""
+    """Return this machine's source address for packets to ``target``. Raises BackendError when there is no route."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
         try:
             sock.connect((target, 9))
@@ -54,13 +55,14 @@ def source_address(target: str) -> str:
 
 
 def claim() -> socket.socket:
-    """A token that only one run on this machine has at a time; it is given back when the socket is closed.
+    """Take a token that only one run on this machine holds at a time; closing the socket releases it.
 
-    Who has it may plan addresses and add them: two runs that plan at once would find the same ones free, and the one
-    that comes second would, tidying up, take them from the first. An abstract address goes with its process.
+    Its holder may plan addresses and add them. Without it, two runs that plan at once would find the same free
+    addresses, and the second one would, on cleanup, remove them from the first. An abstract socket address vanishes
+    with its process.
 
     Raises:
-        BackendError: another run has had it for too long.
+        BackendError: another run has held it for too long.
     """
     deadline = time.monotonic() + _CLAIM_WAIT_S
     token = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
@@ -78,7 +80,7 @@ def claim() -> socket.socket:
 
 
 def plan(nodes: Sequence[ipaddress.IPv4Interface], count: int) -> ClientAddresses | str:
-    """Free addresses beside the nodes, or why there can be none."""
+    """Return free addresses in the nodes' network, or the reason why there are none."""
     source = ipaddress.IPv4Address(source_address(str(nodes[0].ip)))
     links = _links()
     at = next(((link, mine) for link, mine in links if mine.ip == source), None)
@@ -100,7 +102,7 @@ def plan(nodes: Sequence[ipaddress.IPv4Interface], count: int) -> ClientAddresse
 
 
 def given(text: str, count: int) -> ClientAddresses:
-    """The addresses that a person named, joined by commas, which must be on this machine already.
+    """Return the addresses that the user named, joined by commas, which must be on this machine already.
 
     Raises:
         BackendError: there are too few, or one is not this machine's.
@@ -116,13 +118,13 @@ def given(text: str, count: int) -> ClientAddresses:
 
 
 def add(clients: ClientAddresses) -> None:
-    """Put the addresses on their link. Raises BackendError when one is there already or can't be added."""
+    """Put the addresses on their link. Raises BackendError when one exists already or cannot be added."""
     for address in clients.addresses if clients.link else ():
         _ip("address", "add", f"{address}/{clients.length}", "dev", clients.link)
 
 
 def remove(clients: ClientAddresses) -> list[str]:
-    """Take the addresses away; returns those that were there."""
+    """Remove the addresses; returns those that existed."""
     here = {(link, str(mine.ip)) for link, mine in _links()}
     there = [address for address in clients.addresses if clients.link and (clients.link, address) in here]
     for address in there:
@@ -153,7 +155,7 @@ def _ip(*words: str) -> None:
 
 
 def _links() -> list[tuple[str, ipaddress.IPv4Interface]]:
-    """(link, address) of this machine."""
+    """Return pairs (link, address) of this machine."""
     return [
         (link["ifname"], ipaddress.IPv4Interface(f"{address['local']}/{address['prefixlen']}"))
         for link in _shown("-4", "address", "show")
@@ -162,14 +164,14 @@ def _links() -> list[tuple[str, ipaddress.IPv4Interface]]:
 
 
 def _is_own_bridge(link: str) -> bool:
-    """Whether it is a bridge whose other ends are all virtual (a physical one leads to other people's machines)."""
+    """Return whether it is a bridge with only virtual members; a physical member would lead to foreign machines."""
     kinds = [each.get("linkinfo", {}).get("info_kind") for each in _shown("-d", "link", "show", link)]
     members = [each.get("linkinfo", {}).get("info_kind") for each in _shown("-d", "link", "show", "master", link)]
     return kinds == ["bridge"] and all(kind in ("veth", "tun", "dummy") for kind in members)
 
 
 def _shown(*words: str) -> list[dict[str, Any]]:
-    """What ip(8) shows; entries that it leaves empty are left out."""
+    """Return the output of ip(8), without the entries that it leaves empty."""
     ip = find_tool("ip")
     if ip is None:
         return []
@@ -178,14 +180,15 @@ def _shown(*words: str) -> list[dict[str, Any]]:
 
 
 def _from_the_end(network: ipaddress.IPv4Network, count: int) -> list[ipaddress.IPv4Address]:
-    """The last addresses before the broadcast address: what hands out addresses begins at the other end."""
+    """Return the last addresses before the broadcast address, because address assignment usually begins with the first.
+    """
     last = int(network.broadcast_address)
     first = max(int(network.network_address) + 1, last - count)
     return [ipaddress.IPv4Address(number) for number in range(last - 1, first - 1, -1)]
 
 
 def _silent(candidates: Sequence[ipaddress.IPv4Address]) -> list[ipaddress.IPv4Address]:
-    """Those that nobody answers for when asked by ARP, which a datagram makes the kernel do."""
+    """Return the candidates that do not answer to ARP; a datagram makes the kernel send the request."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
         for candidate in candidates:
             try:

@@ -1,8 +1,9 @@
-"""Setting a machine's clock wrong, and right again: a program that runs on the node.
+"""A program that runs on the node and sets the machine's clock wrong, and right again.
 
-What is right is reckoned from the clock that nobody sets (CLOCK_MONOTONIC_RAW, clock_gettime(2)): the first fault of a
-boot notes the difference in a file under /run, which ends with the boot as the wrong time does. Services that would set
-the clock right are stopped meanwhile. The rate is the kernel's tick (adjtimex(2)), which takes a tenth more or less.
+The right time is derived from a clock that cannot be set (CLOCK_MONOTONIC_RAW, clock_gettime(2)). The first fault of a
+boot notes the difference in a file under /run, which vanishes at the next boot, like the wrong time. Services that
+would correct the clock are stopped as long as it is wrong. The rate is the kernel's tick (adjtimex(2)), which can be
+changed by a tenth.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 import shlex
 
 NOTE = "/run/stormproof-clock"
-"""On a node whose clock is wrong by us."""
+"""A file on a node whose clock the harness has set wrong."""
 
 MOST_SKEW = 0.1
 
@@ -61,7 +62,7 @@ if right:
 
 
 def set_script(python: str, offset: float, rate: float) -> str:
-    """A shell script that makes the node's clock ``offset`` seconds wrong, running ``rate`` times as fast.
+    """Return a shell script that makes the node's clock ``offset`` seconds wrong, running ``rate`` times as fast.
 
     (0, 1) sets it right, if it was set wrong before.
     """
@@ -69,5 +70,5 @@ def set_script(python: str, offset: float, rate: float) -> str:
 
 
 def right_script() -> str:
-    """Set the clock right where it is wrong by us, with whatever Python there is; prints ``clock`` when it was."""
+    """Set the clock right if the harness set it wrong, with the node's default Python; then prints ``clock``."""
     return f"if [ -f {NOTE} ]; then {set_script('python3', 0.0, 1.0)} || exit 1; fi"

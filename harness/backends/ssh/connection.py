@@ -1,9 +1,9 @@
-"""Connections through Paramiko, and a byte stream of one for asyncio.
+"""Connections through Paramiko, and their byte streams for asyncio.
 
-Paramiko works with threads and has calls without a time limit, so nothing of it ever runs on the event loop and no
-caller waits for it longer than its limit: a connection is made in a thread of its own, a channel is joined to the loop
-by two pumping threads and a pair of sockets (which brings the loop's own flow control), and to give one up is to close
-its socket. Every shell has a connection of its own: one that stalls is thrown away whole, and takes nothing along.
+Paramiko uses threads and has calls without a time limit. It therefore never runs on the event loop, and no caller waits
+for it longer than its limit. A connection is opened in a separate thread. Two pumping threads and a pair of sockets
+connect a channel to the loop (which provides the loop's own flow control). Closing its socket abandons a connection.
+Every shell has a separate connection: one that stalls is discarded as a whole and affects no other shell.
 """
 
 from __future__ import annotations
@@ -33,19 +33,19 @@ from stormproof.timeout_scale import SLOW
 CONNECT_LIMIT = 10.0 * SLOW
 """Seconds that a connection may take, from the first packet to an open shell."""
 SILENCE_LIMIT_MS = round(10_000 * SLOW)
-"""How long sent data may stay unacknowledged before the kernel ends a connection (tcp(7), TCP_USER_TIMEOUT)."""
+"""Milliseconds of unacknowledged data after which the kernel ends a connection (tcp(7), TCP_USER_TIMEOUT)."""
 
 _CHUNK = 1 << 16
 
 P = ParamSpec("P")
 T = TypeVar("T")
 
-# It logs what becomes of every connection, some of it as errors with tracebacks: what matters is raised.
+# Paramiko logs every connection's events, some as errors with tracebacks; all that matters is raised.
 logging.getLogger("paramiko").setLevel(logging.CRITICAL)
 
 
 class UnknownHostKey(BackendError):
-    """The host's key is in no known-hosts file; ``key`` is what it showed."""
+    """The host's key is in no known-hosts file; ``key`` is the key that it presented."""
 
     def __init__(self, message: str, key: paramiko.PKey) -> None:
         super().__init__(message)
@@ -54,8 +54,11 @@ class UnknownHostKey(BackendError):
 
 @dataclass(frozen=True)
 class ShellProcess:
-    """A shell on a host: its pid (that of its process group, too), the start time that tells it from a later process
-    of the same pid (proc(5)), and the address that this connection comes from as seen there."""
+    """A shell on a host.
+
+    ``pid`` is also that of its process group; the start time ``born`` distinguishes it from a later process with the
+    same pid (proc(5)); ``source`` is the address that the connection comes from, as seen on the host.
+    """
 
     pid: int
     born: int
@@ -66,9 +69,9 @@ def dial(host: Host, known_hosts: Path, limit: float = CONNECT_LIMIT) -> paramik
     """Connect, check the host's key, and log in. Blocks for at most some multiples of ``limit``.
 
     Raises:
-        UnknownHostKey: ``known_hosts`` does not know the host.
-        BackendError: the host is down, shows another key than the known one, or accepts none of ours; this machine
-            does not run Linux.
+        UnknownHostKey: ``known_hosts`` does not contain the host.
+        BackendError: the host is down, presents another key than the known one, or accepts none of the offered keys;
+            this machine does not run Linux.
     """
     if sys.platform != "linux":
         raise BackendError("backend ssh must be driven from Linux, whose way of giving up a connection and of adding "
@@ -111,7 +114,7 @@ def _greet(host: Host, limit: float, known: Collection[paramiko.PKey]) -> parami
 
 
 def _prefer(transport: paramiko.Transport, known: Collection[paramiko.PKey]) -> None:
-    """Ask for a key of a type that is known, lest the host show another of its keys."""
+    """Prefer key types that are known for the host, so that it does not present another of its keys."""
     names = [key.get_name() for key in known]
     wanted = [name for name in transport.get_security_options().key_types
               if name in names or (name.startswith("rsa-") and "ssh-rsa" in names)]
@@ -125,13 +128,13 @@ def _reason(error: OSError | UnicodeError) -> str:
 
 
 def known_keys(host: Host, known_hosts: Path, marker: str = "") -> list[paramiko.PKey]:
-    """The keys that a known-hosts file has for a host, on lines with that marker (sshd(8): ``@revoked``).
+    """Return a host's keys in a known-hosts file, from lines with that marker (sshd(8): ``@revoked``).
 
-    Not by Paramiko's own reader, which sees one key of each type and no markers. Names may be hashed; patterns and
-    certificates' authorities don't count.
+    Paramiko's own reader is not used, because it returns one key of each type and ignores markers. Names may be hashed;
+    patterns and certificate authorities are ignored.
 
     Raises:
-        BackendError: the file can't be read, or a line of this host is damaged.
+        BackendError: the file cannot be read, or a line of this host is damaged.
     """
     try:
         lines = known_hosts.read_text(encoding="utf-8", errors="replace").splitlines() if known_hosts.exists() else []
@@ -147,7 +150,7 @@ def known_keys(host: Host, known_hosts: Path, marker: str = "") -> list[paramiko
             entry = paramiko.hostkeys.HostKeyEntry.from_line(" ".join(words[:3]), number)
         except (ValueError, paramiko.SSHException, paramiko.hostkeys.InvalidHostKey):
             raise BackendError(f"{known_hosts}:{number}: not a host key; correct or remove the line") from None
-        if entry is not None:  # else a type that can't be used here
+        if entry is not None:  # None is a type that cannot be used here.
             keys.append(entry.key)
     return keys
 
@@ -158,7 +161,7 @@ def _names(word: str, host: Host) -> bool:
     try:
         return bool(paramiko.HostKeys.hash_host(host.known_as, word) == word)
     except (ValueError, AssertionError):
-        return False  # no hash
+        return False  # It is not a hash.
 
 
 def _check_key(host: Host, known_hosts: Path, key: paramiko.PKey) -> None:
@@ -178,7 +181,7 @@ def _check_key(host: Host, known_hosts: Path, key: paramiko.PKey) -> None:
 
 
 def fingerprint(key: paramiko.PKey) -> str:
-    """A public key's type and hash, as ssh-keygen(1) prints it."""
+    """Return a public key's type and hash, as ssh-keygen(1) prints it."""
     digest = b64encode(hashlib.sha256(key.asbytes()).digest()).decode().rstrip("=")
     return f"{key.get_name()} SHA256:{digest}"
 
@@ -190,7 +193,7 @@ def _log_in(host: Host, transport: paramiko.Transport) -> None:
             transport.auth_publickey(host.user, key)
             return
         except paramiko.AuthenticationException:
-            if not transport.is_active():  # the library says the same of a key that was refused
+            if not transport.is_active():  # The library raises the same error for a refused key.
                 raise BackendError(f"{host.label} ended the log-in: the connection was closed") from None
             tried.append(name)
         except (paramiko.SSHException, OSError, EOFError) as error:
@@ -201,14 +204,14 @@ def _log_in(host: Host, transport: paramiko.Transport) -> None:
 
 
 def _identities(host: Host, trouble: list[str]) -> Iterator[tuple[str, paramiko.PKey]]:
-    """(name, key) of everything to log in with; what can't be used is added to ``trouble`` with the reason."""
+    """Yield (name, key) of everything to log in with; unusable keys are added to ``trouble`` with the reason."""
     paths = [Path(path) for path in host.keys] or [path for path in (own_key(),) if path.exists()]
     for path in paths:
         try:
             yield str(path), paramiko.PKey.from_path(path)
         except OSError as error:
             trouble.append(f"{path}: {error.strerror}")
-        except TypeError:  # what the library raises for a key that asks for a passphrase
+        except TypeError:  # The library raises this for a key with a passphrase.
             trouble.append(f"{path}: it is encrypted, add it to ssh-agent")
         except (ValueError, paramiko.SSHException, paramiko.pkey.UnknownKeyType) as error:
             trouble.append(f"{path}: {one_line(error)}")
@@ -222,12 +225,12 @@ def _identities(host: Host, trouble: list[str]) -> Iterator[tuple[str, paramiko.
 
 
 def hang_up(transport: paramiko.Transport) -> None:
-    """End a connection without waiting for anybody: its own ``close`` waits for its thread."""
+    """End a connection without waiting, in a separate thread, because its ``close`` waits for its thread."""
     threading.Thread(target=transport.close, daemon=True, name="ssh-close").start()
 
 
 def one_line(error: BaseException) -> str:
-    """What an error says, on one line."""
+    """Return an error's message on one line."""
     return " ".join(str(error).split()) or (
         "the connection was closed" if isinstance(error, EOFError) else type(error).__name__)
 
@@ -235,9 +238,9 @@ def one_line(error: BaseException) -> str:
 async def in_thread(
     discard: Callable[[T], object], function: Callable[P, T], *args: P.args, **kwargs: P.kwargs
 ) -> T:
-    """Run a blocking call in a daemon thread; a caller that gives up leaves the result to ``discard``.
+    """Run a blocking call in a daemon thread; if the caller gives up, the result is passed to ``discard``.
 
-    Not in the loop's own pool: that has few threads, and waits for all of them at the end.
+    The loop's own pool is not used, because it has few threads, and waits for all of them at the end.
     """
     loop = asyncio.get_running_loop()
     future: asyncio.Future[T] = loop.create_future()
@@ -259,7 +262,7 @@ async def in_thread(
             error = failure
         try:
             loop.call_soon_threadsafe(settle, result, error)
-        except RuntimeError:  # the loop is closed
+        except RuntimeError:  # The loop is closed.
             if error is None:
                 discard(result)  # type: ignore[arg-type]
 
@@ -267,18 +270,18 @@ async def in_thread(
     return await future
 
 
-# Prints where the connection comes from, which sudo hides, and becomes root.
+# Prints the source address of the connection, which sudo hides, and becomes root.
 _BECOME = ('echo "$2 from ${SSH_CONNECTION%% *}"; PATH="$PATH:/usr/sbin:/sbin"; '
            'if [ "$(id -u)" = 0 ]; then exec setsid -w sh -c "$1" sh "$2" "$3"; '
            'else exec sudo -n setsid -w sh -c "$1" sh "$2" "$3"; fi')
-# Leads a session of its own, so that it can be ended with all that it runs; ends what earlier shells left.
+# Leads a new session, so that it can be ended with all its commands; kills the remains of earlier shells.
 _BEGIN = ('PATH="$PATH:/usr/sbin:/sbin"; cd /; for old in $2; do '
           '[ "$(cut -d" " -f22 "/proc/${old%:*}/stat" 2>/dev/null)" != "${old#*:}" ] || kill -s KILL -- "-${old%:*}"; '
           'done; echo "$1 shell $$ $(cut -d" " -f22 "/proc/$$/stat")"; exec sh')
 
 
 class RootShell:
-    """A ``Channel`` (``harness.backends.shell``): a shell as root at the end of a connection of its own."""
+    """A ``Channel`` (``harness.backends.shell``): a root shell at the end of a separate connection."""
 
     def __init__(self, transport: paramiko.Transport, process: ShellProcess,
                  reader: asyncio.StreamReader, writer: asyncio.StreamWriter, ended: Callable[[ShellProcess], None]
@@ -289,7 +292,7 @@ class RootShell:
         self._ended = ended
 
     async def read(self) -> bytes:
-        """Next bytes of output; ``b""`` when the shell has ended."""
+        """Return the next bytes of output; ``b""`` when the shell has ended."""
         return await self._reader.read(_CHUNK)
 
     async def write(self, data: bytes) -> None:
@@ -298,7 +301,7 @@ class RootShell:
         await self._writer.drain()
 
     async def destroy(self) -> None:
-        """End the connection; what the shell runs is ended by the next shell on the host."""
+        """End the connection; the next shell on the host kills what this one runs."""
         transport, self._transport = self._transport, None
         if transport is not None:
             self._writer.close()
@@ -309,10 +312,10 @@ class RootShell:
 async def open_root_shell(
     host: Host, known_hosts: Path, orphans: Collection[ShellProcess], ended: Callable[[ShellProcess], None]
 ) -> RootShell:
-    """Connect and start a root shell, having killed the ``orphans``; ``ended`` is told of a shell that is given up.
+    """Connect and start a root shell that first kills the ``orphans``; ``ended`` is called with a discarded shell.
 
     Raises:
-        BackendError: there is no connection, or no way to become root, within ``CONNECT_LIMIT``.
+        BackendError: the connection, or becoming root, failed or took longer than ``CONNECT_LIMIT``.
     """
     nonce = secrets.token_hex(8)
     old = " ".join(f"{orphan.pid}:{orphan.born}" for orphan in orphans)
@@ -343,7 +346,7 @@ def _start(transport: paramiko.Transport, command: str) -> paramiko.Channel:
 
 
 async def _join(channel: paramiko.Channel) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-    """Streams of the loop that carry the channel's bytes."""
+    """Return streams of the loop that carry the channel's bytes."""
     near, far = socket.socketpair()
     for pump in (_pump_out, _pump_in):
         threading.Thread(target=pump, args=(channel, far), daemon=True, name=f"ssh{pump.__name__}").start()
@@ -352,12 +355,12 @@ async def _join(channel: paramiko.Channel) -> tuple[asyncio.StreamReader, asynci
 
 
 def _pump_out(channel: paramiko.Channel, far: socket.socket) -> None:
-    """From the channel to the loop until either ends; what was read last must still arrive there."""
+    """Copy from the channel to the loop until either ends; data that was read last must still arrive there."""
     try:
         while data := channel.recv(_CHUNK):
             far.sendall(data)
     except (OSError, EOFError, paramiko.SSHException):
-        pass  # the loop has closed its end, or the connection broke: both are the end of output
+        pass  # The loop has closed its end, or the connection broke: both mean the end of output.
     finally:
         try:
             far.shutdown(socket.SHUT_WR)
@@ -366,10 +369,10 @@ def _pump_out(channel: paramiko.Channel, far: socket.socket) -> None:
 
 
 def _pump_in(channel: paramiko.Channel, far: socket.socket) -> None:
-    """From the loop to the channel until the loop ends.
+    """Copy from the loop to the channel until the loop ends.
 
-    What a shell that has ended no longer takes is dropped: to close on it would reset the pair of sockets, and the
-    loop would lose the shell's last words.
+    Data for a shell that has ended is dropped. Closing the socket instead would reset the pair, and the loop would lose
+    the shell's last output.
     """
     taking = True
     try:
@@ -386,7 +389,7 @@ def _pump_in(channel: paramiko.Channel, far: socket.socket) -> None:
 
 
 async def _greeting(reader: asyncio.StreamReader, nonce: str, host: Host) -> ShellProcess:
-    """Read until the shell has said who it is; what others print before (a profile, sudo) explains a failure."""
+    """Read until the shell has identified itself; earlier output (of a profile, of sudo) explains a failure."""
     source, said = "", []
     while line := await reader.readline():
         words = line.decode(errors="replace").split()

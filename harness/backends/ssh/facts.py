@@ -1,4 +1,4 @@
-"""What a host says of itself before it becomes a node, and whether it may."""
+"""The facts that a host reports before it becomes a node, and the checks whether it may be one."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from harness.backends.ssh.hosts import Host
 from stormproof.errors import BackendError
 
 MARKER = "/etc/stormproof/may-be-broken"
-"""A host that carries this file may be broken; ``stormproof prepare`` puts it there.
+"""A host with this file may be broken; ``stormproof prepare`` creates it.
 
 A line ``network=ADDRESS/LENGTH`` in it names the network of the nodes' traffic.
 """
 
 STATE = "/var/lib/stormproof"
-"""Where everything of ours lies on a host: programs that are used again, and a folder for each run."""
+"""The folder of the harness on a host: programs that are reused, and a folder for each run."""
 
 BUSY = f"{STATE}/busy"
-"""Names the run that has the host."""
+"""Names the run that holds the host."""
 
 TOOLS: Mapping[str, str] = {
     "nft": "nftables", "ip": "iproute2", "bash": "bash", "setsid": "util-linux", "timeout": "coreutils",
@@ -54,18 +54,18 @@ c=$(systemd-detect-virt --container 2>/dev/null) || c=
 """
 """Prints a host's facts, one a line.
 
-It changes nothing on a host without the marker. What it tries on another is tried in a network namespace of its own,
-but may load modules of the kernel.
+It changes nothing on a host without the marker. On a marked host, its tests run in separate network namespaces, but may
+load kernel modules.
 """
 
 
 @dataclass(frozen=True)
 class HostFacts:
-    """What ``FACTS_SCRIPT`` printed.
+    """The output of ``FACTS_SCRIPT``.
 
-    ``pythons`` are (version, path); ``addresses`` its IPv4 addresses with their networks, ``devices``
-    where each is; ``container`` the kind of
-    container it is, empty for a machine; ``boot`` the kernel's boot id, the same for all that share a kernel.
+    ``pythons`` are (version, path); ``addresses`` are its IPv4 addresses with their networks, ``devices`` the device of
+    each; ``container`` is the kind of container, empty for a machine; ``boot`` is the kernel's boot id, which hosts
+    with the same kernel share.
     """
 
     boot: str = ""
@@ -99,7 +99,7 @@ class _Draft:
 
 
 def parse_facts(text: str) -> HostFacts:
-    """The facts in what the script printed; lines that are none are skipped."""
+    """Return the facts in the script's output; other lines are skipped."""
     draft = _Draft()
     for line in text.splitlines():
         word, _, rest = line.strip().partition(" ")
@@ -125,19 +125,19 @@ def parse_facts(text: str) -> HostFacts:
 
 
 def demand_marker(host: Host, facts: HostFacts) -> None:
-    """Raises BackendError when a host does not say that it may be broken."""
+    """Raise BackendError when a host is not marked as breakable."""
     if not facts.marked:
         raise BackendError(f"{host.label} ({facts.hostname}) does not say that it may be broken: it has no {MARKER}; "
                            f"if it really may be, run: stormproof prepare {host.name}")
 
 
 def missing_packages(facts: HostFacts) -> list[str]:
-    """Debian packages of what a host lacks to be a node."""
+    """Return the Debian packages that a host lacks to be a node."""
     return [*([] if facts.python else ["python3"]), *sorted({TOOLS[tool] for tool in facts.missing})]
 
 
 def lacks(facts: HostFacts) -> str | None:
-    """What a host lacks to be a node, and the command that mends it; None when it lacks nothing."""
+    """Return what a host lacks to be a node, and the remedy; None when it lacks nothing."""
     found = [f"{', '.join(facts.missing)} not found"] if facts.missing else []
     if facts.python is None:
         versions = ", ".join(".".join(map(str, version)) for version, _ in facts.pythons)
@@ -148,7 +148,7 @@ def lacks(facts: HostFacts) -> str | None:
 
 
 def demand_tools(host: Host, facts: HostFacts) -> str:
-    """The Python to run on a host. Raises BackendError when it lacks what a node needs."""
+    """Return the Python to run on a host. Raises BackendError when the host lacks a node's needs."""
     missing = lacks(facts)
     if missing or facts.python is None:
         raise BackendError(f"{host.label} lacks what a node needs: {missing}")
@@ -156,9 +156,10 @@ def demand_tools(host: Host, facts: HostFacts) -> str:
 
 
 def own_machine(facts: HostFacts, others: Sequence[HostFacts]) -> str | None:
-    """Why a host is not a machine of its own, whose clock can be set and which can be booted; None when it is.
+    """Return why a host is not a separate machine, whose clock can be set and which can be rebooted; None when it is.
 
-    ``others`` are the facts of the other nodes. Who shares a kernel shares its clock: this machine is looked at, too.
+    ``others`` are the facts of the other nodes. Hosts that share a kernel share its clock; therefore this machine's
+    kernel is compared, too.
     """
     if facts.boot == this_boot():
         return "it shares this machine's kernel"
@@ -170,18 +171,18 @@ def own_machine(facts: HostFacts, others: Sequence[HostFacts]) -> str | None:
 
 
 def this_boot() -> str:
-    """The boot id of this machine's kernel."""
+    """Return the boot id of this machine's kernel."""
     return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
 
 
 def cluster_addresses(hosts: Sequence[Host], facts: Sequence[HostFacts], wanted: str) -> list[ipaddress.IPv4Interface]:
-    """The address of each host that nodes and clients use: all in one network, no two the same.
+    """Return the address of each host that nodes and clients use: all in one network, no two the same.
 
-    One that the list gives; otherwise the one that is in the network ``wanted``; otherwise the one that SSH uses, if
-    the host has it itself and the others are in its network; otherwise the first that is.
+    An address in the list of hosts is preferred; then the one in the network ``wanted``; then the one that SSH uses, if
+    the host has it itself and the others are in its network; then the first in a common network.
 
     Raises:
-        BackendError: there is none, or no network has all hosts.
+        BackendError: a host has no such address, or no network contains all hosts.
     """
     chosen = []
     networks = _common_networks(hosts, facts, wanted)
@@ -210,7 +211,7 @@ def cluster_addresses(hosts: Sequence[Host], facts: Sequence[HostFacts], wanted:
 def _common_networks(
     hosts: Sequence[Host], facts: Sequence[HostFacts], wanted: str
 ) -> list[ipaddress.IPv4Network]:
-    """Networks in which every host has an address that no other has, that of the SSH connections first."""
+    """Return the networks in which every host has a unique address, the network of the SSH connections first."""
     free = [each for host, each in zip(hosts, facts, strict=True) if not host.network]
     if not free:
         return []

@@ -1,6 +1,6 @@
-"""Which hosts a test runs on: from an OpenSSH configuration or a plain list, and as noted in the run's folder.
+"""The hosts of a test: read from an OpenSSH configuration or a plain list, and noted in the run's folder.
 
-What is noted holds no secrets: a key is named by its path.
+The note holds no secrets: a key is named by its path.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ from stormproof.text import size
 
 SSH_PORT = 22
 MAX_BYTES = 64 << 10
-"""Bytes of a file that names hosts."""
+"""The largest size of a file that names hosts, in bytes."""
 FILE_OPTIONS = ("ssh_config", "hosts", "known_hosts")
-# Reaching a host by a detour is beyond what is measured and tested here, so it is refused and not tried.
+# Hosts behind a detour are not covered by measurements or tests, so they are refused.
 _DETOURS = ("proxyjump", "proxycommand")
 
 
 @dataclass(frozen=True)
 class Host:
-    """One host and how to reach it.
+    """One host and the way to reach it.
 
-    ``name`` is what the file calls it; ``keys`` are paths of private keys, tried in order; ``agent`` whether keys of
-    the user's ssh-agent are tried as well; ``network`` is the address of the host that the other nodes and the
-    clients use, empty where it is to be found out.
+    ``name`` is its name in the file; ``keys`` are paths of private keys, tried in order; ``agent`` tells whether keys
+    of the user's ssh-agent are tried as well; ``network`` is the address of the host that the other nodes and the
+    clients use, empty if it is to be determined.
     """
 
     name: str
@@ -45,58 +45,58 @@ class Host:
     network: str = ""
 
     def __post_init__(self) -> None:
-        if self.name.startswith("-"):  # who cuts power is called with it
+        if self.name.startswith("-"):  # The name becomes an argument of the command that cuts power.
             raise ValueError(f"{self.name!r}: a host's name can't begin with a dash")
         if not 0 < self.port < 1 << 16:
             raise ValueError(f"there is no port {self.port}")
 
     @property
     def label(self) -> str:
-        """How messages call it."""
+        """The host's name in messages."""
         return f"{self.name} ({self.user}@{self.address}:{self.port})"
 
     @property
     def known_as(self) -> str:
-        """Its name in a known-hosts file."""
+        """The host's name in a known-hosts file."""
         return self.address if self.port == SSH_PORT else f"[{self.address}]:{self.port}"
 
     def to_json(self) -> dict[str, Any]:
-        """Plain data."""
+        """Return plain data."""
         return {**vars(self), "keys": list(self.keys)}
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Host:
-        """The host that ``to_json`` wrote."""
+        """Return the host that ``to_json`` wrote."""
         return cls(**{**data, "keys": tuple(data["keys"])})
 
 
 def config_folder() -> Path:
-    """Where Stormproof keeps what belongs to a person: known hosts and its own key."""
+    """Return the folder of Stormproof's files of this user: known hosts and a key."""
     return Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config") / "stormproof"
 
 
 def default_known_hosts() -> Path:
-    """The known-hosts file that is used when none is named."""
+    """Return the default known-hosts file."""
     return config_folder() / "known_hosts"
 
 
 def own_key() -> Path:
-    """The key that ``stormproof prepare`` makes for hosts that name none."""
+    """Return the path of the key that ``stormproof prepare`` creates for hosts that name none."""
     return config_folder() / "id_ed25519"
 
 
 def absolute(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Settings with the paths of files made absolute, since a run outlives the folder that it was started in."""
+    """Return the settings with absolute paths of files, because a run outlives the folder that it was started in."""
     here = {"power": f"vagrant={Path.cwd()}"} if settings.get("power") == "vagrant" else {}
     return {name: str(Path(value).expanduser().resolve()) if name in FILE_OPTIONS and value else value
             for name, value in settings.items()} | here
 
 
 def read_hosts(options: Mapping[str, Any]) -> list[Host]:
-    """The hosts that the options ``ssh_config`` or ``hosts`` name, in the order of the file.
+    """Return the hosts that the options ``ssh_config`` or ``hosts`` name, in the order of the file.
 
     Raises:
-        UsageError: none of the two is given, or both; the file can't be read, has a mistake, or names no host.
+        UsageError: none of the two is given, or both; the file cannot be read, has a mistake, or names no host.
     """
     config, plain = str(options.get("ssh_config") or ""), str(options.get("hosts") or "")
     if bool(config) == bool(plain):
@@ -115,13 +115,13 @@ def read_hosts(options: Mapping[str, Any]) -> list[Host]:
 
 
 def parse_ssh_config(text: str, path: Path) -> list[Host]:
-    """The hosts of an OpenSSH configuration that are named without wildcards (ssh_config(5)).
+    """Return the hosts of an OpenSSH configuration that are named without wildcards (ssh_config(5)).
 
-    Only HostName, Port, User, IdentityFile and IdentitiesOnly count. StrictHostKeyChecking and UserKnownHostsFile are
-    not followed: host keys are always checked, against our own file.
+    Only HostName, Port, User, IdentityFile and IdentitiesOnly are used. StrictHostKeyChecking and UserKnownHostsFile
+    are ignored: host keys are always checked, against Stormproof's known-hosts file.
 
     Raises:
-        UsageError: it can't be parsed, or a host is behind another.
+        UsageError: it cannot be parsed, or a host is behind another.
     """
     config = paramiko.SSHConfig()
     try:
@@ -145,10 +145,12 @@ def _of_config(name: str, found: Mapping[str, Any], path: Path) -> Host:
 
 
 def parse_list(text: str, path: Path) -> list[Host]:
-    """The hosts of a plain list: ``NAME USER@ADDRESS[:PORT] [key=PATH] [network=IP]`` a line, ``#`` for comments.
+    """Return the hosts of a plain list.
+
+    A line is ``NAME USER@ADDRESS[:PORT] [key=PATH] [network=IP]``; ``#`` begins a comment.
 
     Raises:
-        UsageError: a line is something else.
+        UsageError: a line has another form.
     """
     hosts = []
     for number, line in enumerate(text.splitlines(), 1):
@@ -165,7 +167,7 @@ def parse_list(text: str, path: Path) -> list[Host]:
 def _of_line(words: list[str], folder: Path) -> Host:
     if len(words) < 2:
         raise ValueError("the address is missing")
-    if ":" in words[1].rpartition("@")[0]:  # never show what may be a password
+    if ":" in words[1].rpartition("@")[0]:  # Never show a possible password.
         raise ValueError("a user's name has no colon, and passwords are not used: name a key")
     where = re.fullmatch(r"([^@\s]+)@(\[[^]]+\]|[^:@\s]+)(?::(\d+))?", words[1])
     if where is None:
@@ -185,7 +187,7 @@ def _of_line(words: list[str], folder: Path) -> Host:
 
 
 def _home(text: str) -> Path:
-    """The path that a person means, ``~`` expanded; raises ValueError for the home of somebody who isn't there."""
+    """Return the path with ``~`` expanded; raises ValueError for the home of an unknown user."""
     try:
         return Path(text).expanduser()
     except RuntimeError as error:

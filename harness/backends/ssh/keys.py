@@ -1,4 +1,4 @@
-"""Keys of our own making."""
+"""Keys that the harness creates."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from stormproof.errors import StormproofError
 
 
 def make_key(path: Path) -> str:
-    """Make an Ed25519 key in OpenSSH's format, readable for this user only; returns the public key's line.
+    """Create an Ed25519 key in OpenSSH's format, readable for this user only; returns the public key's line.
 
-    The public key is written beside it (``.pub``).
+    The public key is written next to it (``.pub``).
 
     Raises:
-        StormproofError: the file is there already, or can't be written.
+        StormproofError: the file exists already, or cannot be written.
     """
     key = Ed25519PrivateKey.generate()
     private = key.private_bytes(Encoding.PEM, PrivateFormat.OpenSSH, NoEncryption())

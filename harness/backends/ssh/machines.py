@@ -1,4 +1,4 @@
-"""Faults of whole machines: packets, clock, power, reboot. Only where the host is a machine of its own."""
+"""Faults of whole machines: packets, clock, power, reboot. Reboots need a host that is a separate machine."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ ABILITIES: Mapping[str, str] = {
 
 
 def contradiction(needed: set[str]) -> str:
-    """Why no host can have all of these abilities at once; empty: one may."""
+    """Return why no host can have all of these abilities at once; empty: one may."""
     if DISKS in needed and needed & {POWER, REBOOT}:
         return ("a disk that can fail is gone when its host boots: leave out either faults of disks or power and "
                 "reboot")  # fmt: skip
@@ -33,7 +33,7 @@ def contradiction(needed: set[str]) -> str:
 def demand_abilities(needed: Iterable[str], nodes: Mapping[str, Host], facts: Mapping[str, HostFacts],
                      power: Power | None,
                   beside: bool) -> None:
-    """Raises BackendError when an ability that a test's faults need can't be honoured on one of its hosts."""
+    """Raise BackendError when one of a test's hosts lacks an ability that the faults need."""
     for ability in sorted(set(needed)):
         for node, host in nodes.items():
             others = [each for other, each in facts.items() if other != node]
@@ -61,15 +61,15 @@ def _obstacle(ability: str, facts: HostFacts, others: Sequence[HostFacts], power
 
 
 async def switch(power: Power, hosts: Sequence[Host], on: bool) -> None:
-    """Cut or give the power of all these at once. Raises BackendError when the provider fails for one."""
+    """Cut or restore the power of all these hosts at once. Raises BackendError when the provider fails for one."""
     calls = (in_thread(_nothing, power.switch, host.name, on) for host in hosts)
     await gather_all(calls)
 
 
 async def has_power(host: Host) -> bool:
-    """Whether a host takes connections: its kernel does, however slow its sshd may be."""
+    """Return whether a host accepts connections: its kernel does, however slow its sshd may be."""
     return await in_thread(_nothing, takes_connections, host)
 
 
 def _nothing(_: object) -> None:
-    """A provider's command that nobody waits for any more has no result to discard."""
+    """Do nothing: the result of an abandoned provider's command needs no cleanup."""

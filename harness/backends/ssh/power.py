@@ -1,4 +1,4 @@
-"""How a machine's power is cut and given back: by whoever runs the machine, not by the machine."""
+"""Power cuts and their end, carried out by the machine's provider, not by the machine."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ POWER_LIMIT = 300.0
 ANSWER_LIMIT = 3.0 * SLOW
 """Seconds within which a machine that has power answers."""
 
-# What takes the power, and what gives it: `{machine}` is the machine's name there.
+# The commands that cut and restore power: `{machine}` is the machine's name at the provider.
 _PROVIDERS: Mapping[str, tuple[Sequence[str], Sequence[str]]] = {
     "vagrant": (("vagrant", "halt", "--force", "{machine}"), ("vagrant", "up", "--no-provision", "{machine}")),
     "virsh": (("virsh", "destroy", "{machine}"), ("virsh", "start", "{machine}")),
@@ -31,14 +31,17 @@ HELP = "what cuts a machine's power: vagrant[=FOLDER], virsh[=NAME], docker[=NAM
 
 @dataclass(frozen=True)
 class Power:
-    """A provider of power, and its argument: the folder of the Vagrantfile; the machine's name there, in which
-    ``{host}`` stands for the host's; or the program, which is called with ``off`` or ``on`` and the host's name."""
+    """A provider of power, and its argument.
+
+    The argument is the folder of the Vagrantfile; or the machine's name at the provider, in which ``{host}`` stands for
+    the host's name; or the program, which is called with ``off`` or ``on`` and the host's name.
+    """
 
     provider: str
     argument: str = ""
 
     def switch(self, host: str, on: bool) -> None:
-        """Cut or give power. Blocks. Raises BackendError when the provider fails or takes too long."""
+        """Cut or restore power. Blocks. Raises BackendError when the provider fails or takes too long."""
         named = self.provider in ("virsh", "docker") and self.argument
         machine = self.argument.replace("{host}", host) if named else host
         domain = _libvirt_domain(self.argument, host) if self.provider == "vagrant" else None
@@ -61,7 +64,7 @@ class Power:
 
 
 def takes_connections(host: Host) -> bool:
-    """Whether something answers at the host's port within ``ANSWER_LIMIT``. Blocks."""
+    """Return whether the host's port accepts connections within ``ANSWER_LIMIT``. Blocks."""
     try:
         socket.create_connection((host.address, host.port), timeout=ANSWER_LIMIT).close()
     except (OSError, UnicodeError):
@@ -70,19 +73,20 @@ def takes_connections(host: Host) -> bool:
 
 
 def _libvirt_domain(folder: str, host: str) -> str | None:
-    """The domain that vagrant-libvirt made, None for another provider's machine.
+    """Return the domain that vagrant-libvirt created, None for another provider's machine.
 
-    Its `vagrant halt --force` asks the machine to shut down in order first, which is no loss of power.
+    `vagrant halt --force` of vagrant-libvirt first asks the machine to shut down in order, which is not a power loss.
+    The domain is therefore switched directly.
     """
     note = Path(folder, ".vagrant", "machines", host, "libvirt", "id")
     return note.read_text(encoding="utf-8").strip() if note.exists() else None
 
 
 def parse_power(text: str) -> Power | None:
-    """The provider that the option ``power`` names; None for none.
+    """Return the provider that the option ``power`` names; None for an empty option.
 
     Raises:
-        UsageError: there is no such provider, or its argument is missing.
+        UsageError: the provider is unknown, or its argument is missing.
     """
     if not text:
         return None

@@ -1,4 +1,4 @@
-"""``stormproof prepare``: a person says that hosts may be broken, and that their keys are right."""
+"""``stormproof prepare``: a person confirms that hosts may be broken, and that their keys are right."""
 
 from __future__ import annotations
 
@@ -29,19 +29,19 @@ from stormproof.errors import BackendError, StormproofError, UsageError
 INSTALL_LIMIT = 300.0
 
 Ask = Callable[[str], bool]
-"""Puts a question to a person; True is yes."""
+"""Asks a person a question; True is yes."""
 
 
 def prepare(options: Mapping[str, Any], names: Sequence[str], ask: Ask, accept_key: Ask, tell: Callable[[str], None],
             packages: Sequence[str] = ()) -> None:
     """Prepare the named hosts (all of the file by default), one after the other.
 
-    ``accept_key`` is asked about a host key that is not known, ``ask`` about everything that changes a host.
-    ``packages`` are further Debian packages that the hosts are to have, those of a system under test.
+    ``accept_key`` is asked about an unknown host key, ``ask`` about everything that changes a host. ``packages`` are
+    further Debian packages for the hosts, those of a system under test.
 
     Raises:
         UsageError: a host is not in the file.
-        StormproofError: a host can't be reached or prepared, or the person said no.
+        StormproofError: a host cannot be reached or prepared, or the person said no.
     """
     hosts = read_hosts(options)
     by_name = {host.name: host for host in hosts}
@@ -58,7 +58,7 @@ def prepare(options: Mapping[str, Any], names: Sequence[str], ask: Ask, accept_k
 
 
 def learn_key(host: Host, known_hosts: Path, accept: Ask, tell: Callable[[str], None]) -> None:
-    """Note the host's key on first use, if ``accept`` says so. Raises BackendError when not, or at any trouble."""
+    """Note the host's key on first use, if ``accept`` agrees. Raises BackendError otherwise, or on any trouble."""
     try:
         hang_up(dial(host, known_hosts))
     except UnknownHostKey as unknown:
@@ -110,7 +110,7 @@ async def _mark(host: Host, known_hosts: Path, further: Sequence[str], ask: Ask,
 
 
 async def _install(shell: Shell, host: Host, packages: Sequence[str], ask: Ask, tell: Callable[[str], None]) -> None:
-    """Install those of a system's packages that a host lacks; the services that they start are ended for good."""
+    """Install those of a system's packages that a host lacks; the services that they start are disabled for good."""
     if not packages:
         return
     there = _demand(host, await shell.run(installed_script(packages), CONNECT_LIMIT)).splitlines()

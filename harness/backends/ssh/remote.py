@@ -1,4 +1,4 @@
-"""What a run has on hosts that outlive it, noted in its folder before anything is done to them, and its removal."""
+"""A run's state on hosts that outlive it, noted in its folder before the hosts are changed, and its removal."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ CLEAN_LIMIT = 20.0 * SLOW
 BOOT_POLL = 0.5
 
 _OWNER = f"owner=; {{ read -r owner < {BUSY}; }} 2>/dev/null"
-"""Shell: who has the host, if anybody."""
+"""Shell: sets ``owner`` to the run that holds the host, or to nothing."""
 
 
 @dataclass(frozen=True)
 class Remote:
-    """How to reach a run's nodes and what to remove there and here; no secrets."""
+    """The way to reach a run's nodes, and the objects to remove there and here; no secrets."""
 
     run: str
     known_hosts: str
@@ -46,7 +46,7 @@ class Remote:
     power: str = ""
 
     def write(self, run_dir: Path) -> None:
-        """Note it in the run's folder. Raises StormproofError when that can't be written."""
+        """Write the note in the run's folder. Raises StormproofError when that fails."""
         data: dict[str, Any] = {
             "run": self.run,
             "known_hosts": self.known_hosts,
@@ -58,10 +58,10 @@ class Remote:
 
     @classmethod
     def read(cls, run_dir: Path) -> Remote | None:
-        """What is noted in a run's folder, None when nothing of it is left anywhere.
+        """Return the note in a run's folder, None when the run has left nothing anywhere.
 
         Raises:
-            HistoryError: it can't be read.
+            HistoryError: it cannot be read.
         """
         path = run_dir / REMOTE_FILE
         try:
@@ -79,15 +79,15 @@ class Remote:
             raise HistoryError(f"can't read {path}: {error}") from None
 
     def node_dir(self, node: str) -> str:
-        """The node's folder on its host."""
+        """Return the node's folder on its host."""
         return f"{STATE}/runs/{self.run}/{node}"
 
 
 def take_script(remote: Remote, node: str) -> str:
-    """Take the host for this run, and make the node's folder; prints whose it is when another run has it."""
+    """Take the host for this run, and create the node's folder; prints the owner when another run holds the host."""
     run = shlex.quote(remote.run)
     note = shlex.quote(f"{BUSY}.{remote.run}")
-    # A link appears with its content or not at all; a loss of power may still leave an empty file, which names nobody.
+    # A link appears with its content or not at all; a power loss may still leave an empty file, which names no owner.
     return f"""
 mkdir -p {STATE} || exit 1
 echo {run} > {note} || {{ rm -f {note}; exit 1; }}
@@ -101,11 +101,12 @@ mkdir -p {shlex.quote(remote.node_dir(node))} {STATE}/code
 
 
 def clean_script(remote: Remote, node: str) -> str:
-    """Let all links pass and none suffer, set the clock right, end all programs, remove the run's folder.
+    """Restore all links, set the clock right, end all programs, remove the run's folder.
 
-    Prints what there was to undo. A host that another run has taken is that run's to clean.
+    Prints what was undone. A host that another run has taken is left to that run.
 
-    Harmless where nothing is left. Without the marker nothing is touched: the host is no longer ours to clean.
+    Harmless where nothing is left. Nothing is touched without the marker, because the harness no longer has the right
+    to.
     """
     folder = remote.node_dir(node)
     run = shlex.quote(remote.run)
@@ -133,9 +134,10 @@ rmdir {STATE}/runs/{run} 2>/dev/null || :  # also of an earlier attempt that was
 
 
 def clean(run_dir: Path) -> list[str]:
-    """Remove what a dead run left on its hosts and its client addresses here; a line for each thing done.
+    """Remove a dead run's remains on its hosts and its client addresses here; returns a line for each action.
 
-    A host that can't be reached or cleaned keeps the note in the run's folder, so that it can be tried again. Blocks.
+    If a host cannot be reached or cleaned, the note in the run's folder is kept, so that cleaning can be tried again.
+    Blocks.
     """
     remote = Remote.read(run_dir)
     if remote is None:
@@ -151,7 +153,7 @@ def clean(run_dir: Path) -> list[str]:
 
 
 def _give_power(run_dir: Path, remote: Remote) -> list[str]:
-    """Switch on what the run switched off, and wait until it can be reached; a line for each machine."""
+    """Switch on the machines that the run switched off, and wait for each; returns a line for each machine."""
     power = parse_power(remote.power)
     if power is None:
         return []
@@ -171,7 +173,7 @@ def _give_power(run_dir: Path, remote: Remote) -> list[str]:
 
 
 async def _clean_nodes(remote: Remote) -> tuple[list[str], list[str]]:
-    """(what was done, what could not be), all nodes at once."""
+    """Clean all nodes at once; returns (lines of actions, lines of failures)."""
     results = await asyncio.gather(*(_clean_node(remote, node) for node in remote.nodes), return_exceptions=True)
     done, failed = [], []
     for node, result in zip(remote.nodes, results, strict=True):
@@ -185,7 +187,7 @@ async def _clean_nodes(remote: Remote) -> tuple[list[str], list[str]]:
 
 
 def await_host(host: Host, known_hosts: Path) -> None:
-    """Wait until a host that boots lets us in. Blocks. Raises BackendError when it does not within ``POWER_LIMIT``."""
+    """Wait until a booting host accepts a log-in. Blocks. Raises BackendError when ``POWER_LIMIT`` is exceeded."""
     deadline = time.monotonic() + POWER_LIMIT
     while True:
         try:
@@ -213,4 +215,4 @@ async def _clean_node(remote: Remote, node: str) -> Sequence[str]:
 
 
 def _forget(process: ShellProcess) -> None:
-    """A shell that was closed while nothing ran in it ends by itself."""
+    """Ignore a discarded shell: one that is closed while idle ends by itself."""

@@ -1,6 +1,6 @@
 """``make bench``: the project's figures on this machine, written to docs/benchmarks.md.
 
-``python -m harness.tools.bench qpid sending`` measures some groups of them only, and writes nothing.
+``python -m harness.tools.bench qpid sending`` measures only the named groups, and writes no file.
 """
 
 from __future__ import annotations
@@ -36,15 +36,18 @@ from harness.tools.bench.ssh import shell_figures
 from stormproof.errors import StormproofError, UsageError
 
 Row = tuple[str, str, str]
-"""What was measured, the figure, what is asked for or to be remarked."""
-PAGE = Path(__file__).resolve().parents[3] / "docs" / "benchmarks.md"
+"""The measurement's title, the figure, and the aim or a remark."""
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "benchmarks.md"
 RUNS, EVENTS = 1000, 10_000
 REFERENCE = 113e6
-"""Turns of an empty loop that Python makes a second on the machine for which absolute figures are asked."""
+"""Turns of an empty loop that Python performs in a second on the machine to which absolute aims refer."""
 
 
 def main(groups: Sequence[str]) -> None:
-    """Measure, print as it goes, and write the page; of some groups only, where they are named, which go to no page."""
+    """Measure, print each figure at once, and write the page.
+
+    If groups are named, only these are measured, and the page is not written.
+    """
     rows, turns = [], turns_per_second()
     for title, figure, aim in figures(groups):
         there = scaled(figure, aim, turns)
@@ -68,10 +71,10 @@ def main(groups: Sequence[str]) -> None:
 
 
 def figures(groups: Sequence[str] = ()) -> Iterator[Row]:
-    """(what, figure, what is asked for), measured one after the other; of these groups only, if any are named.
+    """Yield (what, figure, aim), measured one after the other; only of these groups, if any are named.
 
     Raises:
-        UsageError: there is no such group.
+        UsageError: a group does not exist.
     """
     if unknown := [name for name in groups if name not in GROUPS]:
         raise UsageError(f"there are no figures {unknown[0]!r} (there are: {', '.join(GROUPS)})")
@@ -84,8 +87,11 @@ _NUMBER = re.compile(r"\d[\d,]*(?:\.\d+)?")
 
 
 def scaled(figure: str, aim: str, turns: float) -> str:
-    """A figure as it would be where Python is as fast as ``REFERENCE`` says, this machine making so many ``turns`` a
-    second; empty for what is no speed: counts, ratios, and times that the tested systems' time-outs make."""
+    """Convert a figure to a machine on which Python is as fast as ``REFERENCE`` says.
+
+    ``turns`` is this machine's number of turns in a second. The result is empty for figures that do not depend on
+    speed: counts, ratios, and times that the tested systems' time-outs determine.
+    """
     rate = _RATE.search(figure) is not None
     if "turns" in figure or "million/s" in figure or not (rate or (figure.endswith(" s") and aim.startswith("under"))):
         return ""
@@ -100,7 +106,7 @@ def scaled(figure: str, aim: str, turns: float) -> str:
 
 
 def harness_figures() -> Iterator[Row]:
-    """Of the harness itself, simulation included."""
+    """Yield the figures of the harness itself, simulation included."""
     turns = turns_per_second() / 1e6
     yield "Python alone, to compare machines by: turns of an empty loop", f"{turns:,.1f} million/s", ""
     yield "interpreter, no-op client, real journal", f"{operations_per_second():,.0f} ops/s", "at least 20,000"
@@ -113,7 +119,7 @@ def harness_figures() -> Iterator[Row]:
 
 
 def watching_figures() -> Iterator[Row]:
-    """What invariants cost in simulation."""
+    """Yield the cost of invariants in simulation."""
     for system in WATCHED:
         invariants, all_ = watching(system)
         yield f"{system}, simulated: time with invariants over time without", f"{invariants:.2f}", "at most 1.20"
@@ -121,7 +127,7 @@ def watching_figures() -> Iterator[Row]:
 
 
 def sending_figures() -> Iterator[Row]:
-    """Confirmed sends a second of each design, on each backend."""
+    """Yield the confirmed sends a second of each design, on each backend."""
     for backend in backends():
         standalone = None
         for design, nodes in (("standalone", 1), ("joram", 3), ("qpid", 3)):
@@ -137,7 +143,7 @@ def sending_figures() -> Iterator[Row]:
 
 
 def backend_figures() -> Iterator[Row]:
-    """Commands and cuts of each backend."""
+    """Yield the figures of commands and cuts on each backend."""
     for backend in (*backends(), "ssh"):
         shells = shell_figures(backend)
         if shells is not None:
@@ -146,31 +152,31 @@ def backend_figures() -> Iterator[Row]:
 
 
 def check_figures() -> Iterator[Row]:
-    """Checking a store of many runs."""
+    """Yield the time for checking a store of many runs."""
     seconds = check_all()
     what = f"`stormproof check --all`, {RUNS:,} runs, {RUNS * EVENTS:,} events, whole process"
     yield what, f"{seconds:.1f} s", "under 5.6 s, scaled"
 
 
 def engine_figures() -> Iterator[Row]:
-    """Our checks beside DuckDB and Polars on the same files."""
+    """Yield the figures of Stormproof's checks, DuckDB and Polars on the same files."""
     yield from many_runs(RUNS, EVENTS)
     yield from one_run(RUNS * EVENTS)
 
 
 def large_engine_figures() -> Iterator[Row]:
-    """The same with five times as many events."""
+    """Yield the same figures with five times as many events."""
     yield from many_runs(RUNS, 5 * EVENTS)
     yield from one_run(5 * RUNS * EVENTS)
 
 
 def turns_per_second(turns: int = 5_000_000) -> float:
-    """How fast the interpreter itself is here: the best of five loops that do nothing."""
+    """Return the speed of the interpreter itself on this machine: the best of five empty loops."""
     return turns / min(timeit.repeat(number=turns, repeat=5))
 
 
 def election_figures() -> Iterator[Row]:
-    """Elections of design icestorm: against the size of the group, and after faults against the time-outs."""
+    """Yield the times of design icestorm's elections: by the size of the group, and after faults, by the time-outs."""
     for size in elections.SIZES:
         start, again = elections.convergence(size)
         what = f"icestorm, {size} replicas, simulated: normal after start / after the coordinator's kill"
@@ -187,19 +193,19 @@ def election_figures() -> Iterator[Row]:
 
 
 def event_figures(backend: str) -> Iterator[Row]:
-    """Events a second through design icestorm, by kind of publisher."""
+    """Yield the events a second through design icestorm, by kind of publisher."""
     for case, rates in event_rates(backend):
         what = f"icestorm, {REPLICAS} replicas on {backend}, {case.label()}: events confirmed / delivered"
         yield what, f"{rates.confirmed:,.0f} / {rates.delivered:,.0f} /s", ""
 
 
 def porcupine_figures(size: float = 1.0) -> Iterator[Row]:
-    """The cases of the linearizability checker; ``size`` scales them.
+    """Yield the cases of the linearizability checker; ``size`` scales them.
 
     Raises:
         StormproofError: a verdict was wrong.
     """
-    bench.warm_up()  # compiles, if that has not been done on this machine
+    bench.warm_up()  # Compiles the checker, if that has not been done on this machine.
     again = [sys.executable, "-c", "from porcupine import bench; print(bench.warm_up())"]
     first = float(subprocess.run(again, stdout=subprocess.PIPE, check=True).stdout)
     yield "porcupine: first verdicts of a later process", f"{first:.2f} s", "under 1 s"
@@ -217,7 +223,7 @@ def porcupine_figures(size: float = 1.0) -> Iterator[Row]:
 
 
 def backends() -> list[str]:
-    """Those that work here."""
+    """Return the backends that work on this machine."""
     working = []
     for name in ("local", "docker"):
         try:
@@ -229,7 +235,7 @@ def backends() -> list[str]:
 
 
 def check_all() -> float:
-    """Wall seconds of the command over a made-up store, from process start to end."""
+    """Return the wall-clock seconds of the command over a synthetic store, from process start to end."""
     prepare()
     with tempfile.TemporaryDirectory(prefix="bench-") as folder:
         for _ in write_store(Path(folder), RUNS, EVENTS):
@@ -244,7 +250,7 @@ def check_all() -> float:
 
 
 def commit() -> str:
-    """The commit that is measured, and whether files differ from it."""
+    """Return the commit that is measured, and whether files differ from it."""
     git = ["git", "-C", str(PAGE.parents[1])]
     try:
         head = subprocess.check_output([*git, "rev-parse", "--short=8", "HEAD"], text=True, stderr=subprocess.DEVNULL)
@@ -255,7 +261,7 @@ def commit() -> str:
 
 
 def machine() -> str:
-    """This machine in a sentence."""
+    """Describe this machine in a sentence."""
     model = re.search(r"model name\s*: (.*)", Path("/proc/cpuinfo").read_text())
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
     return (
@@ -266,7 +272,7 @@ def machine() -> str:
 
 
 def on_each_backend(rows: Callable[[str], Iterator[Row]]) -> Callable[[], Iterator[Row]]:
-    """The figures of a design on all backends that work here."""
+    """Return a function that yields a design's figures on all working backends."""
     return lambda: (row for backend in backends() for row in rows(backend))
 
 
@@ -280,7 +286,7 @@ GROUPS: Mapping[str, Callable[[], Iterator[Row]]] = {
 }  # fmt: skip
 
 SLOW = frozenset({"engines-large"})
-"""Groups that take many minutes, and much memory: measured where they are named."""
+"""Groups that take many minutes, and much memory: measured only if they are named."""
 
 if __name__ == "__main__":
     try:

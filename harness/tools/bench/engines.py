@@ -1,4 +1,4 @@
-"""Our checks beside DuckDB and Polars: the same files, five of the checks as one query of each."""
+"""Stormproof's checks compared with DuckDB and Polars: the same files, with five of the checks as one query of each."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from stormproof.run_folder import HISTORY, VERDICT_FILE, read_verdict
 OURS, DUCKDB, POLARS = "check --all", "DuckDB", "Polars"
 ENGINES = (OURS, DUCKDB, POLARS)
 AIM = 0.4
-"""Of DuckDB's time."""
+"""The aim, as a share of DuckDB's time."""
 
 QUERY = """
 WITH ops AS (
@@ -49,13 +49,16 @@ WITH ops AS (
 SELECT account.run, any_value(lost), any_value(phantom), any_value(several), any_value(late), count(latency)
 FROM account JOIN took USING (run) GROUP BY account.run
 """
-"""Lost, phantom, delivered more than once, out of order, and quantiles of latency, of each run."""
+"""The query for each run's messages that are lost, phantom, duplicated or out of order, and its latency quantiles."""
 
 
 @dataclass(frozen=True)
 class Measured:
-    """What one engine took for a store: wall seconds of a process of its own, seconds of processors (of all processes
-    that it started, too), and the most memory (MB) it held."""
+    """The resources that one engine used for a store.
+
+    They are the wall-clock seconds of a separate process, the CPU seconds (including all processes that it started),
+    and its peak memory (MB).
+    """
 
     seconds: float
     processor: float
@@ -63,7 +66,7 @@ class Measured:
 
 
 def many_runs(runs: int, events: int) -> Iterator[tuple[str, str, str]]:
-    """Rows for a store of many runs of so many events each."""
+    """Yield the rows for a store of many runs, each with ``events`` events."""
     with tempfile.TemporaryDirectory(prefix="bench-") as folder:
         for _ in write_store(Path(folder), runs, events):
             pass
@@ -71,7 +74,7 @@ def many_runs(runs: int, events: int) -> Iterator[tuple[str, str, str]]:
 
 
 def one_run(events: int) -> Iterator[tuple[str, str, str]]:
-    """Rows for a store of one run of so many events."""
+    """Yield the rows for a store of one run with ``events`` events."""
     with tempfile.TemporaryDirectory(prefix="bench-") as folder:
         write_large_run(Path(folder) / "20260101T000000-joram-queue-1-0001", events, 1, Defects(lost=3, redelivered=5))
         yield from _rows(Path(folder), f"one run, {events:,} events")
@@ -89,11 +92,12 @@ def _rows(store: Path, what: str) -> Iterator[tuple[str, str, str]]:
 
 
 def compare(store: Path) -> tuple[Mapping[str, Measured], Mapping[str, Mapping[str, Sequence[int]]]]:
-    """What each engine took for a store, one after the other, and its answer: by run how many messages were lost, were
-    phantoms, came more than once.
+    """Measure the engines for a store, one after the other, and return their resources and their answers.
+
+    An answer holds for each run the numbers of lost, phantom and duplicated messages.
 
     Raises:
-        StormproofError: one of them failed.
+        StormproofError: an engine failed.
     """
     prepare()
     found, answers = {}, {}
@@ -131,7 +135,7 @@ def _duckdb(store: Path) -> dict[str, Sequence[int]]:
 
     files = [str(path) for path in store.glob(f"*/{HISTORY}")]
     connection = duckdb.connect()
-    # What does not fit into half of the machine's memory goes to a folder that is gone afterwards.
+    # Data that exceeds half of the machine's memory goes to a folder that is removed afterwards.
     connection.execute("SET temp_directory = ?", [os.environ["STORMPROOF_BENCH_SPILL"]])
     connection.execute("SET memory_limit = ?", [f"{os.sysconf('SC_PAGE_SIZE') * os.sysconf('SC_PHYS_PAGES') // 2} B"])
     rows = connection.execute(QUERY.format(files=files)).fetchall()
@@ -167,7 +171,7 @@ def _polars(store: Path) -> dict[str, Sequence[int]]:
 
 
 def main() -> None:
-    """Answer with one engine over one store, as JSON."""
+    """Print one engine's answer for one store, as JSON."""
     engine, store = sys.argv[1:]
     with tempfile.TemporaryDirectory(prefix="bench-spill-") as spill:
         os.environ["STORMPROOF_BENCH_SPILL"] = spill

@@ -17,14 +17,14 @@ from stormproof.test import Test
 
 
 def workload(operations: int, seed: int) -> Generator:
-    """A generator like that of a real workload: a mix of two kinds of operations, limited, on the clients."""
+    """Return a generator like that of a real workload: a mix of two kinds of operations, limited, on the clients."""
     enqueue = gen.indexed(lambda i: Op(INVOKE, "enqueue", (0, i), 0))
     dequeue = gen.repeat(Op(INVOKE, "dequeue", None, 0))
     return gen.clients(gen.limit(operations, gen.mix([enqueue, dequeue], random.Random(seed))))
 
 
 def operations_per_second(operations: int = 100_000, concurrency: int = 20) -> float:
-    """Run so many operations, recorded to a journal in a temporary folder; the rate of whole operations."""
+    """Run that number of operations, with a journal in a temporary folder; returns complete operations a second."""
     with tempfile.TemporaryDirectory() as folder:
         seconds = asyncio.run(_timed(operations, concurrency, Path(folder)))
     return operations / seconds

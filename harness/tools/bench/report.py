@@ -1,6 +1,6 @@
-"""How a run's page does in a browser: its size, its first paint, how smoothly it zooms.
+"""Figures of a run's page in a browser: its size, its first paint, and how smoothly it zooms.
 
-Needs Playwright and a Chromium, as the tests of the pages do (``scripts/setup test``).
+Needs Playwright and a Chromium, like the tests of the pages (``scripts/setup test``).
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from stormproof.errors import StormproofError
 from stormproof.run_folder import LOG_EVENTS
 
 SIZES = (100_000, 1_000_000)
-"""Operations."""
+"""Numbers of operations."""
 CHROMIUMS = ("chromium", "chromium-browser", "google-chrome", "chrome")
 ROLE_CHANGES = 300
-"""Of each of three nodes: more than a run of minutes has."""
+"""Role changes of each of three nodes: more than in a run of minutes."""
 FRAMES = 120
 CHECKS = ("lost", "redelivered-unconfirmed")
-"""Which name operations as proof, to be marked."""
+"""Checks that name operations as evidence, which the page marks."""
 
 ZOOM = """(frames) => new Promise((done) => {
   const box = document.getElementById('lanes');
@@ -56,9 +56,12 @@ ZOOM = """(frames) => new Promise((done) => {
 
 @dataclass(frozen=True)
 class PageFigures:
-    """Of one page: ``megabytes``; seconds that writing it took, until the first paint, until all can be worked with;
-    frames a second of a zoom, and milliseconds that all but one in twenty frames kept within; milliseconds of
-    processor time that a frame took of the page's own thread, whatever else the machine did."""
+    """The figures of one page.
+
+    They are its size in ``megabytes``; the seconds for writing it, until the first paint, and until it is usable; the
+    frames a second of a zoom, and the milliseconds within which 95 % of its frames stayed; the CPU milliseconds of the
+    page's own thread for a frame, independent of the machine's other load.
+    """
 
     megabytes: float
     writing_s: float
@@ -70,7 +73,7 @@ class PageFigures:
 
 
 def report_figures() -> Iterator[tuple[str, str, str]]:
-    """(what, figure, what is asked for) of pages of ``SIZES`` operations."""
+    """Yield (what, figure, aim) of pages of ``SIZES`` operations."""
     for size in SIZES:
         found = page_figures(size)
         name = f"page of a run of {size:,} operations"
@@ -86,7 +89,7 @@ def report_figures() -> Iterator[tuple[str, str, str]]:
 
 
 def page_figures(operations: int) -> PageFigures | None:
-    """Write the page of a made-up run with lost messages, and open it in a headless Chromium; None without one."""
+    """Write the page of a synthetic run with lost messages, and open it in a headless Chromium; None without one."""
     chromium = next(filter(None, map(shutil.which, CHROMIUMS)), None)
     try:
         from playwright.sync_api import sync_playwright
@@ -120,7 +123,7 @@ def page_figures(operations: int) -> PageFigures | None:
 
 
 def _thread_seconds(tools: Any) -> float:
-    """Of processor time that the page's thread has used."""
+    """Return the CPU seconds that the page's thread has used."""
     metrics = tools.send("Performance.getMetrics")["metrics"]
     return next(float(each["value"]) for each in metrics if each["name"] == "TaskDuration")
 
@@ -135,7 +138,7 @@ def _judge(run_dir: Path) -> None:
 
 
 def _announce_roles(run_dir: Path) -> None:
-    """Elections by turns all through the run, as a cluster without rest would have."""
+    """Write elections by turns throughout the run, as in an unstable cluster."""
     lines = []
     for at in range(ROLE_CHANGES):
         for node in range(3):

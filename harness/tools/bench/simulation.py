@@ -1,5 +1,7 @@
-"""How fast simulation is: 3 nodes, 30 simulated seconds, 500 operations under faults, checks included; what it costs to
-watch the nodes meanwhile."""
+"""Speed of simulation: 3 nodes, 30 simulated seconds, 500 operations under faults, checks included.
+
+Also measures the cost of observing the nodes.
+"""
 
 from __future__ import annotations
 
@@ -33,10 +35,10 @@ class Speed:
 
 
 def speed(runs: int = 200) -> Speed:
-    """Measure; the first runs, which load the libraries, don't count.
+    """Measure the speed; the first runs, which load the libraries, do not count.
 
     Raises:
-        StormproofError: a run failed, so there is no speed to tell.
+        StormproofError: a run failed, which makes the figure invalid.
     """
     tally, warm = Tally(), 4 * JOBS
     with tempfile.TemporaryDirectory(prefix="stormproof-bench-") as store:
@@ -58,17 +60,18 @@ def speed(runs: int = 200) -> Speed:
 
 
 def watching(system: str, seeds: int = 6, times: int = 3) -> tuple[float, float]:
-    """CPU seconds of such runs with invariants on, over those with them off: without deadlines, and with them.
+    """Return the CPU time of runs with invariants relative to runs without: without deadlines, and with them.
 
-    Of each seed the best of so many times counts, in turns, as machines are not quiet.
+    For each seed, the best of ``times`` measurements counts. The variants are measured in turns, because machines are
+    not quiet.
 
     Raises:
-        StormproofError: a run failed, so there is nothing to compare.
+        StormproofError: a run failed, which makes the comparison invalid.
     """
     plan = replace(PLAN, system=system, workload="events" if system == "icestorm" else PLAN.workload, nodes=None)
     on = replace(plan, settings={INVARIANTS: "true"})
     off = replace(plan, settings={INVARIANTS: "false"})
-    _cpu_seconds(on, 1)  # loads the libraries
+    _cpu_seconds(on, 1)  # Load the libraries first.
     totals = [0.0, 0.0, 0.0]
     for seed in range(1, seeds + 1):
         best = [float("inf")] * len(totals)
@@ -108,7 +111,7 @@ def _no_deadlines(system: str) -> Iterator[None]:
 
 
 def demo_seconds() -> dict[str, float]:
-    """Wall seconds of each half of the demo in simulation, from the start of the process' first run to the report.
+    """Return the wall-clock seconds of each half of the demo in simulation, from its first run's start to the report.
 
     Raises:
         StormproofError: a verdict was not the expected one.

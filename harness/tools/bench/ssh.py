@@ -41,7 +41,7 @@ def shell_figures(backend: str) -> ShellFigures | None:
     """Measure in a child process; None where backend ``ssh`` finds no hosts.
 
     Raises:
-        StormproofError: the child fails.
+        StormproofError: the child failed.
     """
     if backend != "ssh":
         return _measure(list(BACKENDS.load(backend).launch_prefix()), backend, {})

@@ -1,10 +1,10 @@
-"""Hosts with sshd on this machine, in namespaces: what tests and benchmarks of ``--backend ssh`` run on.
+"""Hosts with sshd on this machine, in namespaces, for tests and benchmarks of ``--backend ssh``.
 
-``python -m harness.tools.bench.ssh_test_hosts FOLDER COUNT [TROUBLE...]`` is pid 1 of namespaces of its own, so that
-whatever ends it ends the hosts. Each host has namespaces of its own and a root folder that looks like this machine's
-and takes no change to it (an overlay in memory); all are joined by a bridge that is in their network namespace, where
-whoever uses them must be, too (``SshTestHosts.enter``). They share this machine's kernel, so faults of whole machines
-are refused on them.
+``python -m harness.tools.bench.ssh_test_hosts FOLDER COUNT [TROUBLE...]`` is pid 1 of new namespaces, so its end, for
+any reason, ends the hosts. Each host has separate namespaces and a root folder with this machine's contents, whose
+changes stay in memory (an overlay). A bridge in the network namespace of the program connects them; their users must
+enter that namespace, too (``SshTestHosts.enter``). The hosts share this machine's kernel, so they refuse faults of whole
+machines.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _OUTSIDE = ("unshare", "--net", "--mount", "--pid", "--fork", "--mount-proc", "-
             "--propagation", "private")
 _HOST = (*_OUTSIDE, "--uts", "--ipc")
 
-# $1 the host's name, $2 its folder, $3 what is wrong with it.
+# $1 the host's name, $2 its folder, $3 its defect.
 _INIT = """
 set -e
 mount -t tmpfs -o mode=755 none "$2"
@@ -85,7 +85,7 @@ class SshTestHosts:
 
     @property
     def enter(self) -> list[str]:
-        """What goes before a command that is to reach the hosts: it keeps the process and its files as they are."""
+        """The prefix of a command that is to reach the hosts; it changes only the network namespace."""
         return ["nsenter", f"--net=/proc/{self.pid}/ns/net"]
 
     @property
@@ -94,11 +94,11 @@ class SshTestHosts:
         return {"hosts": str(self.folder / "hosts.list"), "known_hosts": str(self.folder / "known_hosts")}
 
     def address(self, number: int) -> str:
-        """Address of host ``n<number>``."""
+        """Return the address of host ``n<number>``."""
         return f"{NETWORK}.{10 + number}"
 
     def inside(self, number: int) -> list[str]:
-        """What goes before a command that is to run on host ``n<number>`` without SSH."""
+        """Return the prefix of a command that is to run on host ``n<number>`` without SSH."""
         holder = _children(_children(self.pid)[0])[number - 1]
         return ["nsenter", f"--target={_children(holder)[0]}", "--all", "--root", "--wd"]
 
@@ -108,7 +108,7 @@ def _children(pid: int) -> list[int]:
 
 
 def why_not() -> str | None:
-    """Why no test hosts can be made here; None when they can."""
+    """Return why test hosts cannot be created here; None when they can."""
     if os.geteuid() != 0:
         return "only root can make hosts with sshd in namespaces"
     missing = [tool for tool in ("sshd", "unshare", "nsenter", "ip", "nft") if not find_tool(tool)]
@@ -118,10 +118,10 @@ def why_not() -> str | None:
 @contextmanager
 def running_hosts(folder: Path, count: int = 3, troubles: Sequence[str] = (),
                   user: str = USER) -> Iterator[SshTestHosts]:
-    """Hosts that live for as long as the context; ``troubles`` is what is wrong with each (see ``_INIT``).
+    """Yield hosts that exist until the end of the context; ``troubles`` lists the defect of each (see ``_INIT``).
 
     Raises:
-        BackendError: they can't be made here.
+        BackendError: they cannot be created here.
     """
     reason = why_not()
     if reason:
@@ -143,7 +143,7 @@ def running_hosts(folder: Path, count: int = 3, troubles: Sequence[str] = (),
 
 
 def _write_files(folder: Path, count: int, user: str) -> None:
-    """Keys, known hosts and the lists that name the hosts."""
+    """Write keys, known hosts and the lists that name the hosts."""
     make_key(folder / "key")
     known, plain, config = [], [], []
     for number in range(1, count + 1):
@@ -162,7 +162,7 @@ def _write_files(folder: Path, count: int, user: str) -> None:
 
 
 def _serve(folder: Path, count: int, troubles: Sequence[str]) -> None:
-    """Make bridge and hosts, tell that they are ready, and wait for the end of standard input."""
+    """Create bridge and hosts, report that they are ready, and wait for the end of standard input."""
     _run("ip", "link", "set", "lo", "up")
     _run("ip", "link", "add", BRIDGE, "type", "bridge")
     _run("ip", "address", "add", f"{NETWORK}.1/24", "dev", BRIDGE)

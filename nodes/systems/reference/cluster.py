@@ -89,7 +89,7 @@ class ReferenceCluster(Cluster):
         await backend.start(machine, program, command, log)
 
     async def change(self, node: str, settings: Mapping[str, Any], version: str = "") -> str | None:
-        """Change the settings of a node's broker, and its version, from its next start on; return why not, or None.
+        """Change the settings of a node's broker, and its version, as of its next start; return why not, or None.
 
         ``version`` is the folder of a checkout of that version, whose package ``nodes`` is used.
         """

@@ -1,7 +1,7 @@
 """Figures of a real cluster: time up and down, confirmed sends a second, the interpreter under full load.
 
 ``python -m harness.tools.bench.reference.cluster BACKEND DESIGN NODES`` is the child that holds the nodes, as
-``harness.run.test_runner`` is for a run; it prints one JSON object. ``measure`` starts it.
+``harness.run.test_runner`` does for a run; it prints one JSON object. ``measure`` starts it.
 """
 
 from __future__ import annotations
@@ -34,8 +34,11 @@ _TIME_LIMIT = 180
 
 @dataclass(frozen=True)
 class ClusterFigures:
-    """Seconds until healthy and until gone; confirmed sends a second with 1 and with 32 producers, each waiting for
-    its receipt; operations a second of the interpreter with 32 producers and a journal."""
+    """The figures of one cluster.
+
+    They are the seconds until it is healthy and until it has ended; the confirmed sends a second with 1 and with 32
+    producers, each waiting for its receipt; and the interpreter's operations a second with 32 producers and a journal.
+    """
 
     up_s: float
     down_s: float
@@ -71,7 +74,7 @@ async def _measured(backend_name: str, design: str, nodes: int, run_dir: Path) -
 
 
 async def sends_a_second(test: Test, cluster: ReferenceCluster, producers: int) -> float:
-    """Confirmed sends a second of so many producers, each of which waits for its receipt."""
+    """Return the confirmed sends a second of that number of producers, each of which waits for its receipt."""
     from stormproof.operation import INVOKE, Op
 
     work = QueueWorkload()

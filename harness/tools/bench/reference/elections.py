@@ -1,4 +1,4 @@
-"""How long design icestorm's elections take: against the size of the group, and after faults.
+"""The duration of design icestorm's elections: by the size of the group, and after faults.
 
 ``python -m harness.tools.bench.reference.elections BACKEND NODES TIMEOUT FAULTS`` is the child that holds real nodes;
 it prints one JSON object. ``on_nodes`` starts it.
@@ -34,8 +34,11 @@ _CHILD_LIMIT = 300
 
 
 def convergence(size: int) -> tuple[float, float]:
-    """Median simulated seconds until a group of ``size`` replicas is normal: after the start of all, and of those that
-    are left after their coordinator was killed. Time-outs are the defaults (1 s)."""
+    """Return the median simulated seconds until a group of ``size`` replicas is normal.
+
+    The first figure is for the start of all replicas, the second for the rest after the kill of their coordinator.
+    Time-outs have their defaults (1 s).
+    """
     found = [_simulated(size, seed) for seed in range(1, SEEDS + 1)]
     return statistics.median(start for start, _ in found), statistics.median(again for _, again in found)
 
@@ -59,9 +62,10 @@ async def _start_and_kill(test: Test) -> tuple[float, float]:
 
 
 def on_nodes(backend: str, nodes: int, timeout: float, faults: Sequence[str] = FAULTS) -> Mapping[str, float]:
-    """Fault -> median seconds, on real nodes, until the other replicas are a normal group again after it hit their
-    coordinator; ``start``: from the start of the first process until all are. The time-outs of the election are
-    ``timeout``.
+    """Return, for each fault, the median seconds on real nodes until the other replicas are a normal group again.
+
+    The fault hits the group's coordinator. ``start`` is the time from the start of the first process until all are a
+    normal group. The election's time-outs are ``timeout``.
 
     Raises:
         StormproofError: the child failed.
@@ -102,7 +106,7 @@ async def _measured(backend_name: str, nodes: int, timeout: float, faults: Seque
 
 
 async def _inject(fault: str, cluster: ReferenceCluster, hit: str) -> Callable[[], Awaitable[None]]:
-    """Hit a node; returns what heals it."""
+    """Inject a fault into a node; returns the function that heals it."""
     backend = cluster.backend
     if fault == KILL:
         await backend.kill(hit, MAIN)
@@ -116,7 +120,10 @@ async def _inject(fault: str, cluster: ReferenceCluster, hit: str) -> Callable[[
 
 
 async def _until_normal(cluster: ReferenceCluster, nodes: Any, without: str | None = None) -> float:
-    """When all these nodes are in one normal group (that ``without`` does not lead), by the loop's clock."""
+    """Return the time, by the loop's clock, at which all these nodes form one normal group.
+
+    ``without`` must not lead the group.
+    """
     loop = asyncio.get_running_loop()
     deadline = loop.time() + _LIMIT
     while loop.time() < deadline:

@@ -31,21 +31,21 @@ _TIME_LIMIT = 180
 
 @dataclass(frozen=True)
 class Case:
-    """So many publishers of a kind, each of which waits for its receipts, and one subscriber."""
+    """A number of publishers of one kind, each of which waits for its receipts, and one subscriber."""
 
     kind: str
     publishers: int
     reliability: str
 
     def label(self) -> str:
-        """For a person."""
+        """Return a label for display."""
         many = "s" if self.publishers > 1 else ""
         return f"{self.publishers} {self.kind} publisher{many}, {self.reliability} subscriber"
 
 
 @dataclass(frozen=True)
 class Rates:
-    """Events a second: those whose receipt came, and those that came to the subscriber."""
+    """Events a second: those confirmed by a receipt, and those delivered to the subscriber."""
 
     confirmed: float
     delivered: float
@@ -59,7 +59,7 @@ CASES = tuple(
 
 
 def event_rates(backend: str) -> Iterator[tuple[Case, Rates]]:
-    """Each case with its rates, measured in a child process.
+    """Yield each case with its rates, measured in a child process.
 
     Raises:
         StormproofError: the child failed.
@@ -76,10 +76,11 @@ def event_rates(backend: str) -> Iterator[tuple[Case, Rates]]:
 
 
 async def measure(cluster: ReferenceCluster, number: int, case: Case, seconds: float = SECONDS) -> Rates:
-    """The rates of one case, on a topic of its own (``number``) of a cluster that is up.
+    """Measure the rates of one case, on a separate topic (``number``) of a running cluster.
 
     Raises:
-        StormproofError: the subscription or a publisher's first event failed, or more came than was published.
+        StormproofError: the subscription or a publisher's first event failed, or more events arrived than were
+            published.
     """
     hosts = cluster.test.client_hosts
     listener = Listener(cluster, hosts[0], number, number)
@@ -114,7 +115,7 @@ async def measure(cluster: ReferenceCluster, number: int, case: Case, seconds: f
         if attached.type != OK:
             raise StormproofError(f"{case.label()}: no subscription: {attached.error}")
         taking = asyncio.create_task(take())
-        # The first event opens the connection, which is not what is measured.
+        # The first event opens the connection, which is not to be measured.
         if not all(await asyncio.gather(*(publish(publisher, n, 0) for n, publisher in enumerate(publishers)))):
             raise StormproofError(f"{case.label()}: the first events were not confirmed")
         before, deadline = delivered, loop.time() + seconds

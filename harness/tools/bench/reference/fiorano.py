@@ -1,4 +1,4 @@
-"""Figures of the design ``fiorano``: disk writes per stored message, throughput beside other designs, failover.
+"""Figures of the design ``fiorano``: disk writes per stored message, throughput compared with other designs, failover.
 
 ``python -m harness.tools.bench.reference.fiorano BACKEND WHAT SETTINGS`` is the child that holds the machines; it
 prints one JSON object.
@@ -40,11 +40,11 @@ _COMPARED: tuple[tuple[str, str, int, Mapping[str, Any]], ...] = (
 _TIME_LIMIT = 600
 _PATIENCE = 120
 _TOLD = 3.0
-"""Seconds after which programs have told of all disk writes."""
+"""Seconds after which programs have logged all disk writes."""
 
 
 def fiorano_figures(backend: str, backlog: int = BACKLOG) -> Iterator[tuple[str, str, str]]:
-    """(what, figure, remark), measured one after the other."""
+    """Yield (what, figure, remark), measured one after the other."""
     alone: dict[str, float] = {}
     for name, design, nodes, settings in _COMPARED:
         found = _measure(backend, "sends", {"design": design, "nodes": nodes, **settings})
@@ -94,7 +94,7 @@ async def _cluster(backend_name: str, settings: Mapping[str, Any], design: str =
 
 
 async def _sends(backend: str, settings: Mapping[str, Any]) -> dict[str, float]:
-    """Confirmed sends a second of any of the compared designs."""
+    """Return the confirmed sends a second of one of the compared designs."""
     settings = dict(settings)
     async with _cluster(backend, settings, settings.pop("design"), settings.pop("nodes")) as cluster:
         one = await sends_a_second(cluster.test, cluster, 1)
@@ -102,7 +102,7 @@ async def _sends(backend: str, settings: Mapping[str, Any]) -> dict[str, float]:
 
 
 async def _writes(backend: str, settings: Mapping[str, Any]) -> dict[str, float]:
-    """Disk writes of all machines for what so many producers send."""
+    """Return the disk writes of all machines for the messages of ``load`` producers."""
     settings = dict(settings)
     load = int(settings.pop("load"))
     async with _cluster(backend, settings) as cluster:
@@ -114,7 +114,7 @@ async def _writes(backend: str, settings: Mapping[str, Any]) -> dict[str, float]
 
 
 async def _written(cluster: ReferenceCluster) -> tuple[int, int, int]:
-    """Writes, store operations and stored messages of all machines, as their logs tell by now."""
+    """Return the writes, store operations and stored messages of all machines, as logged so far."""
     await asyncio.sleep(_TOLD)
     system = SYSTEMS.load(cluster.test.system)
     machines = [*cluster.node_names, *([DATABASE] if cluster.test.options["mode"] == SHARED_MODE else [])]
@@ -128,7 +128,7 @@ async def _written(cluster: ReferenceCluster) -> tuple[int, int, int]:
 
 
 async def _failover(backend: str, settings: Mapping[str, Any]) -> dict[str, float]:
-    """Seconds from the kill of the active server until a client that tries again has its next receipt."""
+    """Return the seconds from the kill of the active server until a retrying client has its next receipt."""
     settings = dict(settings)
     backlog = settings.pop("backlog", 0)
     loop = asyncio.get_running_loop()
@@ -152,7 +152,7 @@ async def _failover(backend: str, settings: Mapping[str, Any]) -> dict[str, floa
 
 
 async def _until_confirmed(cluster: ReferenceCluster, connection: StompConnection) -> StompConnection:
-    """Send one message, by another connection whenever the last one broke; the connection that it went by."""
+    """Send one message, with a new connection after each failure; returns the connection that succeeded."""
     async with within(_PATIENCE):
         while True:
             try:

@@ -1,4 +1,4 @@
-"""Figures of the design ``joram``: what its modes cost, how long a failover takes, how long it takes to add a replica.
+"""Figures of the design ``joram``: the cost of its modes, the duration of a failover and of adding a replica.
 
 ``python -m harness.tools.bench.reference.joram BACKEND WHAT SETTINGS`` is the child that holds the nodes; it prints one
 JSON object.
@@ -38,7 +38,7 @@ _JOIN_LIMIT = 120
 
 
 def joram_figures(backend: str, backlog: int = BACKLOG) -> Iterator[tuple[str, str, str]]:
-    """(what, figure, remark), measured one after the other."""
+    """Yield (what, figure, remark), measured one after the other."""
     for mode, settings in MODES.items():
         found = _measure(backend, "sends", settings)
         name = f"joram, 3 nodes on {backend}, {mode}: confirmed sends"
@@ -84,7 +84,7 @@ async def _sends(backend: str, settings: Mapping[str, Any]) -> dict[str, float]:
 
 
 async def _failover(backend: str, settings: Mapping[str, Any]) -> dict[str, float]:
-    """Seconds from the kill of the master until a client that goes on sending has its next receipt."""
+    """Return the seconds from the kill of the master until a client that continues to send has its next receipt."""
     loop = asyncio.get_running_loop()
     taken = []
     async with _cluster(backend, 3, settings) as cluster:
@@ -105,7 +105,7 @@ async def _failover(backend: str, settings: Mapping[str, Any]) -> dict[str, floa
 
 
 async def _growth(backend: str, settings: Mapping[str, Any]) -> dict[str, float]:
-    """A replica that knows nothing joins while producers go on."""
+    """Measure an empty replica's joining while producers send."""
     settings = dict(settings)
     backlog = int(settings.pop("backlog"))
     loop = asyncio.get_running_loop()

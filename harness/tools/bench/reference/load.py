@@ -1,4 +1,4 @@
-"""Load on a cluster that is measured: connections, a backlog, producers that go on."""
+"""Load for a measured cluster: connections, a backlog, continuous producers."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from workloads.reference.connection import ConnectionBroken, NotSent, Rejected, 
 
 BODY = b"x" * 500
 BROKEN = (ConnectionBroken, NotSent, Rejected)
-"""What becomes of a send where the connection does not outlive its broker."""
+"""Errors of a send whose connection does not survive its broker."""
 _LOADERS, _WINDOW = 4, 250
 _LOAD = 8
 
 
 async def connected(cluster: ReferenceCluster) -> StompConnection:
-    """A connection that finds whoever serves, again and again."""
+    """Return a connection that repeatedly searches for the serving broker."""
     settings = Settings(cluster.login, cluster.passcode, reliable=cluster.reliable_connections, heartbeat=0.3,
                         same_replica=0.1)  # fmt: skip
     connection = StompConnection(cluster.client_addresses(), settings)
@@ -28,12 +28,12 @@ async def connected(cluster: ReferenceCluster) -> StompConnection:
 
 
 async def send(connection: StompConnection, body: bytes = BODY) -> None:
-    """One confirmed message."""
+    """Send one message and await its confirmation."""
     await connection.request("SEND", {"destination": "/queue/q0"}, body, 60.0)
 
 
 async def fill(cluster: ReferenceCluster, backlog: int) -> None:
-    """So many confirmed messages, several on the way at a time."""
+    """Send ``backlog`` confirmed messages, several of them concurrently."""
     async def loader() -> None:
         connection, left = await connected(cluster), backlog // _LOADERS
         while left > 0:
@@ -43,7 +43,7 @@ async def fill(cluster: ReferenceCluster, backlog: int) -> None:
             if failures:
                 if not isinstance(failures[0], BROKEN):
                     raise failures[0]
-                await connection.abort()  # there was a failover
+                await connection.abort()  # There was a failover.
                 connection = await connected(cluster)
         await connection.close()
 
@@ -52,7 +52,7 @@ async def fill(cluster: ReferenceCluster, backlog: int) -> None:
 
 @asynccontextmanager
 async def producers(cluster: ReferenceCluster) -> AsyncIterator[list[float]]:
-    """Producers that go on for as long as the context: the times of their confirmations."""
+    """Run producers until the end of the context; yields the times of their confirmations."""
     confirmed: list[float] = []
     load = [asyncio.create_task(_go_on(cluster, confirmed)) for _ in range(_LOAD)]
     try:
@@ -76,8 +76,11 @@ async def _go_on(cluster: ReferenceCluster, confirmed: list[float]) -> None:
 
 
 def rates(confirmed: Sequence[float], began: float, ended: float) -> dict[str, float]:
-    """Of confirmations at these times: ``rate`` a second between two times, ``before`` in the two seconds before, and
-    ``gap``, the longest time without one."""
+    """Return the rates of confirmations with these times.
+
+    ``rate`` is the number a second between two times, ``before`` that in the two seconds before, and ``gap`` the
+    longest time without one.
+    """
     during = [began, *(time for time in confirmed if began <= time <= ended), ended]
     return {
         "rate": (len(during) - 2) / (ended - began),

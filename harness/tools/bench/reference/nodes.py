@@ -1,4 +1,4 @@
-"""A cluster to measure: on machines of a backend, up, and gone afterwards."""
+"""A cluster to measure: on machines of a backend, running, and removed afterwards."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ START_LIMIT = 60.0
 
 @asynccontextmanager
 async def provisioned(test: Test) -> AsyncIterator[ReferenceCluster]:
-    """A test's cluster on its machines; nothing is installed or started yet."""
+    """Yield a test's cluster on its machines; nothing is installed or started yet."""
     backend: Backend = BACKENDS.load(test.backend)()
     cluster = cluster_of(test, backend, "bench-passcode")
     assert isinstance(cluster, ReferenceCluster)
@@ -33,7 +33,7 @@ async def provisioned(test: Test) -> AsyncIterator[ReferenceCluster]:
 
 @asynccontextmanager
 async def running(test: Test) -> AsyncIterator[ReferenceCluster]:
-    """A test's cluster, healthy.
+    """Yield a test's cluster, healthy.
 
     Raises:
         StormproofError: it did not become healthy.
@@ -47,7 +47,7 @@ async def running(test: Test) -> AsyncIterator[ReferenceCluster]:
 
 
 async def healthy(cluster: ReferenceCluster) -> None:
-    """Wait for it.
+    """Wait until the cluster is healthy.
 
     Raises:
         StormproofError: the cluster did not become healthy.

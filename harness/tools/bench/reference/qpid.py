@@ -1,4 +1,4 @@
-"""Figures of the design ``qpid``: how long a takeover takes, and how long a backup takes to catch up.
+"""Figures of the design ``qpid``: the duration of a takeover, and of a backup's catching up.
 
 ``python -m harness.tools.bench.reference.qpid BACKEND WHAT SETTINGS`` is the child that holds the nodes; it prints one
 JSON object.
@@ -29,9 +29,9 @@ from stormproof.errors import StormproofError
 from workloads.reference.connection import StompConnection
 
 TIMEOUTS = (0.5, 1.0, 2.0)
-"""Seconds of silence after which a broker's connection, and a manager, count as gone."""
+"""Seconds of silence after which a broker's connection, and a manager, count as lost."""
 _WAITS = 5.0
-"""Seconds for which a new primary waits for backups that are not there before it confirms without them: the default."""
+"""Seconds for which a new primary waits for absent backups before it confirms without them: the default."""
 TAKEOVERS = 5
 BACKLOG = 100_000
 _TIME_LIMIT = 900
@@ -40,7 +40,7 @@ _CATCH_UP_LIMIT = 120
 
 
 def qpid_figures(backend: str, backlog: int = BACKLOG) -> Iterator[tuple[str, str, str]]:
-    """(what, figure, remark), measured one after the other."""
+    """Yield (what, figure, remark), measured one after the other."""
     name = f"qpid on {backend}: the primary's {{}} killed until the first confirmed send, median of {TAKEOVERS}"
     for seconds in TIMEOUTS:
         times = {"detection_timeout": seconds, "manager_lease": seconds}
@@ -88,7 +88,7 @@ async def _primary(cluster: ReferenceCluster) -> str:
 
 
 async def _takeover(backend: str, settings: Mapping[str, Any]) -> dict[str, float]:
-    """Seconds from the kill of the primary until a client that tries again has its next receipt."""
+    """Return the seconds from the kill of the primary until a retrying client has its next receipt."""
     settings = dict(settings)
     what, backlog = settings.pop("what"), settings.pop("backlog", 0)
     loop = asyncio.get_running_loop()
@@ -101,7 +101,7 @@ async def _takeover(backend: str, settings: Mapping[str, Any]) -> dict[str, floa
             node = await _primary(cluster)
             programs = cluster.programs(node) if what == "node" else (MAIN,)
             killed = loop.time()
-            for program in reversed(programs):  # a manager would start the broker again
+            for program in reversed(programs):  # A manager would start the broker again.
                 await cluster.backend.kill(node, program)
             connection = await _until_confirmed(cluster, connection)
             taken.append(loop.time() - killed)
@@ -112,7 +112,7 @@ async def _takeover(backend: str, settings: Mapping[str, Any]) -> dict[str, floa
 
 
 async def _until_confirmed(cluster: ReferenceCluster, connection: StompConnection) -> StompConnection:
-    """Send one message, by another connection whenever the last one broke; the connection that it went by."""
+    """Send one message, with a new connection after each failure; returns the connection that succeeded."""
     async with within(_PATIENCE):
         while True:
             try:
@@ -124,7 +124,7 @@ async def _until_confirmed(cluster: ReferenceCluster, connection: StompConnectio
 
 
 async def _catch_up(backend: str, settings: Mapping[str, Any]) -> dict[str, float]:
-    """A backup is killed, its manager starts it again, and it takes over all that there is while producers go on."""
+    """Measure how a killed backup, restarted by its manager, catches up while producers send."""
     settings = dict(settings)
     backlog = int(settings.pop("backlog"))
     loop = asyncio.get_running_loop()
@@ -143,8 +143,7 @@ async def _catch_up(backend: str, settings: Mapping[str, Any]) -> dict[str, floa
 
 
 async def _await_backup(cluster: ReferenceCluster, primary: str, node: str, *states: str | None) -> float:
-    """Wait until a backup is in one of these states, as the primary knows it (None: it is not attached); when that
-    was."""
+    """Wait until the primary reports a backup in one of these states (None: not attached); returns the time."""
     loop = asyncio.get_running_loop()
     async with within(_CATCH_UP_LIMIT):
         while await _backup_state(cluster, primary, node) not in states:  # noqa: ASYNC110 - another process's state

@@ -1,9 +1,10 @@
-"""``python -m harness.tools.bench.reference.reasons``: thirty failures of known cause, and the reasons on their pages.
+"""``python -m harness.tools.bench.reference.reasons``: thirty failures with known causes, and their pages.
 
-Two failures of each replicated design by its settings, twenty by bugs that are switched on, drawn by a seed, and
-published misbehaviours of the real systems that are installed here. It writes a table into docs/reports.md. Whether a
-page is right is judged by hand, once for each kind of reason that it may give (``JUDGED``): a reason that nobody has
-judged counts for nothing. Words choose some failures by their names, which are printed and written nowhere.
+They are two failures of each replicated design by its settings, twenty by injected bugs, drawn by a seed, and published
+misbehaviours of the real systems that are installed here. The program writes a table into docs/reports.md. A person
+judges the correctness of a page, once for each kind of reason that it may give (``JUDGED``); a reason that was not
+judged does not count. Words on the command line select failures by their names; these are printed, and no file is
+written.
 """
 
 from __future__ import annotations
@@ -41,9 +42,9 @@ BY_SETTINGS = (
 """System, mode, workload."""
 REAL = (("redis-D1", "redis-server"), ("redis-D2", "redis-server"), ("mosquitto-M1", "mosquitto"),
         ("rabbitmq-R1", "rabbitmq-server"), ("etcd-E3", "etcd"), ("nats-N1", "nats-server"))  # fmt: skip
-"""Published misbehaviours, each with a program that tells whether the system is installed."""
+"""Published misbehaviours, each with a program whose presence shows that the system is installed."""
 DRAWN, SEED, BUDGET = 20, 26, 60
-"""How many bugs are drawn, by which seed; how many seeds are tried for each failure."""
+"""The number of bugs drawn, the seed of the draw, and the number of seeds tried for each failure."""
 
 RIGHT, IN_PART, CANT_TELL, WRONG = "right", "in part", "can't tell", "**wrong**"
 NOT_JUDGED, NOT_SHOWN = "not judged", "not shown"
@@ -111,8 +112,7 @@ JUDGED: Mapping[tuple[str, str, str], str] = {
     ("etcd-E3", "lost-update", "lease-outlived"): RIGHT,
     ("nats-N1", "lost", "untraced:all-ended"): RIGHT,
 }
-"""(failure, check, kind of reason) -> how right it is. *In part*: all of it is true, and the decisive step is
-missing."""
+"""(failure, check, kind of reason) -> how right the reason is. *In part*: it is true, but lacks the decisive step."""
 
 PAGE = Path(__file__).resolve().parents[4] / "docs" / "reports.md"
 BEGIN, END = "<!-- Made by python -m harness.tools.bench.reference.reasons: -->", "<!-- until here. -->"
@@ -120,7 +120,7 @@ BEGIN, END = "<!-- Made by python -m harness.tools.bench.reference.reasons: -->"
 
 @dataclass(frozen=True)
 class Failure:
-    """One failure: its name, the true cause, and how it is provoked; a real one by its recipe."""
+    """One failure: its name, the true cause, and the case that provokes it; a real one has a recipe instead."""
 
     name: str
     truth: str
@@ -129,8 +129,11 @@ class Failure:
 
 @dataclass(frozen=True)
 class Told:
-    """What a page says of a violated guarantee: the most frequent reason, its ``code`` and for how many of the
-    anomalies that the verdict names; no code where it can't tell."""
+    """A page's statement about a violated guarantee.
+
+    It holds the most frequent reason and its ``code``, and the share of the anomalies named in the verdict that it
+    explains. The code is empty if the page cannot tell the reason.
+    """
 
     check: str
     code: str
@@ -139,7 +142,7 @@ class Told:
 
 
 def failures(seed: int) -> list[Failure]:
-    """All that can be simulated; ``seed`` draws the bugs."""
+    """Return all failures that can be simulated; ``seed`` draws the bugs."""
     found = []
     for system, mode, workload in BY_SETTINGS:
         case = next(each for each in cases_of(system, modes_of(system)[mode]) if each.workload == workload)
@@ -155,8 +158,10 @@ def _traced(case: Case) -> Case:
 
 
 def simulated(failure: Failure, scratch: Path) -> tuple[Failure, tuple[Told, ...]]:
-    """Simulate seeds until one is invalid: the failure, with the true cause, and what its page says. Nothing if none
-    is."""
+    """Simulate seeds until one is invalid; returns the failure, with the true cause, and its page's statements.
+
+    The statements are empty if no run is invalid.
+    """
     assert failure.case is not None
     for seed in range(1, BUDGET + 1):
         result, verdict = run_and_judge(failure.case, seed, Path("runs"), scratch, FAILED)
@@ -169,7 +174,7 @@ def simulated(failure: Failure, scratch: Path) -> tuple[Failure, tuple[Told, ...
 
 
 def _declared(case: Case, seed: int, told: Sequence[Told]) -> str:
-    """Why the system's document says that a guarantee can't be kept in this mode: the truth of what settings bring."""
+    """Return why, by the system's document, guarantees cannot be kept in this mode: the true cause of its failures."""
     test = case.test(seed)
     declared = SYSTEMS.load(case.system).guarantees
     found = [guarantee_for(declared, each.check, test.options, test.nemesis) for each in told]
@@ -202,7 +207,7 @@ def _told(checks: Sequence[CheckGroup]) -> Iterator[Told]:
 
 
 def judged(failure: Failure, told: Sequence[Told]) -> tuple[str, Told | None]:
-    """How right a page is, by what it says first of a violated guarantee; wrong if anything that it says is."""
+    """Judge a page by its first statement on each violated guarantee; one wrong statement makes the page wrong."""
     if not told:
         return NOT_SHOWN, None
     known = [each for each in told if each.code]
@@ -214,7 +219,7 @@ def judged(failure: Failure, told: Sequence[Told]) -> tuple[str, Told | None]:
 
 
 def table(rows: Sequence[tuple[Failure, Sequence[Told]]], missing: Sequence[str]) -> str:
-    """The page's section."""
+    """Return the page's section."""
     lines = ["| failure | true cause | what the page says | judged |", "| --- | --- | --- | --- |"]
     counted: Counter[str] = Counter()
     for failure, told in rows:
@@ -231,7 +236,7 @@ def table(rows: Sequence[tuple[Failure, Sequence[Told]]], missing: Sequence[str]
 
 
 def main(words: Sequence[str]) -> None:
-    """Provoke the failures; print what their pages say, and write the table, unless some were chosen."""
+    """Provoke the failures; print their pages' statements, and write the table unless some failures were selected."""
     chosen = [failure for failure in failures(SEED) if not words or any(word in failure.name for word in words)]
     rows: dict[str, tuple[Failure, tuple[Told, ...]]] = {}
     with worker_pool(2) as (workers, scratch):

@@ -358,14 +358,17 @@ class Coordinator:
         return latest([self.record.note, *(decoded_note(echo.note) for echo in echoes if echo is not None)])
 
     def _may_lack_something(self, primary: str) -> bool:
-        """Tell whether an administrator has approved its data, or all stores are empty."""
+        """Tell whether an administrator has approved its data, or the whole cluster starts fresh."""
         reports = self._others.reports()
         return (primary in reports and reports[primary].forced) or self._is_fresh(self._predecessor)
 
     def _is_fresh(self, earlier: tuple[int, str] | None) -> bool:
-        """Tell whether any member may be primary because all stores are empty. A primary chosen ``earlier`` (term and
-        name) in this ballot may still be promoted after it has reported its store, until its manager says that it never
-        will be."""
+        """Tell whether any member may be primary because the whole cluster starts fresh: for the first time, or after
+        an orderly shutdown (``may_bootstrap``).
+
+        A primary chosen ``earlier`` (term and name) in this ballot may still be promoted after it has reported its
+        store, until its manager says that it never will be.
+        """
         reports, members = self._others.reports(), self._membership.members
         if not may_bootstrap(reports, members, self.record.ballot):
             return False
@@ -385,7 +388,6 @@ class Coordinator:
         return finished >= term and term in (promoted, self._cleared_term)
 
     def _word_of(self, name: str) -> tuple[int, int]:
-        """Return the last term in which a member's broker was promoted, and the last one that is over for it for good.
-        """
+        """Return the last term in which a member's broker was promoted, and the last that is definitely over for it."""
         found = self.record if name == self._membership.node else self._membership.echo(name)
         return (found.promoted, found.finished) if found is not None else (0, 0)

@@ -37,7 +37,7 @@ class Echo(NamedTuple):
 
     ``promised``: the highest ballot that it supports. ``ballot``, ``term``, ``primary``: the newest decision that it
     has accepted. ``age``: seconds since it last answered the primary of an earlier term as such. ``promoted``: the last
-    term in which its own broker was promoted; ``finished``: the last term that is over for its broker for good.
+    term in which its own broker was promoted; ``finished``: the last term that is definitely over for its broker.
     ``note``: the latest note that it has stored.
     """
 

@@ -28,7 +28,7 @@ class OneHolds(EagerWatcher):
         self._holders: dict[str, Fiorano] = {}
 
     def look(self, node: str, program: Fiorano, now: Observed, before: Observed | None) -> str:
-        """Check that only one lease runs; while both servers have an epoch of the lock, each of their steps counts."""
+        """Check that only one lease runs; every step is checked while both have an epoch."""
         if now.lock:
             self._holders[node] = program
         else:

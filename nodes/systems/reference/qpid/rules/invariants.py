@@ -151,8 +151,10 @@ class GenerationsGrow(Watcher):
         self._generations: dict[str, int] = {}
 
     def look(self, node: str, program: Qpid, now: Observed, before: Observed | None) -> str:
-        """Check that an earlier generation never replaces one in the store, where it is before it is reported. A store
-        may be erased and replaced by an administrator, or by the managers after a full stop."""
+        """Check that a store's generation never decreases; a generation is in the store before it is reported.
+
+        An administrator may erase and replace a store, and so may the managers after a full stop.
+        """
         kept = self._generations.get(node, 0)
         if 0 < now.generation < kept:
             return f"its store was of generation {kept}, and is now of {now.generation}"
