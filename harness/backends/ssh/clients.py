@@ -180,8 +180,7 @@ def _shown(*words: str) -> list[dict[str, Any]]:
 
 
 def _from_the_end(network: ipaddress.IPv4Network, count: int) -> list[ipaddress.IPv4Address]:
-    """Return the last addresses before the broadcast address, because address assignment usually begins with the first.
-    """
+    """Return the last addresses before the broadcast address, because addresses are usually assigned from the first."""
     last = int(network.broadcast_address)
     first = max(int(network.network_address) + 1, last - count)
     return [ipaddress.IPv4Address(number) for number in range(last - 1, first - 1, -1)]
