@@ -1,8 +1,7 @@
 """Addresses of clients: separate addresses on this machine, which a partition can cut without cutting the harness.
 
 They are added, as root, only to a network that belongs to this machine (a bridge or a host-only interface, as libvirt,
-Docker and VirtualBox create them). On any other network, an address that was not assigned to this machine may belong to
-another one.
+Docker and VirtualBox create them). On any other network, an unassigned address may belong to another machine.
 """
 
 from __future__ import annotations
