@@ -1,7 +1,7 @@
 """Removes what runs of killed harnesses left on this machine: containers, networks, data folders.
 
-Leftovers are removed only if their owner is proven to be dead (``stormproof.process_owner``). Leftovers whose owner may
-be alive are kept, and reported.
+Leftovers are removed only if their owner is proven to be dead (``stormproof.process_owner``). Leftovers whose owner is
+unknown or may be alive are kept, and reported.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Nodes as containers through Docker Engine: one network and one container a node for each run.
 
-Containers get no capability beyond NET_ADMIN, in their own network namespace, and those that the system needs. The
-client hosts' addresses are on the host's end of the run's bridge and vanish with it. Everything carries the run's
-labels, by which ``cleanup`` finds the remains of a killed harness.
+Containers get only NET_ADMIN, in their own network namespace, and the capabilities that the system needs. The client
+hosts' addresses are on the host's end of the run's bridge and vanish with it. Everything carries the run's labels, by
+which ``cleanup`` finds the remains of a killed harness.
 """
 
 from __future__ import annotations

@@ -110,8 +110,7 @@ class FaultyDisk(mfusepy.Operations):  # type: ignore[misc]
     # Faults.
 
     def _writing(self, count: int, ours: bool, probe: bool = False) -> None:
-        """Register a write of ``count`` bytes, by the system or the harness; raises OSError when the disk refuses it.
-        """
+        """Register a write of ``count`` bytes, by the system or the harness; raises OSError when the disk refuses."""
         if self._kind == "write-error":
             self._shown += not ours
             raise OSError(errno.EIO, "write error")

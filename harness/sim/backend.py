@@ -252,7 +252,7 @@ class SimBackend(Backend):
         return observer
 
     def told_of_faults(self, disturbed: Callable[[], tuple[bool, int]]) -> None:
-        """Take ``disturbed``, which returns whether a fault is in force, and the number of fault steps so far."""
+        """Receive ``disturbed``, which returns whether a fault is in force, and the number of fault steps so far."""
         self._calm_since = _Calm(disturbed, lambda: self._loop.now)
 
     def holdings(self, node: str) -> Mapping[str, int]:
@@ -402,7 +402,7 @@ class SimBackend(Backend):
         return self._node(node).state(program)
 
     async def set_network(self, cut: frozenset[Link]) -> None:
-        """Lose every packet on exactly these links."""
+        """Drop every packet on exactly these links."""
         for end in sorted({end for link in cut for end in link}):
             self.address(end)
         await self._act()

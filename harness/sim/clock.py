@@ -37,7 +37,8 @@ class MachineClock:
         return _EPOCH_SECONDS + now + self._wrong + (now - self._wrong_since) * self._gain
 
     def set(self, offset: float, rate: float) -> None:
-        """Make the time of day ``offset`` seconds wrong from now on, and both clocks ``rate`` times too fast."""
+        """Make the time of day ``offset`` seconds wrong from now on, and run both clocks at ``rate`` times their usual
+        speed."""
         now = self._loop.now
         self._wrong, self._wrong_since, self._gain = offset, now, rate - 1.0
         self.offset += now * (self.rate - self._usual * rate)

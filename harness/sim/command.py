@@ -212,7 +212,8 @@ def _tell_shrunk(view: _View, shrunk: Shrunk, run_dir: Path, store: Path) -> Non
 
 
 def _on_real_nodes(result: SeedResult, files: str) -> str:
-    """Return the command that tries a scenario on the simplest backend of real nodes with all its faults."""
+    """Return a line with the command that tries a scenario on the simplest backend of real nodes with all its faults.
+    """
     test = result.case.test(result.seed)
     for name in BACKENDS.names()[::-1]:
         backend = BACKENDS.load(name)

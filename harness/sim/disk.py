@@ -194,7 +194,7 @@ class Disk:
                 file.lose([_torn(file.pending[-1], self._rng)] if torn and file.pending else [])
 
     def power_lost(self) -> None:
-        """Lose all unsynced changes, or some of them in any order, with the last survivor perhaps torn."""
+        """Discard all unsynced changes, or some of them in any order, with the last survivor perhaps torn."""
         self._abandon_all()
         for file in self._files.values():
             luck = self._rng.random()
@@ -209,7 +209,7 @@ class Disk:
             file.lose(survivors)
 
     def user_lost_power(self, program: str) -> None:
-        """Lose unsynced data if the machine that lost power ran the program with the open database."""
+        """Discard unsynced data if the machine that lost power ran the program with the open database."""
         if program in self._connections:
             self.power_lost()
 

@@ -66,8 +66,7 @@ class Watch:
         return nodes >= _NODES_SHARE * sum(self.callbacks.values())
 
     def told(self) -> str:
-        """Describe the activity in words: the traffic of links, or else the callbacks of processes, most frequent
-        first."""
+        """Describe the activity in words: the traffic of links, or else the callbacks of processes, by frequency."""
         if self.links:
             return "; ".join(f"{link[0]} -> {link[1]} {count:,} times, {size(self.sizes[link])}, last "
                              f"{self.last[link].decode(errors='replace')!r}"

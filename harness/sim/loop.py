@@ -194,8 +194,7 @@ class Resource:
     """A resource that the operating system reclaims when its owner ends."""
 
     def owner_ended(self, powerless: bool) -> None:
-        """React to the end of the owning process; when ``powerless``, the system that would clean up is down as well.
-        """
+        """React to the end of the owning process; when ``powerless``, the system that would clean up is down, too."""
         raise NotImplementedError
 
 

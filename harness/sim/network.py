@@ -152,7 +152,7 @@ class Network:
         loop.network = self
 
     def set_cut(self, cut: Iterable[Link]) -> None:
-        """Lose every packet on exactly these links from now on."""
+        """Drop every packet on exactly these links from now on."""
         self._cut = frozenset(cut)
         self._note_calm()
         self._dropped = {link: self._dropped.get(link, 0) for link in sorted(self._cut)}

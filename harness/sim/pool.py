@@ -100,8 +100,7 @@ def remove_left() -> list[str]:
 
 
 def _scratch_place(jobs: int) -> str | None:
-    """Return the parent folder of the scratch folder: in memory if ``jobs`` processes have room (Docker gives 64 MiB).
-    """
+    """Return the scratch folder's parent: in memory if ``jobs`` processes have room there (Docker gives 64 MiB)."""
     if not (_MEMORY.is_dir() and os.access(_MEMORY, os.W_OK)):
         return None
     return str(_MEMORY) if shutil.disk_usage(_MEMORY).free >= jobs * _ROOM else None

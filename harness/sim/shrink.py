@@ -118,8 +118,7 @@ class _Shrinker:
         return Shrunk(found, self._runs)
 
     def _first(self, cases: Iterable[Case]) -> SeedResult | None:
-        """Return the result of the first case that fails in the same way, with its first failing seed; None if none
-        does."""
+        """Return the result of the first case, with its first seed, that fails in the same way; None if none does."""
         tasks = (self._task(case, seed) for case in cases for seed in self._seeds)
         number, found = self._workers.first(self._run, tasks, lambda result: bool(self._wanted & set(result.broken)))
         self._runs += number + (found is not None)

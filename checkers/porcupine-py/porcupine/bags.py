@@ -1,13 +1,13 @@
-"""Bags whose values repeat: an order found step by step, without a search.
+"""Bags with repeated values: an order found step by step, without a search.
 
-Values of a bag are independent of each other, except where an operation saw the bag empty. A put may as well happen
-as early, and a take as late, as its operation lasts: no other order gives a take more to find. So a take that finds
-nothing then proves a history without observations of *empty* illegal, and one with them, too, where not even the
-puts that are open suffice.
+Values of a bag are independent of each other, except where an operation saw the bag empty. A put may happen as early,
+and a take as late, as its operation allows: no other order leaves more values for a take. So if a take finds nothing
+then, a history without observations of *empty* is illegal. A history with them is illegal, too, if not even the puts
+that have begun suffice.
 
-An observation of *empty* needs an instant at which takes that are open, and dequeues that never returned, can take
-all that is inside. The last instant is chosen of those that need the fewest such dequeues. The choice need not be
-right: if no order is found, a search must decide. An order that is found is a linearisation.
+An observation of *empty* needs an instant at which open takes, and dequeues that never returned, can take all values
+inside. Among the instants that need the fewest such dequeues, the last one is chosen. The choice may be wrong: if no
+order is found, a search must decide. An order that is found is a linearisation.
 """
 
 from __future__ import annotations
@@ -22,8 +22,10 @@ from .models.base import Ints
 
 
 def bag_illegal(f: Ints, a: Ints, call: Ints, ret: Ints) -> int:
-    """The place of a take that found fewer puts begun than takes ended, or -1. Without observations of *empty*, -1
-    says that the history is linearizable."""
+    """Return the place of a take at whose end more takes had ended than puts had begun, or -1.
+
+    For a history without observations of *empty*, -1 means that it is linearizable.
+    """
     begun: dict[int, int] = defaultdict(int)
     for at, i in _events(call, ret):
         if f[i] == BAG_PUT and at == call[i]:
@@ -36,15 +38,17 @@ def bag_illegal(f: Ints, a: Ints, call: Ints, ret: Ints) -> int:
 
 
 def bag_order(f: Ints, a: Ints, call: Ints, ret: Ints) -> tuple[list[int], dict[int, int]] | None:
-    """Places in the order of a linearisation, and the value that each dequeue in it took which never returned; None if
-    no order was found. Operations that never returned are in it only if they are needed."""
+    """Return the places in the order of a linearisation, and the value taken by each dequeue that never returned.
+
+    Returns None if no order was found. Operations that never returned are included only if they are needed.
+    """
     bag = _Bag(f, a, call, ret)
     order = bag.run()
     return None if order is None else (order, bag.took)
 
 
 def _events(call: Ints, ret: Ints) -> list[tuple[int, int]]:
-    """(position, place) of calls and returns, in order of time."""
+    """Return (position, place) of calls and returns, in order of time."""
     calls = [(at, i) for i, at in enumerate(call.tolist())]
     return sorted(calls + [(at, i) for i, at in enumerate(ret.tolist()) if at != PENDING])
 
@@ -54,7 +58,7 @@ _Saved = tuple[int, int, dict[int, int], _Heaps, _Heaps, list[int], tuple[int, i
 
 
 class _Bag:
-    """The bag at one instant, and the operations that are open and have not happened yet."""
+    """The bag at one instant, and the open operations that have not happened yet."""
 
     def __init__(self, f: Ints, a: Ints, call: Ints, ret: Ints) -> None:
         self.f, self.a, self.ret = f.tolist(), a.tolist(), ret.tolist()
@@ -69,17 +73,17 @@ class _Bag:
         self.happened = [False] * len(self.f)
         self.order: list[int] = []
         self.took: dict[int, int] = {}  # dequeue that never returned -> the value that it took
-        self.kept: dict[int, _Saved] = {}  # dequeues that never returned and were needed -> the last such instant
+        self.kept: dict[int, _Saved] = {}  # number of dequeues needed that never returned -> the last such instant
 
     def run(self) -> list[int] | None:
-        """The order of all that had to happen, or None."""
+        """Return the order of all operations that had to happen, or None."""
         number = 0
         while number < len(self.events):
             at, i = self.events[number]
             if at == self.call[i]:
                 self.begin(i)
             elif not self.happened[i] and self.f[i] == BAG_EMPTY:
-                # Go back to the instant at which the fewest dequeues that never returned were needed.
+                # Go back to the instant that needs the fewest dequeues that never returned.
                 instants = [(spent, kept) for spent, kept in self.kept.items() if i in kept[-1]]
                 if not instants:
                     return None
@@ -98,7 +102,7 @@ class _Bag:
         return (number, len(self.order), *rest, frozenset(self.empties))
 
     def restore(self, saved: _Saved) -> int:
-        """Be as then; the number of the event that had just come."""
+        """Restore a saved instant; return the number of its last event."""
         number, length, inside, puts, takes, wild, (self.total, self.takeable), empties = saved
         for i in self.order[length:]:
             self.happened[i] = False
@@ -124,7 +128,7 @@ class _Bag:
             self.empties.add(i)
 
     def end(self, i: int) -> bool:
-        """Let an operation happen that returns now; False if it can't."""
+        """Let an operation happen that returns now; return False if it cannot."""
         f, v = self.f[i], self.a[i]
         if f == BAG_PUT:
             self.puts[v].remove((self.ret[i], i))
@@ -142,7 +146,8 @@ class _Bag:
         return True
 
     def change(self, v: int, inside: int, open_takes: int) -> None:
-        """Keep the totals, after ``open_takes`` more takes of a value were opened, while ``inside`` more are put."""
+        """Update the totals after ``open_takes`` more takes of a value were opened and ``inside`` more of it were put.
+        """
         takes, before = len(self.takes[v]), self.inside.pop(v, 0)
         self.total += inside
         self.takeable += min(before + inside, takes) - min(before, takes - open_takes)
@@ -158,7 +163,7 @@ class _Bag:
         self.order.append(i)
 
     def make_empty(self) -> None:
-        """Let takes that are open, the first to return first, and dequeues that never returned take all there is."""
+        """Let open takes, in the order of their returns, and dequeues that never returned take everything inside."""
         for v in list(self.inside):
             while v in self.inside:
                 if self.takes[v]:

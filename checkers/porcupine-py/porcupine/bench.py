@@ -22,8 +22,11 @@ from .types import CheckResult, Operation, Result
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One line of the table; ``limit`` in seconds, None for none; or ``turns``, how many million turns of an empty
-    loop it may take (what starts from Python objects is as fast as Python is)."""
+    """One line of the table.
+
+    ``limit`` is in seconds, None for no limit. ``turns`` is a limit in million turns of an empty loop: a check that
+    starts from Python objects is as fast as Python is.
+    """
 
     name: str
     limit: float | None
@@ -39,7 +42,7 @@ def queue(history: Columns) -> ColumnsResult:
 
 
 def raw_queue(history: Columns) -> ColumnsResult:
-    """The same from values that are far from dense and times that are not positions."""
+    """Check values that are far from dense and times that are not positions, as a FIFO queue."""
     return check_queue_columns(history.f, history.value * 1_000_003, history.call * 7 + 3, history.ret * 7 + 3)
 
 
@@ -54,7 +57,7 @@ def kv_objects(history: list[Operation]) -> Result:
 
 
 def kv_search(history: tuple[Encoded, Ints, Ints]) -> ColumnsResult:
-    """The same from what they were encoded to: the search alone."""
+    """Check the encoded form of such operations: the search alone."""
     return _searched(*history, every=False)
 
 
@@ -64,13 +67,13 @@ def etcd_objects(histories: list[list[Operation]]) -> ColumnsResult:
 
 
 def etcd_one_by_one(histories: list[list[Operation]]) -> ColumnsResult:
-    """The same, a call each."""
+    """Check the same histories with one call each."""
     model = model_named("cas-register")
     return _summed([check_operations(model, history) for history in histories])
 
 
 def etcd_search(history: tuple[Encoded, Ints, Ints]) -> ColumnsResult:
-    """The same from what they were encoded to: the search alone."""
+    """Check the encoded form of the same histories: the search alone."""
     return _searched(*history, every=True)
 
 
@@ -85,14 +88,14 @@ def _summed(verdicts: list[CheckResult]) -> ColumnsResult:
 
 
 def encoded_kv(history: list[Operation]) -> tuple[Encoded, Ints, Ints]:
-    """What the search is given."""
+    """Return the input of the search."""
     encoded = model_named("kv").encode(history)
     call, ret = positions(history)
     return encoded, call[encoded.source], ret[encoded.source]
 
 
 def object_targets(size: float) -> list[Case]:
-    """The cases that start from Python objects, each beside its search alone."""
+    """Return the cases that start from Python objects, each with a case of its search alone."""
     count = max(2, int(102 * size))
 
     def kv() -> list[Operation]:
@@ -115,13 +118,15 @@ def object_targets(size: float) -> list[Case]:
 
 
 def turns_per_second(turns: int = 1_000_000) -> float:
-    """How fast the interpreter itself is: loops that do nothing, the best of five."""
+    """Measure the speed of the interpreter itself: loops that do nothing, the best of five."""
     return turns / min(timeit.repeat(number=turns, repeat=5))
 
 
 def measure_turns(case: Case, rounds: int = 10) -> tuple[float, float, bool]:
-    """Best seconds, in million turns of an empty loop too, and whether the verdict was right. Loop and case take
-    turns, so that other work on the machine bears on both."""
+    """Return the best seconds, the same in million turns of an empty loop, and whether the verdict was right.
+
+    Loop and case alternate, so that other work on the machine affects both.
+    """
     history, best, rate, right = case.make(), float("inf"), 0.0, True
     for _ in range(rounds):
         rate = max(rate, turns_per_second())
@@ -133,7 +138,7 @@ def measure_turns(case: Case, rounds: int = 10) -> tuple[float, float, bool]:
 
 
 def targets(size: float) -> list[Case]:
-    """The cases with targets; ``size`` scales the number of operations."""
+    """Return the cases with targets; ``size`` scales the number of operations."""
 
     def n(count: int) -> int:
         return max(100, int(count * size))
@@ -154,22 +159,22 @@ def targets(size: float) -> list[Case]:
 
 
 def bad_queue(n: int) -> Columns:
-    """A queue that breaks its order near the end."""
+    """Generate a queue that breaks its order near the end."""
     return generate.spoil_queue(generate.queue(n, 20, 1), 0.9)
 
 
 def bad_duplicates(n: int) -> Columns:
-    """The same with duplicate values."""
+    """Generate such a queue with duplicate values."""
     return generate.spoil_queue(generate.queue(n, 10, 1, 10), 0.9)
 
 
 def bad_register(n: int) -> Columns:
-    """A register that gives a value from nowhere near the end."""
+    """Generate a register that returns a value from nowhere near the end."""
     return generate.spoil_register(generate.register(n, 20, 1), 0.9)
 
 
 def growth(largest: int) -> list[Case]:
-    """How time grows from 1,000 operations to ``largest``."""
+    """Return cases that show the growth of time from 1,000 operations to ``largest``."""
     cases = []
     count = 1000
     while count <= largest:
@@ -182,7 +187,7 @@ def growth(largest: int) -> list[Case]:
 
 
 def measure(case: Case) -> tuple[float, bool]:
-    """Best seconds of three, and whether the verdict was right."""
+    """Return the best seconds of three, and whether the verdict was right."""
     history = case.make()
     best, right = float("inf"), True
     for _ in range(3):
@@ -194,7 +199,7 @@ def measure(case: Case) -> tuple[float, bool]:
 
 
 def warm_up() -> float:
-    """Load, or compile, what the cases use; seconds until the first verdicts."""
+    """Load or compile the code that the cases use; return the seconds until the first verdicts."""
     began = time.perf_counter()
     for warm in (generate.queue(200, 4, 1), generate.queue(200, 4, 1, 3)):
         queue(warm)
@@ -204,7 +209,7 @@ def warm_up() -> float:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Print the table; 1 if a verdict is wrong (a slow machine is no failure)."""
+    """Print the table; return 1 if a verdict is wrong (a slow machine is no failure)."""
     options = argparse.ArgumentParser(prog="python -m porcupine.bench", description=__doc__)
     options.add_argument("--size", type=float, default=1.0, help="factor on the number of operations")
     options.add_argument(

@@ -1,4 +1,4 @@
-"""Checks a history of operations or events against a model."""
+"""Checks of a history of operations or events against a model."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def check_operations(
     max_steps: int | None = None,
     max_memory: int = DEFAULT_MEMORY,
 ) -> CheckResult:
-    """Whether a history is linearizable: OK, ILLEGAL, or UNKNOWN when a limit was reached first.
+    """Decide whether a history is linearizable: OK, ILLEGAL, or UNKNOWN when a limit was reached first.
 
     ``timeout`` in seconds, ``max_steps`` per partition, ``max_memory`` in bytes. Raises PorcupineError for operations
     that the model does not know. See ``check_operations_verbose`` for the evidence.
@@ -53,10 +53,10 @@ def check_operations_verbose(
     monitors: bool = True,
     evidence: bool = True,
 ) -> Result:
-    """As ``check_operations``, with the evidence.
+    """Check as ``check_operations`` does, and return the evidence.
 
-    ``monitors=False`` leaves all to the search (an OK then comes with its linearisation). A compiled model's
-    linearisation is replayed against the plain model before it is believed.
+    ``monitors=False`` leaves everything to the search (an OK then includes its linearisation). A compiled model's
+    linearisation is accepted only after a replay against the plain model.
     """
     began = time.monotonic()
     limits = Limits(None if timeout is None else began + timeout, max_steps or 1 << 62, min(max_memory, 1 << 62))
@@ -72,7 +72,7 @@ def check_operations_verbose(
 
 
 SHORT = 2000
-"""Operations of a history that is worth checking together with others."""
+"""Largest number of operations of a history that is checked together with others."""
 
 
 def check_histories(
@@ -83,9 +83,9 @@ def check_histories(
     max_steps: int | None = None,
     max_memory: int = DEFAULT_MEMORY,
 ) -> list[CheckResult]:
-    """As ``check_operations`` of each history, by itself; ``timeout`` is for all together.
+    """Check each history as ``check_operations`` does; ``timeout`` is for all together.
 
-    Short histories of a register are checked in one call, which costs a fraction of as many calls.
+    Short histories of a register are checked in one call, which costs a fraction of separate calls.
     """
     began = time.monotonic()
     deadline = None if timeout is None else began + timeout
@@ -95,7 +95,7 @@ def check_histories(
         try:
             return _check_together(model, histories, limits)
         except PorcupineError:
-            pass  # one by one, so that it is said of the history that it is true of
+            pass  # one by one, so that the error names the history that caused it
     verdicts = []
     for history in histories:
         left = None if deadline is None else max(deadline - time.monotonic(), 0.0)
@@ -106,8 +106,10 @@ def check_histories(
 def encode_together(
     model: CompiledModel, histories: Sequence[Sequence[Operation]]
 ) -> tuple[list[Operation], tuple[Ints, Ints], Encoded, Ints, Ints]:
-    """Histories of one register each as partitions: (operations, their positions, and what ``run_search`` takes). They
-    share no state, so that it does not matter that their times run together."""
+    """Encode histories of one register each as partitions: (operations, their positions, the input of ``run_search``).
+
+    The partitions share no state, so overlapping times do not matter.
+    """
     operations = [operation for history in histories for operation in history]
     call, ret = positions(operations)
     encoded = model.encode(operations)
@@ -134,19 +136,25 @@ def _check_together(
 
 
 def check_events(model: Model, events: Sequence[Event], **limits: Any) -> CheckResult:
-    """As ``check_operations``, for a sequence of calls and returns in order of time; a call without a return never
-    returned."""
+    """Check a sequence of calls and returns in order of time, as ``check_operations`` does.
+
+    A call without a return never returned.
+    """
     return check_operations(model, pair_events(events), **limits)
 
 
 def check_events_verbose(model: Model, events: Sequence[Event], **limits: Any) -> Result:
-    """As ``check_operations_verbose``, for a sequence of calls and returns. Indices are those of calls, in order."""
+    """Check a sequence of calls and returns, as ``check_operations_verbose`` does. Indices are those of calls, in
+    order.
+    """
     return check_operations_verbose(model, pair_events(events), **limits)
 
 
 def pair_events(events: Sequence[Event]) -> list[Operation]:
-    """Operations of a sequence of events, in order of their calls. Raises PorcupineError for a return without a call,
-    or an id called twice."""
+    """Return the operations of a sequence of events, in order of their calls.
+
+    Raises PorcupineError for a return without a call, or an id called twice.
+    """
     opened: dict[Any, int] = {}
     returned: dict[int, tuple[int, Any]] = {}
     for at, event in enumerate(events):
@@ -172,7 +180,7 @@ def pair_events(events: Sequence[Event]) -> list[Operation]:
 
 
 def positions(operations: Sequence[Operation]) -> tuple[Ints, Ints]:
-    """Different positions of calls and returns. Raises PorcupineError for one that returns before it is called."""
+    """Return different positions of calls and returns. Raises PorcupineError for a return before its call."""
     calls: list[Any] = [o.call for o in operations]
     returns: list[Any] = [o.ret for o in operations]
     crashed = [i for i, r in enumerate(returns) if r is None] if None in returns else []
@@ -208,7 +216,7 @@ def _check_plain(
     for key, part in enumerate(model.partition(operations)):
         mine = [operations[i] for i in part]
         returns = [None if ret[i] == PENDING else int(ret[i]) for i in part]
-        # 200 bytes is what an entry of the set of known configurations takes at least.
+        # An entry of the set of known configurations takes at least 200 bytes.
         found = plain_search(
             model, mine, [int(call[i]) for i in part], returns, limits.steps, limits.memory // 200, limits.deadline
         )
@@ -256,7 +264,7 @@ def _check_compiled(
 def _check_bag(
     model: Model, encoded: Encoded, operations: Sequence[Operation], call: Ints, ret: Ints
 ) -> Partition | None:
-    """A bag whose values repeat, where no search is needed."""
+    """Decide a bag with repeated values if no search is needed."""
     at_call, at_ret = call[encoded.source], ret[encoded.source]
     everything = list(range(len(operations)))
     take = bag_illegal(encoded.f, encoded.a, at_call, at_ret)
@@ -271,7 +279,7 @@ def _check_bag(
         return None
     order, took = said
     placed = [int(encoded.source[place]) for place in order]
-    # With what these took, the replay need not try every value.
+    # With the values that these dequeues took, the replay need not try every value.
     told = list(operations)
     for place, value in took.items():
         i = int(encoded.source[place])
@@ -308,14 +316,14 @@ def _search(
 def _believe(
     model: Model, operations: Sequence[Operation], call: Ints, ret: Ints, members: list[int], order: list[int]
 ) -> None:
-    """Replay an OK's order."""
+    """Replay the order of an OK; raise AssertionError if it is no linearisation."""
     fault = first_fault(model, operations, call, ret, members, order)
     if fault:
         raise AssertionError(f"porcupine: the order found is not a linearisation ({fault}); please report this")
 
 
 def _explain(model: Model, operations: Sequence[Operation], call: Ints, ret: Ints, found: Partition) -> Partition:
-    """Replay an OK's order, and say of an ILLEGAL one what could not come next."""
+    """Replay the order of an OK, or explain for an ILLEGAL one which operations could not be next."""
     order = found.linearization or []
     if found.verdict is CheckResult.OK:
         _believe(model, operations, call, ret, found.operations, order)
@@ -339,7 +347,7 @@ def _explain(model: Model, operations: Sequence[Operation], call: Ints, ret: Int
 
 
 def operation_text(model: Model, operation: Operation) -> str:
-    """An operation with its client and times, in one line."""
+    """Describe an operation with its client and times, in one line."""
     returned = "never returned" if operation.ret is None else f"{operation.call} to {operation.ret}"
     if operation.ret is None:
         returned = f"called at {operation.call}, never returned"

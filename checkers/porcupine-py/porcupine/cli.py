@@ -1,8 +1,8 @@
 """The command ``porcupine``.
 
-Its status is a verdict only if there is one: 0, 1 and 2 are said by ``_status``, which holds the result, and 1 only
-with the witness. Whatever else ends the command, in whatever layer, ends it with 3 and one line on stderr. So nothing
-that may fail to load is imported before ``main`` can catch it.
+Its status is a verdict only if there is one. Only ``_status``, which holds the result, returns 0, 1 and 2, and 1 only
+with a witness. Any other end of the command, in any layer, ends it with 3 and one line on stderr. So no module whose
+import may fail is imported before ``main`` can catch the error.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ MAX_LINE = 1000
 
 
 class _Leave(SystemExit):
-    """The parser has said all there is to say; any other SystemExit is something that went wrong."""
+    """The parser has printed everything; any other SystemExit is an error."""
 
 
 class _Parser(argparse.ArgumentParser):
-    """Wrong usage is no verdict either."""
+    """A parser for which wrong usage is no verdict either."""
 
     def exit(self, status: int = 0, message: str | None = None) -> None:  # type: ignore[override]
         raise _Leave(status)
@@ -43,7 +43,7 @@ class _Parser(argparse.ArgumentParser):
 
 
 class _NoOutput(Exception):
-    """What was found can't be written to stdout."""
+    """The findings cannot be written to stdout."""
 
 
 def _positive(text: str) -> float:
@@ -67,7 +67,7 @@ def _names(text: str) -> frozenset[str]:
 
 
 def parser() -> argparse.ArgumentParser:
-    """The command line's grammar."""
+    """Return the parser of the command line."""
     from .check import DEFAULT_MEMORY
     from .formats import FAILED_CAS, FORMATS, MAX_HISTORY
     from .models import MODELS
@@ -129,9 +129,9 @@ def parser() -> argparse.ArgumentParser:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command; returns its exit status, or raises SystemExit with it for help and wrong usage.
+    """Run the command; return its exit status, or raise SystemExit with it for help and wrong usage.
 
-    Without ``arguments``, those of this process count; where its memory is limited, a child process does the work.
+    Without ``arguments``, those of this process count; if its memory is limited, a child process does the work.
     """
     if arguments is not None:
         return _main(arguments)
@@ -155,7 +155,7 @@ def _main(arguments: Sequence[str] | None) -> int:
     except BaseException as error:
         status = EXIT_NO_VERDICT
         leave = None
-        with contextlib.suppress(BaseException):  # not even the words for it may stand in the way of the status
+        with contextlib.suppress(BaseException):  # no error, not even of its own message, may change the status
             _abandon(sys.stdout) if isinstance(error, _NoOutput) else None
             _complain(_words(error))
     if leave is not None:
@@ -183,7 +183,7 @@ def _run(options: argparse.Namespace) -> int:
 
 
 def _check_file(file: str, options: argparse.Namespace) -> int:
-    """Status of one file. Other files are still checked when anything goes wrong with this one."""
+    """Return the status of one file. An error in this file does not stop the check of other files."""
     try:
         return _verdict_on(file, options)
     except _NoOutput:
@@ -231,7 +231,7 @@ def _verdict_on(file: str, options: argparse.Namespace) -> int:
 
 
 def _status(result: Result) -> int:
-    """The exit status that a verdict stands for; *illegal* needs the partition that shows it, and how."""
+    """Return the exit status of a verdict; *illegal* requires the partition that shows it, and the reason."""
     from .types import CheckResult
 
     if result.verdict is CheckResult.ILLEGAL:
@@ -253,7 +253,7 @@ def _line(file: str, history: History, result: Result, read: float) -> str:
 
 
 def _where(error: Exception, file: str, model: CompiledModel, history: History) -> str:
-    """What is wrong with a file's operations, with the line of the first that is wrong by itself."""
+    """Describe the error in a file's operations, with the line of the first operation that is wrong by itself."""
     from .types import PorcupineError
 
     for operation, line in zip(history.operations, history.lines, strict=True):
@@ -265,7 +265,7 @@ def _where(error: Exception, file: str, model: CompiledModel, history: History) 
 
 
 def _nothing(history: History) -> str:
-    """What a file without operations to judge holds."""
+    """Describe the contents of a file that has no operations to judge."""
     passed, failed = history.passed_over, history.did_not_happen
     parts = ["no operation to judge"]
     if passed:
@@ -303,8 +303,10 @@ def _write_html(
 
 
 def _initial(text: str | None, format: str) -> Any:
-    """The first value, in the format of the file. For a file of JSON, EDN is taken as JSON would say it; without a
-    file, either will do."""
+    """Parse the first value in the format of the file.
+
+    For a file of JSON, a value in EDN is converted to JSON's types. Without a file, either format is accepted.
+    """
     from .formats import EDN_FORMATS, parse_edn, parse_json
     from .types import PorcupineError
     from .values import as_json
@@ -323,7 +325,7 @@ def _initial(text: str | None, format: str) -> Any:
 
 
 def _words(error: BaseException, file: str = "") -> str:
-    """What went wrong, for a person."""
+    """Describe an error to the user."""
     from .types import PorcupineError
 
     if isinstance(error, PorcupineError):
@@ -336,7 +338,7 @@ def _words(error: BaseException, file: str = "") -> str:
 
 
 def _shown(text: str) -> str:
-    """A line in which what came from a file moves no cursor: control characters are written as escapes."""
+    """Return a line in which text from a file cannot move the cursor: control characters are escaped."""
     return text if text.isprintable() else "".join(
         each if each.isprintable() else each.encode("unicode_escape").decode() for each in text)
 
@@ -353,7 +355,7 @@ def _say(text: str) -> None:
 
 
 def _flush() -> None:
-    """What is still in the buffer may be what can't be written."""
+    """Flush stdout: the remaining buffer may contain a line that cannot be written."""
     if sys.stdout is None:
         return
     try:
@@ -363,7 +365,7 @@ def _flush() -> None:
 
 
 def _complain(text: str) -> None:
-    """Write one line to stderr, if that can be done."""
+    """Write one line to stderr, if possible."""
     line = _shown(" ".join(f"porcupine: {text}".split()))
     if len(line) > MAX_LINE:
         line = line[: MAX_LINE - 3] + "..."
@@ -376,7 +378,7 @@ def _complain(text: str) -> None:
 
 
 def _abandon(stream: TextIO | None) -> None:
-    """Python flushes its streams when it ends, and says status 120 if that fails: let it flush into nothing."""
+    """Redirect a stream to nothing: at its end, Python flushes its streams and exits with status 120 if that fails."""
     if stream is None:
         return
     with contextlib.suppress(OSError, ValueError):
@@ -386,7 +388,7 @@ def _abandon(stream: TextIO | None) -> None:
 
 
 def _escape_what_can_t_be_written() -> None:
-    """A text may hold what the terminal's encoding, or any, does not know (half of a surrogate pair)."""
+    """Escape characters that the terminal's encoding, or any encoding, lacks (half of a surrogate pair)."""
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="backslashreplace")

@@ -1,4 +1,4 @@
-"""Histories as columns: NumPy, Arrow or pandas, many partitions a call."""
+"""Histories as columns: NumPy, Arrow or pandas, with many partitions per call."""
 
 from __future__ import annotations
 
@@ -26,8 +26,11 @@ NEVER = -1
 
 @dataclass(frozen=True, slots=True)
 class ColumnsResult:
-    """Verdicts per partition, by partition number (UNKNOWN also for those not reached after the first ILLEGAL one);
-    ``pattern`` and ``rows`` tell what a monitor found, if one decided."""
+    """Verdicts per partition, by partition number.
+
+    A partition that was not reached after the first ILLEGAL one is UNKNOWN. ``pattern`` and ``rows`` are the findings
+    of a monitor, if one decided.
+    """
 
     verdict: CheckResult
     partitions: list[CheckResult]
@@ -50,9 +53,9 @@ def check_queue_columns(
     """Check a FIFO queue, or a bag if ``unordered``.
 
     ``f``: ENQUEUE, DEQUEUE or DEQUEUE_EMPTY; ``value``: any integers or objects (texts); ``call``, ``ret``: times or
-    positions, ``ret`` NEVER (-1) for a crash. Positions 0 ... 2n-1, each used once, are taken as they are, which
-    saves a sort; so are integer values from 1 to about n. Raises PorcupineError for columns of different lengths or
-    unknown codes.
+    positions, ``ret`` NEVER (-1) for a crash. Positions 0 ... 2n-1, each used once, are used unchanged, which saves a
+    sort; so are integer values from 1 to about n. Raises PorcupineError for columns of different lengths or unknown
+    codes.
     """
     began = time.monotonic()
     codes_f = _integers(f, "f")
@@ -96,9 +99,9 @@ def check_register_columns(
 ) -> ColumnsResult:
     """Check registers with compare-and-set, one per partition.
 
-    ``f``: READ (0), WRITE (1), CAS (2) that matched or crashed, CAS_FAILED (3) that did not match; ``value``:
-    integers, 0 the first value of a register (for CAS: the one expected, with ``new`` the one set); ``partition``:
-    integers from 0. Times as in ``check_queue_columns``.
+    ``f``: READ (0), WRITE (1), CAS (2) that matched or crashed, CAS_FAILED (3) that did not match; ``value``: integers,
+    0 the first value of a register (for CAS: the expected value, with ``new`` the value set); ``partition``: integers
+    from 0. Times as in ``check_queue_columns``.
     """
     began = time.monotonic()
     codes_f = _integers(f, "f")
@@ -147,7 +150,7 @@ def _searched(encoded: Encoded, call: Ints, ret: Ints, limits: Limits, began: fl
 
 
 def _array(column: Any) -> npt.NDArray[Any]:
-    """A NumPy array of a NumPy, Arrow or pandas column, or a list; not copied where that can be."""
+    """Convert a NumPy, Arrow or pandas column, or a list, to a NumPy array, without a copy if possible."""
     if hasattr(column, "combine_chunks"):
         column = column.combine_chunks()
     if hasattr(column, "to_numpy"):
@@ -168,7 +171,7 @@ def _integers(column: Any, name: str, size: int | None = None) -> Ints:
 
 
 def _positions(call: Any, ret: Any, size: int) -> tuple[Ints, Ints]:
-    """Different positions of calls and returns; as given if they are a permutation of 0 ... 2n-1 already."""
+    """Return different positions of calls and returns; unchanged if they are a permutation of 0 ... 2n-1 already."""
     calls, returns = _array(call), _array(ret)
     for name, column in (("call", calls), ("ret", returns)):
         if column.size != size or column.ndim != 1:
@@ -192,9 +195,9 @@ def _positions(call: Any, ret: Any, size: int) -> tuple[Ints, Ints]:
 
 
 def _dense(value: Any, size: int) -> tuple[Ints, int]:
-    """Ids from 1 for values, and the largest."""
+    """Return ids from 1 for values, and the largest."""
     if isinstance(value, list | tuple) and {*map(type, value)} != {int}:
-        # NumPy would make one type of several: texts of numbers, numbers of booleans.
+        # NumPy would convert mixed types to one: numbers to texts, booleans to numbers.
         array = np.empty(len(value), object)
         array[:] = value
     else:

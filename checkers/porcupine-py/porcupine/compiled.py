@@ -1,4 +1,4 @@
-"""Runs the compiled searches over encoded histories: budgets, limits, partitions, linearisations."""
+"""The compiled searches over encoded histories: budgets, limits, partitions, linearisations."""
 
 from __future__ import annotations
 
@@ -23,22 +23,26 @@ Ints = npt.NDArray[np.int64]
 
 VERDICTS = {codes.OK: CheckResult.OK, codes.ILLEGAL: CheckResult.ILLEGAL, codes.UNKNOWN: CheckResult.UNKNOWN}
 FIRST_BUDGET = 2000
-"""Steps that every partition may take in the first round, besides two per operation of the longest; later rounds
-allow 16 times as many."""
+"""Steps that every partition may take in the first round, in addition to two per operation of the longest partition.
+
+Each later round allows 16 times as many.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What a check may use: ``deadline`` in ``time.monotonic()`` seconds, ``steps`` per partition, ``memory`` in
-    bytes."""
+    """The limits of a check: ``deadline`` in ``time.monotonic()`` seconds, ``steps`` per partition, ``memory`` in
+    bytes.
+    """
 
     deadline: float | None
     steps: int
     memory: int
 
     def after_loading(self, began: float) -> Limits:
-        """The same, not counting the time since ``began``: that of compiling a kernel, or loading it, at its first
-        use."""
+        """Return the limits without the time since ``began``, in which a kernel was compiled or loaded at its first
+        use.
+        """
         if self.deadline is None:
             return self
         return replace(self, deadline=self.deadline + time.monotonic() - began)
@@ -46,7 +50,7 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What a search found in each partition: verdict codes, steps, levels, and orders as places in the columns."""
+    """The results of a search by partition: verdict codes, steps, and orders as places in the columns."""
 
     verdicts: Ints
     steps: Ints
@@ -55,8 +59,10 @@ class Found:
 
 @contextmanager
 def stopping(limits: Limits, every: bool = False) -> Iterator[Ints]:
-    """Two flags for a kernel: the first is set when the time is over, the second asks for more than the first illegal
-    partition."""
+    """Provide two flags for a kernel.
+
+    The first is set when the time is over; the second requests to continue after the first illegal partition.
+    """
     stop = np.zeros(2, np.int64)
     stop[1] = every
     if limits.deadline is None:
@@ -77,7 +83,7 @@ Search = Callable[..., None]
 
 
 def _searching(step: Any, last: int) -> Search:
-    """The search with a model's step, or with the built-in one that knows the code ``last``."""
+    """Return the search with a model's step, or with the built-in one that knows the code ``last``."""
     if step is None and last <= codes.APPEND_TEXT:
         from .kernels.search import ready_registers
 
@@ -95,10 +101,10 @@ def _searching(step: Any, last: int) -> Search:
 def run_search(
     encoded: Encoded, call: Ints, ret: Ints, limits: Limits, orders: bool, step: Any = None, every: bool = False
 ) -> Found:
-    """The general search over all partitions, in rounds of rising budgets; stops at the first illegal one, unless a
-    verdict on ``every`` one is wanted.
+    """Run the general search over all partitions, in rounds of rising budgets.
 
-    Positions are as ``rank_times`` gives them. ``orders`` asks for the orders, covered operations included.
+    Stops at the first illegal partition, unless ``every`` requests a verdict on each. Positions are as ``rank_times``
+    returns them. ``orders`` requests the orders, covered operations included.
     """
     began = time.monotonic()
     search = _searching(step, int(encoded.f.max(initial=0)))
@@ -128,7 +134,7 @@ def run_search(
     found = []
     for p in range(parts if orders else 0):
         if every and results[p, 0] != codes.OK:
-            found.append(order[:0])  # who asks for every verdict asks for no evidence
+            found.append(order[:0])  # a caller that wants every verdict wants no evidence
             continue
         start = int(ready.offsets[p]) + p
         chosen = order[start : start + int(results[p, 4])]
@@ -137,7 +143,7 @@ def run_search(
 
 
 WINDOWS = (16, 32, 64, 256)
-"""Lengths of the windows tried, in completed operations."""
+"""Lengths of the windows that are tried, in completed operations."""
 WINDOW_SHARE = 4
 """A window may take the round's budget divided by this."""
 
@@ -153,11 +159,11 @@ def refute(
     search: Search,
     stop: Ints,
 ) -> bool:
-    """Try to show an undecided register illegal by a short window before the operation where the search stuck.
+    """Try to prove an undecided register illegal by a short window before the operation where the search is stuck.
 
-    The window starts from an unknown value (ANY) and may use, or not, every operation open at its ends: it admits all
-    that the whole history admits, so if it is illegal, so is the whole. Sets the verdict, and says whether that was
-    all that is wanted.
+    The window starts from an unknown value (ANY) and may use, or omit, every operation open at its ends. It admits
+    everything that the whole history admits, so if it is illegal, the whole is illegal, too. Sets the verdict, and
+    returns whether the search can stop.
     """
     if encoded.f.max() > codes.APPEND_TEXT:
         return False
@@ -177,8 +183,10 @@ def refute(
 
 
 def window(ready: Prepared, p: int, level: int, length: int, call: Ints, ret: Ints) -> tuple[Ints, Ints, Ints] | None:
-    """Places, calls and returns of the operations of a window that ends with the operation of rank ``level``; None if
-    it would reach back to the start."""
+    """Return places, calls and returns of the operations of a window that ends with the operation of rank ``level``.
+
+    Returns None if the window would reach back to the start.
+    """
     low, m = int(ready.offsets[p]), int(ready.completed[p])
     first = min(level, m - 1) - length
     if first <= 0:
@@ -193,8 +201,8 @@ def window(ready: Prepared, p: int, level: int, length: int, call: Ints, ret: In
 def _search_window(
     encoded: Encoded, places: Ints, calls: Ints, returns: Ints, limits: Limits, budget: int, search: Search, stop: Ints
 ) -> Ints:
-    """Results of the search of a window."""
-    # An observation that is optional is of no use.
+    """Return the results of the search of a window."""
+    # An optional observation is useless.
     useful = (returns != PENDING) | (encoded.flags[places] & PURE == 0)
     places, calls, returns = places[useful], calls[useful], returns[useful]
     columns = (encoded.f[places], encoded.a[places], encoded.b[places], encoded.flags[places])
@@ -210,8 +218,9 @@ def _search_window(
 
 
 def _complete(encoded: Encoded, ready: Prepared, p: int, order: Ints, level: int, call: Ints, ret: Ints) -> Ints:
-    """The order, which reaches a level, with what the search leaves out: covered operations, a bag's crashed
-    dequeues."""
+    """Complete an order that reaches a level with the operations that the search omits: covered ones, a bag's crashed
+    dequeues.
+    """
     low = int(ready.offsets[p])
     if order.size < level or ready.offsets[p + 1] - low > ready.completed[p]:
         from .kernels.rows import uncovered
@@ -224,7 +233,7 @@ def _complete(encoded: Encoded, ready: Prepared, p: int, order: Ints, level: int
 
 
 def _take_lost(f: Ints, order: Ints, call: Ints) -> Ints:
-    """Before a bag is seen empty, as many crashed dequeues as it has elements; earliest first."""
+    """Insert, before a bag is seen empty, as many crashed dequeues as it has elements; earliest first."""
     lost = np.nonzero(f == codes.BAG_WILD)[0]
     wild = iter(lost[np.argsort(call[lost])].tolist())
     out: list[int] = []
@@ -240,7 +249,7 @@ def _take_lost(f: Ints, order: Ints, call: Ints) -> Ints:
 
 
 def run_fifo(encoded: Encoded, call: Ints, ret: Ints, limits: Limits) -> tuple[int, int, list[int]]:
-    """The frontier search of a FIFO queue: (verdict code, steps, order found or longest partial one)."""
+    """Run the frontier search of a FIFO queue: (verdict code, steps, order found or longest partial one)."""
     began = time.monotonic()
     from .kernels.fifo_search import fifo_search
 
@@ -251,7 +260,7 @@ def run_fifo(encoded: Encoded, call: Ints, ret: Ints, limits: Limits) -> tuple[i
         zeros = np.zeros(places.size, np.int64)
         columns = (encoded.f[places], encoded.a[places], call[places], encoded.flags[places], call[places], ret[places])
         if not put[places].all():
-            # Crashed dequeues are all alike.
+            # Crashed dequeues are interchangeable.
             columns = (np.where(ret[places] == PENDING, 0, columns[0]), *columns[1:])
         ready = prepare(zeros, 1, *columns)
         ready.rows[:, ORIGIN] = places[ready.rows[:, ORIGIN]]
@@ -270,9 +279,10 @@ def run_fifo(encoded: Encoded, call: Ints, ret: Ints, limits: Limits) -> tuple[i
 
 
 def interleave(pairs: Ints, enqueues: Ints, call: Ints, ret: Ints, complete: bool) -> list[int]:
-    """One order of the pairs' enqueues and dequeues, and of the enqueues left over if ``complete``.
+    """Merge the pairs' enqueues and dequeues into one order, with the remaining enqueues if ``complete``.
 
-    Either order is fixed; an operation comes next when nothing that remains returned before it began.
+    The order of the enqueues and that of the dequeues are fixed. An operation may be next if no remaining one returned
+    before it began.
     """
     puts = [int(e) for e, _ in pairs if e >= 0]
     if complete:
@@ -295,5 +305,5 @@ def interleave(pairs: Ints, enqueues: Ints, call: Ints, ret: Ints, complete: boo
             order.append(puts[i])
             i += 1
         else:
-            break  # an incomplete order may end here; replay tells if a complete one did
+            break  # an incomplete order may end here; for a complete one, the replay detects it
     return order

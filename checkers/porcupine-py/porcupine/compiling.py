@@ -1,4 +1,4 @@
-"""Compiling a model of one's own."""
+"""Compilation of user-defined models."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ Step = Callable[[int, int, int, int], int]
 def compile_step(step: Step) -> Any:
     """Compile ``step(state, f, a, b) -> state``, for ``CompiledModel.kernel`` to return; all are 64-bit integers.
 
-    It returns the state after the operation, or -1 if the state does not admit it; so no state is -1, nor -3. ``f``
-    is the operation's code, 100 or more; ``a`` and ``b`` are what ``encode`` put there. Only its own code is compiled
-    (about a second, in each process): the search calls it through a pointer. Raises Numba's TypingError for code that
-    Numba can't compile.
+    It returns the state after the operation, or -1 if the state does not admit it; so -1 and -3 must not be states.
+    ``f`` is the operation's code, 100 or more; ``a`` and ``b`` are the values that ``encode`` stored. Only the step's
+    code is compiled (about a second, in each process): the search calls it through a pointer. Raises Numba's
+    TypingError for code that Numba can't compile.
     """
     from numba import njit
 

@@ -1,5 +1,6 @@
-"""Makes histories of a correct object under load, for benchmarks: linearizable by construction, or spoilt in one
-place."""
+"""Generators of histories of a correct object under load, for benchmarks: linearizable by construction, or spoilt in
+one place.
+"""
 
 from __future__ import annotations
 
@@ -28,10 +29,12 @@ class Columns:
 
 
 def run(n: int, processes: int, seed: int, act: Callable[[random.Random, int], tuple[int, int, int]]) -> Columns:
-    """``n`` operations of processes that each take random time before and after ``act``, the instant they happen at."""
+    """Generate ``n`` operations of processes that each take random time before and after ``act``, the instant of the
+    operation.
+    """
     rng = random.Random(seed)
     out = np.zeros((5, n), np.int64)
-    slots = [-1] * processes  # the operation that a process has open
+    slots = [-1] * processes  # the open operation of each process
     happened = [False] * processes
     clock = started = active = 0
     while started < n or active:
@@ -56,7 +59,7 @@ def run(n: int, processes: int, seed: int, act: Callable[[random.Random, int], t
 
 
 def queue(n: int, processes: int, seed: int, values: int | None = None) -> Columns:
-    """A FIFO queue; distinct values from 1, or drawn from ``values``."""
+    """Generate a FIFO queue; distinct values from 1, or drawn from ``values``."""
     inside: deque[int] = deque()
 
     def act(rng: random.Random, i: int) -> tuple[int, int, int]:
@@ -70,7 +73,7 @@ def queue(n: int, processes: int, seed: int, values: int | None = None) -> Colum
 
 
 def register(n: int, processes: int, seed: int, values: int = 5) -> Columns:
-    """A register with as many reads, writes and compare-and-sets, of a few values."""
+    """Generate a register with equal shares of reads, writes and compare-and-sets, of a few values."""
     state = 0
 
     def act(rng: random.Random, _: int) -> tuple[int, int, int]:
@@ -90,7 +93,7 @@ def register(n: int, processes: int, seed: int, values: int = 5) -> Columns:
 
 
 def spoil_queue(history: Columns, at: float) -> Columns:
-    """Two far dequeues, near a fraction of the history, exchange their values."""
+    """Exchange the values of two distant dequeues, near a fraction of the history."""
     value = history.value.copy()
     takes = np.nonzero(history.f == DEQUEUE)[0]
     i = takes[int(takes.size * at)]
@@ -101,7 +104,7 @@ def spoil_queue(history: Columns, at: float) -> Columns:
 
 
 def spoil_register(history: Columns, at: float, stale: int = 9) -> Columns:
-    """A read, near a fraction of the history, gives a value that nobody wrote."""
+    """Let a read, near a fraction of the history, return a value that was never written."""
     value = history.value.copy()
     reads = np.nonzero(history.f == READ)[0]
     value[reads[int(reads.size * at)]] = stale
@@ -109,8 +112,11 @@ def spoil_register(history: Columns, at: float, stale: int = 9) -> Columns:
 
 
 def texts(n: int, clients: int, keys: int, seed: int) -> list[Operation]:
-    """Operations on a store of texts: gets, appends and now and then a put, of pieces that all differ. The shape of
-    the kv histories of Porcupine's tests (each client goes on as soon as it has its answer; some wait for long)."""
+    """Generate operations on a store of texts: gets, appends and occasional puts, of pieces that all differ.
+
+    The history has the shape of the kv histories of Porcupine's tests: each client continues as soon as it has its
+    answer; some wait for long.
+    """
     rng = random.Random(seed)
     held = dict.fromkeys(map(str, range(keys)), "")
     patience = [rng.choice((1, 1, 4, 16)) for _ in range(clients)]
@@ -152,8 +158,10 @@ def texts(n: int, clients: int, keys: int, seed: int) -> list[Operation]:
 
 
 def etcd(seed: int) -> list[Operation]:
-    """Operations of five clients on a register of five values with compare-and-set, some of which time out: the
-    shape of the etcd logs of Porcupine's tests. Two in three hold a stale read."""
+    """Generate operations of five clients on a register of five values with compare-and-set, some of which time out.
+
+    The history has the shape of the etcd logs of Porcupine's tests. Two in three hold a stale read.
+    """
     rng = random.Random(seed)
     register: int | None = None
     older: list[int | None] = [None]

@@ -125,6 +125,8 @@ class SshBackend(ClockBackend, DiskBackend, PacketBackend):
     async def provision(self, test: Test, topology: Topology, run_dir: Path) -> None:
         """Connect to the hosts, check them, create their folders and add the clients' addresses.
 
+        The check is whether each host may and can be a node.
+
         Raises:
             UsageError: the files with the hosts are wrong, or name too few.
             BackendError: a host cannot be reached, must not be broken, or lacks something.

@@ -1,8 +1,7 @@
 """Addresses of clients: separate addresses on this machine, which a partition can cut without cutting the harness.
 
 They are added, as root, only to a network that belongs to this machine (a bridge or a host-only interface, as libvirt,
-Docker and VirtualBox create them). On any other network, an address that was not assigned to this machine may belong to
-another one.
+Docker and VirtualBox create them). On any other network, an unassigned address may belong to another machine.
 """
 
 from __future__ import annotations
@@ -180,8 +179,7 @@ def _shown(*words: str) -> list[dict[str, Any]]:
 
 
 def _from_the_end(network: ipaddress.IPv4Network, count: int) -> list[ipaddress.IPv4Address]:
-    """Return the last addresses before the broadcast address, because address assignment usually begins with the first.
-    """
+    """Return the last addresses before the broadcast address, because addresses are usually assigned from the first."""
     last = int(network.broadcast_address)
     first = max(int(network.network_address) + 1, last - count)
     return [ipaddress.IPv4Address(number) for number in range(last - 1, first - 1, -1)]

@@ -1,4 +1,4 @@
-"""Files of histories, whatever wrote them."""
+"""Readers of history files from any program."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ from .texts import first_line, lines_of
 
 _PIECE = 1 << 20
 FORMATS = ("jsonl", "edn", "porcupine-kv", "jepsen-log", "parquet")
-"""Names for ``read_history``. EDN reads Jepsen's and Knossos' histories; Porcupine's kv files are EDN, a map per
-line."""
+"""Names for ``read_history``. EDN reads Jepsen's and Knossos' histories; Porcupine's kv files are EDN, a map per line.
+"""
 LOG, PARQUET = "jepsen-log", "parquet"
 EDN_FORMATS = ("edn", "porcupine-kv", LOG)
 """Formats whose values are EDN's; those of the others are JSON's."""
 _MARK = "\ufeff"
-"""The byte order mark that some programs begin a text with."""
+"""The byte order mark with which some programs begin a text."""
 
 
 def read_history(
@@ -41,13 +41,13 @@ def read_history(
     pass_over: Collection[str] = (),
     max_history: int = MAX_HISTORY,
 ) -> list[Operation]:
-    """Operations of a file, for a model; times are line numbers' order. Gzip is accepted; the format is told from the
-    content.
+    """Read the operations of a file, for a model; times are line numbers' order. Gzip is accepted.
 
-    ``failed_cas``: what a ``cas`` that ends ``fail`` means, "did-not-happen" or "did-not-match"; by default what it
-    means in the format. ``pass_over``: names of processes that are no clients, besides "nemesis". ``max_history``:
-    bytes that reading it may take; a file that would take more is refused before it does. Raises PorcupineError, with
-    file and line, for anything that is not a history of the model's operations.
+    By default the format is recognised by the content. ``failed_cas``: the meaning of a ``cas`` that ends ``fail``,
+    "did-not-happen" or "did-not-match"; by default its meaning in the format. ``pass_over``: names of processes that
+    are no clients, in addition to "nemesis". ``max_history``: bytes that reading it may take; a file that would take
+    more is refused before it does. Raises PorcupineError, with file and line, for anything that is not a history of the
+    model's operations.
     """
     return load_history(
         path, model, format, failed_cas=failed_cas, pass_over=pass_over, max_history=max_history
@@ -63,7 +63,7 @@ def load_history(
     pass_over: Collection[str] = (),
     max_history: int = MAX_HISTORY,
 ) -> History:
-    """As ``read_history``, with the number of lines that were passed over."""
+    """Read a file as ``read_history`` does, and return the number of skipped lines as well."""
     path = Path(path)
     if format is not None and format not in FORMATS:
         raise PorcupineError(f'unknown format "{format}"; known: {", ".join(FORMATS)}')
@@ -94,11 +94,11 @@ def load_history(
 def items_of(
     text: str, name: str, format: str | None = None, room: Room | None = None
 ) -> Iterator[tuple[int, dict[str, Any] | None]]:
-    """The rows of a text (JSON lines, EDN or a Jepsen log) as maps with texts as keys, each with its line; None for a
-    line of a log that is no operation. A byte order mark is left out; ``format`` is told from the content.
+    """Yield the rows of a text (JSON lines, EDN or a Jepsen log) as maps with texts as keys, each with its line.
 
-    Values keep their types: what EDN has and Python has not is a ``Typed``. ``freeze`` gives the form to compare.
-    Raises PorcupineError, with ``name`` and line, for a text that can't be read.
+    Yields None for a line of a log that is no operation. A byte order mark is skipped; ``format`` is recognised by the
+    content by default. Values keep their types: values of EDN without a Python type are ``Typed``. ``freeze`` returns
+    the form to compare. Raises PorcupineError, with ``name`` and line, for a text that can't be read.
     """
     text = text.removeprefix(_MARK)
     room = room or Room(MAX_HISTORY, name)
@@ -107,13 +107,13 @@ def items_of(
 
 
 def _quoted(text: str, number: str) -> str:
-    """A line of a text, cut, with its number."""
+    """Quote a line of a text, truncated, with its number."""
     line = next((line for at, line in lines_of(text) if str(at) == number), "").strip()
     return f"line {number}: {line if len(line) <= 100 else line[:100] + '...'}" if number else ""
 
 
 def _bytes(path: Path, room: Room) -> bytearray:
-    """The content of a file, unpacked."""
+    """Return the content of a file, unpacked."""
     try:
         with path.open("rb") as file:
             data = _whole(file, room)
@@ -141,7 +141,7 @@ def _whole(file: BinaryIO | gzip.GzipFile, room: Room) -> bytearray:
 
 
 def _text(path: Path, data: bytearray, room: Room) -> str:
-    # A character above 65535 makes Python give four bytes to each.
+    # A character above 65535 makes Python use four bytes for each.
     room.take(len(data) * (1 if data.isascii() else 4))
     try:
         return data.decode().removeprefix(_MARK)
@@ -151,11 +151,11 @@ def _text(path: Path, data: bytearray, room: Room) -> str:
 
 
 def format_of(text: str, name: str) -> str:
-    """The format of a text, by its first line. Raises PorcupineError if it is none of ``FORMATS``."""
+    """Recognise the format of a text by its first line. Raises PorcupineError if it is none of ``FORMATS``."""
     number, line = first_line(text.removeprefix(_MARK))
     start = line[:200]
     if not number:
-        return "edn"  # nothing but blanks and comments: a history without operations
+        return "edn"  # only blanks and comments: a history without operations
     if start.startswith("{") and start[1:].lstrip()[:1] in ('"', "}"):
         return "jsonl"
     if start[0] in "{[(#":

@@ -1,6 +1,6 @@
 """EDN, as Jepsen, Knossos and Porcupine's kv tests write histories: maps, one after another or in one vector or list.
 
-What Python has no type for becomes ``values.Typed``: keywords, symbols, characters, ratios, decimals, floats without a
+Values without a Python type become ``values.Typed``: keywords, symbols, characters, ratios, decimals, floats without a
 fraction, tagged values. ``#_`` and ``;`` are honoured; regexes, namespaced maps and ``##NaN``, which Clojure adds, are
 read. See https://github.com/edn-format/edn.
 """
@@ -35,7 +35,7 @@ _INTEGER = re.compile(r"[+-]?(0|[1-9]\d*)N?")
 _FLOAT = re.compile(r"[+-]?\d+(\.\d*)?([eE][+-]?\d+)?M?")
 _RATIO = re.compile(r"([+-]?\d+)/(\d+)")
 _LIKE_A_NUMBER = re.compile(r"[+-]?\d")
-_MOST_WITHIN = MAX_DEPTH + 3  # a row's value is within the row; one that is exactly as deep is judged with the others
+_MOST_WITHIN = MAX_DEPTH + 3  # a row's value is nested in the row; one of exactly this depth is judged with the others
 
 
 class _Tokens:
@@ -51,7 +51,7 @@ class _Tokens:
         return PorcupineError(f"{self.name}:{self.token_line}: {what}")
 
     def advance(self) -> None:
-        """Go to the next token; kind "" at the end."""
+        """Advance to the next token; kind "" at the end."""
         while self.at < len(self.text):
             found = _TOKEN.match(self.text, self.at)
             self.token_line = self.line
@@ -65,7 +65,7 @@ class _Tokens:
         self.kind, self.token, self.token_line = "", "", self.line
 
     def value(self) -> Any:
-        """The value at the current token, which it goes past."""
+        """Read the value at the current token, and advance past it."""
         self.depth += 1
         if self.depth > _MOST_WITHIN:
             raise self.fail("nested too deeply")
@@ -101,22 +101,22 @@ class _Tokens:
         try:
             return _special(token) if kind == "special" else _atom(token)
         except ValueError as error:
-            # Python bounds how many digits it makes an integer of.
+            # Python limits the number of digits that it converts to an integer.
             raise PorcupineError(f"{self.name}:{line}: {error}") from None
 
     def skip_discarded(self) -> None:
-        """Go past values that are marked to be ignored."""
+        """Skip values that are marked to be ignored."""
         while self.kind == "discard":
             self.advance()
             self.whole()
 
     def whole(self) -> Any:
-        """As ``value``, of a value that is not within another."""
+        """Read a value that is not nested in another, as ``value`` does."""
         self.spent = 0
         return self.value()
 
     def spend(self, size: int, line: int) -> None:
-        """Count what the value takes that is being read."""
+        """Count the memory of the value that is being read."""
         self.spent += size
         if self.spent > self.room.left:
             self.room.demand(self.spent, line)
@@ -144,7 +144,7 @@ class _Tokens:
         return dict(zip(self.different(items[::2], "a map has the key", line), items[1::2], strict=True))
 
     def different(self, items: list[Any], what: str, line: int) -> list[Any]:
-        """Values in the form in which they are compared; all must differ."""
+        """Return values in the form in which they are compared; all must differ."""
         try:
             frozen = [freeze(item) for item in items]
             if len(set(frozen)) == len(frozen):
@@ -155,7 +155,7 @@ class _Tokens:
         raise PorcupineError(f"{self.name}:{line}: {what} {_short(twice)} twice")
 
     def namespaced(self) -> Any:
-        """A map whose prefix says the namespace of its keys: ``#:user{:id 1}`` is ``{:user/id 1}``."""
+        """Read a map whose prefix is the namespace of its keys: ``#:user{:id 1}`` is ``{:user/id 1}``."""
         prefix, line = self.token[1:].strip(":"), self.token_line
         self.advance()
         if self.kind != "open" or self.token != "{":
@@ -221,7 +221,7 @@ def _float(token: str) -> Any:
     number = float(token)
     if math.isinf(number):
         raise ValueError(f"a number too large for a float: {_short(token)}")
-    # One with a fraction can't be taken for an integer.
+    # A float with a fraction cannot be confused with an integer.
     return Typed(DOUBLE, number) if number.is_integer() else number
 
 
@@ -231,7 +231,7 @@ def _short(value: Any) -> str:
 
 
 def parse_edn(text: str, name: str = "EDN", line: int = 1, room: Room | None = None) -> Any:
-    """The one value of a text. Raises PorcupineError with ``name`` and line."""
+    """Return the one value of a text. Raises PorcupineError with ``name`` and line."""
     tokens = _Tokens(text, name, line, room or Room(MAX_HISTORY, name))
     value = tokens.whole()
     if tokens.kind:
@@ -240,8 +240,10 @@ def parse_edn(text: str, name: str = "EDN", line: int = 1, room: Room | None = N
 
 
 def edn_items(text: str, name: str, room: Room) -> Iterator[tuple[int, dict[str, Any]]]:
-    """The maps of a text, one after another or in one vector or list, with their lines. Their keys are texts. A tag
-    before a map is ignored. Raises PorcupineError with ``name`` and line."""
+    """Yield the maps of a text, one after another or in one vector or list, with their lines. Their keys are texts.
+
+    A tag before a map is ignored. Raises PorcupineError with ``name`` and line.
+    """
     tokens = _Tokens(text, name, 1, room)
     tokens.skip_discarded()
     within = tokens.token if tokens.kind == "open" and tokens.token in "[(" else ""

@@ -1,4 +1,4 @@
-"""JSON lines: ``{"process": 0, "type": "invoke", "f": "write", "value": 1}``, and "key" for a kv model if you like."""
+"""JSON lines: ``{"process": 0, "type": "invoke", "f": "write", "value": 1}``, and optionally "key" for a kv model."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from .texts import lines_of
 
 
 def _refuse(constant: str) -> Any:
-    """NaN and the infinities, which Python would take, are no JSON; NaN does not even equal itself."""
+    """Reject NaN and the infinities, which Python would accept: they are no JSON, and NaN does not even equal itself.
+    """
     raise ValueError(f"{constant} is no value of JSON")
 
 
@@ -25,7 +26,7 @@ def _float(text: str) -> float:
 
 
 def parse_json(text: str) -> Any:
-    """The one value of a text. Raises ValueError for a text that is not JSON, or is nested too deeply."""
+    """Return the one value of a text. Raises ValueError for a text that is not JSON, or is nested too deeply."""
     try:
         return json.loads(text, parse_constant=_refuse, parse_float=_float)
     except RecursionError:
@@ -33,7 +34,8 @@ def parse_json(text: str) -> Any:
 
 
 def json_items(text: str, name: str, room: Room) -> Iterator[tuple[int, dict[str, Any]]]:
-    """The objects of a text, one a line, with their lines. Raises PorcupineError for a line that is none."""
+    """Yield the objects of a text, one per line, with their lines. Raises PorcupineError for a line that is no object.
+    """
     for number, line in lines_of(text):
         if not line.strip():
             continue
@@ -44,5 +46,5 @@ def json_items(text: str, name: str, room: Room) -> Iterator[tuple[int, dict[str
             raise PorcupineError(f"{name}:{number}: not JSON: {error}") from None
         if not isinstance(item, dict):
             raise PorcupineError(f"{name}:{number}: an object is expected, not {line.strip()[:40]}")
-        # Clojure's writers may leave a keyword its colon.
+        # Clojure's writers may keep a keyword's colon.
         yield number, {key.removeprefix(":"): value for key, value in item.items()}

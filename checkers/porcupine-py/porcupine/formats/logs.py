@@ -1,5 +1,8 @@
-"""Logs of Jepsen: ``INFO  jepsen.util - 3<tab>:ok<tab>:read<tab>nil`` in 2015, today with the time before it, and
-``jepsen.util: 3<tab>:ok<tab>:read<tab>nil``."""
+"""Logs of Jepsen, in two styles.
+
+``INFO jepsen.util - 3<tab>:ok<tab>:read<tab>nil`` in 2015, today with the time before it, and ``jepsen.util:
+3<tab>:ok<tab>:read<tab>nil``.
+"""
 
 from __future__ import annotations
 
@@ -15,20 +18,20 @@ from .texts import lines_of
 _LOGGER = re.compile(r"\bjepsen\.util(?: (-)|:) ")
 _OPERATION = re.compile(r"(\S+)\s+:(\w+)\s+:(\S+)(?:\s+([^\t]*)(?:\t.*)?)?")
 _LOST = re.compile(r"\s:(?:invoke|ok|fail|info)\s+:")
-"""What an operation looks like although the logger's name is not there: the line is damaged."""
+"""The shape of an operation in a line without the logger's name: such a line is damaged."""
 _CLIENT = re.compile(r"\d{1,19}", re.ASCII)
 
 
 def of_2015(text: str) -> bool:
-    """Whether a log is of the older style. In it, a ``cas`` that fails was compared and did not match."""
+    """Return whether a log is of the older style. In it, a ``cas`` that fails was compared and did not match."""
     found = _LOGGER.search(text)
     return found is not None and found[1] is not None
 
 
 def log_items(text: str, name: str, room: Room) -> Iterator[tuple[int, dict[str, Any] | None]]:
-    """The operations of a log (process, type, f, value) with their lines; None for a line of another kind.
+    """Yield the operations of a log (process, type, f, value) with their lines; None for a line of another kind.
 
-    A process that is no whole number is given as a text, and its values are not read: they are for people. Raises
+    A process that is no whole number is returned as a text, and its values are not parsed: they are for people. Raises
     PorcupineError for an operation that can't be read.
     """
     for number, line in lines_of(text):
@@ -45,7 +48,7 @@ def log_items(text: str, name: str, room: Room) -> Iterator[tuple[int, dict[str,
             raise PorcupineError(f"{name}:{number}: an operation is expected after jepsen.util: {line[:60]!r}")
         process, kind, f, value = operation.groups()
         client = int(process) if _CLIENT.fullmatch(process) else process
-        # Where nothing is written, the line was cut.
+        # A line without a value was cut off.
         if not value:
             raise PorcupineError(f"{name}:{number}: the value is missing")
         # In logs of 2015 an info has its reason in the value's place.

@@ -14,13 +14,16 @@ from ..values import freeze, number_of
 
 Time = int | float | Fraction
 _LATEST = 1 << 63
-"""No clock counts further: times and indices are below it."""
+"""Exclusive limit of times and indices: no clock counts further."""
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One event. ``process`` is as the file has it; ``type`` and ``f`` are names. ``index`` and ``time`` are what the
-    file has under these names, or None; see ``in_order``."""
+    """One event.
+
+    ``process`` is the file's value; ``type`` and ``f`` are names. ``index`` and ``time`` are the file's values under
+    these names, or None; see ``in_order``.
+    """
 
     line: int
     process: Any
@@ -32,12 +35,12 @@ class Row:
 
 
 def in_order(rows: Sequence[Row], name: str) -> list[int]:
-    """The places of a file's rows in the order in which they happened.
+    """Return the places of a file's rows in the order in which they happened.
 
-    ``index`` decides where the rows have one. Without it the order of the lines counts if it agrees with the times.
-    If it does not, the times count: among rows of one time, operations of different processes are concurrent, and each
-    process keeps its order. Raises PorcupineError, with the line, where index and time disagree, or where the order is
-    not told.
+    ``index`` decides if the rows have one. Without it the order of the lines counts if it agrees with the times. If it
+    does not, the times count: among rows of one time, operations of different processes are concurrent, and each
+    process keeps its order. Raises PorcupineError, with the line, if index and time disagree, or if the order is
+    ambiguous.
     """
     indices = [_index(row, name) for row in rows]
     indexed = any(index is not None for index in indices)
@@ -77,7 +80,7 @@ def _by_index(rows: Sequence[Row], indices: list[int | None], times: list[Time |
 
 
 def _runs_back(order: Sequence[int], times: Sequence[Time | None]) -> tuple[int, int] | None:
-    """The first place in an order whose time is before that of another which comes before it, and that other."""
+    """Return the first place in an order whose time is before that of an earlier place, and that earlier place."""
     latest = -1
     for place in order:
         time = times[place]
@@ -113,8 +116,11 @@ def _by_time(rows: Sequence[Row], times: Sequence[Time], name: str) -> list[int]
 
 
 def _at_one_time(rows: Sequence[Row], of_process: list[list[int]], time: Time, name: str) -> list[int]:
-    """The rows of one time, in an order in which operations of different processes overlap: first what the others
-    invoke, then the one process that ends an operation and invokes the next, then what the others end."""
+    """Order the rows of one time so that operations of different processes overlap.
+
+    First the invocations of the other processes, then the one process that ends an operation and invokes the next, then
+    the completions of the others.
+    """
     first: list[int] = []
     between: list[int] = []
     last: list[int] = []
@@ -138,7 +144,7 @@ def _at_one_time(rows: Sequence[Row], of_process: list[list[int]], time: Time, n
 
 def _index(row: Row, name: str) -> int | None:
     index = row.index
-    if index is None or (type(index) is int and index < 0):  # Jepsen has -1 where none was given yet
+    if index is None or (type(index) is int and index < 0):  # Jepsen writes -1 if no index was assigned yet
         return None
     if type(index) is not int or index >= _LATEST:
         raise PorcupineError(f"{name}:{row.line}: index is {_shown(index)}, not a whole number")

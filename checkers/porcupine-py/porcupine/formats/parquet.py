@@ -2,7 +2,7 @@
 
 Columns: run, index, time, process (-1: nemesis), type (0 invoke, 1 ok, 2 fail, 3 info), f, key (-1: none), value (-1:
 none, -2: JSON in ``text``, a pair (a, b) of integers packed as a << 32 | b), text. One run per file. A file may lack
-index, time or both; ``order.in_order`` says what the order is then.
+index, time or both; ``order.in_order`` defines the order then.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ ORDER = ("index", "time")
 TEXTS = frozenset({"run", "f", "text"})
 _BATCH_ROWS = 65_536
 _FOOTER_LIMITS = {"thrift_string_size_limit": 16 << 20, "thrift_container_size_limit": 20_000}
-"""Room for lists of a footer is made by what it says of their length."""
+"""The reader allocates lists of a footer by the length that the footer claims."""
 _CELLS_BYTES = 256
-"""What the cells of a row take as Python's numbers, beside their texts."""
+"""Memory of the cells of a row as Python's numbers, without their texts."""
 PAIRS = frozenset({"cas"})
 """Functions whose value is a pair even if it would fit a small integer."""
 
 
 def parquet_rows(path: Path, data: bytearray, room: Room) -> Iterator[Row]:
-    """Rows of a file, as they lie there; a row's line is its number from 1."""
+    """Yield the rows of a file, in the file's order; a row's line is its number from 1."""
     columns = _columns(path, data, room)
     runs = set(columns["run"])
     if len(runs) > 1:
@@ -49,7 +49,7 @@ def parquet_rows(path: Path, data: bytearray, room: Room) -> Iterator[Row]:
 
 
 def _columns(path: Path, data: bytearray, room: Room) -> dict[str, list[Any]]:
-    """The columns that are needed, decoded some rows at a time: what a file's footer says of its size may be false.
+    """Decode the needed columns, some rows at a time: the sizes in a file's footer may be false.
 
     Texts are read with dictionaries: written out, a small file could hold any amount of them.
     """
@@ -81,10 +81,10 @@ def _columns(path: Path, data: bytearray, room: Room) -> dict[str, list[Any]]:
 
 
 def _texts(column: Any, room: Room) -> list[str | None]:
-    """The texts of a column, those with a dictionary each made once."""
+    """Return the texts of a column; those of a dictionary are created once each."""
     if not hasattr(column, "dictionary"):  # it holds nothing but nulls
         return list(column.to_pylist())
-    column.validate(full=True)  # a damaged file may point behind its dictionary
+    column.validate(full=True)  # a damaged file may point beyond its dictionary
     room.demand(column.dictionary.nbytes)
     known = column.dictionary.to_pylist()
     room.take(sum(map(sys.getsizeof, known)))

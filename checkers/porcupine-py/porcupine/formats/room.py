@@ -1,4 +1,4 @@
-"""How much memory a history may take while it is read: a small file can stand for a huge one."""
+"""The limit on the memory of a history while it is read: a small file can unpack to a huge one."""
 
 from __future__ import annotations
 
@@ -10,20 +10,21 @@ from ..types import PorcupineError
 from ..values import Typed
 
 MAX_HISTORY = 4 << 30
-"""Bytes, unless told otherwise."""
+"""Default limit in bytes."""
 ROW_BYTES = 400
-"""What an event takes as a row and its half of an operation, its value aside."""
+"""Memory of an event: its row and its half of an operation, without its value."""
 MAX_DEPTH = 100
-"""Values within values: what is nested deeper is no value of a history."""
+"""Maximum depth of nested values: no value of a history is nested deeper."""
 
 COLLECTION_BYTES, ITEM_BYTES = 240, 64
-"""At least what a list, map or set takes, and what each of its entries does, small ones included."""
+"""Lower bounds of the memory of a list, map or set, and of each of its entries, small ones included."""
 _SMALL_TEXT = 4096
 _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 
 
 def read_size(text: str) -> int:
-    """The bytes that a person means by ``6G``, ``500M`` or a plain number. Raises ValueError if it is no size."""
+    """Parse a size as users write it (``6G``, ``500M`` or a plain number) to bytes. Raises ValueError if it is no size.
+    """
     found = re.fullmatch(r"(\d{1,15})\s*([KMGT]?)(i?B)?", text.strip(), re.IGNORECASE | re.ASCII)
     if found is None or not int(found[1]):
         raise ValueError("write a size as 500M or 6G")
@@ -36,7 +37,7 @@ def _shown(size: int) -> str:
 
 
 class Room:
-    """Counts what reading one file takes, and ends it before that is more than it may be."""
+    """Counts the memory that reading one file takes, and stops it before it exceeds the limit."""
 
     def __init__(self, most: int, name: str) -> None:
         self.most, self.name = most, name
@@ -48,7 +49,7 @@ class Room:
         return self.most - self._taken
 
     def demand(self, size: int, line: int = 0) -> None:
-        """See that so many bytes more may be taken. Raises PorcupineError, with the line, if they may not."""
+        """Verify that ``size`` more bytes may be taken. Raises PorcupineError, with the line, if they may not."""
         if size > self.left:
             where = f"{self.name}:{line}" if line else self.name
             raise PorcupineError(f"{where}: read, it would take more than {_shown(self.most)}; --max-history raises "
@@ -60,23 +61,25 @@ class Room:
         self._taken += size
 
     def give_back(self, size: int) -> None:
-        """Count bytes that are kept no longer."""
+        """Uncount bytes that are no longer kept."""
         self._taken -= size
 
     def take_row(self, value: Any, line: int) -> None:
-        """Count an event with its value. Raises PorcupineError as ``demand`` does, or for one that is nested deeper
-        than MAX_DEPTH."""
+        """Count an event with its value.
+
+        Raises PorcupineError as ``demand`` does, or for a value that is nested deeper than MAX_DEPTH.
+        """
         if value is None or type(value) in (int, float, bool, str):
             self.take(ROW_BYTES + sys.getsizeof(value), line)
             return
         size, depth = weight(value)
         if depth > MAX_DEPTH:
             raise PorcupineError(f"{self.name}:{line}: nested too deeply")
-        self.take(ROW_BYTES + 2 * size, line)  # as it was read, and as models keep it
+        self.take(ROW_BYTES + 2 * size, line)  # in the form that was read, and in the form that models keep
 
 
 def weight(value: Any) -> tuple[int, int]:
-    """The bytes that a value takes, and how deeply it is nested."""
+    """Return the bytes that a value takes, and the depth of its nesting."""
     size, depth, level = 0, 0, [value]
     while level:
         below: list[Any] = []
@@ -95,7 +98,7 @@ def weight(value: Any) -> tuple[int, int]:
 
 
 def json_size(text: str) -> int:
-    """At least the bytes that the values of a JSON text take; 0 for a short one, which takes little."""
+    """Return a lower bound of the bytes that the values of a JSON text take; 0 for a short one, which takes little."""
     if len(text) < _SMALL_TEXT:
         return 0
     collections = text.count("[") + text.count("{")

@@ -1,4 +1,4 @@
-"""Rows of a Jepsen history (invoke, ok, fail, info) and the operations that they stand for."""
+"""Rows of a Jepsen history (invoke, ok, fail, info) and the operations that they describe."""
 
 from __future__ import annotations
 
@@ -16,16 +16,21 @@ TYPES = ("invoke", "ok", "fail", "info")
 
 DID_NOT_HAPPEN, DID_NOT_MATCH = "did-not-happen", "did-not-match"
 FAILED_CAS = (DID_NOT_HAPPEN, DID_NOT_MATCH)
-"""What a ``cas`` that ends ``fail`` may mean: it did not happen, for whatever reason (Jepsen, Knossos); or it was
-carried out, compared, and did not match (the etcd logs of Porcupine's tests), which is an observation."""
+"""The possible meanings of a ``cas`` that ends ``fail``.
+
+It did not happen, for whatever reason (Jepsen, Knossos); or it was carried out, compared, and did not match (the etcd
+logs of Porcupine's tests), which is an observation.
+"""
 
 NEMESIS = "nemesis"
-"""The process that every history may have beside its clients: what it does is no operation."""
+"""The process that every history may have in addition to its clients; its actions are no operations."""
 
 
 def row_of(item: Mapping[str, Any], name: str, line: int) -> Row:
-    """The row that a map or object stands for. Raises PorcupineError, with the line, if a field is missing. What is no
-    name as ``type`` or ``f`` is shown as one, and is none of those that are known."""
+    """Convert a map or object to a row. Raises PorcupineError, with the line, if a field is missing.
+
+    A ``type`` or ``f`` that is no name is shown as one, and is none of the known ones.
+    """
     for field in ("process", "type", "f"):
         if field not in item:
             raise PorcupineError(f'{name}:{line}: "{field}" is missing')
@@ -35,7 +40,7 @@ def row_of(item: Mapping[str, Any], name: str, line: int) -> Row:
 
 
 def is_nemesis(process: Any) -> bool:
-    """Whether a row is of the process that makes the faults."""
+    """Return whether a row is of the process that injects the faults."""
     return name_of(process) == NEMESIS
 
 
@@ -46,15 +51,20 @@ def _shown(value: Any) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """How rows are to be understood: what a failed ``cas`` means (one of FAILED_CAS), and the names of processes whose
-    rows are passed over besides NEMESIS."""
+    """The interpretation of rows.
+
+    ``failed_cas`` is the meaning of a failed ``cas`` (one of FAILED_CAS); ``pass_over`` the names of processes whose
+    rows are skipped in addition to NEMESIS.
+    """
 
     failed_cas: str = DID_NOT_HAPPEN
     pass_over: Collection[str] = ()
 
     def passes_over(self, row: Row, name: str) -> bool:
-        """Whether a row is no client's. A client is a whole number from 0, a text or a keyword. Raises PorcupineError
-        for any other process that is not named."""
+        """Return whether a row belongs to no client. A client is a whole number from 0, a text or a keyword.
+
+        Raises PorcupineError for any other process that is not named.
+        """
         process = row.process
         if type(process) is int:
             if self.pass_over and str(process) in self.pass_over:
@@ -71,11 +81,12 @@ class Reading:
 
 @dataclass(frozen=True, slots=True)
 class History:
-    """What a file holds: operations, and how many of its lines were no client's and passed over.
+    """The contents of a file: its operations, and the number of its lines that were skipped because they belong to no
+    client.
 
     ``first_passed_over`` shows the first such line, with its number, or is "" without one; ``did_not_happen`` counts
-    operations that ended ``fail`` and say nothing. ``format`` is one of
-    ``FORMATS``. ``lines`` are those at which the operations end, or begin if they do not end.
+    operations that ended ``fail`` and say nothing. ``format`` is one of ``FORMATS``. ``lines`` are those at which the
+    operations end, or begin if they do not end.
     """
 
     operations: list[Operation]
@@ -87,11 +98,10 @@ class History:
 
 
 def operations_of(rows: Iterable[Row | int], model: CompiledModel, name: str, reading: Reading, room: Room) -> History:
-    """Operations in order of invocation; a row's place in the order of ``in_order`` is its time. A number in the place
-    of a row is that of a line to pass over.
+    """Return operations in order of invocation; a row's place in the order of ``in_order`` is its time.
 
-    Raises PorcupineError with the line for rows that do not pair, whose order is not told, that the model does not
-    know, or for which there is no room.
+    A number instead of a row is that of a line to skip. Raises PorcupineError with the line for rows that do not pair,
+    whose order is ambiguous, that the model does not know, or for which there is no room.
     """
     clients: list[Row] = []
     passed_over: list[int] = []
@@ -143,7 +153,7 @@ def _operation(
     kind = "info" if ended is None else ended.type
     dropped = kind == "fail" and reading.failed_cas == DID_NOT_HAPPEN
     if dropped:
-        # It did not happen, but it must be one of the model's all the same.
+        # It did not happen, but it must still be one of the model's operations.
         kind = "info"
     got = ended.value if ended is not None and ended.type == "ok" else None
     try:
@@ -158,5 +168,5 @@ def _operation(
 
 
 def with_key(key: Any, value: Any) -> Any:
-    """The pair [key, value] of a row that has a key of its own."""
+    """Return the pair [key, value] of a row with a separate key."""
     return value if key is None else (key, value)

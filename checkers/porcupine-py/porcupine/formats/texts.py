@@ -10,18 +10,22 @@ _NOTHING = re.compile(r"(?:\s++|;[^\n]*+)*+")
 
 
 def lines_of(text: str) -> Iterator[tuple[int, str]]:
-    """The numbers (from 1) and lines of a text, empty ones left out, one at a time: a list of all could be larger than
-    the text."""
+    """Yield the numbers (from 1) and lines of a text, without empty ones, one at a time.
+
+    A list of all lines could be larger than the text.
+    """
     number, after = 1, 0
     for found in _LINE.finditer(text):
         start = found.start()
-        number += start - after  # line breaks alone are between two lines
+        number += start - after  # only line breaks separate two matches
         after = found.end()
         yield number, found.group()
 
 
 def first_line(text: str) -> tuple[int, str]:
-    """Number and beginning of the first line that holds more than blanks and a comment; 0 and nothing without one."""
+    """Return number and beginning of the first line with more than blanks and a comment; 0 and an empty text without
+    one.
+    """
     found = _NOTHING.match(text)
     start = found.end() if found else 0
     if start == len(text):

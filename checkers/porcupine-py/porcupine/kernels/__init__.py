@@ -1,1 +1,1 @@
-"""Compiled inner loops. Each module compiles on first import and is kept on disk by Numba's cache."""
+"""Compiled inner loops. Each module compiles on first import, and Numba's cache stores it on disk."""

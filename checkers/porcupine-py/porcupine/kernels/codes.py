@@ -60,25 +60,25 @@ TXN: Final = 90
 PURE: Final = 1
 """Flag: the operation never changes the state, in any state that admits it."""
 BLIND: Final = 2
-"""Flag: every state admits the operation, and the state after it does not depend on the one before."""
+"""Flag: every state admits the operation, and the state after it does not depend on the state before."""
 
 PENDING: Final = (1 << 63) - 1
 """Return position of an operation that never returned."""
 
 NEVER: Final = -1
-"""What ``step`` gives for an operation that the state does not admit."""
+"""The result of ``step`` for an operation that the state does not admit."""
 DEAD: Final = -2
-"""A text that no remaining read can extend: all of them are one state."""
+"""A text that no remaining read can extend: all such texts are one state."""
 ANY: Final = -3
 """The unknown state at the start of a window; over-approximates every value."""
 UNSEEN: Final = -4
-"""``b`` of an operation whose result is not known."""
+"""``b`` of an operation whose result is unknown."""
 
 COUNTER_ZERO: Final = 1 << 60
 """A counter's state is its value plus this, which keeps it clear of the special states above."""
 
 NOT_DISTINCT: Final = -1
-"""A monitor's answer when it does not apply: some value was put or written twice."""
+"""A monitor's result if it does not apply: some value was put or written twice."""
 
 OK: Final = 1
 ILLEGAL: Final = 0

@@ -1,16 +1,16 @@
 """FIFO queues with duplicate values: search over pairs of frontiers.
 
-After Lee & Mathur 2025, arXiv 2509.05586 (queues with duplicates). In a linearisation the i-th enqueue matches the
-i-th dequeue, so the search extends an order of enqueues and an order of dequeues together, one matching pair at a
-time. Which values are queued follows from how far the two are, so a configuration is a pair of frontiers and the
-number of configurations is polynomial for a given number of processes.
+After Lee & Mathur 2025, arXiv 2509.05586 (queues with duplicates). In a linearisation the i-th enqueue matches the i-th
+dequeue, so the search extends an order of enqueues and an order of dequeues together, one matching pair at a time. The
+queued values follow from the lengths of the two orders, so a configuration is a pair of frontiers and the number of
+configurations is polynomial for a given number of processes.
 
-Let T be the earliest return of the dequeues (of a value, or that saw empty) not placed yet, TE that of the enqueues.
-A pair (e, d) may come next if e was invoked before T and TE, and d before T: so no operation is placed before one
-that had returned when it began, save that an enqueue may be left behind by a dequeue, which is what queues are for.
-An observation of empty, invoked before T and TE, holds if moreover every enqueue left returns after the last
-invocation among placed dequeues; then it is taken at once. Of two enqueues of one value the one that returns first is
-the better choice.
+Let T be the earliest return of the dequeues (of a value, or that saw empty) not placed yet, TE that of the enqueues. A
+pair (e, d) may be next if e was invoked before T and TE, and d before T: so no operation is placed before one that had
+returned when it began. The exception is that a dequeue may be placed before an enqueue that is left behind, since a
+queue holds its values. An observation of empty, invoked before T and TE, holds if moreover every enqueue left returns
+after the last invocation among placed dequeues; then it is taken at once. Of two enqueues of one value the one that
+returns first is the better choice.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ KE, KD, USED, LAST, HEAD = range(5)
 
 @njit(cache=True)
 def return_of(rows, ctx, level):  # type: ignore[no-untyped-def]
-    """Return of the first operation not placed."""
+    """Return the position of return of the first operation not placed."""
     return rows[level, RET] if level < ctx[M] else PENDING
 
 
@@ -94,8 +94,10 @@ def settle_pair(enq, deq, ctx_e, ctx_d, row, base_d, open_e, open_d, out):  # ty
 
 @njit(cache=True)
 def best_enqueue(enq, ctx_e, row, open_e, crash_base, value, limit, low):  # type: ignore[no-untyped-def]
-    """The unplaced enqueue of a value (any, if it is negative), invoked before ``limit``, of the least rank from
-    ``low`` on; -1 if there is none. Crashed ones rank last."""
+    """Return the unplaced enqueue of a value, invoked before ``limit``, of the least rank from ``low`` on; -1 if none.
+
+    A negative value stands for any value. Crashed enqueues rank last.
+    """
     best = enq.shape[0]
     for s in range(ctx_e[SLOTS]):
         o = open_e[s]
@@ -113,7 +115,9 @@ def best_enqueue(enq, ctx_e, row, open_e, crash_base, value, limit, low):  # typ
 
 @njit(cache=True)
 def next_pair(enq, deq, ctx_e, ctx_d, row, open_e, open_d, base_d, crash_base, cursor, nested, pair):  # type: ignore[no-untyped-def]
-    """The next pair to try, from ``cursor`` on, into ``pair``; returns the cursor after it, or -1 if there is none."""
+    """Write the next pair to try, from ``cursor`` on, into ``pair``; return the cursor after it, or -1 if there is
+    none.
+    """
     until = return_of(deq, ctx_d, row[KD])
     limit = min(until, return_of(enq, ctx_e, row[KE]))
     m = ctx_d[M]
@@ -179,8 +183,10 @@ def place_pair(enq, deq, ctx_e, ctx_d, row, child, base_d, crash_base, pair):  #
 
 @njit(cache=True)
 def chains(enq, deq, ctx_e, ctx_d, decisions, top, base_d, crash_base, width, out):  # type: ignore[no-untyped-def]
-    """Write what decisions stand for, observations included, into ``out[1:]`` as pairs of ranks; ``out[0, 0]`` is its
-    length."""
+    """Write the operations of decisions, with observations, into ``out[1:]`` as pairs of ranks.
+
+    ``out[0, 0]`` is their number.
+    """
     out[0, 0] = 0
     row = np.zeros(width, np.int64)
     child = np.zeros(width, np.int64)
@@ -213,9 +219,9 @@ def chains(enq, deq, ctx_e, ctx_d, decisions, top, base_d, crash_base, width, ou
 def fifo_search(enq, m_enq, deq, m_deq, nested, max_steps, max_bytes, stop, out):  # type: ignore[no-untyped-def]
     """Search one queue: rows of ``prepare`` for the enqueues and the dequeues, with B the call and WILD the return.
 
-    Returns (verdict, steps, level of dequeues reached). ``nested``: whether to try all equal dequeues, which matters
-    if some dequeue saw empty. ``out`` gets [[length, 0], [enqueue, dequeue]...]: the pairs placed, as ORIGIN indices;
-    -1 for the enqueue of an observation of empty.
+    Returns (verdict, steps, level of dequeues reached). ``nested``: whether to try all equal dequeues, which matters if
+    some dequeue saw empty. ``out`` gets [[length, 0], [enqueue, dequeue]...]: the pairs placed, as ORIGIN indices; -1
+    for the enqueue of an observation of empty.
     """
     ctx_e = np.zeros(CTX_SIZE + 5, np.int64)
     ctx_d = np.zeros(CTX_SIZE + 5, np.int64)

@@ -1,10 +1,10 @@
 """Monitor of FIFO queues and bags whose values are distinct, in linear time.
 
-Sources: Abdulla, Grahn, Jonsson, Krishna & Mishra, arXiv 2509.17795, and Lee & Mathur, arXiv 2410.04581; extended
-here to crashed operations and observations of empty.
+Sources: Abdulla, Grahn, Jonsson, Krishna & Mishra, arXiv 2509.17795, and Lee & Mathur, arXiv 2410.04581; extended here
+to crashed operations and observations of empty.
 
-Positions are ranks of events in time (``rank_times``), all different, PENDING for a return that never came. A kernel
-returns a pattern (0: linearizable) and three places in the input that show it, -1 where there is none.
+Positions are ranks of events in time (``rank_times``), all different, PENDING for a return that never occurred. A
+kernel returns a pattern (0: linearizable) and three places in the input that prove it, -1 for an unused one.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ FRESH, TWICE, EARLY, ORDER, STUCK, NOT_EMPTY = range(1, 7)
 
 @njit(cache=True)
 def index_values(f, a, put, take, n_values, put_at, take_at):  # type: ignore[no-untyped-def]
-    """Fill the place of each value's put and take; returns a pattern and its places."""
+    """Fill in the place of each value's put and take; return a pattern and its places."""
     for i in range(f.size):
         if a[i] <= 0 or a[i] > n_values:
             continue
@@ -39,11 +39,11 @@ def index_values(f, a, put, take, n_values, put_at, take_at):  # type: ignore[no
 
 @njit(cache=True)
 def fifo_order(f, a, events, ret, call, put_at, take_at):  # type: ignore[no-untyped-def]
-    """Patterns ORDER and STUCK, in one pass over the events."""
+    """Detect the patterns ORDER and STUCK, in one pass over the events."""
     none = np.int64(-1)
     latest = np.int64(-1)  # the latest call of a take among values whose put has returned
     latest_value = np.int64(0)
-    lost = np.int64(0)  # puts that returned, of values nobody is known to take
+    lost = np.int64(0)  # puts that returned, of values without a known take
     lost_value = np.int64(0)
     crashed = 0
     lost_before = np.zeros(put_at.size, np.int64)
@@ -77,10 +77,11 @@ def fifo_order(f, a, events, ret, call, put_at, take_at):  # type: ignore[no-unt
 
 @njit(cache=True)
 def empty_windows(f, a, events, call, ret, put, empty, put_at, take_at):  # type: ignore[no-untyped-def]
-    """Pattern NOT_EMPTY: each observation needs a gap between two events at which no value need be inside."""
+    """Detect the pattern NOT_EMPTY: each observation needs a gap between two events at which no value need be inside.
+    """
     none = np.int64(-1)
-    good = np.zeros(events.size + 1, np.int64)  # good[p]: how many gaps before event p are good
-    inside = 0  # values put and not yet begun to be taken
+    good = np.zeros(events.size + 1, np.int64)  # good[p]: number of good gaps before event p
+    inside = 0  # values put whose take has not begun
     lost = 0
     crashed = 0
     for p in range(events.size):
@@ -101,7 +102,7 @@ def empty_windows(f, a, events, call, ret, put, empty, put_at, take_at):  # type
                 inside -= 1
         good[p + 1] = good[p] + (1 if inside == 0 and lost <= crashed else 0)
     for i in range(f.size):
-        # The gap after event p is counted in good[p + 1]; an observation may use those after its call, before its
+        # The gap after event p is counted in good[p + 1]; an observation may use those after its call and before its
         # return.
         if f[i] == empty and ret[i] != PENDING and good[ret[i]] == good[call[i]]:
             return np.int64(NOT_EMPTY), np.int64(i), none, none
@@ -110,11 +111,12 @@ def empty_windows(f, a, events, call, ret, put, empty, put_at, take_at):  # type
 
 @njit(sig.FOUND(sig.COLUMN, sig.COLUMN, sig.COLUMN, sig.COLUMN, sig.I64, sig.I64), cache=True, nogil=True)
 def queue_monitor(f, a, call, ret, n_values, n_events):  # type: ignore[no-untyped-def]
-    """A FIFO queue or a bag (their codes tell); values are 1 ... n_values, positions below ``n_events``.
+    """Monitor a FIFO queue or a bag (distinguished by their codes); values are 1 ... n_values, positions below
+    ``n_events``.
 
     Patterns: FRESH a value taken but never put; TWICE taken twice; EARLY taken before it was put; ORDER (b, a): b was
-    put after a and gone before anyone began to take a; STUCK: b was taken though more values lay before it than
-    crashed dequeues may have taken; NOT_EMPTY: seen empty when it can't have been.
+    put after a, and its take ended before the take of a began; STUCK: b was taken though more values lay before it than
+    crashed dequeues may have taken; NOT_EMPTY: seen empty when it cannot have been.
     """
     none = np.int64(-1)
     fifo = True

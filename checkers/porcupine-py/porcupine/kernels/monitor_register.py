@@ -2,8 +2,8 @@
 
 Source: Gibbons & Korach 1997, *Testing shared memories*, section 4.
 
-Positions are ranks of events in time (``rank_times``), all different, PENDING for a return that never came. A kernel
-returns a pattern (0: linearizable) and three places in the input that show it, -1 where there is none.
+Positions are ranks of events in time (``rank_times``), all different, PENDING for a return that never occurred. A
+kernel returns a pattern (0: linearizable) and three places in the input that prove it, -1 for an unused one.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ FUTURE, ZONES, INSIDE = range(11, 14)
 
 @njit(sig.FOUND(sig.COLUMN, sig.COLUMN, sig.COLUMN, sig.COLUMN, sig.COLUMN, sig.I64, sig.I64), cache=True, nogil=True)
 def register_monitor(f, a, call, ret, since, n_clusters, n_events):  # type: ignore[no-untyped-def]
-    """A register; f 0 reads, 1 writes; ``a`` is the number of a cluster (a value of a partition).
+    """Monitor a register; f 0 reads, 1 writes; ``a`` is the number of a cluster (a value of a partition).
 
-    ``since[cluster]`` is a free position before its partition for the value that the register has at first, else -1:
-    it counts as written there. Patterns: FRESH a value read but never written; FUTURE read before it was written;
+    ``since[cluster]`` is a free position before its partition for the initial value of the register, else -1: that
+    value counts as written there. Patterns: FRESH a value read but never written; FUTURE read before it was written;
     ZONES two values that each had to hold at some time of the other's span; INSIDE a value that can only have held
     while another had to. All positions are of one sequence in which partitions do not interleave.
     """

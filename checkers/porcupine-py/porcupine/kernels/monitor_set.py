@@ -2,8 +2,8 @@
 
 The reads must form a chain under inclusion that agrees with time.
 
-Positions are ranks of events in time (``rank_times``), all different, PENDING for a return that never came. A kernel
-returns a pattern (0: linearizable) and three places in the input that show it, -1 where there is none.
+Positions are ranks of events in time (``rank_times``), all different, PENDING for a return that never occurred. A
+kernel returns a pattern (0: linearizable) and three places in the input that prove it, -1 for an unused one.
 """
 
 from __future__ import annotations
@@ -24,13 +24,12 @@ STUCK = 5
     nogil=True,
 )  # fmt: skip
 def set_monitor(add_call, add_ret, read_call, read_ret, order, starts, elements, read_place, n):  # type: ignore[no-untyped-def]
-    """A set that only grows, with reads of all elements. Element v (below ``n``) is added by one operation (call -1:
-    none).
+    """Monitor a set that only grows, with reads of all elements.
 
-    Read r holds ``elements[starts[r]:starts[r + 1]]``; ``order`` ascends by size. The reads must be a chain under
-    inclusion, each after the calls of what it holds and before the returns of what it lacks. Patterns: FRESH an
-    element never added; ORDER two reads that can't be ordered; EARLY, STUCK a read that lacks what an earlier point
-    had.
+    Element v (below ``n``) is added by one operation (call -1: none). Read r holds ``elements[starts[r]:starts[r +
+    1]]``; ``order`` ascends by size. The reads must be a chain under inclusion, each after the calls of the elements it
+    holds and before the returns of those it lacks. Patterns: FRESH an element never added; ORDER two reads that cannot
+    be ordered; STUCK a read that lacks an element which had to be there at an earlier point, or holds one too early.
     """
     none = np.int64(-1)
     held = np.zeros(n, np.bool_)

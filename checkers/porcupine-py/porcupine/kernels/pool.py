@@ -2,7 +2,7 @@
 
 A node is a pair (x, y) of integers with an auxiliary integer (a length or a sum). Node 0 is the empty structure at
 every level. Lists are chains (rest, value); sets and bags are perfect binary trees over dense value ids whose leaves
-are counts, copied along one path per update; counts are stored negated, which keeps leaves apart from ids of nodes
+are counts, copied along one path per update; counts are stored negated, which distinguishes leaves from ids of nodes
 (Driscoll et al. 1989, *Making data structures persistent*; Filliâtre & Conchon 2006 on hash-consing). Contents decide
 the id, exactly; no probabilistic hashing is involved.
 
@@ -16,7 +16,7 @@ import numpy as np
 from numba import njit
 
 MAX_NEW_NODES = 64
-"""The most nodes that one change of a tree adds; a caller makes room for them first. Lists add one."""
+"""The most nodes that one change of a tree adds; a caller provides room for them first. Lists add one."""
 
 COUNT = 0
 """Place in ``ctx`` of the number of nodes."""
@@ -32,7 +32,7 @@ _SECOND = np.uint64(0xC2B2AE3D27D4EB4F)
 
 @njit(cache=True)
 def place_of(nodes, table, x, y):  # type: ignore[no-untyped-def]
-    """Place in the table of the node (x, y), or of the gap where it belongs."""
+    """Return the place in the table of the node (x, y), or of the gap where it belongs."""
     size = np.uint64(table.size - 1)
     h = np.uint64(x) * _MULTIPLIER + np.uint64(y)
     h ^= h >> np.uint64(29)
@@ -45,14 +45,14 @@ def place_of(nodes, table, x, y):  # type: ignore[no-untyped-def]
 
 @njit(cache=True)
 def find(nodes, table, x, y):  # type: ignore[no-untyped-def]
-    """Id of the node (x, y), or -1."""
+    """Return the id of the node (x, y), or -1."""
     node = np.int64(table[place_of(nodes, table, x, y)])
     return node if node else np.int64(-1)
 
 
 @njit(cache=True)
 def intern(nodes, table, ctx, x, y, aux):  # type: ignore[no-untyped-def]
-    """Id of the node (x, y), made if need be."""
+    """Return the id of the node (x, y), created if needed."""
     place = place_of(nodes, table, x, y)
     if table[place]:
         return np.int64(table[place])
@@ -67,7 +67,7 @@ def intern(nodes, table, ctx, x, y, aux):  # type: ignore[no-untyped-def]
 
 @njit(cache=True)
 def make_table(nodes, count, size):  # type: ignore[no-untyped-def]
-    """A table of all nodes; ``size`` is a power of two."""
+    """Build a table of all nodes; ``size`` is a power of two."""
     table = np.zeros(size, np.int32)
     for node in range(1, count):
         table[place_of(nodes, table, nodes[node, 0], nodes[node, 1])] = node
@@ -76,7 +76,7 @@ def make_table(nodes, count, size):  # type: ignore[no-untyped-def]
 
 @njit(cache=True)
 def tree_get(nodes, ctx, root, index):  # type: ignore[no-untyped-def]
-    """Count stored at a leaf."""
+    """Return the count stored at a leaf."""
     node = root
     for level in range(ctx[DEPTH] - 1, -1, -1):
         node = nodes[node, (index >> level) & 1]
@@ -85,7 +85,7 @@ def tree_get(nodes, ctx, root, index):  # type: ignore[no-untyped-def]
 
 @njit(cache=True)
 def tree_set(nodes, table, ctx, root, index, value):  # type: ignore[no-untyped-def]
-    """Root of the tree with ``value`` at a leaf."""
+    """Return the root of the tree with ``value`` at a leaf."""
     node = root
     for level in range(ctx[DEPTH] - 1, -1, -1):
         ctx[PATH + level] = node
@@ -108,7 +108,7 @@ def tree_set(nodes, table, ctx, root, index, value):  # type: ignore[no-untyped-
 
 @njit(cache=True)
 def tree_min(nodes, ctx, root):  # type: ignore[no-untyped-def]
-    """Index of the first leaf that is not zero, of a tree that is not empty."""
+    """Return the index of the first leaf that is not zero, of a tree that is not empty."""
     node = root
     index = 0
     for _ in range(ctx[DEPTH]):

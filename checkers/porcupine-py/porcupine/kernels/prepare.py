@@ -1,8 +1,8 @@
-"""Turns operations into the rows that the search walks, all partitions at once.
+"""Conversion of operations to the rows that the search walks, all partitions at once.
 
 In each partition, completed operations are renumbered by their return (their *rank*); level k means that every
-operation of rank below k is linearised and rank k is not. Crashed operations follow, grouped in classes of equal
-ones, earliest first.
+operation of rank below k is linearised and rank k is not. Crashed operations follow, grouped in classes of equal ones,
+earliest first.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ F, A, B, FLAGS, SLOT, FIRST, TWIN, ORIGIN, BY_CALL, START, WILD, WIDTH = range(1
 class Prepared:
     """Rows of all partitions. ``offsets[p]`` is the first row of partition p, of which ``completed[p]`` are completed.
 
-    F, A, B, FLAGS as given; FIRST: the level from which the operation may be linearised; TWIN: of a crashed
+    F, A, B, FLAGS are the input's; FIRST: the level from which the operation may be linearised; TWIN: of a crashed
     operation, an equal one that is used before it, or -1; ORIGIN: its index in the input; BY_CALL: ranks in order of
-    invocation; START[k]: how many of these may be linearised by level k; WILD[k]: crashed dequeues of a bag that
+    invocation; START[k]: number of these that may be linearised by level k; WILD[k]: crashed dequeues of a bag that
     began by level k.
     """
 
@@ -38,14 +38,14 @@ class Prepared:
 def rank_times(
     call: npt.NDArray[np.generic], ret: npt.NDArray[np.generic], pending: npt.NDArray[np.bool_]
 ) -> tuple[Ints, Ints]:
-    """Different positions for all calls and returns, in order of time; of equal times, calls come first.
+    """Return different positions for all calls and returns, in order of time; of equal times, calls precede returns.
 
-    That makes operations that touch concurrent, as their order is not known (Porcupine's issue 40). A pending
-    operation's position of return is PENDING.
+    That makes operations that touch concurrent, as their order is unknown (Porcupine's issue 40). A pending operation's
+    position of return is PENDING.
     """
     n = call.size
     times = np.concatenate((call, ret[~pending]))
-    order = np.argsort(times, kind="stable")  # calls come first in ``times``, so ties keep them first
+    order = np.argsort(times, kind="stable")  # calls precede returns in ``times``, so ties keep that order
     position = np.empty(order.size, np.int64)
     position[order] = np.arange(order.size)
     out = np.full(n, PENDING, np.int64)
@@ -54,8 +54,10 @@ def rank_times(
 
 
 def prepare(part: Ints, parts: int, f: Ints, a: Ints, b: Ints, flags: Ints, call: Ints, ret: Ints) -> Prepared:
-    """Rows for the search; ``part`` holds partition numbers below ``parts``, positions are as ``rank_times`` gives
-    them."""
+    """Build the rows for the search.
+
+    ``part`` holds partition numbers below ``parts``; positions are as ``rank_times`` returns them.
+    """
     from .rows import make_rows
 
     crashed = np.nonzero((ret == PENDING) & (f != BAG_WILD))[0]

@@ -1,6 +1,6 @@
-"""What is done to every history around the search, in compiled loops: ranks of times, rows, covered operations.
+"""Processing of every history around the search, in compiled loops: ranks of times, rows, covered operations.
 
-Small histories cost calls, not loops: each function here stands for a dozen calls of NumPy.
+For small histories the number of calls costs more than the loops: each function here replaces a dozen calls of NumPy.
 """
 
 from __future__ import annotations
@@ -15,8 +15,10 @@ from .prepare import BY_CALL, FIRST, FLAGS, ORIGIN, START, TWIN, WIDTH, WILD, A,
 
 @njit(types.void(sig.COLUMN, sig.COLUMN, sig.I64, sig.I64, sig.BUFFER, sig.BUFFER), cache=True, nogil=True)
 def rank_dense(call, ret, low, high, position, returned):  # type: ignore[no-untyped-def]
-    """As ``prepare.rank_times``, of whole times from ``low`` to ``high``, by counting. ``returned`` holds PENDING where
-    there is no return, anything else where there is one."""
+    """Rank whole times from ``low`` to ``high`` by counting, with the result of ``prepare.rank_times``.
+
+    ``returned`` holds PENDING for an operation without a return, any other value for one with a return.
+    """
     calls = np.zeros(high - low + 2, np.int64)
     returns = np.zeros(high - low + 2, np.int64)
     for i in range(call.size):
@@ -25,7 +27,7 @@ def rank_dense(call, ret, low, high, position, returned):  # type: ignore[no-unt
             returns[ret[i] - low] += 1
     place = np.int64(0)
     for t in range(calls.size):
-        # From counts to the first place of each time: of equal times, calls come first.
+        # From counts to the first place of each time: of equal times, calls precede returns.
         n, m = calls[t], returns[t]
         calls[t], returns[t] = place, place + n
         place += n + m
@@ -48,9 +50,12 @@ def rank_dense(call, ret, low, high, position, returned):  # type: ignore[no-unt
     nogil=True,
 )  # fmt: skip
 def make_rows(part, parts, f, a, b, flags, call, ret, crashed, events, span):  # type: ignore[no-untyped-def]
-    """(rows, offsets, completed) of ``prepare``. ``crashed``: operations without a return, in order of partition, class
-    and call. ``events``: 2i for the call and 2i + 1 for the return of operation i, in order of time; empty if the
-    positions, all below ``span``, are dense enough to put them in order here."""
+    """Return (rows, offsets, completed) of ``prepare``.
+
+    ``crashed``: operations without a return, in order of partition, class and call. ``events``: 2i for the call and 2i
+    + 1 for the return of operation i, in order of time; empty if the positions, all below ``span``, are dense enough to
+    be sorted here.
+    """
     n = f.size
     if events.size == 0 and n:
         at = np.full(span, -1, np.int64)
@@ -124,8 +129,11 @@ def make_rows(part, parts, f, a, b, flags, call, ret, crashed, events, span):  #
 
 @njit(sig.BUFFER(sig.COLUMN, sig.COLUMN, sig.COLUMN, sig.COLUMN, sig.COLUMN), cache=True, nogil=True)
 def uncovered(order, done, flags, call, ret):  # type: ignore[no-untyped-def]
-    """An order with the operations of ``done`` that it lacks: each goes before the first blind one after which nothing
-    returned before it began, those that began first first."""
+    """Complete an order with the operations of ``done`` that it lacks.
+
+    Each is inserted before the first blind operation after which nothing returned before it began; those that began
+    first are inserted first.
+    """
     taken = np.zeros(flags.size, np.bool_)
     for k in range(order.size):
         taken[order[k]] = True
@@ -148,7 +156,7 @@ def uncovered(order, done, flags, call, ret):  # type: ignore[no-untyped-def]
     size = 0
     c = 0
     for k in range(order.size + 1):
-        # ``ends`` rises, so what may not come before place k may come later.
+        # ``ends`` rises, so an operation that is not allowed before place k may be allowed later.
         if k == order.size or flags[order[k]] & BLIND:
             while c < n and (ends[k] >= call[covered[c]] or k == order.size):
                 merged[size] = covered[c]
