@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, ClassVar, ParamSpec, TypeVar
 
 import docker
-from docker.errors import APIError, DockerException, NotFound
+from docker.errors import DockerException
 from docker.types import Mount
 
 from harness.backends import clock_machines, disk_machines, network
@@ -25,6 +25,19 @@ from harness.backends.clock_machines import ClockBackend
 from harness.backends.disk_control import can_share_mounts, mount_here
 from harness.backends.disk_machines import DiskBackend
 from harness.backends.disk_store import TAKE_NAME
+from harness.backends.docker_leftovers import (
+    _CLEANUP_LIMIT_S,
+    LABEL_RUN,
+    NOT_ALLOWED,
+    leftover,
+    owner_labels,
+    reason_of,
+    remove_container,
+    remove_network,
+    remove_run,
+    remove_volume,
+    volumes_of,
+)
 from harness.backends.docker_networks import bridge_name, container_name, create_network, network_name, volume_name
 from harness.backends.image import ensure_image, has_image, image_tag, registry_answers
 from harness.backends.launch import as_root, find_tool
@@ -35,23 +48,15 @@ from stormproof.contracts.backend import Capability
 from stormproof.contracts.topology import Topology
 from stormproof.contracts.topology import endpoint as topology_endpoint
 from stormproof.errors import BackendError
-from stormproof.process_owner import Leftover, Owner
-from stormproof.resource_log import OwnFolder, note_made, owner_of
-from stormproof.run_folder import LOCK_FILE
+from stormproof.process_owner import Leftover
+from stormproof.resource_log import OwnFolder, note_made
 from stormproof.test import Test
-
-LABEL_RUN = "stormproof.run"
-LABEL_DIR = "stormproof.dir"
-LABEL_OWNER = "stormproof.process_owner."
-
-NOT_ALLOWED = "this user may not use it"
 
 _NODE_DIR = "/stormproof"
 _SHARED_DIR = "/stormproof-shared"
 _MEMORY = "1g"
 _PROCESSES = 1024
 _API_LIMIT_S = 60
-_CLEANUP_LIMIT_S = 30
 _CONNECT_LIMIT_S = 30.0
 _PROBE_LIMIT_S = 2.0
 # As in the namespaces of `local`, init reaps the node's orphaned processes.
@@ -74,7 +79,7 @@ def connect(timeout: float = _API_LIMIT_S) -> docker.DockerClient:
         client = docker.from_env(timeout=timeout)  # type: ignore[arg-type]
         info = client.info()
     except DockerException as error:
-        raise BackendError(f"Docker doesn't answer: {_reason(error)}; start it, or use --backend local") from None
+        raise BackendError(f"Docker doesn't answer: {reason_of(error)}; start it, or use --backend local") from None
     where = unreachable(info)
     if where:
         raise BackendError(f"{where}: its containers can't be reached from this machine; use --backend local")
@@ -156,15 +161,15 @@ class DockerBackend(ClockBackend, DiskBackend, PacketBackend):
                 labelled = {"label": LABEL_RUN}
                 containers = client.api.containers(all=True, filters=labelled)
                 networks = client.api.networks(filters=labelled)
-                volumes = _volumes(client, labelled)
+                volumes = volumes_of(client, labelled)
             finally:
                 client.close()
         except DockerException:
             return []
         return [
-            *(_leftover(f"container {found['Names'][0].lstrip('/')}", found, remove_container) for found in containers),
-            *(_leftover(f"network {found['Name']}", found, remove_network) for found in networks),
-            *(_leftover(f"volume {found['Name']}", found, remove_volume) for found in volumes),
+            *(leftover(f"container {found['Names'][0].lstrip('/')}", found, remove_container) for found in containers),
+            *(leftover(f"network {found['Name']}", found, remove_network) for found in networks),
+            *(leftover(f"volume {found['Name']}", found, remove_volume) for found in volumes),
         ]
 
     @staticmethod
@@ -210,7 +215,7 @@ class DockerBackend(ClockBackend, DiskBackend, PacketBackend):
             ours = [f"{self._addresses[host]}/{subnet.prefixlen}" for host in topology.client_hosts]
             await self._call(_add_addresses, client, self.image, self._run, labels, ours)
         except DockerException as error:
-            raise BackendError(f"Docker refused: {_reason(error)}") from None
+            raise BackendError(f"Docker refused: {reason_of(error)}") from None
         self._open_shells(topology.machines)
         # The daemon may still be busy with earlier requests.
         await gather_all(self.exec(node, f"mkdir -p {_NODE_DIR}", _API_LIMIT_S) for node in topology.machines)
@@ -243,7 +248,7 @@ class DockerBackend(ClockBackend, DiskBackend, PacketBackend):
             if client is not None:
                 await asyncio.to_thread(remove_run, client, self._run)
         except DockerException as error:
-            raise BackendError(f"Docker can't remove run {self._run}: {_reason(error)}; "
+            raise BackendError(f"Docker can't remove run {self._run}: {reason_of(error)}; "
                                "run: stormproof heal") from None
         finally:
             if client is not None:
@@ -383,83 +388,6 @@ class _ExecChannel:
             await self._backend.end_shell(self._node, pid)
 
 
-def remove_run(client: docker.DockerClient, run: str) -> list[str]:
-    """Remove a run's containers, networks and volumes; return the removed objects' names. Blocks.
-
-    Raises:
-        DockerException: the daemon refused.
-    """
-    label, removed = {"label": f"{LABEL_RUN}={run}"}, []
-    for container in client.api.containers(all=True, filters=label):
-        if remove_container(client, container["Id"]):
-            removed.append(f"container {container['Names'][0].lstrip('/')}")
-    for found in client.api.networks(filters=label):
-        if remove_network(client, found["Id"]):
-            removed.append(f"network {found['Name']}")
-    for found in _volumes(client, label):
-        if remove_volume(client, found["Name"]):
-            removed.append(f"volume {found['Name']}")
-    return removed
-
-
-def owner_labels(run_dir: Path) -> dict[str, str]:
-    """Return the labels that everything of a run carries, which identify its owner."""
-    owner = owner_of(run_dir).to_json()
-    return {LABEL_RUN: run_dir.resolve().name, LABEL_DIR: str(run_dir.resolve()),
-            **{f"{LABEL_OWNER}{name}": value for name, value in owner.items()}}
-
-
-def remove_container(client: docker.DockerClient, ident: str) -> bool:
-    """Remove a container with its volumes; returns False when it does not exist."""
-    return _gone(client.api.remove_container, ident, force=True, v=True)
-
-
-def remove_network(client: docker.DockerClient, ident: str) -> bool:
-    """Remove a network; returns False when it does not exist."""
-    return _gone(client.api.remove_network, ident)
-
-
-def remove_volume(client: docker.DockerClient, name: str) -> bool:
-    """Remove a volume; returns False when it does not exist."""
-    return _gone(client.api.remove_volume, name)
-
-
-def _volumes(client: docker.DockerClient, labelled: dict[str, str]) -> list[dict[str, Any]]:
-    return client.api.volumes(filters=labelled)["Volumes"] or []
-
-
-def _leftover(what: str, found: dict[str, Any], remove: Callable[[docker.DockerClient, str], bool]) -> Leftover:
-    labels = {str(name): str(value) for name, value in found["Labels"].items()}
-    owner = Owner.from_json({name.removeprefix(LABEL_OWNER): value for name, value in labels.items()
-                             if name.startswith(LABEL_OWNER)})
-    run_dir = Path(labels[LABEL_DIR]) if labels.get(LABEL_DIR) else None
-
-    def gone() -> bool:
-        try:
-            client = docker.from_env(timeout=_CLEANUP_LIMIT_S)
-            try:
-                return remove(client, found.get("Id") or found["Name"])  # Volumes have no other identifier.
-            finally:
-                client.close()
-        except DockerException as error:
-            raise OSError(0, _reason(error)) from None
-
-    return Leftover(what, labels[LABEL_RUN], run_dir, owner, run_dir and run_dir / LOCK_FILE, gone)
-
-
-def _gone(remove: Callable[..., Any], *args: Any, **options: Any) -> bool:
-    """Call an API that removes an object; returns False when another process has removed it or is about to."""
-    try:
-        remove(*args, **options)
-    except NotFound:
-        return False
-    except APIError as error:
-        if error.status_code == 409 and "already in progress" in str(error):
-            return False
-        raise
-    return True
-
-
 def _add_addresses(client: docker.DockerClient, image: str, run: str, labels: dict[str, str],
                    addresses: list[str]) -> None:
     """Put the client hosts' addresses on the host's end of the bridge; they vanish with it."""
@@ -497,15 +425,3 @@ def _kill_group(client: docker.DockerClient, container: str, group: int) -> None
     client.api.exec_start(created["Id"])
 
 
-def _reason(error: DockerException) -> str:
-    """Return a brief reason: the SDK wraps the system's own error several times."""
-    inner: BaseException | None = error
-    while inner is not None:
-        for cause in (inner, *inner.args):
-            if isinstance(cause, PermissionError):
-                return NOT_ALLOWED
-            if isinstance(cause, FileNotFoundError | ConnectionRefusedError):
-                return "there is no daemon"
-        inner = inner.__cause__ or inner.__context__
-    text = getattr(error, "explanation", None) or str(error)
-    return " ".join(str(text).split())

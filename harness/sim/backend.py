@@ -11,13 +11,14 @@ from pathlib import Path
 from typing import ClassVar
 
 from harness.reference.sim_runtime import REFUSED, SimRuntime
-from harness.sim.clock import EPOCH, MachineClock
+from harness.sim.clock import EPOCH
 from harness.sim.disk import Disk
 from harness.sim.explorer import Explorer
 from harness.sim.invariants import Observer
 from harness.sim.loop import Process, SimLoop
 from harness.sim.memory_census import holdings
 from harness.sim.network import CONTROL, Network
+from harness.sim.node import CalmClock, SimNode, tells_time
 from harness.sim.points import SimPoints
 from nodes.systems.catalog import SYSTEMS
 from stormproof.contracts.backend import (
@@ -44,12 +45,11 @@ from stormproof.contracts.backend import (
 )
 from stormproof.contracts.deadline import deadlines_of
 from stormproof.contracts.invariant import INVARIANTS, Watched
-from stormproof.contracts.launch import Launch, LaunchedProgram
+from stormproof.contracts.launch import Launch
 from stormproof.contracts.option import Option
 from stormproof.contracts.topology import Topology, endpoint, machine_of
 from stormproof.errors import BackendError
 from stormproof.history import log_timestamps as moments
-from stormproof.node_logs import parse_stamped
 from stormproof.test import Test
 
 START_SECONDS = (0.05, 0.4)
@@ -64,95 +64,6 @@ LOOKED_AT = Option(INVARIANTS, True, "simulated nodes are looked at after each o
 _EPOCH = EPOCH.timestamp()
 _PROBE_PORT = 9
 _FIRST_PID = 100
-
-
-def _tells_time(log: Sequence[str]) -> bool:
-    """Return whether the log's own lines carry their times, by the simulated clock."""
-    return not log or parse_stamped(log[0]).time is not None
-
-
-class _Calm:
-    """The time since which no fault has been in force."""
-
-    def __init__(self, disturbed: Callable[[], tuple[bool, int]], time: Callable[[], float]) -> None:
-        self._disturbed, self._time = disturbed, time
-        self._steps = -1
-        self._since: float | None = None
-
-    def __call__(self) -> float | None:
-        disturbed, steps = self._disturbed()
-        if disturbed:
-            self._since = None
-        elif self._since is None or steps != self._steps:
-            self._since = self._time()
-        self._steps = steps
-        return self._since
-
-
-class SimNode:
-    """One simulated machine: a disk, a clock, and its programs, at most one process each."""
-
-    def __init__(self, name: str, loop: SimLoop, rng: random.Random) -> None:
-        self.name = name
-        self.rng = rng
-        self.clock = MachineClock(loop, rng)
-        self.disk = Disk(random.Random(rng.getrandbits(64)))
-        self.disk.stall = self._stall
-        self.on = True
-        self.boots = 1
-        self.launches = 0
-        self.logs: dict[str, list[str]] = {}
-        self.moments: dict[str, list[float]] = {}
-        """The time at which each line was written: seconds since 1970 that no clock fault moves."""
-        self.processes: dict[str, Process] = {}
-        self.shared: dict[str, Disk] = {}
-        """The disks of programs whose databases are not on the machine's own disk."""
-        self.programs: dict[str, LaunchedProgram] = {}
-        self.runtimes: dict[str, SimRuntime] = {}
-
-    def state(self, program: str) -> ProcessState:
-        """Return the program's state as the simulated operating system reports it."""
-        process = self.processes.get(program)
-        if process is None or process.state == DEAD:
-            return ProcessState(DEAD)
-        return ProcessState(process.state, process.pid)
-
-    def end(self, program: str) -> None:
-        """End the program, if it exists; its written data survives."""
-        process = self.processes.pop(program, None)
-        self.programs.pop(program, None)
-        if process is not None:
-            process.kill()
-            self._let_go(program)
-
-    def end_all(self, powerless: bool = False) -> None:
-        """End all programs; when the power fails, unsynced data is lost as well."""
-        processes = dict(self.processes)
-        self.processes.clear()
-        self.programs.clear()
-        for process in processes.values():
-            process.kill(powerless)
-        if powerless:
-            self.disk.power_lost()
-            for program in list(self.shared):
-                self.shared.pop(program).user_lost_power(self.user(program))
-            return
-        for program in processes:
-            self._let_go(program)
-
-    def user(self, program: str) -> str:
-        """Return the name under which a shared disk knows a program of this machine."""
-        return f"{self.name}/{program}"
-
-    def _let_go(self, program: str) -> None:
-        self.disk.process_died(program)
-        shared = self.shared.pop(program, None)
-        if shared is not None:
-            shared.process_died(self.user(program))
-
-    def _stall(self, program: str, seconds: float) -> None:
-        if program in self.processes:
-            self.processes[program].stall(seconds)
 
 
 class SimBackend(Backend):
@@ -253,7 +164,7 @@ class SimBackend(Backend):
 
     def told_of_faults(self, disturbed: Callable[[], tuple[bool, int]]) -> None:
         """Receive ``disturbed``, which returns whether a fault is in force, and the number of fault steps so far."""
-        self._calm_since = _Calm(disturbed, lambda: self._loop.now)
+        self._calm_since = CalmClock(disturbed, lambda: self._loop.now)
 
     def holdings(self, node: str) -> Mapping[str, int]:
         """Return the number of items that a node's running programs hold.
@@ -307,7 +218,7 @@ class SimBackend(Backend):
         if path in found.logs:
             return "".join(f"{line}\n" for line in found.logs[path]).encode()
         log = path.removesuffix(moments.SUFFIX)
-        if log in found.moments and (self._moved or not _tells_time(found.logs[log])):
+        if log in found.moments and (self._moved or not tells_time(found.logs[log])):
             return moments.write_moments(found.moments[log])
         try:
             return found.disk.files[path]
