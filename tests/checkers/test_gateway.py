@@ -17,7 +17,7 @@ from checkers.spark.jvm_launcher import note_command, noted_command, start_jvm
 
 _START = """
 import os, sys
-from checkers import spark as starting
+from checkers.spark import session as starting
 from checkers.spark.jvm_launcher import note_command
 from checkers.spark.java import find_java
 

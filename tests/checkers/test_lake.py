@@ -104,7 +104,7 @@ def test_damage_within_a_part_is_found_when_a_query_fails_of_it(tmp_path: Path) 
 WRITER = """
 import json, sys
 from pathlib import Path
-from checkers import lake
+from checkers.lake import table as lake
 from checkers.run_check import check_run
 lake.MANY_PARTS = 2
 store, first = Path(sys.argv[1]), int(sys.argv[2])

@@ -137,7 +137,7 @@ def test_the_lake_finds_new_changed_and_gone_runs(store: ObjectStore, tmp_path: 
 WRITER = """
 import json, sys, time
 from pathlib import Path
-from checkers import lake
+from checkers.lake import table as lake
 from checkers.lake.object_store import object_store
 lake.MANY_PARTS = 2
 store, first = object_store(sys.argv[1]), int(sys.argv[2])

@@ -162,7 +162,7 @@ def test_what_is_no_master_is_told_at_once() -> None:
 _DEADLY = """
 import os, signal, sys
 from pathlib import Path
-from checkers import job
+from checkers.spark import job
 from checkers.spark.session import start_spark, stop_spark
 
 def prepare():
