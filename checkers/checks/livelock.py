@@ -9,7 +9,7 @@ from stormproof.vocabulary import ANY
 
 
 def check(run: Run) -> CheckOutcome:
-    """Report a run under simulated time whose nodes did so much that its time hardly advanced.
+    """Report a run under simulated time whose nodes were so busy that its time hardly advanced.
 
     The anomaly describes the activity that repeated without end. Unknown for real nodes, whose steps are not counted.
     """

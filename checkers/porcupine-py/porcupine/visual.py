@@ -98,7 +98,7 @@ def _cut(text: str) -> str:
 
 
 def _operation(model: Model, operation: Operation, call: int, ret: int) -> list[Any]:
-    """[client, call position, return position or -1, label, description, call time, return time]."""
+    """Return [client, call position, return position or -1, label, description, call time, return time]."""
     text = _cut(model.describe_operation(operation.input, outcome(operation)))
     client = operation.client_id if isinstance(operation.client_id, int | str) else str(operation.client_id)
     label = text.replace(" -> ", " → ")

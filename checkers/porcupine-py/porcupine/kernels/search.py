@@ -8,7 +8,7 @@ linearisation); Athalye's Porcupine (partitions, limits). Additions of this modu
 * an observation that holds now is taken at once (it never changes the state);
 * a blind operation (a write) that was open when another blind operation was chosen is *covered*: it may be considered
   to have happened just before that one, unseen. It may be passed when it must return, or may still be chosen earlier.
-  So no branch merely hides writes;
+  So the search needs no branches that only hide writes;
 * a blind operation is chosen only when it is the one that must return next, or some open operation observes it;
 * a configuration that used a superset of the crashed operations of a known, otherwise equal one is dropped.
 """

@@ -83,7 +83,7 @@ class Register(CompiledModel):
             if not simple or not _OUTPUTS.issuperset(map(type, [o.output for o in operations])):
                 return self._encode_one_by_one(operations)
             numbers = [kinds[o.input, o.output, o.ret is not None and type(o.output)] for o in operations]
-        except TypeError:  # for example, an input that is no tuple
+        except TypeError:  # for example, an input that is not a tuple
             return self._encode_one_by_one(operations)
         number = np.array(numbers, np.int64)
         source = np.arange(number.size)
