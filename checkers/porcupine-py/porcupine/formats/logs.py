@@ -1,7 +1,7 @@
 """Logs of Jepsen, in two styles.
 
-``INFO jepsen.util - 3<tab>:ok<tab>:read<tab>nil`` in 2015, today with the time before it, and ``jepsen.util:
-3<tab>:ok<tab>:read<tab>nil``.
+``INFO  jepsen.util - 3<tab>:ok<tab>:read<tab>nil`` in 2015, today with the time before it, and
+``jepsen.util: 3<tab>:ok<tab>:read<tab>nil``.
 """
 
 from __future__ import annotations
