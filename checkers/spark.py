@@ -174,7 +174,8 @@ def _start_jvm(conf: Any, java: Java, master: str, record_archive: Path | None, 
 
 
 def start_fork_server() -> None:
-    """Import the workers' modules, with the variables that Spark would set, while the JVM starts; only once.
+    """Import the workers' modules, with the variables that Spark would set, while the JVM starts or this process does
+    other work; only once.
 
     Raises:
         SparkFailed: its folder can't be made.

@@ -73,7 +73,7 @@ def number_of(value: Any) -> int | float | Fraction | None:
 def name_of(value: Any) -> str | None:
     """Return the name of a text, keyword or symbol, without a keyword's colon; None for any other value.
 
-    A keyword keeps its colon in JSON.
+    A keyword that passed through JSON is a text that still has its colon.
     """
     if isinstance(value, Typed) and value.kind in (KEYWORD, SYMBOL):
         return str(value.value)
