@@ -63,9 +63,9 @@ class RunCheck(Check):
     ``one`` and ``more`` are the clauses of a verdict's sentence for one anomaly and for several. ``by_parts`` judges a
     run in parts.
 
-    A check that ``leads`` is reported before all others, by the summary of its outcome. Its anomalies ``happens`` if
-    each anomaly's rows show all of it; otherwise something is missing in the end, or the rows are incomplete. ``tell``
-    gives clauses instead of ``one`` and ``more``, from the check's outcome and all invalid outcomes, so that nothing is
+    A check that ``leads`` is reported before all others, by the summary of its outcome. ``happens`` is set if each
+    anomaly's rows show all of it; otherwise something is missing in the end, or the rows are incomplete. ``tell`` gives
+    clauses instead of ``one`` and ``more``, from the check's outcome and all invalid outcomes, so that nothing is
     reported twice. ``Check`` documents the other attributes.
     """
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 
 def cache_dir() -> Path | None:
-    """Return a writable folder of this user that outlives the process, or None if there is no such folder.
+    """Return a writable folder of this user that outlives the process, or None if none exists.
 
     ``$XDG_CACHE_HOME/stormproof``, else ``~/.cache/stormproof``, else a private folder under the system's temporary
     directory (for users without a home).

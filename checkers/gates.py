@@ -49,8 +49,7 @@ NOTHING_PREPARED = "none prepared"
 class GateResult:
     """Whether a gate is met.
 
-    ``found`` is the figure compared, ``reason`` a clause that names what was missing, ``told`` a clause that names what
-    was found.
+    ``found`` is the figure compared, ``reason`` a clause about the missing part, ``told`` a clause about the finding.
     """
 
     met: bool
@@ -60,7 +59,7 @@ class GateResult:
 
     @property
     def words(self) -> str:
-        """What was found or missing, in words for the user."""
+        """The finding or the missing part, in words for the user."""
         return (self.told if self.met else self.reason) or str(self.found)
 
 
@@ -320,7 +319,7 @@ def _at_least(functions: tuple[str, ...], what: str) -> Gate:
 
 
 def _last_reads(run: Run, wanted: Any) -> GateResult:
-    """Check that every object that was changed was looked at after all changes had completed."""
+    """Check that the workload looked at every changed object after all changes had completed."""
     h = run.history
     looks = [code for code, name in enumerate(h.f.names) if name in READS]
     changes = [code for code, name in enumerate(h.f.names) if name in (*CREATES, *DELETES)]
@@ -333,7 +332,7 @@ def _last_reads(run: Run, wanted: Any) -> GateResult:
 
 
 def asks(name: str, wanted: Any) -> str:
-    """Return a gate's requirement in words; the gate's name if there is no such gate."""
+    """Return a gate's requirement in words; for an unknown gate, return its name."""
     words = ASKS.get(name)
     if words is None:
         return name.replace("_", " ")

@@ -1,8 +1,8 @@
 """Deliveries that arrived after an acknowledgement: a copy that was in flight since before, or a second send?
 
-A client cannot distinguish the two: what a broker had sent before a partition is delivered by TCP after it. The history
-and the ledger can. The broker sent nothing while its node was dead, paused, or cut off from this client. And what was
-sent before the acknowledgement arrives late only if some fault could hold it back.
+A client cannot distinguish the two: TCP delivers a message that was sent before a partition after it. The history and
+the ledger can. The broker sent nothing while its node was dead, paused, or cut off from this client. And a copy that
+was sent before the acknowledgement arrives late only if some fault could hold it back.
 """
 
 from __future__ import annotations

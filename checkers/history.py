@@ -20,15 +20,15 @@ from stormproof.vocabulary import READS as THAT_READ
 from stormproof.vocabulary import names_that
 
 CREATES, DELETES, READS = names_that(THAT_CREATE), names_that(THAT_DELETE), names_that(THAT_READ)
-"""Operations on metadata: creating, deleting and looking at an object."""
+"""Operations on metadata: creating, deleting and reading an object."""
 
 
 def read_history(run_dir: Path, file_sha256: str, rows_sha256: str) -> HistoryColumns:
     """Read and validate a run's history.
 
     Raises:
-        HistoryError: there is no sealed history, it is not the one that the run recorded (by the digest of its file, or
-            that of its rows), or its rows do not form a history.
+        HistoryError: the sealed history is missing, it is not the one that the run recorded (by the digest of its file,
+            or that of its rows), or its rows do not form a history.
     """
     path = run_dir / HISTORY
     return validated(read_columns(path, file_sha256, rows_sha256, pair=pair_rows), str(path))

@@ -113,7 +113,7 @@ def budget_of(name: str, text: str | None) -> Budget:
     """Return the budget for a text such as ``2G``, or, without one, most of this machine's memory.
 
     Raises:
-        UsageError: it is no size.
+        UsageError: the text is not a size.
     """
     if text:
         return Budget(read_size(text, "--memory"), name)
@@ -121,7 +121,7 @@ def budget_of(name: str, text: str | None) -> Budget:
 
 
 def set_memory(text: str | None) -> None:
-    """Set the limit from now on, in this process and its children; raises UsageError if the text is no size."""
+    """Set the limit from now on, in this process and its children; raises UsageError if the text is not a size."""
     if text:
         os.environ[VARIABLE] = str(read_size(text, "--memory"))
 

@@ -1,5 +1,5 @@
-"""The account of a run's messages as a table, with the same counts as the checks: who confirmed each, and whether it is
-lost.
+"""The account of a run's messages as a table, with the same counts as the checks: the node that confirmed each, and
+whether it is lost.
 """
 
 from __future__ import annotations

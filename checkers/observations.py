@@ -30,8 +30,8 @@ def observed(run: Run, beginning: str) -> list[int]:
 
 
 def looked(run: Run) -> bool:
-    """Return whether the run's consumers observed their deliveries: clients of some systems only know messages,
-    whatever the setting.
+    """Return whether the run's consumers observed their deliveries: clients of some systems only know messages, even
+    with the setting.
     """
     used = run.info.get(SURFACE) or {}
     return bool((run.test.get("options") or {}).get(SURFACE)) and any(not name.startswith("f:") for name in used)

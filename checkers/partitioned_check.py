@@ -70,7 +70,7 @@ class Rest:
 class Part:
     """The findings of one task in a part: by check the result of its ``find``.
 
-    ``twice`` is set if there is no account; ``failed`` if the run could not be judged as a part.
+    ``twice`` is set if no account can be given; ``failed`` if the part could not be judged.
     """
 
     found: dict[str, Any] = field(default_factory=dict)
@@ -85,7 +85,7 @@ def by_parts(check: Check) -> ByParts | None:
 
 
 def judge_rest(run_dir: Path) -> Rest | Verdict:
-    """Judge what needs the whole run; return the findings, or the run's verdict if it cannot be judged."""
+    """Run the checks that need the whole run; return the findings, or the run's verdict if it cannot be judged."""
     run = opened(run_dir)
     if isinstance(run, Verdict):
         return run
@@ -132,7 +132,7 @@ def judge_part(run_dir: Path, number: int, parts: int) -> Part:
     except MemoryError:
         raise
     except Exception:
-        # Whatever the error, the whole run is judged instead: a run that cannot be judged in parts gets the same
+        # After any error the whole run is judged instead, so a run that cannot be judged in parts gets the same
         # verdict.
         return Part(failed=True)
     return part

@@ -22,7 +22,7 @@ def prepare() -> Path | None:
     """Compile the kernels and create the archive for this Java and this Spark; return its path, if there is one.
 
     Raises:
-        StormproofError: there is no Java, or Spark does not start.
+        StormproofError: Java is missing, or Spark does not start.
     """
     for check in CHECKS:
         CHECKS.load(check.name)

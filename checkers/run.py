@@ -40,7 +40,9 @@ SECOND = 1_000_000_000
 
 
 class SentTwice(HistoryError):
-    """One value was sent twice, so there is no account of the run's messages; ``row`` is the row of the second send."""
+    """One value was sent twice, so no account of the run's messages can be given; ``row`` is the row of the second
+    send.
+    """
 
     def __init__(self, row: int, name: str) -> None:
         super().__init__(f"row {row} sends message {name} a second time: values must be unique")
@@ -157,8 +159,8 @@ class Run:
         """The subjects of the history, and ``any``.
 
         The others are ``messages`` (of queues), ``topics``, ``transactions``, ``metadata`` and ``events``. The run's
-        description decides, or else the first of these to which the history's functions belong. Messages may be
-        ``transfers`` of durable connections as well.
+        description decides. Without it the history's functions do: topics and transactions take precedence, then
+        messages, which may be ``transfers`` of durable connections as well.
         """
         if told := self.info.get("subject"):
             return frozenset({str(told), ANY})

@@ -208,7 +208,7 @@ def counts_of(run: Run) -> dict[str, Any]:
 def _costs(noted: Any, confirmed: int, ok: int) -> dict[str, Any]:
     """Return the resources that all machines used under the load, in total and per confirmed message.
 
-    Per operation that succeeded, if there are no messages. These figures decide nothing.
+    A run without messages has them per operation that succeeded. These figures decide nothing.
     """
     nodes = noted.get("nodes") if isinstance(noted, Mapping) else None
     told = [each for each in nodes.values() if isinstance(each, Mapping)] if isinstance(nodes, Mapping) else []

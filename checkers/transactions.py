@@ -61,7 +61,7 @@ class TransactionTable:
         """Return the account of a history; ``empty`` are the rows that found a queue empty.
 
         Raises:
-            HistoryError: a transaction has no value, or two have the same, or a queue is no small number.
+            HistoryError: a transaction has no value, or two have the same, or a queue's number is too large.
         """
         begun = np.isin(h.role, (*_SENDS, *MOVES)) & (h.kind == vocabulary.INVOKE)
         rows = np.flatnonzero(begun)

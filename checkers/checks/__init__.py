@@ -1,1 +1,1 @@
-"""One module per check, each a function ``check(run) -> Outcome``."""
+"""One module per check, each with a function ``check(run) -> CheckOutcome`` and the ``CHECK`` made of it."""

@@ -1,4 +1,4 @@
-"""The at-most-once reading: the number of messages delivered more than once, whatever was acknowledged."""
+"""The at-most-once reading: the number of messages delivered more than once, regardless of acknowledgements."""
 
 from __future__ import annotations
 

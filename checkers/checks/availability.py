@@ -130,7 +130,7 @@ def _services(run: Run) -> tuple[list[str], Int32s]:
 def _longest_gaps(run: Run, service: Int32s, services: int) -> list[dict[str, float]]:
     """Find the longest stretch of the main phase without a success: of each service, and of all.
 
-    Times are in seconds since the run began. If there is no service, the overall stretch covers all functions.
+    Times are in seconds since the run began. Without a service, the overall stretch covers all functions.
     """
     h = run.history
     start, end = run.main_phase()

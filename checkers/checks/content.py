@@ -13,7 +13,7 @@ NOT_AS_SENT = "not as sent"
 
 
 def check(run: Run) -> CheckOutcome:
-    """Report deliveries that differ from what was sent.
+    """Report deliveries that differ from the sent message.
 
     Consumers compare each delivery with its sender's content, which follows from the run's seed.
     """

@@ -15,7 +15,7 @@ NOT_AS_MODELLED = "not as modelled"
 def check(run: Run) -> CheckOutcome:
     """Report answers that contradict the model.
 
-    Clients that have destinations for themselves know which message comes next and what is refused (``broker_model``).
+    Clients that have destinations for themselves know the next message and the refusals to expect (``broker_model``).
     """
     return each_observed(run, NOT_AS_MODELLED, "every answer was as the model of a broker has it",
                          ("answer was not as the model of a broker has it",

@@ -18,9 +18,9 @@ def check(run: Run) -> CheckOutcome:
     """Find offsets at which the nodes' copies have different values (``differs``), or some copies have none
     (``missing``).
 
-    Only copies that were read to their end are compared. If nodes were asked for their copies of a log and fewer than
-    two copies were read completely, a run without differences is *unknown*. If no node was asked, or the system shows
-    no copies, there is nothing to compare.
+    Only copies that were read to their end are compared. If copies of a log were requested from nodes and fewer than
+    two were read completely, a run without differences is *unknown*. If none were requested, or the system shows no
+    copies, there is nothing to compare.
     """
     logs, h = Logs(run), run.history
     rows, ends = logs.rows(vocabulary.OK, "copy"), logs.ends("copy")

@@ -34,8 +34,8 @@ def check(run: Run) -> CheckOutcome:
     not promised: a replica keeps events in memory only. Undecided for a subscription whose drain did not finish.
 
     With the workload's option ``owed`` a user demands more: ``all`` binds every confirmed event. ``resumed`` binds
-    every event that was sent at least ``resume_within`` seconds after the last fault ended; by then, subscribers that
-    get nothing have been removed.
+    every event that was sent more than ``resume_within`` seconds after the last fault ended: a subscriber that still
+    gets nothing by then has been forgotten.
     """
     t, h = run.topics, run.history
     acked = np.flatnonzero((t.state == kernels.ACKED) & (t.topic >= 0))
@@ -95,8 +95,8 @@ def _died_after(run: Run, sent: Int64s) -> np.ndarray[tuple[int], np.dtype[np.bo
     node = h.node.codes[h.partner[sent]]
     last = np.full(len(h.node.names) + 1, -1, dtype=np.int64)
     for fault in run.faults:
-        # The exact time of the process's end is unknown, and `rolling` ends some processes while it heals: what was
-        # sent until the heal was complete counts as sent before the end.
+        # The exact time of the process's end is unknown, and `rolling` ends some processes while it heals: events sent
+        # until the heal was complete count as sent before the end.
         until = max(fault.end, fault.healed or 0) if fault.end is not None else np.iinfo(np.int64).max
         for code, name in enumerate(h.node.names):
             if may_end(fault) and name in fault.targets:

@@ -24,10 +24,11 @@ def check(run: Run) -> CheckOutcome:
 
     ``missed-by-time``: published after the process's subscription was confirmed, and confirmed before the later message
     was published. ``missed-by-order``: another subscription got the message between two that this process got. A
-    message counts once for each process that missed it. What is missed after a process's last message, or between two
-    processes of one subscription, is no gap: the broker does not promise it. Of a clustered topic, only messages
-    published on the subscription's element count by time, and only subscriptions on that element count by order. If the
-    run's mode promises nothing by time, messages missed while a fault may have contributed are only counted.
+    message counts once for each process that missed it. A message that is missed after a process's last message, or
+    between two processes of one subscription, does not count as a gap: the broker does not promise it. Of a clustered
+    topic, only messages published on the subscription's element count by time, and only subscriptions on that element
+    count by order. If the run's mode promises nothing by time, messages missed while a fault may have contributed are
+    only counted.
     """
     t, h, elements = run.topics, run.history, elements_of(run)
     by_sending = np.flatnonzero(t.sent >= 0)

@@ -1,4 +1,4 @@
-"""Growth: what idle nodes hold must not depend on how much they have done."""
+"""Growth: the memory contents of idle nodes must not depend on the amount of work that they have done."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from stormproof.text import amount
 from stormproof.vocabulary import ANY
 
 FEW = 3
-"""Things that a container or a table may hold when idle beyond what it held before the load, without a declaration of
-its system; or one for each machine, if that is more.
+"""Number of things that an undeclared container or table may hold on an idle node beyond those before the load; or one
+for each machine, if that is more.
 
 A program has many small tables. A table that exceeds this number has kept a trace of the work it did, if only of each
 time that a peer was away.

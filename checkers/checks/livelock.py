@@ -9,9 +9,10 @@ from stormproof.vocabulary import ANY
 
 
 def check(run: Run) -> CheckOutcome:
-    """Report a run under simulated time whose nodes did so much that its time hardly advanced.
+    """Report a run under simulated time whose nodes were so busy that its time hardly advanced.
 
-    The anomaly describes the activity that repeated without end. Unknown for real nodes, whose steps are not counted.
+    The anomaly describes the most frequent traffic between nodes or, without traffic, their most frequent callbacks.
+    Unknown for real nodes, whose steps are not counted.
     """
     told = run.info.get("livelock")
     if told is not None:

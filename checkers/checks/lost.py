@@ -69,8 +69,8 @@ def conclude(parts: Sequence[Found], whole: WholeRun) -> CheckOutcome:
 
     Undecided (unknown) for a queue whose drain did not finish, unless its depth was read as zero after everything else:
     then it holds nothing that could still be delivered. In any other queue, takes that named no message account for
-    some of the missing messages (``Run.accounts``). Missing messages beyond that number are lost, though it cannot be
-    told which of them.
+    some of the missing messages (``Run.accounts``). Missing messages beyond that number are lost, though it is unknown
+    which of them.
     """
     confirmed = sum(part.confirmed for part in parts)
     if not any(part.queues for part in parts):

@@ -26,7 +26,7 @@ def check(run: Run) -> CheckOutcome:
     count.
 
     Raises:
-        HistoryError: an update's value is no such pair, or two have the same number.
+        HistoryError: an update's value is not such a pair, or two have the same number.
     """
     h = run.history
     ended = (h.process >= 0) & h.f.rows_with(UPDATE)

@@ -30,8 +30,8 @@ def check(run: Run, kind: Kind) -> CheckOutcome:
     """Decide whether some order of instants explains the answers, by porcupine's ``lock`` or ``reentrant-lock`` model.
 
     An operation that ended ``ok`` happened; one that ended ``info`` or never ended may have, at any time after its
-    invocation. The owner is the invocation's value, or the process if there is no value. A lock has no time limit: its
-    owner holds it until the owner releases it.
+    invocation. The owner is the invocation's value, or the process if the value is missing. A lock has no time limit:
+    its owner holds it until the owner releases it.
     """
     found = operations_of(run)
     held = sum(operation.input[0] == ACQUIRE and operation.ret is not None and operation.output

@@ -24,9 +24,9 @@ def check(run: Run) -> CheckOutcome:
 
     The anomaly holds the state of each node at that time.
 
-    Unknown if the run did not get that far, and if the health probe itself failed: that is no fact about the system. On
-    real nodes also unknown after faults that destroyed synced data, or that could not be healed: then a cluster is not
-    promised to serve again.
+    Unknown if the run did not get that far, and if the health probe itself failed: its failure proves nothing about the
+    system. On real nodes also unknown after faults that destroyed synced data, or that could not be healed: then a
+    cluster is not promised to serve again.
     """
     found = run.info.get("recovery")
     if not found:

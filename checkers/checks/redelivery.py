@@ -32,8 +32,8 @@ class _Seen:
 
 
 def sightings(run: Run) -> dict[tuple[int, int, int], dict[int, int]]:
-    """Map each message to the rows of its deliveries and returns, with the number of earlier deliveries that each
-    named.
+    """Map each message to the rows of its deliveries, and of its returns to the broker, with the number of earlier
+    deliveries that each row named.
 
     A key is (queue or subscription, value, process of a transient subscription or -1). A row is that of a delivery, or
     of an observation of a message that was given back. A delivery counts as naming 0 unless an observation of the same

@@ -20,8 +20,8 @@ _MARK = re.compile(r"\bsent again (\d{1,9})\b")
 def check(run: Run) -> CheckOutcome:
     """Find deliveries of a copy after the receipt of that copy's ACK, and second confirmed ACKs of one copy.
 
-    Copies are distinguished by their marks: the first send has none, a repeated send names the connection in which it
-    was sent. Two copies with different marks are a duplicate of which the receiver was informed.
+    Copies are distinguished by their marks: the first send has none, a repeated send names its connection. Two copies
+    with different marks are a duplicate of which the receiver was informed.
     """
     h, messages = run.history, run.messages
     marks = [_MARK.search(name) for name in h.error.names]

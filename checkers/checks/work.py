@@ -94,7 +94,7 @@ def _at_rest(claimed: Mapping[str, Mapping[str, Any]], rest: Mapping[str, Any] |
 
 
 def _figures(run: Run, sent: Mapping[str, int]) -> dict[str, Any]:
-    """Return the traffic for each confirmed message, or for each operation that was ok if there are no messages."""
+    """Return the traffic for each confirmed message, or for each operation that was ok in a run without messages."""
     done = sum(int(counts[vocabulary.OK]) for counts in run.tally.values())
     confirmed = sum(int(counts[vocabulary.OK]) for function, counts in run.tally.items()
                     if vocabulary.function_named(function).counted == "enqueue")  # fmt: skip

@@ -1,4 +1,4 @@
-"""Kernels over all rows of a history, whatever its subject: joining operations, counting, streams of messages."""
+"""Kernels over all rows of a history, independent of its subject: joining operations, counting, streams of messages."""
 
 from __future__ import annotations
 

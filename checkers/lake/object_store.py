@@ -2,7 +2,7 @@
 
 Credentials are read from the usual places (``AWS_ACCESS_KEY_ID`` and the like, ``~/.aws``, the role of the machine) and
 are neither kept nor sent by this program: each worker of a cluster has its own. The endpoint (``AWS_ENDPOINT_URL_S3``
-or ``AWS_ENDPOINT_URL``) and the region are no secrets, and travel with the store's name.
+or ``AWS_ENDPOINT_URL``) and the region are not secret, and travel with the store's name.
 
 An object appears whole or not at all, and a list shows all earlier writes (S3 promises both): so this module needs no
 lock.
@@ -204,7 +204,7 @@ def object_store(text: str) -> ObjectStore:
     """Return the store at an address ``s3://bucket/prefix``; endpoint and region are those of the environment.
 
     Raises:
-        UsageError: it is no such address, or it contains credentials.
+        UsageError: the text is not such an address, or it contains credentials.
     """
     if "@" in text or "?" in text:
         raise UsageError("s3://...: neither credentials nor options belong into an address; they come from the "

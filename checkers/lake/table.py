@@ -300,7 +300,7 @@ def refresh(store: AnyStore) -> int:
                 row = row_of(run_dir, Verdict.from_json(read_verdict(run_dir)))
         except (OSError, StormproofError, KeyError, TypeError, ValueError, AttributeError):
             continue  # its verdict is damaged: `check` reports that
-        # It replaces the row that existed, whatever the clocks of other machines say.
+        # It replaces the existing row even if another machine's clock was ahead.
         rows.append(row | {"noted": max(row["noted"], known.get(run, _UNKNOWN)[0] + 1), "written": judged[run]})
     append(store, rows)
     return len(rows)

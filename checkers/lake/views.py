@@ -54,7 +54,7 @@ VIEWS = (*SMALL, "operations", "messages")
 
 @dataclass(frozen=True)
 class Sources:
-    """The FROM expressions for a lake's files; None if there are no such files."""
+    """The FROM expressions for a lake's files; None without such files."""
 
     rows: str | None
     histories: str | None
@@ -141,7 +141,7 @@ def _nothing(columns: Iterable[str], quote: str) -> str:
 
 
 def _newest(files: str | None) -> str | None:
-    """Return a query for the rows that count; None if there is no lake."""
+    """Return a query for the rows that count; None without a lake."""
     if files is None:
         return None
     return (f"SELECT * FROM (SELECT *, row_number() OVER (PARTITION BY run ORDER BY noted DESC) AS place FROM {files}) "

@@ -50,7 +50,7 @@ class ForkServer:
         self._process: subprocess.Popen[bytes] | None = None
         if len(os.fsencode(self.place)) > _LONGEST_PATH:
             return
-        # A daemon without a server works as well, and reports itself what is wrong.
+        # A daemon without a server works as well, and reports any error itself.
         with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX) as listener:
             # From now on, clients that connect wait until everything is imported.
             listener.bind(str(self.place))
@@ -74,7 +74,7 @@ class ForkServer:
 def hand_over(place: str) -> int | None:
     """Let a fork of the server act as the daemon instead of this process, and wait for its end.
 
-    Returns the fork's exit status, or None if there is no server.
+    Returns the fork's exit status, or None without a server.
     """
     try:
         server = ask(place, {"argv": sys.argv}, _STREAMS, os.environ)

@@ -24,7 +24,7 @@ def ask(place: str, told: Mapping[str, Any], streams: Sequence[int], environ: Ma
     process's path and limits. ``told`` describes its task.
 
     Raises:
-        OSError: there is no server.
+        OSError: the server does not exist.
     """
     server = socket.socket(socket.AF_UNIX)
     try:

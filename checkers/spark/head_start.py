@@ -41,7 +41,7 @@ LEAST_BYTES = 64 << 10
 GRACE = 5.0
 """Seconds that forks have to finish their current runs and to hand over their results."""
 MOST_RUNS = 2000
-"""Largest number of runs given to a fork while Spark starts; it never gets through so many."""
+"""Largest number of runs given to a fork while Spark starts; it never gets through all of these."""
 ROWS_AT_ONCE = 16
 """Rows that a fork hands over together."""
 _SIZE = struct.Struct("!I")
@@ -67,7 +67,7 @@ class FewRuns:
 
 class _NoPandas:
     """An import hook that hides pandas: judging does not need it, and Arrow would import it (0.17 s) only to find that
-    its input is no pandas object.
+    its input is not a pandas object.
     """
 
     def find_spec(self, name: str, _path: Any = None, _target: Any = None) -> None:
@@ -77,7 +77,7 @@ class _NoPandas:
 
 
 class Fork:
-    """A fork that judges runs in their order, until all are judged or it is told to end.
+    """A fork that judges runs in their order, until all are judged or its client ends it.
 
     Args:
         place: the path of the fork server's socket.

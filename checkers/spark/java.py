@@ -35,7 +35,7 @@ exec {java} "${{arguments[@]}}"
 
 
 class JavaMissing(StormproofError):
-    """There is no Java that can run Spark."""
+    """No installed Java can run Spark."""
 
 
 @dataclass(frozen=True)

@@ -268,7 +268,7 @@ def demand_mounted(store: Path) -> None:
     Raises:
         StormproofError: the store does not exist there.
     """
-    # If the store is not mounted there is no such folder, or an empty one.
+    # If the store is not mounted, its folder is missing or empty.
     if not store.is_dir() or next(store.iterdir(), None) is None:
         raise StormproofError(f"{store} is not there on {socket.gethostname()}: a store has to be mounted at the same "
                               "path on every worker, or lie in an object store")
@@ -381,7 +381,7 @@ def summarize(spark: Any, store: AnyStore) -> list[SummaryRow]:
     """Count the results of each check over the runs of a store, by system and nemesis: the query ``SUMMARY`` over the
     lake.
 
-    Spark runs the query, or DuckDB if there is no Spark (``spark`` is None).
+    Spark runs the query, or DuckDB without Spark (``spark`` is None).
 
     Raises:
         StormproofError: no run of the store has been checked.

@@ -32,7 +32,7 @@ THREADS = 2
 Judging in parts needs more cores to be any faster, since each part has to read all rows.
 """
 REST = -1
-"""The number of the unit that judges what needs the whole run."""
+"""The number of the unit that runs the checks which need the whole run."""
 
 _UNIT_ROWS = pa.schema([("run_dir", pa.string()), ("number", pa.int32()), ("result", pa.binary())])
 
@@ -74,7 +74,7 @@ def split_rows() -> int:
     """Return the number of rows from which a run may be judged in parts.
 
     Raises:
-        UsageError: the environment variable is no number.
+        UsageError: the environment variable does not hold a number.
     """
     text = os.environ.get(VARIABLE) or str(SPLIT_ROWS)
     if not (text.isascii() and text.isdigit()):

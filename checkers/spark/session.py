@@ -49,7 +49,7 @@ _PATIENCE = 30.0
 _ABANDON_SECONDS = 0.1
 _LOG_TAIL = 2000
 
-# Without -UsePerfData: a killed JVM would leave its performance file behind.
+# Without -XX:-UsePerfData, a killed JVM would leave its performance file behind.
 _JVM_OPTIONS = ("-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:auto", "-XX:-UsePerfData")
 
 _RECORDED = "jobs of RDDs, a session, the command noted"
@@ -175,10 +175,11 @@ def _start_jvm(conf: Any, java: Java, master: str, record_archive: Path | None, 
 
 
 def start_fork_server() -> None:
-    """Import the workers' modules, with the variables that Spark would set, while the JVM starts; only once.
+    """Import the workers' modules, with the variables that Spark would set, while the JVM starts or this process does
+    other work; only once.
 
     Raises:
-        SparkFailed: there is no folder for it.
+        SparkFailed: its folder can't be made.
     """
     global _server
     folder = spark_folder()
@@ -238,7 +239,7 @@ def _of_the_cluster() -> dict[str, str]:
     ``SPARK_CONF_DIR``.
 
     Raises:
-        UsageError: it is no such file.
+        UsageError: the file is not of this format.
     """
     folder = os.environ.get("SPARK_CONF_DIR")
     path = Path(folder or "") / "spark-defaults.conf"
@@ -262,7 +263,7 @@ def demand_master(master: str) -> None:
     """Verify that the master of a standalone cluster is listening: otherwise Spark would wait for a minute.
 
     Raises:
-        SparkFailed: no master listens, and the message says where; or the text is no master at all.
+        SparkFailed: no master listens, and the message says where; or the text does not name a master.
     """
     if _MASTER.fullmatch(master) is None:
         raise SparkFailed(f"{master} is no Spark master: local[N], spark://HOST:PORT, yarn, or k8s://https://HOST:PORT")
@@ -282,7 +283,7 @@ def ship_environment(archive: Path | None) -> None:
     """Ship an archive of ``checkers.spark.shipping`` to the workers of the contexts that start from now on.
 
     Raises:
-        UsageError: there is no such file.
+        UsageError: the file does not exist.
     """
     if archive is None:
         return
@@ -452,7 +453,7 @@ def _is_running() -> bool:
 
 @contextlib.contextmanager
 def _patience(master: str) -> Iterator[None]:
-    """Tell the user what is being waited for if a cluster does not begin soon: it may have no free worker, or none at
+    """Tell the user the reason for the wait if a cluster does not begin soon: it may have no free worker, or none at
     all.
     """
 
@@ -537,7 +538,7 @@ class SparkWarmup:
         return self._context
 
     def judge_ahead(self, run_dirs: Sequence[Path]) -> HeadStart | None:
-        """Have runs judged until the context has started; return None if there is no fork server."""
+        """Have runs judged until the context has started; return None without a fork server."""
         from checkers.spark.head_start import HeadStart
 
         server = _server  # a failing start resets it

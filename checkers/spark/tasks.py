@@ -1,4 +1,4 @@
-"""Spark jobs over numbers: each task takes its share of them, and the results are returned as one table.
+"""Spark jobs over numbers: each task takes its share of them, and the batches that it yields are returned as one table.
 
 The jobs use Spark's RDDs. Data frames would do the same, but the JVM takes a second longer to load their planner, as
 long as it takes to judge hundreds of runs (``docs/spark.md``).

@@ -234,8 +234,8 @@ def _epochs_grow(account: Account) -> Iterator[Anomaly]:
 def _minorities(run: Run, account: Account, margin: float) -> Iterator[Anomaly]:
     """Check that replicas that are cut off from the majority leave *normal* in time.
 
-    A replica is exempt if it stood still itself, or if another cut-off replica, from which it might have learned of the
-    cut, did.
+    A replica is exempt if it was paused itself, or if another cut-off replica was paused from which it might have
+    learned of the cut.
     """
     options: Mapping[str, float] = run.test.get("options", {})
     pause = max(float(options.get("master_timeout", 1.0)), float(options.get("election_timeout", 1.0)))

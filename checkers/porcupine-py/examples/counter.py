@@ -1,4 +1,4 @@
-"""A lock-free counter that is broken, found out by porcupine: read, then write what was read plus one."""
+"""A broken lock-free counter, detected by porcupine: it reads, then writes the value read plus one."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from porcupine import Operation
 
 
 class Counter:
-    """Increments without compare-and-set: another thread may come between the read and the write."""
+    """Increments without compare-and-set: another thread may run between the read and the write."""
 
     def __init__(self) -> None:
         self.value = 0
 
     def get_and_increment(self) -> Iterator[int]:
-        """The value before; each ``yield`` is a place where another thread may run."""
+        """Return the value before; at each ``yield`` another thread may run."""
         seen = self.value
         yield -1
         self.value = seen + 1

@@ -209,7 +209,7 @@ def warm_up() -> float:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Print the table; return 1 if a verdict is wrong (a slow machine is no failure)."""
+    """Print the table; return 1 if a verdict is wrong (a slow machine is not a failure)."""
     options = argparse.ArgumentParser(prog="python -m porcupine.bench", description=__doc__)
     options.add_argument("--size", type=float, default=1.0, help="factor on the number of operations")
     options.add_argument(

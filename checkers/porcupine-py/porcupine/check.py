@@ -316,7 +316,7 @@ def _search(
 def _believe(
     model: Model, operations: Sequence[Operation], call: Ints, ret: Ints, members: list[int], order: list[int]
 ) -> None:
-    """Replay the order of an OK; raise AssertionError if it is no linearisation."""
+    """Replay the order of an OK; raise AssertionError if it is not a linearisation."""
     fault = first_fault(model, operations, call, ret, members, order)
     if fault:
         raise AssertionError(f"porcupine: the order found is not a linearisation ({fault}); please report this")

@@ -32,7 +32,7 @@ class _Leave(SystemExit):
 
 
 class _Parser(argparse.ArgumentParser):
-    """A parser for which wrong usage is no verdict either."""
+    """A parser whose status for wrong usage never looks like a verdict."""
 
     def exit(self, status: int = 0, message: str | None = None) -> None:  # type: ignore[override]
         raise _Leave(status)
@@ -155,7 +155,7 @@ def _main(arguments: Sequence[str] | None) -> int:
     except BaseException as error:
         status = EXIT_NO_VERDICT
         leave = None
-        with contextlib.suppress(BaseException):  # no error, not even of its own message, may change the status
+        with contextlib.suppress(BaseException):  # even an error in writing the message must not change the status
             _abandon(sys.stdout) if isinstance(error, _NoOutput) else None
             _complain(_words(error))
     if leave is not None:

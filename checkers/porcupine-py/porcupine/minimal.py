@@ -1,8 +1,8 @@
-"""A minimal illegal sub-history: what is left when nothing more can be removed (Zeller & Hildebrandt 2002, ddmin).
+"""A minimal illegal sub-history: nothing more can be removed from it (Zeller & Hildebrandt 2002, ddmin).
 
-An operation goes together with the observations that depend on it: a read is not kept when the only write of its
-value is removed, since it would be illegal for the want of that. Where values do not tell what an observation depends
-on (counters, locks, logs, texts), it depends on every change that began before it returned.
+An operation is removed together with the observations that depend on it: a read is not kept when the only write of its
+value is removed, since it would be illegal just because of that. If values do not show on what an observation depends
+(counters, locks, logs, texts), it depends on every change that began before it returned.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ class Minimal:
 def minimal_history(
     model: Model, operations: Sequence[Operation], *, timeout: float = 10.0, members: Sequence[int] | None = None
 ) -> Minimal:
-    """The smallest illegal sub-history found, from ``members`` (default: the first illegal partition).
+    """Return the smallest illegal sub-history found, from ``members`` (default: the first illegal partition).
 
-    ``timeout`` in seconds. With ``proven``, removing any operation, with what depends on it, gives a history that is
-    linearizable or could not be decided in the time. Returns no operations if the history is not illegal.
+    ``timeout`` in seconds. With ``proven``, removing any operation, with those that depend on it, gives a history that
+    is linearizable or could not be decided in the time. Returns no operations if the history is not illegal.
     """
     deadline = time.monotonic() + timeout
     result = check_operations_verbose(model, operations, timeout=timeout)
@@ -54,7 +54,7 @@ class _Shrinker:
         self.linked = model.name in LINKED and not texts
 
     def illegal(self, members: Sequence[int]) -> bool:
-        """Whether a sub-history is illegal, as far as the time allows to tell."""
+        """Return whether a sub-history is illegal, as far as this can be decided in the time left."""
         left = self.deadline - time.monotonic()
         if left <= 0:
             return False
@@ -69,7 +69,7 @@ class _Shrinker:
             removed = False
             start = len(members)
             while start > 0 and time.monotonic() < self.deadline:
-                # From the end: what happened first explains more.
+                # From the end: early operations explain more.
                 start = min(start, len(members))
                 chunk = members[max(0, start - size) : start]
                 start -= size
@@ -85,7 +85,8 @@ class _Shrinker:
                 size = max(1, size // 2)
 
     def prefix(self, members: list[int]) -> list[int]:
-        """The shortest illegal prefix in time, by bisection; what had not returned by then never did."""
+        """Return the shortest illegal prefix in time, by bisection; operations that had not returned by then never did.
+        """
         returns = sorted(o.ret for o in (self.operations[i] for i in members) if o.ret is not None)
 
         def until(count: int) -> list[int]:
@@ -106,7 +107,7 @@ class _Shrinker:
         return self.without_late(kept, returns[high - 1]) if self.illegal(kept) else members
 
     def without_late(self, members: list[int], end: float) -> list[int]:
-        """Without the operations that return after ``end``, if it does not matter whether they happened."""
+        """Remove the operations that return after ``end`` if the history is illegal whether or not they happened."""
         for late in [i for i in members if (ret := self.operations[i].ret) is not None and ret > end]:
             doubted = [replace(self.operations[i], ret=None) if i == late else self.operations[i] for i in members]
             left = max(self.deadline - time.monotonic(), 0.001)
@@ -116,12 +117,12 @@ class _Shrinker:
         return members
 
     def changes(self, i: int) -> bool:
-        """Whether an operation may change the state, going by its name."""
+        """Return whether an operation may change the state, judging by its name."""
         given = self.operations[i].input
         return not (isinstance(given, tuple) and given and given[0] in ("read", "get", "contains"))
 
     def closure(self, chunk: Sequence[int], members: Sequence[int]) -> set[int]:
-        """The chunk and what depends on it."""
+        """Return the chunk and the operations that depend on it."""
         gone = set(chunk)
         if not self.linked:
             begun = min((self.operations[i].call for i in chunk if self.changes(i)), default=None)
@@ -137,13 +138,13 @@ class _Shrinker:
             gone |= more
 
     def provides(self, i: int) -> list[object]:
-        """Values that an operation brings into being."""
+        """Return the values that an operation creates."""
         given = self.operations[i].input
         place = PROVIDERS.get(given[0])
         return [] if place is None else [given[place]]
 
     def observes(self, i: int) -> list[object]:
-        """Values that an operation's output says were there."""
+        """Return the values that existed according to an operation's output."""
         operation = self.operations[i]
         f = operation.input[0]
         if operation.ret is None or f not in OBSERVERS | {"cas"}:

@@ -1,4 +1,4 @@
-"""Runs the monitor that an encoded history allows, and puts what it found into words."""
+"""Execution of the monitor that an encoded history allows, and descriptions of its findings."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Ints = npt.NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """A monitor's verdict: a pattern's number (0: linearizable), the words for it, the places of its operations."""
+    """A monitor's verdict: a pattern's number (0: linearizable), its description, the places of its operations."""
 
     pattern: int
     reason: str
@@ -47,7 +47,7 @@ SET_WORDS = {
 
 
 def run_monitor(encoded: Encoded, call: Ints, ret: Ints) -> Finding | None:
-    """Decide with the encoded history's monitor; None if it does not apply."""
+    """Decide with the encoded history's monitor; return None if it does not apply."""
     runner = _RUNNERS.get(encoded.monitor)
     return None if runner is None or encoded.f.size == 0 else runner(encoded, call, ret)
 
@@ -63,7 +63,7 @@ def monitor_queue(f: Ints, a: Ints, call: Ints, ret: Ints, n_values: int, n_even
 
 
 def end_of(call: Ints, ret: Ints) -> int:
-    """One more than the last position. Operations that were left out may leave gaps, so it is not 2n."""
+    """Return one more than the last position. Omitted operations may leave gaps, so it is not 2n."""
     return int(max(call.max(initial=0), ret[ret != PENDING].max(initial=0))) + 1
 
 
@@ -72,7 +72,7 @@ def _queue(encoded: Encoded, call: Ints, ret: Ints) -> Finding | None:
 
 
 def _register(encoded: Encoded, call: Ints, ret: Ints) -> Finding | None:
-    """All partitions must be one: the general search takes those with compare-and-set or many partitions."""
+    """Decide a register with one partition: the general search handles compare-and-set and several partitions."""
     if encoded.f.max() > codes.WRITE or len(encoded.keys) != 1:
         return None
     return monitor_register(encoded.f, encoded.a, call, ret, len(encoded.values))
@@ -114,7 +114,7 @@ def _set(encoded: Encoded, call: Ints, ret: Ints) -> Finding | None:
 
 
 def _elements(encoded: Encoded, root: int) -> list[int]:
-    """Leaves of a tree of the pool."""
+    """Return the leaves of a tree of the pool."""
     level = {0: root} if root else {}
     for _ in range(encoded.depth):
         level = {
@@ -135,6 +135,6 @@ _RUNNERS: dict[str, Callable[[Encoded, Ints, Ints], Finding | None]] = {
 
 
 def describe(finding: Finding, text: Callable[[int], Any]) -> str:
-    """A finding in one line; ``text`` describes the operation at a place."""
+    """Describe a finding in one line; ``text`` describes the operation at a place."""
     shown = "; ".join(str(text(place)) for place in finding.places)
     return f"{finding.reason}: {shown}"

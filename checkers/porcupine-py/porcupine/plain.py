@@ -1,6 +1,6 @@
 """The general search in plain Python, for models without a compiled form, nondeterministic ones included.
 
-Wing & Gong's search with Lowe's memoisation; see ``kernels.search``, whose key it shares: (first operation that has not
+Wing & Gong's search with Lowe's memoisation. It shares its key with ``kernels.search``: (first operation that has not
 returned, mask of linearised ones, crashed ones used, state).
 """
 
@@ -39,7 +39,7 @@ def search(
     outputs = [o.output if ret[i] is not None else NO_OUTPUT for i, o in enumerate(operations)]
     ends = [ret[i] or 0 for i in done]
     state = model.init()
-    # A frame: level, mask over ranks of what is linearised above the level, state, iterator over what may come next.
+    # A frame: level, mask over ranks of the operations linearised above the level, state, iterator over candidates.
     seen = {(0, 0, model.key(state))}
     path: list[int] = []
     best: list[int] = []

@@ -1,4 +1,4 @@
-"""Replays an order of operations against a plain model: the check on the checker."""
+"""Replay of an order of operations against a plain model: a check of the checker."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .types import NO_OUTPUT, Operation
 def first_fault(
     model: Model, operations: Sequence[Operation], call: Ints, ret: Ints, members: Sequence[int], order: Sequence[int]
 ) -> str:
-    """What is wrong with a linearisation of ``members``, or "" if nothing is.
+    """Return the defect of a linearisation of ``members``, or "" if it has none.
 
     It must hold every operation that returned, once; respect the order of time; and the model must admit each
     operation.
@@ -36,17 +36,17 @@ def first_fault(
 
 
 def outcome(operation: Operation) -> object:
-    """The output that ``Model.step`` is given."""
+    """Return the output that ``Model.step`` gets."""
     return NO_OUTPUT if operation.ret is None else operation.output
 
 
 def admitted(model: Model, operation: Operation, states: Sequence[object]) -> bool:
-    """Whether some of the states admits an operation."""
+    """Return whether some of the states admits an operation."""
     return any(True for s in states for _ in model.steps(s, operation.input, outcome(operation)))
 
 
 def states_after(model: Model, operations: Sequence[Operation], order: Sequence[int]) -> list[object]:
-    """The states that an order may end in; none if it is not admitted."""
+    """Return the states in which an order may end; none if it is not admitted."""
     states: list[object] = [model.init()]
     for i in order:
         following = [after for s in states for after in model.steps(s, operations[i].input, outcome(operations[i]))]
@@ -55,8 +55,10 @@ def states_after(model: Model, operations: Sequence[Operation], order: Sequence[
 
 
 def states_along(model: Model, operations: Sequence[Operation], order: Sequence[int]) -> list[str]:
-    """The state before the first operation of an order and after each, in words; shorter if some operation is not
-    admitted."""
+    """Describe the state before the first operation of an order and after each.
+
+    The list is shorter if some operation is not admitted.
+    """
     states = [model.init()]
     out = [model.describe_state(states[0])]
     for i in order:
@@ -71,7 +73,7 @@ def states_along(model: Model, operations: Sequence[Operation], order: Sequence[
 def open_after(
     operations: Sequence[Operation], call: Ints, ret: Ints, members: Sequence[int], order: Sequence[int]
 ) -> list[int]:
-    """The completed operations that could come next after a partial order, as far as time goes; by their return."""
+    """Return the completed operations that time allows next after a partial order, by their return."""
     placed = set(order)
     left = sorted((i for i in members if i not in placed and ret[i] != PENDING), key=lambda i: int(ret[i]))
     return [i for i in left if call[i] < ret[left[0]]]

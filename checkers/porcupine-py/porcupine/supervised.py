@@ -1,4 +1,4 @@
-"""A command whose status 1 is a verdict, also where a library may end the process with status 1 for want of memory."""
+"""A wrapper for a command whose status 1 is a verdict: a library may also end the process with 1 for lack of memory."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ EXIT_ILLEGAL, EXIT_NO_VERDICT = 1, 3
 def supervised(command: Callable[[], int], complain: Callable[[str], None]) -> int:
     """Run a command and return its exit status; in a child process if memory of this process is limited.
 
-    OpenBLAS ends the process with status 1 if it gets no memory while it is loaded. So the child tells its parent the
-    status with which it is about to end; a 1 that comes without this word becomes EXIT_NO_VERDICT, as does a signal.
+    OpenBLAS ends the process with status 1 if it gets no memory while it is loaded. So the child reports to its parent
+    the status with which it is about to end; a 1 without this report becomes EXIT_NO_VERDICT, as does a signal.
     """
     limits = (resource.RLIMIT_AS, resource.RLIMIT_DATA)
     if all(resource.getrlimit(limit)[0] == resource.RLIM_INFINITY for limit in limits):

@@ -9,10 +9,10 @@ from typing import Any
 
 
 class PorcupineError(Exception):
-    """Bad input: a history, a file or an argument that can't be checked. The message is one line for a person."""
+    """Bad input: a history, a file or an argument that can't be checked. The message is one line for the user."""
 
     def __init__(self, message: str = "") -> None:
-        # What a file holds, and is shown, may have line breaks.
+        # Quoted contents of a file may have line breaks.
         super().__init__("\\n".join(message.splitlines()))
 
 
@@ -25,7 +25,7 @@ class CheckResult(enum.Enum):
 
 
 class _NoOutput:
-    """What ``Model.step`` is given as the output of an operation that never returned."""
+    """The output that ``Model.step`` gets for an operation that never returned."""
 
     def __repr__(self) -> str:
         return "NO_OUTPUT"
@@ -36,10 +36,10 @@ NO_OUTPUT = _NoOutput()
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """One operation: who called it, with what, what came back, and when.
+    """One operation: its caller, input, output, and times.
 
-    ``call`` and ``ret`` are times or positions of any one unit; ``ret`` None says that the operation never returned
-    (it crashed: it may or may not have happened, at any time after its call), and ``output`` then says nothing. Equal
+    ``call`` and ``ret`` are times or positions of any one unit. ``ret`` None means that the operation never returned
+    (it crashed: it may or may not have happened, at any time after its call), and ``output`` then has no meaning. Equal
     times count as overlapping. Inputs of the built-in models are tuples, ``("write", 3)``; see each model.
     """
 
@@ -52,8 +52,10 @@ class Operation:
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """A call or a return, in a history given as a sequence: ``kind`` is "call" or "return", ``value`` the input or
-    the output, ``id`` joins the two."""
+    """A call or a return, in a history given as a sequence.
+
+    ``kind`` is "call" or "return", ``value`` the input or the output; ``id`` joins the two.
+    """
 
     kind: str
     id: Hashable
@@ -63,12 +65,12 @@ class Event:
 
 @dataclass(frozen=True, slots=True)
 class Partition:
-    """What was found about one partition; operations are indices into the checked sequence.
+    """The findings about one partition; operations are indices into the checked sequence.
 
-    ``key`` tells the partition (a kv key, a set's element; None when there is one only). ``linearization`` is the
-    order found (OK), or the longest partial order that the search reached; None if a monitor decided. ``stuck`` are
-    the operations that could come next there, none of which the state admits. ``reason`` says why an ILLEGAL
-    partition is, ``culprits`` which operations show it. ``method`` names the algorithm that decided.
+    ``key`` identifies the partition (a kv key, a set's element; None when there is one only). ``linearization`` is the
+    order found (OK), or the longest partial order that the search reached; None if a monitor decided. ``stuck`` are the
+    operations that time allows next there, none of which the state admits. ``reason`` explains an ILLEGAL partition,
+    and ``culprits`` are the operations that prove it. ``method`` names the algorithm that decided.
     """
 
     key: Any
@@ -100,5 +102,5 @@ class Result:
 
     @property
     def unchecked(self) -> int:
-        """How many partitions were not decided."""
+        """The number of undecided partitions."""
         return sum(p.verdict is CheckResult.UNKNOWN for p in self.partitions)

@@ -1,8 +1,8 @@
 """Values of histories: their types, and the form in which two of them are equal exactly if their format says so.
 
-Python's own equality is not that of JSON or EDN: it holds ``True == 1``, and has no keywords. ``freeze`` gives a value
-the form that models compare. In it ``true`` is not 1, ``:a`` is not ``"a"``, ``1/2`` is neither ``"1/2"`` nor 0.5.
-JSON's 1 and 1.0 are one number. EDN's are two, so the EDN reader gives a float without a fraction the type ``Typed``.
+Python's equality is not that of JSON or EDN: it holds ``True == 1``, and has no keywords. ``freeze`` gives a value the
+form that models compare. In it ``true`` is not 1, ``:a`` is not ``"a"``, ``1/2`` is neither ``"1/2"`` nor 0.5. JSON's 1
+and 1.0 are one number. EDN's are two, so the EDN reader gives a float without a fraction the type ``Typed``.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Typed:
     """A value of a type that Python lacks or confuses with another. It equals only a value of the same ``kind``.
 
     ``value`` is a text for a keyword (without the colon), symbol, character or regex; a Fraction, Decimal or float for
-    a number; ``(tag, value)`` for a tagged value. ``freeze`` alone makes booleans and maps (a frozenset of pairs).
+    a number; ``(tag, value)`` for a tagged value. Only ``freeze`` creates booleans and maps (a frozenset of pairs).
     """
 
     kind: str
@@ -64,22 +64,24 @@ def _ordered(one: Typed, other: Any, how: Callable[[Any, Any], bool]) -> bool:
 
 
 def number_of(value: Any) -> int | float | Fraction | None:
-    """The number that a value is, or None."""
+    """Return the number that a value represents, or None."""
     if isinstance(value, Typed):
         return Fraction(value.value) if value.kind in _NUMBERS else None
     return value if isinstance(value, int | float) and not isinstance(value, bool) else None
 
 
 def name_of(value: Any) -> str | None:
-    """The name that a text, keyword or symbol is, without a keyword's colon (which it keeps on its way through JSON);
-    None if the value is none of these."""
+    """Return the name of a text, keyword or symbol, without a keyword's colon; None for any other value.
+
+    A keyword that passed through JSON is a text that still has its colon.
+    """
     if isinstance(value, Typed) and value.kind in (KEYWORD, SYMBOL):
         return str(value.value)
     return value.removeprefix(":") if isinstance(value, str) else None
 
 
 def as_json(value: Any) -> Any:
-    """A value from EDN as JSON would hold it: keywords and symbols are texts, numbers are Python's."""
+    """Convert a value from EDN to JSON's types: keywords and symbols are texts, numbers are Python's."""
     if isinstance(value, Typed):
         if value.kind == TAGGED:
             return as_json(value.value[1])
@@ -92,14 +94,14 @@ def as_json(value: Any) -> Any:
 
 
 FROZEN = frozenset({int, str, bytes, type(None)})
-"""Types whose values ``freeze`` leaves as they are."""
+"""Types whose values ``freeze`` returns unchanged."""
 _TRUTH = {True: Typed(BOOLEAN, True), False: Typed(BOOLEAN, False)}
 
 
 def freeze(value: Any) -> Any:
-    """A hashable form of a value from JSON, EDN or Python, equal to that of another exactly if the values are equal.
+    """Return a hashable form of a value from JSON, EDN or Python; two forms are equal exactly if the values are.
 
-    Lists become tuples, sets frozensets, mappings and booleans ``Typed``. To freeze twice is to freeze once. Raises
+    Lists become tuples, sets frozensets, mappings and booleans ``Typed``. Freezing twice has no further effect. Raises
     PorcupineError for NaN, which equals nothing, itself included: no verdict could rest on it.
     """
     kind = type(value)

@@ -1,8 +1,8 @@
 """A checked history as one self-contained HTML page, after Porcupine's and Knossos' pictures.
 
 Lanes per client; each operation from its call to its return, evenly spaced by events; the order found, with the state
-before and after each operation; the operations that can't be placed; annotations. Everything of the history reaches
-the page as JSON and is shown as text, so that no value can become markup.
+before and after each operation; the operations that can't be placed; annotations. Everything of the history reaches the
+page as JSON and is shown as text, so that no value can become markup.
 """
 
 from __future__ import annotations
@@ -26,13 +26,15 @@ MAX_TEXT = 200
 MAX_STATES = 20_000
 """Orders longer than this are shown without their states."""
 STATE_ROOM = 20_000_000
-"""Replaying an order whose states might take more characters than this is not worth the wait."""
+"""Limit of the characters of an order's states: replaying an order with more is not worth the wait."""
 
 
 @dataclass(frozen=True, slots=True)
 class Annotation:
-    """Something that happened meanwhile (a fault, say): from ``start`` to ``end`` in the unit of the operations'
-    times; ``end`` None if it never ended."""
+    """A concurrent event such as a fault: from ``start`` to ``end`` in the unit of the operations' times.
+
+    ``end`` is None if it never ended.
+    """
 
     start: float
     end: float | None
@@ -64,8 +66,11 @@ def html(
     annotations: Sequence[Annotation] = (),
     minimal: Sequence[int] = (),
 ) -> str:
-    """The page. ``result`` is what ``check_operations_verbose`` gave for these operations; ``minimal`` marks a
-    sub-history of it (``minimal_history``)."""
+    """Return the page.
+
+    ``result`` is the result of ``check_operations_verbose`` for these operations; ``minimal`` marks a sub-history of
+    them (``minimal_history``).
+    """
     call, ret = positions(operations)
     end = 2 * len(operations)
     shown = next((i for i, p in enumerate(result.partitions) if p is result.illegal), 0)
@@ -82,7 +87,7 @@ def html(
         or [{"name": "all", "verdict": "ok", "reason": "", "ops": [], "order": [], "states": [], "failed": []}],
     }
     text = json.dumps(data, separators=(",", ":"), default=str)
-    # Within a script element only "</" and "<!--" could be taken for markup.
+    # Within a script element only "</" and "<!--" could be interpreted as markup.
     safe = text.replace("<", "\\u003c").replace("\u2028", "\\u2028").replace("\u2029", "\\u2029")
     template = (Path(__file__).parent / "static" / "view.html").read_text(encoding="utf-8")
     return template.replace("/*DATA*/", safe, 1)
@@ -93,7 +98,7 @@ def _cut(text: str) -> str:
 
 
 def _operation(model: Model, operation: Operation, call: int, ret: int) -> list[Any]:
-    """[client, call position, return position or -1, label, description, call time, return time]."""
+    """Return [client, call position, return position or -1, label, description, call time, return time]."""
     text = _cut(model.describe_operation(operation.input, outcome(operation)))
     client = operation.client_id if isinstance(operation.client_id, int | str) else str(operation.client_id)
     label = text.replace(" -> ", " → ")
@@ -118,7 +123,7 @@ def _partition(model: Model, operations: Sequence[Operation], partition: Partiti
 
 
 def _band(annotation: Annotation, operations: Sequence[Operation], call: Any, ret: Any) -> list[Any]:
-    """[first position, last position or -1, text]: the positions at which the annotation's times fall."""
+    """Return [first position, last position or -1, text]: the positions at which the annotation's times fall."""
     times = np.array([o.call for o in operations] + [o.ret for o in operations if o.ret is not None])
     places = np.concatenate((call, ret[ret != PENDING]))
     times = times[np.argsort(places)]

@@ -44,9 +44,9 @@ def read_history(
     """Read the operations of a file, for a model; times are line numbers' order. Gzip is accepted.
 
     By default the format is recognised by the content. ``failed_cas``: the meaning of a ``cas`` that ends ``fail``,
-    "did-not-happen" or "did-not-match"; by default its meaning in the format. ``pass_over``: names of processes that
-    are no clients, in addition to "nemesis". ``max_history``: bytes that reading it may take; a file that would take
-    more is refused before it does. Raises PorcupineError, with file and line, for anything that is not a history of the
+    "did-not-happen" or "did-not-match"; by default its meaning in the format. ``pass_over``: names of processes other
+    than clients, in addition to "nemesis". ``max_history``: bytes that reading it may take; a file that would take more
+    is refused before it does. Raises PorcupineError, with file and line, for anything that is not a history of the
     model's operations.
     """
     return load_history(
@@ -96,7 +96,7 @@ def items_of(
 ) -> Iterator[tuple[int, dict[str, Any] | None]]:
     """Yield the rows of a text (JSON lines, EDN or a Jepsen log) as maps with texts as keys, each with its line.
 
-    Yields None for a line of a log that is no operation. A byte order mark is skipped; ``format`` is recognised by the
+    Yields None for a line of a log without an operation. A byte order mark is skipped; ``format`` is recognised by the
     content by default. Values keep their types: values of EDN without a Python type are ``Typed``. ``freeze`` returns
     the form to compare. Raises PorcupineError, with ``name`` and line, for a text that can't be read.
     """

@@ -13,7 +13,8 @@ from .texts import lines_of
 
 
 def _refuse(constant: str) -> Any:
-    """Reject NaN and the infinities, which Python would accept: they are no JSON, and NaN does not even equal itself.
+    """Reject NaN and the infinities, which Python would accept: JSON does not have them, and NaN does not even equal
+    itself.
     """
     raise ValueError(f"{constant} is no value of JSON")
 
@@ -34,7 +35,8 @@ def parse_json(text: str) -> Any:
 
 
 def json_items(text: str, name: str, room: Room) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Yield the objects of a text, one per line, with their lines. Raises PorcupineError for a line that is no object.
+    """Yield the objects of a text, one per line, with their lines. Raises PorcupineError for a line that is not an
+    object.
     """
     for number, line in lines_of(text):
         if not line.strip():

@@ -1,7 +1,7 @@
 """Logs of Jepsen, in two styles.
 
-``INFO jepsen.util - 3<tab>:ok<tab>:read<tab>nil`` in 2015, today with the time before it, and ``jepsen.util:
-3<tab>:ok<tab>:read<tab>nil``.
+``INFO  jepsen.util - 3<tab>:ok<tab>:read<tab>nil`` in 2015, today with the time before it, and
+``jepsen.util: 3<tab>:ok<tab>:read<tab>nil``.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ def of_2015(text: str) -> bool:
 def log_items(text: str, name: str, room: Room) -> Iterator[tuple[int, dict[str, Any] | None]]:
     """Yield the operations of a log (process, type, f, value) with their lines; None for a line of another kind.
 
-    A process that is no whole number is returned as a text, and its values are not parsed: they are for people. Raises
-    PorcupineError for an operation that can't be read.
+    A process other than a whole number is returned as a text, and its values are not parsed: they are for people.
+    Raises PorcupineError for an operation that can't be read.
     """
     for number, line in lines_of(text):
         line = line.strip()

@@ -23,7 +23,8 @@ _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 
 
 def read_size(text: str) -> int:
-    """Parse a size as users write it (``6G``, ``500M`` or a plain number) to bytes. Raises ValueError if it is no size.
+    """Parse a size as users write it (``6G``, ``500M`` or a plain number) to bytes. Raises ValueError if the text is
+    not a size.
     """
     found = re.fullmatch(r"(\d{1,15})\s*([KMGT]?)(i?B)?", text.strip(), re.IGNORECASE | re.ASCII)
     if found is None or not int(found[1]):
@@ -61,7 +62,7 @@ class Room:
         self._taken += size
 
     def give_back(self, size: int) -> None:
-        """Uncount bytes that are no longer kept."""
+        """Subtract bytes that are no longer kept."""
         self._taken -= size
 
     def take_row(self, value: Any, line: int) -> None:

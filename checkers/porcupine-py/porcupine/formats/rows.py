@@ -23,13 +23,13 @@ logs of Porcupine's tests), which is an observation.
 """
 
 NEMESIS = "nemesis"
-"""The process that every history may have in addition to its clients; its actions are no operations."""
+"""The process that every history may have in addition to its clients; its actions are not operations."""
 
 
 def row_of(item: Mapping[str, Any], name: str, line: int) -> Row:
     """Convert a map or object to a row. Raises PorcupineError, with the line, if a field is missing.
 
-    A ``type`` or ``f`` that is no name is shown as one, and is none of the known ones.
+    A ``type`` or ``f`` other than a name becomes the text of its value, which is none of the known names.
     """
     for field in ("process", "type", "f"):
         if field not in item:
@@ -101,7 +101,7 @@ def operations_of(rows: Iterable[Row | int], model: CompiledModel, name: str, re
     """Return operations in order of invocation; a row's place in the order of ``in_order`` is its time.
 
     A number instead of a row is that of a line to skip. Raises PorcupineError with the line for rows that do not pair,
-    whose order is ambiguous, that the model does not know, or for which there is no room.
+    whose order is ambiguous, that the model does not know, or that exceed the memory limit.
     """
     clients: list[Row] = []
     passed_over: list[int] = []

@@ -7,10 +7,10 @@ configurations is polynomial for a given number of processes.
 
 Let T be the earliest return of the dequeues (of a value, or that saw empty) not placed yet, TE that of the enqueues. A
 pair (e, d) may be next if e was invoked before T and TE, and d before T: so no operation is placed before one that had
-returned when it began. The exception is that a dequeue may be placed before an enqueue that is left behind, since a
-queue holds its values. An observation of empty, invoked before T and TE, holds if moreover every enqueue left returns
-after the last invocation among placed dequeues; then it is taken at once. Of two enqueues of one value the one that
-returns first is the better choice.
+returned when it began. The exception is a dequeue: it may be placed although an enqueue that had returned when it began
+is not placed yet, since the queue still holds the value of that enqueue. An observation of empty, invoked before T and
+TE, holds if moreover every enqueue left returns after the last invocation among placed dequeues; then it is taken at
+once. Of two enqueues of one value the one that returns first is the better choice.
 """
 
 from __future__ import annotations

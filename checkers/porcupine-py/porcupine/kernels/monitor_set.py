@@ -26,10 +26,11 @@ STUCK = 5
 def set_monitor(add_call, add_ret, read_call, read_ret, order, starts, elements, read_place, n):  # type: ignore[no-untyped-def]
     """Monitor a set that only grows, with reads of all elements.
 
-    Element v (below ``n``) is added by one operation (call -1: none). Read r holds ``elements[starts[r]:starts[r +
-    1]]``; ``order`` ascends by size. The reads must be a chain under inclusion, each after the calls of the elements it
-    holds and before the returns of those it lacks. Patterns: FRESH an element never added; ORDER two reads that cannot
-    be ordered; STUCK a read that lacks an element which had to be there at an earlier point, or holds one too early.
+    Element v (below ``n``) is added by one operation (call -1: none). The elements of read r are
+    ``elements[starts[r]:starts[r + 1]]``; ``order`` ascends by size. The reads must be a chain under inclusion, each
+    after the calls of the elements it holds and before the returns of those it lacks. Patterns: FRESH an element never
+    added; ORDER two reads that cannot be ordered; STUCK a read that lacks an element which had to be there at an
+    earlier point, or holds one too early.
     """
     none = np.int64(-1)
     held = np.zeros(n, np.bool_)

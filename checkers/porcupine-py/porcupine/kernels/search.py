@@ -1,14 +1,14 @@
 """The general search: Wing & Gong's, with Lowe's memoisation, on a key of constant size.
 
 Sources: Wing & Gong 1993; Lowe 2017, *Testing for linearizability* (memoised configurations, just-in-time
-linearisation); Athalye's Porcupine (partitions, limits). What is added here:
+linearisation); Athalye's Porcupine (partitions, limits). Additions of this module:
 
 * a configuration is a row of words: level, state, mask of linearised open operations, mask of *covered* blind
   operations, mask of crashed operations used; see ``prepare`` for levels and slots;
 * an observation that holds now is taken at once (it never changes the state);
-* a blind operation (a write) that was open when another blind operation was chosen is *covered*: it can be said to have
-  happened just before that one, unseen. It may be passed when it must return, or still be chosen before. So no branch
-  hides writes;
+* a blind operation (a write) that was open when another blind operation was chosen is *covered*: it may be considered
+  to have happened just before that one, unseen. It may be passed when it must return, or may still be chosen earlier.
+  So the search needs no branches that only hide writes;
 * a blind operation is chosen only when it is the one that must return next, or some open operation observes it;
 * a configuration that used a superset of the crashed operations of a known, otherwise equal one is dropped.
 """
@@ -30,13 +30,13 @@ HEAD = 2  # words of a row before the masks: level, state
 NO_MOVE = -2
 PASS = -1  # the decision to pass an operation that is covered and must return next
 
-# What the functions below share, in ``ctx`` after the pool's part.
+# Data shared by the functions below, in ``ctx`` after the pool's part.
 M, SLOTS, WORDS, COVER, CRASH = range(CTX_SIZE, CTX_SIZE + 5)
 
 
 @njit(inline="always")
 def has_bit(row, base, place):  # type: ignore[no-untyped-def]
-    """Whether a bit of the mask that starts at word ``base`` is set."""
+    """Return whether a bit of the mask that starts at word ``base`` is set."""
     return (row[base + (place >> 6)] >> (place & 63)) & 1 != 0
 
 
@@ -54,7 +54,7 @@ def clear_bit(row, base, place):  # type: ignore[no-untyped-def]
 
 @njit(cache=True)
 def other_step(step, nodes, table, ctx, data, wild, state, f, a, b):  # type: ignore[no-untyped-def]
-    """A model's step; that of registers if it is None, which saves a call through a pointer."""
+    """Apply a model's step; that of registers if it is None, which saves a call through a pointer."""
     if step is None:
         return register_step(nodes, table, ctx, data, wild, state, f, a, b)
     return step(nodes, table, ctx, data, wild, state, f, a, b)
@@ -62,8 +62,10 @@ def other_step(step, nodes, table, ctx, data, wild, state, f, a, b):  # type: ig
 
 @njit(inline="always")
 def apply(step, ops, nodes, table, ctx, data, level, state, o):  # type: ignore[no-untyped-def]
-    """State after operation o at a level, or -1. Registers of values are by far the most used, and a call costs as
-    much as they do."""
+    """Return the state after operation o at a level, or -1.
+
+    Registers of values are inlined: they are by far the most used model, and a call costs as much as their step.
+    """
     f, a = ops[o, F], ops[o, A]
     if f == READ:
         return a if state in (a, ANY) else np.int64(-1)
@@ -78,7 +80,7 @@ def apply(step, ops, nodes, table, ctx, data, level, state, o):  # type: ignore[
 
 @njit(cache=True)
 def copy_row(target, source):  # type: ignore[no-untyped-def]
-    """Copy a row. A loop, since a slice brings Numba's broadcasting, which takes seconds to compile."""
+    """Copy a row. This is a loop because a slice uses Numba's broadcasting, which takes seconds to compile."""
     for i in range(source.size):
         target[i] = source[i]
 
@@ -111,11 +113,13 @@ def observe(step, ops, nodes, table, ctx, data, row, o, out):  # type: ignore[no
 
 @njit(cache=True)
 def settle(step, ops, nodes, table, ctx, data, row, opened, out):  # type: ignore[no-untyped-def]
-    """Take every observation that holds, pass every operation that is linearised. ``opened`` (slot to rank, or -1)
-    is at the row's level before and after."""
+    """Take every observation that holds, pass every operation that is linearised.
+
+    ``opened`` (slot to rank, or -1) is at the row's level before and after.
+    """
     k = row[0]
     n = 0
-    at = 0  # what has opened lately is observed below; at first, all that is open
+    at = 0  # newly opened operations are observed below; at first, all open ones
     fresh = opened.size
     while True:
         for i in range(at, fresh):
@@ -142,7 +146,7 @@ def settle(step, ops, nodes, table, ctx, data, row, opened, out):  # type: ignor
 
 @njit(cache=True)
 def open_first(ops, ctx, opened):  # type: ignore[no-untyped-def]
-    """Bring ``opened`` to level 0."""
+    """Set ``opened`` to level 0."""
     opened.fill(-1)
     if ctx[M]:
         for i in range(ops[0, START]):
@@ -152,7 +156,7 @@ def open_first(ops, ctx, opened):  # type: ignore[no-untyped-def]
 
 @njit(cache=True)
 def move_back(ops, ctx, opened, level, target):  # type: ignore[no-untyped-def]
-    """Bring ``opened`` from a level back to an earlier one."""
+    """Move ``opened`` back from a level to an earlier one."""
     while level > target:
         if level < ctx[M]:
             for i in range(ops[level - 1, START], ops[level, START]):
@@ -163,7 +167,7 @@ def move_back(ops, ctx, opened, level, target):  # type: ignore[no-untyped-def]
 
 @njit(cache=True)
 def assign_slots(ops, m):  # type: ignore[no-untyped-def]
-    """Give each operation the last freed slot; returns how many there are."""
+    """Give each operation the last freed slot; return the number of slots."""
     free = np.empty(m + 1, np.int64)
     n_free = 0
     used = 0
@@ -185,8 +189,10 @@ def assign_slots(ops, m):  # type: ignore[no-untyped-def]
 
 @njit(cache=True)
 def next_candidate(ops, ctx, row, opened, cursor):  # type: ignore[no-untyped-def]
-    """The next operation to try, from ``cursor`` on: open ranks by their return, then crashed ones; -1 when there is
-    none."""
+    """Return the next operation to try, from ``cursor`` on; -1 if there is none.
+
+    Open ranks are first, by their return, then crashed ones.
+    """
     m = ctx[M]
     if cursor < m:
         best = m
@@ -207,7 +213,8 @@ def next_candidate(ops, ctx, row, opened, cursor):  # type: ignore[no-untyped-de
 
 @njit(cache=True)
 def next_move(ops, ctx, row, opened, mark):  # type: ignore[no-untyped-def]
-    """The next decision to try in a frame, whose ``mark[0]`` says where to go on: PASS, an operation, or NO_MOVE."""
+    """Return the next decision to try in a frame: PASS, an operation, or NO_MOVE. ``mark[0]`` is the place to continue.
+    """
     if mark[0] == PASS:
         mark[0] = 0
         if ctx[COVER] and has_bit(row, HEAD + ctx[WORDS], ops[row[0], SLOT]):
@@ -221,7 +228,7 @@ def next_move(ops, ctx, row, opened, mark):  # type: ignore[no-untyped-def]
 
 @njit(cache=True)
 def observed(step, ops, nodes, table, ctx, data, row, opened, chosen, state):  # type: ignore[no-untyped-def]
-    """Whether some operation that could come next would see the state that a blind operation leaves."""
+    """Return whether some operation that could be next would see the state after a blind operation."""
     m = ctx[M]
     for i in range(ctx[SLOTS] + ops.shape[0] - m):
         if i < ctx[SLOTS]:
@@ -262,7 +269,7 @@ def choose(ops, ctx, row, child, o, state, opened):  # type: ignore[no-untyped-d
 
 @njit(inline="always")
 def hash_row(row, length):  # type: ignore[no-untyped-def]
-    """A mixed hash of the first words of a row."""
+    """Return a mixed hash of the first words of a row."""
     h = np.uint64(0x9E3779B97F4A7C15)
     for i in range(length):
         h = (h ^ np.uint64(row[i])) * np.uint64(0xC2B2AE3D27D4EB4F)
@@ -273,8 +280,10 @@ def hash_row(row, length):  # type: ignore[no-untyped-def]
 
 @njit(cache=True)
 def known(rows, seen, row, crash):  # type: ignore[no-untyped-def]
-    """Place in ``seen`` for a new row, or -1 if a known one, equal but for crashed operations, used no more of
-    these."""
+    """Return the place in ``seen`` for a new row, or -1 if a known row makes it redundant.
+
+    Such a row is equal except for crashed operations, and used no others than the new one.
+    """
     size = np.uint64(seen.size - 1)
     place = hash_row(row, crash) & size
     while seen[place] != 0:
@@ -293,7 +302,7 @@ def known(rows, seen, row, crash):  # type: ignore[no-untyped-def]
 
 @njit(cache=True)
 def larger_seen(rows, n_rows, size, crash):  # type: ignore[no-untyped-def]
-    """A larger table of the known rows."""
+    """Return a larger table of the known rows."""
     seen = np.zeros(size, np.int32)
     mask = np.uint64(size - 1)
     for i in range(n_rows):
@@ -306,7 +315,7 @@ def larger_seen(rows, n_rows, size, crash):  # type: ignore[no-untyped-def]
 
 @njit(inline="always")
 def doubled(old, used):  # type: ignore[no-untyped-def]
-    """A copy of the first ``used`` rows with twice the room."""
+    """Return a copy of the first ``used`` rows with twice the room."""
     new = np.empty((old.shape[0] * 2, old.shape[1]), np.int64)
     copy_rows(new, old, 0, used)
     return new
@@ -314,8 +323,10 @@ def doubled(old, used):  # type: ignore[no-untyped-def]
 
 @njit(cache=True)
 def retrace(step, ops, nodes, table, ctx, data, state, decisions, top, opened, row, child, out):  # type: ignore[no-untyped-def]
-    """Write the order that decisions stand for, with the observations, into ``out[1:]``, its length into ``out[0]``;
-    returns the state after it. Covered operations are not in it."""
+    """Write the order of decisions, with observations, into ``out[1:]``, its length into ``out[0]``.
+
+    Returns the state after it. Covered operations are not in it.
+    """
     out[0] = 0
     row.fill(0)
     row[1] = state
@@ -327,7 +338,7 @@ def retrace(step, ops, nodes, table, ctx, data, state, decisions, top, opened, r
             set_bit(row, HEAD, ops[row[0], SLOT])
             settle(step, ops, nodes, table, ctx, data, row, opened, out)
             continue
-        # Its nodes exist since the search: there is room for them.
+        # Its nodes were created in the search, so there is room for them.
         after = apply(step, ops, nodes, table, ctx, data, row[0], row[1], o)
         choose(ops, ctx, row, child, o, after, opened)
         out[0] += 1
@@ -339,7 +350,7 @@ def retrace(step, ops, nodes, table, ctx, data, state, decisions, top, opened, r
 
 @njit(cache=True)
 def set_up(ops, m, ctx):  # type: ignore[no-untyped-def]
-    """Fill ``ctx``; returns the width of a row."""
+    """Fill ``ctx``; return the width of a row."""
     ctx[M] = m
     ctx[SLOTS] = assign_slots(ops, m)
     ctx[WORDS] = (ctx[SLOTS] + 63) >> 6
@@ -354,7 +365,7 @@ def set_up(ops, m, ctx):  # type: ignore[no-untyped-def]
 
 @njit(cache=True)
 def first_nodes(pool, data):  # type: ignore[no-untyped-def]
-    """(nodes, table) that hold the pool, with room for some steps."""
+    """Return (nodes, table) that hold the pool, with room for some steps."""
     size = 256
     while size < pool.shape[0] + 4 * max(data[0], MAX_NEW_NODES):
         size *= 2
@@ -368,9 +379,9 @@ def search(step, ops, m, state, depth, data, count, nodes, table, max_steps, max
     """Search one partition (rows of ``prepare``, ``m`` of them completed) from ``state``.
 
     Returns (verdict, steps, level reached, state after the order, number of nodes). ``order`` gets [length, rank...]:
-    the linearisation found, without covered operations, or the longest partial one. ``count``: how many of
-    ``nodes`` are used; ``data[0]``: the most nodes that a step adds, if more than MAX_NEW_NODES.
-    ``stop[0]``, set by another thread, ends it with UNKNOWN.
+    the linearisation found, without covered operations, or the longest partial one. ``count``: the number of used
+    ``nodes``; ``data[0]``: the most nodes that a step adds, if more than MAX_NEW_NODES. ``stop[0]``, set by another
+    thread, ends the search with UNKNOWN.
     """
     ctx = np.zeros(CTX_SIZE + 5, np.int64)
     ctx[COUNT] = count
@@ -382,10 +393,10 @@ def search(step, ops, m, state, depth, data, count, nodes, table, max_steps, max
     open_first(ops, ctx, opened)
     nothing = np.zeros(1, np.int64)
 
-    # As many rows as operations is what a history takes that needs little search; untouched memory costs nothing.
+    # An easy history takes as many rows as it has operations; untouched memory costs nothing.
     room = max(64, min(m, max_bytes // (64 * width)))
     frames = np.zeros((room, width), np.int64)
-    marks = np.zeros((room, 2), np.int64)  # of a frame: where to go on with candidates, the operation chosen
+    marks = np.zeros((room, 2), np.int64)  # of a frame: where to continue with candidates, the operation chosen
     rows = np.empty((room, width), np.int64)
     places = 256
     while places < 2 * room:
@@ -399,7 +410,7 @@ def search(step, ops, m, state, depth, data, count, nodes, table, max_steps, max
     best = np.int64(-1)
     best_marks = np.zeros((1, 2), np.int64)
     best_top = 0
-    shared = 0  # how many of best_marks are still the current path's
+    shared = 0  # number of entries of best_marks that still match the current path
     steps = np.int64(0)
     verdict = OK
     while frames[top, 0] < m:
@@ -426,7 +437,7 @@ def search(step, ops, m, state, depth, data, count, nodes, table, max_steps, max
             verdict = UNKNOWN
             break
         if ctx[COUNT] + room_for_step > nodes.shape[0]:
-            # It held four steps at least, so twice is enough.
+            # It had room for at least four steps, so doubling suffices.
             nodes = doubled(nodes, ctx[COUNT])
             table = make_table(nodes, ctx[COUNT], 2 * nodes.shape[0])
         after = frames[top, 1]
@@ -508,7 +519,7 @@ def search_parts(step, ops, offsets, completed, states, depth, data, pool, max_s
             out,
         )  # fmt: skip
         if count > pool.shape[0]:
-            # What one partition adds is not kept for the next.
+            # Nodes that one partition adds are not kept for the next.
             nodes, table = first_nodes(pool, data)
         results[p, 0], results[p, 1], results[p, 2], results[p, 3] = verdict, steps, level, final
         n = out[0]
@@ -521,23 +532,24 @@ def search_parts(step, ops, offsets, completed, states, depth, data, pool, max_s
 
 @njit(cache=True, nogil=True)
 def search_registers(ops, offsets, completed, states, depth, data, pool, max_steps, max_bytes, stop, order, results):  # type: ignore[no-untyped-def]
-    """``search_parts`` of registers, with their step (codes up to APPEND_TEXT) compiled in."""
+    """Run ``search_parts`` for registers, with their step (codes up to APPEND_TEXT) compiled in."""
     search_parts(None, ops, offsets, completed, states, depth, data, pool, max_steps, max_bytes, stop, order, results)
 
 
 @njit(cache=True, nogil=True)
 def search_any(step, ops, offsets, completed, states, depth, data, pool, max_steps, max_bytes, stop, order, results):  # type: ignore[no-untyped-def]
-    """``search_parts`` of any model, whose step is called through a pointer: a new model compiles its step only."""
+    """Run ``search_parts`` for any model, whose step is called through a pointer: a new model compiles its step only.
+    """
     search_parts(step, ops, offsets, completed, states, depth, data, pool, max_steps, max_bytes, stop, order, results)
 
 
 def ready_registers() -> Any:
-    """``search_registers``, compiled, or loaded from the cache, when it is first asked for."""
+    """Return ``search_registers``, compiled or loaded from the cache at its first use."""
     return _ready(search_registers, types.void(*sig.SEARCH))
 
 
 def ready_any() -> Any:
-    """``search_any``, likewise: each takes seconds to compile, and few histories need both."""
+    """Return ``search_any``, compiled or loaded at its first use: each takes seconds, and few histories need both."""
     return _ready(search_any, types.void(sig.STEP, *sig.SEARCH))
 
 

@@ -1,4 +1,4 @@
-"""Numba types of the kernels' arguments. Callers' arrays are read-only in the signatures: Arrow's buffers are."""
+"""Numba types of the kernels' arguments. Callers' arrays are read-only in the signatures, as Arrow's buffers are."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ I64 = types.int64
 BOOL = types.boolean
 VOID = types.void
 SEARCH = (ROWS, COLUMN, COLUMN, COLUMN, I64, COLUMN, ROWS_IN, I64, I64, COLUMN, BUFFER, ROWS)
-"""What the search is given after the step."""
+"""The arguments of the search after the step."""
 FOUND = types.UniTuple(types.int64, 4)
 """A monitor's pattern and places."""
 STEP_SIGNATURE = I64(ROWS, IDS, BUFFER, COLUMN, I64, I64, I64, I64, I64)

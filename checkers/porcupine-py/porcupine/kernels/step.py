@@ -1,8 +1,8 @@
 """The compiled sequential specifications: one step for each family of built-in models.
 
-A step returns the state after an operation, or NEVER (-1) when the state does not admit it. States are integers:
-values of a register or counter, or ids of hash-consed structures (``pool``). ``wild`` is the number of dequeues that
-never returned and that began by now (bags only). Operations of negative value ids never reach it: encoders validate.
+A step returns the state after an operation, or NEVER (-1) when the state does not admit it. States are integers: values
+of a register or counter, or ids of hash-consed structures (``pool``). ``wild`` is the number of dequeues that never
+returned and have begun by now (bags only). A step never gets operations with negative value ids: encoders validate.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ OWNER_SHIFT = 20
 
 @njit(cache=True)
 def register_step(nodes, table, ctx, data, wild, state, f, a, b):  # type: ignore[no-untyped-def]
-    """Registers of values or texts."""
+    """Apply an operation of registers of values or texts."""
     if f == READ:
         return a if state in (a, ANY) else NEVER
     if f == WRITE:
@@ -78,7 +78,7 @@ def register_step(nodes, table, ctx, data, wild, state, f, a, b):  # type: ignor
 
 @njit(cache=True)
 def set_step(nodes, table, ctx, data, wild, state, f, a, b):  # type: ignore[no-untyped-def]
-    """Sets; b of an add or remove: 1 it changed the set, 0 it did not, UNSEEN not told."""
+    """Apply an operation of sets; b of an add or remove: 1 it changed the set, 0 it did not, UNSEEN unknown."""
     if f == SET_READ:
         return state if state == a else NEVER
     has = tree_get(nodes, ctx, state, a)
@@ -96,8 +96,10 @@ def set_step(nodes, table, ctx, data, wild, state, f, a, b):  # type: ignore[no-
 
 @njit(cache=True)
 def bag_step(nodes, table, ctx, data, wild, state, f, a, b):  # type: ignore[no-untyped-def]
-    """Bags. Leaf 0 counts the crashed dequeues used: they only ever help to make the bag empty, so that is when
-    they are taken."""
+    """Apply an operation of bags. Leaf 0 counts the crashed dequeues used.
+
+    They only help to make the bag empty, so they are taken when it must be empty.
+    """
     if f == BAG_PUT:
         return tree_set(nodes, table, ctx, state, a, tree_get(nodes, ctx, state, a) + 1)
     if f == BAG_TAKE:
@@ -116,7 +118,7 @@ def bag_step(nodes, table, ctx, data, wild, state, f, a, b):  # type: ignore[no-
 
 @njit(cache=True)
 def priority_step(nodes, table, ctx, data, wild, state, f, a, b):  # type: ignore[no-untyped-def]
-    """Priority queues: the smallest id goes first."""
+    """Apply an operation of priority queues: the smallest id is first."""
     if f == PQ_INSERT:
         return tree_set(nodes, table, ctx, state, a, tree_get(nodes, ctx, state, a) + 1)
     if f == PQ_EMPTY:
@@ -131,7 +133,7 @@ def priority_step(nodes, table, ctx, data, wild, state, f, a, b):  # type: ignor
 
 @njit(cache=True)
 def stack_step(nodes, table, ctx, data, wild, state, f, a, b):  # type: ignore[no-untyped-def]
-    """Stacks."""
+    """Apply an operation of stacks."""
     if f == STACK_PUSH:
         return intern(nodes, table, ctx, state, a, nodes[state, 2] + 1)
     if f == STACK_EMPTY:
@@ -143,8 +145,10 @@ def stack_step(nodes, table, ctx, data, wild, state, f, a, b):  # type: ignore[n
 
 @njit(cache=True)
 def lock_step(nodes, table, ctx, data, wild, state, f, a, b):  # type: ignore[no-untyped-def]
-    """Locks. a = owner << 20 | deepest re-entrance; b = fencing token, or UNSEEN. A token must exceed the last one;
-    that of a crashed acquire (b = 0) is the least it can be."""
+    """Apply an operation of locks. a = owner << 20 | deepest re-entrance; b = fencing token, or UNSEEN.
+
+    A token must exceed the last one; that of a crashed acquire (b = 0) is the smallest possible.
+    """
     limit = a & ((1 << OWNER_SHIFT) - 1)
     owner = a >> OWNER_SHIFT
     held = nodes[state, 0]
@@ -176,8 +180,9 @@ def lock_step(nodes, table, ctx, data, wild, state, f, a, b):  # type: ignore[no
 
 @njit(cache=True)
 def log_step(nodes, table, ctx, data, wild, state, f, a, b):  # type: ignore[no-untyped-def]
-    """Logs: append a at offset b (or UNSEEN); read a at offset b; read all (a = the list); offset b is beyond the
-    end."""
+    """Apply an operation of logs: append a at offset b (or UNSEEN); read a at offset b; read all (a = the list); offset
+    b is beyond the end.
+    """
     length = nodes[state, 2]
     if f == LOG_APPEND:
         if b != UNSEEN and b != length:
@@ -197,7 +202,7 @@ def log_step(nodes, table, ctx, data, wild, state, f, a, b):  # type: ignore[no-
 
 @njit(cache=True)
 def counter_step(nodes, table, ctx, data, wild, state, f, a, b):  # type: ignore[no-untyped-def]
-    """Counters: add a; read a; add a and get b."""
+    """Apply an operation of counters: add a; read a; add a and get b."""
     if f == COUNTER_ADD:
         return state + a
     if f == COUNTER_READ:
@@ -207,8 +212,11 @@ def counter_step(nodes, table, ctx, data, wild, state, f, a, b):  # type: ignore
 
 @njit(cache=True)
 def transaction_step(nodes, table, ctx, data, wild, state, f, a, b):  # type: ignore[no-untyped-def]
-    """Transactions on a tree of registers; the codes of one register for partitions that hold no more (``search``
-    knows reads and writes itself)."""
+    """Apply a transaction to a tree of registers.
+
+    For partitions with a single register, the codes of one register are used (``search`` handles reads and writes
+    itself).
+    """
     if f == CAS:
         return b if state == a else NEVER
     at = a + 1
@@ -238,7 +246,7 @@ _FAMILIES = (
 
 
 def step_for(f: int) -> Any:
-    """The step of the family that a code belongs to, compiled, or loaded from the cache, when it is first asked for."""
+    """Return the step of the family to which a code belongs, compiled or loaded from the cache at its first use."""
     step: Any = next(step for last, step in _FAMILIES if f <= last)
     if not step.signatures:
         step.compile(sig.STEP_SIGNATURE)

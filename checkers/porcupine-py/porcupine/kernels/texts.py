@@ -1,7 +1,7 @@
-"""Texts as nodes of a trie, all at once.
+"""Texts as nodes of a trie, all built at once.
 
-The states of a text register that can be told apart are the prefixes of what is read of it. A node is a pair (parent,
-character) of the pool, so that the search finds what an append leads to in the same table.
+The distinguishable states of a text register are the prefixes of the texts that are read from it. A node is a pair
+(parent, character) of the pool, so the search finds the result of an append in the same table.
 """
 
 from __future__ import annotations
@@ -20,9 +20,11 @@ from .pool import COUNT, CTX_SIZE, find, intern
     nogil=True,
 )
 def text_nodes(parts, part, kind, ends, units, observed):  # type: ignore[no-untyped-def]
-    """(nodes, node of each text). Text i is ``units[ends[i - 1]:ends[i]]``, of partition ``part[i]``; where
-    ``kind[i]`` is 1 something observes it, where it is 0 it is only looked for, and its node is DEAD if no observed
-    text begins with it. ``observed``: units of all texts that are. Node ``p + 1`` is the empty text of partition p.
+    """Return (nodes, node of each text). Text i is ``units[ends[i - 1]:ends[i]]``, of partition ``part[i]``.
+
+    If ``kind[i]`` is 1, an operation observes the text. If it is 0 the text is only looked up, and its node is DEAD if
+    no observed text begins with it. ``observed``: units of all observed texts. Node ``p + 1`` is the empty text of
+    partition p.
     """
     ctx = np.zeros(CTX_SIZE, np.int64)
     ctx[COUNT] = 1

@@ -35,8 +35,11 @@ MODELS: dict[str, type[CompiledModel]] = {
 
 
 def model_named(name: str, initial: Any = None) -> CompiledModel:
-    """The built-in model of that name; ``initial`` is the first value of a register. Raises PorcupineError for an
-    unknown name, and lists those known, and for an ``initial`` of a model that takes none."""
+    """Return the built-in model of that name; ``initial`` is the first value of a register.
+
+    Raises PorcupineError for an unknown name, with a list of the known ones, and for an ``initial`` of a model that
+    takes none.
+    """
     if name not in MODELS:
         raise PorcupineError(f'unknown model "{name}"; known: {", ".join(MODELS)}')
     model: type[Any] = MODELS[name]

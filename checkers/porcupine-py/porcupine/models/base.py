@@ -1,4 +1,4 @@
-"""What a model is, and how a compiled one hands its operations to the kernels."""
+"""The interface of models, and the encoding with which compiled models pass operations to the kernels."""
 
 from __future__ import annotations
 
@@ -16,40 +16,42 @@ Ints = npt.NDArray[np.int64]
 
 
 def shown(value: Any) -> str:
-    """A value of a history as messages quote it: its ends, where it is long."""
+    """Return a value of a history as messages quote it: only its ends if it is long."""
     text = repr(value)
     return text if len(text) <= 80 else f"{text[:50]}...{text[-20:]}"
 
 
 class Model:
-    """A sequential specification: what one client at a time would see.
+    """A sequential specification: the behaviour that a single client at a time would see.
 
-    Override ``init`` and ``step`` (or ``steps``, when an operation has several outcomes); the rest has defaults.
-    States must be hashable and compare by ``==``, or ``key`` must turn them into something that is: that is
-    Porcupine's *equal* and *hash*. Never change a state in place.
+    Override ``init`` and ``step`` (or ``steps``, when an operation has several outcomes); the rest has defaults. States
+    must be hashable and compare by ``==``, or ``key`` must convert them to such values: that is Porcupine's *equal* and
+    *hash*. Never change a state in place.
     """
 
     name: ClassVar[str] = "model"
 
     def init(self) -> Any:
-        """The state before the first operation."""
+        """Return the state before the first operation."""
         raise NotImplementedError(f"{type(self).__name__} has no init()")
 
     def step(self, state: Any, input: Any, output: Any) -> tuple[bool, Any]:
-        """Whether the state admits the operation, and the state after it.
+        """Return whether the state admits the operation, and the state after it.
 
-        ``output`` is NO_OUTPUT if the operation never returned: answer what it would do to the state.
+        ``output`` is NO_OUTPUT if the operation never returned: return its effect on the state.
         """
         raise NotImplementedError(f"{type(self).__name__} has neither step() nor steps()")
 
     def steps(self, state: Any, input: Any, output: Any) -> Iterable[Any]:
-        """All states that the operation may lead to; none if the state does not admit it."""
+        """Return all states to which the operation may lead; none if the state does not admit it."""
         admitted, after = self.step(state, input, output)
         return (after,) if admitted else ()
 
     def replay(self, operations: Sequence[Operation], order: Sequence[int]) -> int:
-        """The place in an order of the first operation that no state admits, or -1. What ``steps`` says, told for a
-        whole order; a model may override it to be quick."""
+        """Return the place in an order of the first operation that no state admits, or -1.
+
+        Applies ``steps`` to a whole order; a model may override it with a faster version.
+        """
         states = {self.key(s): s for s in (self.init(),)}
         for place, i in enumerate(order):
             output = NO_OUTPUT if operations[i].ret is None else operations[i].output
@@ -60,21 +62,23 @@ class Model:
         return -1
 
     def key(self, state: Any) -> Hashable:
-        """A hashable value that two states share only if they are equal."""
+        """Return a hashable value that two states share only if they are equal."""
         hashable: Hashable = state
         return hashable
 
     def partition(self, operations: Sequence[Operation]) -> list[list[int]]:
-        """Indices of independent parts: the history is linearizable if and only if each part is (Herlihy & Wing 1990,
-        locality). By default one part."""
+        """Return the indices of independent parts; by default there is one part.
+
+        The history is linearizable if and only if each part is (Herlihy & Wing 1990, locality).
+        """
         return [list(range(len(operations)))]
 
     def describe_operation(self, input: Any, output: Any) -> str:
-        """An operation in a person's words; ``output`` is NO_OUTPUT if it never returned."""
+        """Describe an operation to the user; ``output`` is NO_OUTPUT if it never returned."""
         return repr(input) if output is NO_OUTPUT else f"{input!r} -> {output!r}"
 
     def describe_state(self, state: Any) -> str:
-        """A state in a person's words."""
+        """Describe a state to the user."""
         return repr(state)
 
 
@@ -82,10 +86,10 @@ class Model:
 class Encoded:
     """Operations of a compiled model as columns (see ``kernels.codes``); one place per operation that matters.
 
-    ``source`` gives each one's index in the sequence it came from, ``part`` its partition. ``states`` are first
-    states, ``pool`` the first nodes, ``data`` the texts that operations point to, from place 1 on; place 0 says how
-    many nodes a step may add, if more than the usual. ``monitor`` names the monitor that may decide, ``values`` the
-    value that each id stands for.
+    ``source`` gives each one's index in the sequence it came from, ``part`` its partition. ``states`` are initial
+    states, ``pool`` the first nodes, ``data`` the texts to which operations point, from place 1 on; place 0 is the
+    number of nodes that a step may add, if more than the usual. ``monitor`` names the monitor that may decide,
+    ``values`` the value behind each id.
     """
 
     part: Ints
@@ -117,7 +121,7 @@ class Ids:
             raise PorcupineError(f"value {shown(value)} can't be compared with others (it is not hashable)") from None
 
     def of(self, values: list[Any]) -> list[int]:
-        """The ids of many values."""
+        """Return the ids of many values."""
         if not FROZEN.issuperset(map(type, values)):
             return [self(value) for value in values]
         known = self.ids
@@ -126,7 +130,7 @@ class Ids:
         return [known[value] for value in values]
 
     def values(self) -> list[Any]:
-        """Values by id."""
+        """Return the values by id."""
         return [None] * self.first + list(self.ids)
 
 
@@ -142,7 +146,7 @@ class Builder:
         self.source: list[int] = []
 
     def add(self, part: int, source: int, f: int, a: int = 0, b: int = 0, flags: int = 0) -> None:
-        """One operation."""
+        """Add one operation."""
         self.part.append(part)
         self.source.append(source)
         self.f.append(f)
@@ -151,7 +155,7 @@ class Builder:
         self.flags.append(flags)
 
     def done(self, keys: list[Any], first_state: int = 0, **rest: Any) -> Encoded:
-        """The columns."""
+        """Return the columns."""
         part, f, a, b, flags, source = (
             np.array(c, np.int64) for c in (self.part, self.f, self.a, self.b, self.flags, self.source)
         )
@@ -160,33 +164,37 @@ class Builder:
 
 
 class CompiledModel(Model):
-    """A model that also has a compiled form. ``functions`` are the names that it knows, of which ``input[0]`` is
-    one."""
+    """A model that also has a compiled form. ``functions`` are the names that it knows; ``input[0]`` must be one of
+    them.
+    """
 
     functions: ClassVar[dict[str, int]] = {}
     """Each function's number of arguments."""
     one_register: ClassVar[bool] = False
-    """Whether ``encode`` makes one partition of values that mean the same in any history."""
+    """Whether ``encode`` creates one partition of values that have the same meaning in any history."""
     takes_initial: ClassVar[bool] = False
     """Whether the first value is an option: the constructor's argument ``initial``."""
 
     def encode(self, operations: Sequence[Operation]) -> Encoded:
-        """The operations as columns, partitions included. Raises PorcupineError for an operation that it does not
-        know."""
+        """Return the operations as columns, partitions included. Raises PorcupineError for an unknown operation."""
         raise NotImplementedError(f"{type(self).__name__} has no encode()")
 
     def kernel(self) -> Any:
-        """The compiled step (``compile_step``), or None for the built-in one, which knows the codes of
-        ``kernels.codes``."""
+        """Return the compiled step (``compile_step``), or None for the built-in one, which knows the codes of
+        ``kernels.codes``.
+        """
         return None
 
     def from_history(self, f: str, sent: Any, kind: str, got: Any, process: Any) -> tuple[Any, Any] | None:
-        """(input, output) of a Jepsen operation: ``kind`` is how it ended, "ok", "fail" or "info"; None if it did not
-        happen and observed nothing. Raises PorcupineError for an unknown function or a value of the wrong form."""
+        """Convert a Jepsen operation to (input, output); return None if it did not happen and observed nothing.
+
+        ``kind`` is its outcome, "ok", "fail" or "info". Raises PorcupineError for an unknown function or a value of the
+        wrong form.
+        """
         raise NotImplementedError(f"{type(self).__name__} has no from_history()")
 
     def arguments(self, operation: Operation) -> tuple[Any, ...]:
-        """The input, validated: a tuple of a known function and its arguments."""
+        """Return the input, validated: a tuple of a known function and its arguments."""
         given = operation.input
         if not isinstance(given, tuple) or not given or given[0] not in self.functions:
             known = ", ".join(self.functions)
@@ -196,13 +204,13 @@ class CompiledModel(Model):
         return given
 
     def known(self, f: str) -> str:
-        """The function's name, validated."""
+        """Return the function's name, validated."""
         if f not in self.functions:
             raise PorcupineError(f'model {self.name}: unknown f "{f}"; known: {", ".join(self.functions)}')
         return f
 
     def describe_operation(self, input: Any, output: Any) -> str:
-        """As a call: ``read() -> 3``."""
+        """Describe an operation as a call: ``read() -> 3``."""
         if not isinstance(input, tuple):
             return super().describe_operation(input, output)
         call = f"{input[0]}({', '.join(map(repr, input[1:]))})"
@@ -211,12 +219,12 @@ class CompiledModel(Model):
         )
 
     def silent(self) -> frozenset[str]:
-        """Functions whose output says nothing when it is None."""
+        """Return the functions whose output says nothing when it is None."""
         return frozenset()
 
 
 def by_key(operations: Sequence[Operation], key: Callable[[Operation], Any]) -> list[list[int]]:
-    """Indices grouped by a key, in order of first sight."""
+    """Return indices grouped by a key, in order of first sight."""
     groups: dict[Any, list[int]] = {}
     for i, operation in enumerate(operations):
         groups.setdefault(freeze(key(operation)), []).append(i)

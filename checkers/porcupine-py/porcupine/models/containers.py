@@ -16,8 +16,11 @@ from .registers import pair
 
 
 class Set(CompiledModel):
-    """A set: ``("add", v)`` and ``("remove", v)`` -> None, or True / False for whether the set changed;
-    ``("contains", v)`` -> bool; ``("read",)`` -> all elements."""
+    """A set.
+
+    ``("add", v)`` and ``("remove", v)`` -> None, or True / False for whether the set changed; ``("contains", v)`` ->
+    bool; ``("read",)`` -> all elements.
+    """
 
     name: ClassVar[str] = "set"
     functions: ClassVar[dict[str, int]] = {"add": 1, "remove": 1, "contains": 1, "read": 0}
@@ -94,7 +97,9 @@ def _many(value: Any) -> Iterable[Any]:
 
 
 def _trees(reads: list[tuple[int, list[int]]], depth: int) -> tuple[Any, list[int]]:
-    """Trees of the snapshots that were read, as nodes of the pool; built level by level, shared like the kernel's."""
+    """Return trees of the snapshots that were read, as nodes of the pool; built level by level, shared like the
+    kernel's.
+    """
     rows: list[tuple[int, int, int]] = [(0, 0, 0)]
     ids: dict[tuple[int, int], int] = {}
     roots = []
@@ -115,7 +120,7 @@ def _trees(reads: list[tuple[int, list[int]]], depth: int) -> tuple[Any, list[in
 
 
 class _Container(CompiledModel):
-    """What queues, stacks and priority queues share: one function puts, one takes."""
+    """The common part of queues, stacks and priority queues: one function puts, one takes."""
 
     put: ClassVar[str]
     take: ClassVar[str]
@@ -134,7 +139,7 @@ class _Container(CompiledModel):
         return ((f, sent), None) if f == self.put else ((f,), got)
 
     def stored(self, operation: Operation, ids: Callable[[Any], int]) -> int:
-        """Id of the value put, validated: None is what a take from an empty container gives."""
+        """Return the id of the value put, validated: None is the result of a take from an empty container."""
         if operation.input[1] is None:
             raise PorcupineError(f"model {self.name}: {self.put} of null; null stands for empty")
         return ids(operation.input[1])
@@ -200,7 +205,7 @@ class UnorderedQueue(FifoQueue):
 
 
 def _copies(state: Any, value: Any) -> int:
-    """How many copies of a value a bag holds."""
+    """Return the number of copies of a value in a bag."""
     count = 0
     while (value, count) in state:
         count += 1

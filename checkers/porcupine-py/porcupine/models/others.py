@@ -14,12 +14,15 @@ from ..values import freeze
 from .base import Builder, CompiledModel, Encoded, Ids, shown
 
 MAX_DEPTH = (1 << 20) - 1
-"""How deep a re-entrant lock may be held."""
+"""Maximum depth at which a re-entrant lock may be held."""
 
 
 class Lock(CompiledModel):
-    """A lock with an owner: ``("acquire", owner)`` -> True, or False when it was refused because the lock was held;
-    ``("release", owner)`` -> True, or False when it was refused because the owner did not hold it."""
+    """A lock with an owner.
+
+    ``("acquire", owner)`` -> True, or False when it was refused because the lock was held; ``("release", owner)`` ->
+    True, or False when it was refused because the owner did not hold it.
+    """
 
     name: ClassVar[str] = "lock"
     functions: ClassVar[dict[str, int]] = {"acquire": 1, "release": 1}
@@ -48,7 +51,7 @@ class Lock(CompiledModel):
         return True, (asking, depth + 1, token)
 
     def fenced(self) -> bool:
-        """Whether an acquire gives a token."""
+        """Return whether an acquire returns a token."""
         return False
 
     def describe_state(self, state: Any) -> str:
@@ -75,7 +78,7 @@ class Lock(CompiledModel):
         return built.done([None])
 
     def token(self, output: Any) -> int:
-        """A fencing token, validated."""
+        """Return a fencing token, validated."""
         if type(output) is not int or not 0 < output < 1 << 62:
             raise PorcupineError(f"model {self.name}: a fencing token is a positive integer, not {shown(output)}")
         return output
@@ -98,7 +101,7 @@ class ReentrantLock(Lock):
 
 
 class FencedLock(Lock):
-    """A lock whose acquire gives a fencing token, a positive integer larger than all before."""
+    """A lock whose acquire returns a fencing token, a positive integer larger than all before."""
 
     name: ClassVar[str] = "fenced-lock"
 
@@ -107,8 +110,11 @@ class FencedLock(Lock):
 
 
 class Counter(CompiledModel):
-    """A counter, 0 at first: ``("add", n)``, ``("inc",)``, ``("dec",)``; ``("read",)`` -> value; ``("add-and-get",
-    n)`` -> value after; ``("get-and-add", n)`` -> value before. Integers below 2**40."""
+    """A counter, 0 at first; integers below 2**40.
+
+    ``("add", n)``, ``("inc",)``, ``("dec",)``; ``("read",)`` -> value; ``("add-and-get", n)`` -> value after;
+    ``("get-and-add", n)`` -> value before.
+    """
 
     name: ClassVar[str] = "counter"
     functions: ClassVar[dict[str, int]] = {"add": 1, "inc": 0, "dec": 0, "read": 0, "add-and-get": 1, "get-and-add": 1}
@@ -117,7 +123,7 @@ class Counter(CompiledModel):
         return 0
 
     def delta(self, given: tuple[Any, ...]) -> int:
-        """By how much an operation changes the counter."""
+        """Return the amount by which an operation changes the counter."""
         return {"inc": 1, "dec": -1, "read": 0}.get(given[0]) if len(given) == 1 else given[1]  # type: ignore[return-value]
 
     def step(self, state: Any, input: Any, output: Any) -> tuple[bool, Any]:
@@ -147,7 +153,7 @@ class Counter(CompiledModel):
         return built.done([None], first_state=COUNTER_ZERO)
 
     def integer(self, value: Any) -> int:
-        """An integer, validated."""
+        """Return an integer, validated."""
         if type(value) is not int or abs(value) >= 1 << 40:
             raise PorcupineError(f"model counter: needs an integer below 2**40, not {shown(value)}")
         return value
@@ -161,8 +167,11 @@ class Counter(CompiledModel):
 
 
 class Log(CompiledModel):
-    """An append-only log: ``("append", v)`` -> its offset (from 0), or None if not told; ``("read", offset)`` -> the
-    value there, or None when it is beyond the end; ``("read", None)`` -> all values."""
+    """An append-only log.
+
+    ``("append", v)`` -> its offset (from 0), or None if unknown; ``("read", offset)`` -> the value there, or None when
+    it is beyond the end; ``("read", None)`` -> all values.
+    """
 
     name: ClassVar[str] = "log"
     functions: ClassVar[dict[str, int]] = {"append": 1, "read": 1}
@@ -219,7 +228,7 @@ class Log(CompiledModel):
         return built.done([None], pool=np.array(rows, np.int64), values=ids.values())
 
     def offset(self, value: Any) -> int:
-        """An offset, validated."""
+        """Return an offset, validated."""
         if type(value) is not int or not 0 <= value < 1 << 62:
             raise PorcupineError(f"model log: an offset is an integer from 0, not {shown(value)}")
         return value

@@ -15,7 +15,7 @@ from .base import Builder, CompiledModel, Encoded, Ids, Ints, by_key, shown
 
 
 def pair(value: Any, what: str) -> tuple[Any, Any]:
-    """Two values, validated."""
+    """Return two values, validated."""
     if not isinstance(value, list | tuple) or len(value) != 2:
         raise PorcupineError(f"{what} needs a pair, not {shown(value)}")
     return value[0], value[1]
@@ -47,7 +47,7 @@ class Register(CompiledModel):
         return True, freeze(input[2]) if matches else state
 
     def replay(self, operations: Sequence[Operation], order: Sequence[int]) -> int:
-        # As ``step`` says it, which is what decides where a subclass has its own.
+        # Equivalent to ``step``; a subclass with another ``step`` uses the general replay.
         if type(self).step is not Register.step:
             return super().replay(operations, order)
         state = self.initial
@@ -83,7 +83,7 @@ class Register(CompiledModel):
             if not simple or not _OUTPUTS.issuperset(map(type, [o.output for o in operations])):
                 return self._encode_one_by_one(operations)
             numbers = [kinds[o.input, o.output, o.ret is not None and type(o.output)] for o in operations]
-        except TypeError:  # some input is no tuple, or the like
+        except TypeError:  # for example, an input that is not a tuple
             return self._encode_one_by_one(operations)
         number = np.array(numbers, np.int64)
         source = np.arange(number.size)
@@ -123,9 +123,10 @@ _OUTPUTS = FROZEN | {bool}
 
 class _Kinds(dict[tuple[Any, Any, Any], int]):
     """The number of each different operation: (input, output, the output's type, or False if it never returned).
-    Where values are few, that saves encoding each operation for itself.
 
-    Inputs hold values of FROZEN only, since Python takes ``("write", True)`` and ``("write", 1)`` for equal.
+    With few different values, that avoids encoding each operation separately.
+
+    Inputs hold values of FROZEN only, since Python considers ``("write", True)`` and ``("write", 1)`` equal.
     """
 
     def __init__(self, model: CompiledModel, ids: Ids) -> None:
@@ -151,8 +152,10 @@ class _Kinds(dict[tuple[Any, Any, Any], int]):
 
 
 def value_row(f: str, rest: Sequence[Any], output: Any, crashed: bool, ids: Ids) -> tuple[int, int, int, int] | None:
-    """(code, a, b, flags) of a read, write or compare-and-set of a register whose values are told apart only by
-    equality; None if it says nothing."""
+    """Return (code, a, b, flags) of a read, write or compare-and-set; None if it says nothing.
+
+    The register's values are distinguished only by equality.
+    """
     if f in ("read", "get"):
         return None if crashed else (READ, ids(output), 0, PURE)
     if f in ("write", "put"):
@@ -167,15 +170,19 @@ def value_row(f: str, rest: Sequence[Any], output: Any, crashed: bool, ids: Ids)
 
 class CasRegister(Register):
     """A register with compare-and-set: ``("cas", old, new)`` -> True if it matched and was set, False if it did not
-    match."""
+    match.
+    """
 
     name: ClassVar[str] = "cas-register"
     functions: ClassVar[dict[str, int]] = {"read": 0, "write": 1, "cas": 2}
 
 
 class KeyValue(CompiledModel):
-    """Many registers: ``("get", key)`` -> value, ``("put", key, value)``, ``("append", key, text or list)``,
-    ``("cas", key, old, new)`` -> bool. A key that was never put is empty: None, "" and an empty list are the same."""
+    """Many registers, one per key.
+
+    ``("get", key)`` -> value, ``("put", key, value)``, ``("append", key, text or list)``, ``("cas", key, old, new)`` ->
+    bool. A key that was never put is empty: None, "" and an empty list are the same.
+    """
 
     name: ClassVar[str] = "kv"
     functions: ClassVar[dict[str, int]] = {"get": 1, "put": 2, "append": 2, "cas": 3}
@@ -200,7 +207,7 @@ class KeyValue(CompiledModel):
         return True, plain(input[3]) if matches else state
 
     def replay(self, operations: Sequence[Operation], order: Sequence[int]) -> int:
-        # As ``step`` says it, for texts; what is anything else is left to it.
+        # Equivalent to ``step`` for texts; ``step`` itself handles other values.
         if type(self).step is not KeyValue.step:
             return super().replay(operations, order)
         state: Any = None
@@ -260,13 +267,13 @@ class KeyValue(CompiledModel):
 
 
 def plain(value: Any) -> Any:
-    """A frozen value; an empty text or list is None."""
+    """Return a frozen value; an empty text or list becomes None."""
     frozen = freeze(value)
     return None if frozen in ("", ()) else frozen
 
 
 class _Trie:
-    """Texts that are observed, as nodes of the pool: the states of a text register that can be told apart."""
+    """Observed texts, as nodes of the pool: the distinguishable states of a text register."""
 
     def __init__(self) -> None:
         self.unit = Ids()
@@ -274,7 +281,7 @@ class _Trie:
         self.rows: list[tuple[int, int, int]] = [(0, 0, 0)]
 
     def node(self, parent: int, unit: int) -> int:
-        """The node below a parent, made if need be."""
+        """Return the node below a parent, created if needed."""
         found = self.nodes.get((parent, unit))
         if found is None:
             found = self.nodes[parent, unit] = len(self.rows)
@@ -282,11 +289,11 @@ class _Trie:
         return found
 
     def root(self, part: int) -> int:
-        """The empty text of a partition: its trie holds its own reads only."""
+        """Return the empty text of a partition: its trie holds the reads of that partition only."""
         return self.node(-part - 1, 0)
 
     def units(self, text: Any) -> list[int]:
-        """The characters of a text, or the elements of a list."""
+        """Return the characters of a text, or the elements of a list."""
         text = plain(text)
         if text is not None and not isinstance(text, str | tuple):
             raise PorcupineError(f"model kv: append works on texts and lists, not on {shown(text)}")
@@ -294,14 +301,14 @@ class _Trie:
         return [self.unit((isinstance(text, str), u)) for u in text or ()]
 
     def insert(self, part: int, text: Any) -> int:
-        """The node of a text that something observes."""
+        """Return the node of an observed text, created if needed."""
         node = self.root(part)
         for unit in self.units(text):
             node = self.node(node, unit)
         return node
 
     def look(self, part: int, text: Any) -> int:
-        """The node of a text, or DEAD if nothing observes it or what it can become."""
+        """Return the node of a text, or DEAD if no observed text begins with it."""
         node = self.root(part)
         for unit in self.units(text):
             found = self.nodes.get((node, unit))
@@ -312,14 +319,15 @@ class _Trie:
 
 
 def _encode_plain_texts(operations: Sequence[Operation], parts: list[int], keys: list[Any]) -> Encoded | None:
-    """As ``_encode_texts``, in bulk; None if some value is not a text (or None)."""
-    texts: list[Any] = []  # pieces that are appended, then what is observed, then what is looked for
+    """Encode as ``_encode_texts`` does, in bulk; return None if some value is not a text (or None)."""
+    texts: list[Any] = []  # appended pieces; the observed texts and those to look up have separate lists
     observed: list[Any] = []
     sought: list[Any] = []
     observed_part: list[int] = []
     sought_part: list[int] = []
     rows: list[tuple[int, int, int, int, int, int]] = []
-    # ``a`` and ``b`` are places in ``texts`` or in ``observed`` and ``sought``; what they stand for is filled in below.
+    # ``a`` and ``b`` are places in ``texts`` or in ``observed`` and ``sought``; they are replaced by the final values
+    # below.
     for i, (part, operation) in enumerate(zip(parts, operations, strict=True)):
         f, crashed = operation.input[0], operation.ret is None
         if f == "get":
@@ -362,7 +370,7 @@ def _encode_plain_texts(operations: Sequence[Operation], parts: list[int], keys:
     b[code == CAS_FAILED] = 0
     a[puts] = nodes[len(observed) + a[puts]]
     a[watches] = nodes[a[watches]]
-    # The first place is not theirs.
+    # Place 0 of ``data`` is reserved.
     a[appends], b[appends] = (np.cumsum(lengths) - lengths + 1)[a[appends]], lengths[a[appends]]
     data = np.concatenate((np.zeros(1, np.int64), pieces))
     states = np.arange(1, len(keys) + 1)
@@ -370,7 +378,7 @@ def _encode_plain_texts(operations: Sequence[Operation], parts: list[int], keys:
 
 
 def _characters(texts: list[str]) -> Ints:
-    """The characters of texts, one after the other."""
+    """Return the characters of texts, one after the other."""
     return np.frombuffer("".join(texts).encode("utf-32-le", "surrogatepass"), np.uint32).astype(np.int64)
 
 

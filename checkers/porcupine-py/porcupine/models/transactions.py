@@ -18,23 +18,29 @@ _KINDS = {"r": "r", "read": "r", "w": "w", "write": "w"}
 
 @dataclass(slots=True)
 class _Effect:
-    """What a transaction asks of the state and does to it: each key's value that it reads before it writes the key,
-    and the last that it writes. ``possible`` is False if no state admits it: it reads two values of a key that it did
-    not write meanwhile, or not what it wrote itself."""
+    """The requirements of a transaction on the state, and its effects.
+
+    ``reads`` holds the value of each key that it reads before it writes the key, ``writes`` the last value that it
+    writes. ``possible`` is False if no state admits it: it reads two values of a key without a write in between, or a
+    value other than the one it wrote itself.
+    """
 
     reads: dict[Any, Any] = field(default_factory=dict)
     writes: dict[Any, Any] = field(default_factory=dict)
     possible: bool = True
 
     def keys(self) -> list[Any]:
-        """The keys it touches, in order."""
+        """Return the keys it touches, in order."""
         return list(dict.fromkeys([*self.reads, *self.writes]))
 
 
 class MultiRegister(CompiledModel):
-    """Registers that transactions read and write: ``("txn", [("r", key, None), ("w", key, value), ...])`` -> the same
-    list with the values read. A transaction happens at one instant, its parts in their order. ``initial`` is the
-    first value of every register, or a mapping of keys to first values (others are None)."""
+    """Registers that transactions read and write.
+
+    ``("txn", [("r", key, None), ("w", key, value), ...])`` -> the same list with the values read. A transaction happens
+    at one instant, its parts in their order. ``initial`` is the first value of every register, or a mapping of keys to
+    first values (others are None).
+    """
 
     name: ClassVar[str] = "multi-register"
     functions: ClassVar[dict[str, int]] = {"txn": 1}
@@ -46,7 +52,7 @@ class MultiRegister(CompiledModel):
         self.other = None if by_key else freeze(initial)
 
     def first(self, key: Any) -> Any:
-        """The first value of a register."""
+        """Return the first value of a register."""
         return self.firsts.get(key, self.other)
 
     def init(self) -> Any:
@@ -85,7 +91,7 @@ class MultiRegister(CompiledModel):
         return PorcupineError(f"model {self.name}: {shown(operation.output)} does not answer {shown(list(sent))}")
 
     def effect(self, operation: Operation) -> _Effect:
-        """What an operation asks and does, validated."""
+        """Return the requirements and effects of an operation, validated."""
         sent, found = self.arguments(operation)[1], _Effect()
         got = None if operation.ret is None else parts(operation.output)
         if got is not None and [(_KINDS[f], k) for f, k, _ in sent] != [(_KINDS[f], k) for f, k, _ in got]:
@@ -128,7 +134,7 @@ class MultiRegister(CompiledModel):
                 # No state holds a value that equals nothing.
                 key = effect.keys()[0]
                 reads, writes = [(key, ids[key].setdefault(object(), len(ids[key])))], []
-            # What it writes as it was changes nothing.
+            # A write of the value that was read changes nothing.
             writes = [write for write in writes if write not in reads]
             if len(groups[part]) == 1 and (reads or writes):
                 _add_register(built, part, i, reads, writes)
@@ -138,7 +144,7 @@ class MultiRegister(CompiledModel):
             at = offsets.setdefault(tuple(told), len(data))
             if at == len(data):
                 data.extend(told)
-            # The first place tells the search how many nodes a step may add.
+            # The first place gives the search the number of nodes that a step may add.
             data[0] = max(data[0], len(writes) * depth)
             built.add(part, i, TXN, at, 0, 0 if writes else PURE)
         keys = [group[0] if len(group) == 1 else tuple(group) or None for group in groups]
@@ -152,7 +158,7 @@ class MultiRegister(CompiledModel):
         )
 
     def from_history(self, f: str, sent: Any, kind: str, got: Any, process: Any) -> tuple[Any, Any] | None:
-        # Some tests name transactions by what they hold.
+        # Some tests name transactions by their contents.
         if f not in ("txn", "read", "write"):
             self.known(f)
         if kind == "fail":
@@ -161,7 +167,7 @@ class MultiRegister(CompiledModel):
 
 
 def parts(value: Any) -> tuple[tuple[str, Any, Any], ...]:
-    """The parts of a transaction, validated."""
+    """Return the parts of a transaction, validated."""
     if not isinstance(value, list | tuple):
         raise PorcupineError(f"a transaction is a list of parts [r or w, key, value], not {shown(value)}")
     for part in value:
@@ -171,13 +177,13 @@ def parts(value: Any) -> tuple[tuple[str, Any, Any], ...]:
 
 
 def _components(effects: Sequence[_Effect]) -> tuple[list[int], list[list[Any]]]:
-    """Each transaction's group, and each group's keys.
+    """Return each transaction's group, and each group's keys.
 
-    Keys that some transaction touches together are in one group, and so on from key to key. A group's registers,
+    Keys that some transaction touches together are in one group; this relation is transitive. A group's registers,
     taken together, are one object, and each transaction is an operation of one such object; so the history is
     linearizable if and only if each group's part of it is (Herlihy & Wing 1990, Theorem 1: linearizability is local).
-    Parting the keys of one transaction would lose that its parts happen at one instant. A transaction without keys is
-    admitted anywhere and goes with the first group.
+    Separating the keys of one transaction would lose the fact that its parts happen at one instant. A transaction
+    without keys is admitted anywhere and belongs to the first group.
     """
     above: dict[Any, Any] = {}
 
@@ -205,8 +211,10 @@ def _components(effects: Sequence[_Effect]) -> tuple[list[int], list[list[Any]]]
 
 
 def _add_register(built: Builder, part: int, i: int, reads: list[Any], writes: list[Any]) -> None:
-    """A transaction on a register that no other transaction links with another: a read, a write, or both at once,
-    which is a compare-and-set that matched."""
+    """Add a transaction on a register that no other transaction links with another register.
+
+    It is a read, a write, or both at once, which is a compare-and-set that matched.
+    """
     if reads and writes:
         built.add(part, i, CAS, reads[0][1], writes[0][1])
     elif reads:
