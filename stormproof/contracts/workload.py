@@ -84,8 +84,8 @@ class Workload(ABC):
         return lift(None)
 
     def used(self) -> Mapping[str, int]:
-        """How often its clients have used each item of what the system offers (docs/surface.md), as far as it counts
-        them: the run's record tells it."""
+        """How often its clients have used each item of what the system offers (docs/reference/feature-coverage.md), as
+        far as it counts them: the run's record tells it."""
         return {}
 
     def depth(self, test: Test) -> Generator:

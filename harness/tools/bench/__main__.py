@@ -1,4 +1,4 @@
-"""``make bench``: the project's figures on this machine, written to docs/benchmarks.md.
+"""``make bench``: the project's figures on this machine, written to docs/reference/benchmarks.md.
 
 ``python -m harness.tools.bench qpid sending`` measures some groups of them only, and writes nothing.
 """
@@ -37,7 +37,7 @@ from stormproof.errors import StormproofError, UsageError
 
 Row = tuple[str, str, str]
 """What was measured, the figure, what is asked for or to be remarked."""
-PAGE = Path(__file__).resolve().parents[3] / "docs" / "benchmarks.md"
+PAGE = Path(__file__).resolve().parents[3] / "docs" / "reference" / "benchmarks.md"
 RUNS, EVENTS = 1000, 10_000
 REFERENCE = 113e6
 """Turns of an empty loop that Python makes a second on the machine for which absolute figures are asked."""
