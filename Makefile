@@ -32,7 +32,7 @@ wheel: setup ## both distributions, stormproof and porcupine-py, in dist/
 	@$(PY) -m pip wheel --quiet --no-deps --no-build-isolation --wheel-dir dist . checkers/porcupine-py
 	@ls dist
 
-bench: setup ## figures of docs/benchmarks.md, measured on this machine
+bench: setup ## figures of docs/reference/benchmarks.md, measured on this machine
 	@$(PY) -m harness.tools.bench
 
 faults: setup ## table of faults and backends, by runs of each (half an hour); then make docs

@@ -19,12 +19,13 @@ from stormproof.contracts.bounds import Bound, WorkBound
 from stormproof.contracts.system import System
 
 DOCS = Path(__file__).resolve().parent.parent / "docs"
-PAGE = DOCS / "names.md"
-INVARIANTS = DOCS / "invariants.md"
-BOUNDS = DOCS / "bounds.md"
-POINTS = DOCS / "points.md"
-SURFACE = DOCS / "surface.md"
-REPRODUCTIONS = DOCS / "reproductions.md"
+REFERENCE = DOCS / "reference"
+PAGE = REFERENCE / "names.md"
+INVARIANTS = REFERENCE / "invariants.md"
+BOUNDS = REFERENCE / "bounds.md"
+POINTS = REFERENCE / "points.md"
+FEATURE_COVERAGE = REFERENCE / "feature-coverage.md"
+REPRODUCTIONS = REFERENCE / "reproductions.md"
 FIORANO = DOCS / "designs" / "fiorano.md"
 
 
@@ -51,7 +52,7 @@ def names_page() -> str:
 def invariants_page() -> str:
     """Return the page of the rules that simulated nodes satisfy at every instant, by system."""
     lines = ["# Invariants", "", "Made by `make docs` from what the systems declare. How they are looked at:",
-             "[simulation.md](simulation.md#invariants)."]  # fmt: skip
+             "[simulation.md](../simulation.md#invariants)."]  # fmt: skip
     for system in (SYSTEMS.load(name) for name in SYSTEMS.names()):
         if not system.invariants and not system.deadlines:
             continue
@@ -136,7 +137,7 @@ Made by `make docs` from what the designs declare (`nodes/reference/points.py`);
 
 A point is a named place in a broker's code where a fault hurts: something is appended and not committed, written and
 not answered, promised and not told. There the broker says `runtime.point(NAME)`, which does nothing on real nodes. In
-simulation the nemesis `points` strikes a program exactly there ([nemeses.md](nemeses.md#points)).
+simulation the nemesis `points` strikes a program exactly there ([nemeses.md](../nemeses.md#points)).
 """
 
 
@@ -165,4 +166,4 @@ if __name__ == "__main__":
     BOUNDS.write_text(bounds_page(), encoding="utf-8")
     INVARIANTS.write_text(invariants_page(), encoding="utf-8")
     REPRODUCTIONS.write_text(reproductions_page(recipes(), read_seen(SEEN_FILE)), encoding="utf-8")
-    SURFACE.write_text(surface_page(), encoding="utf-8")
+    FEATURE_COVERAGE.write_text(surface_page(), encoding="utf-8")

@@ -18,7 +18,7 @@ def reproduce(
         str | None, typer.Option(help="docker, local or ssh  [default: the strongest that works here]")
     ] = None,
     record: Annotated[
-        bool, typer.Option("--record", help="keep what was seen for docs/reproductions.md, in a checkout")
+        bool, typer.Option("--record", help="keep what was seen for docs/reference/reproductions.md, in a checkout")
     ] = False,
     store: StoreOption = DEFAULT_STORE,
     as_json: JsonOption = False,

@@ -294,7 +294,7 @@ class SurfaceTable:
 
 
 def surface_page() -> str:
-    """Return the content of docs/surface.md."""
+    """Return the content of docs/reference/feature-coverage.md."""
     lines = ["# The surface", "", "Made by `make docs` from `harness/reference/feature_coverage.py`.", ""]
     lines += _INTRODUCTION.strip().splitlines()
     lines += ["", "| item | what clients do | systems | workloads | checks |", "| --- | --- | --- | --- | --- |"]
@@ -302,7 +302,7 @@ def surface_page() -> str:
         used = ", ".join(f"`{name}`" for name in item.workloads) or "**none**"
         with_ = "".join(f", {name}={value}" for name, value in item.settings)
         checks = ", ".join(f"`{name}`" for name in item.checks) or "**none**"
-        told = f"[{item.told}]({item.page})"
+        told = f"[{item.told}](../{item.page})"
         lines.append(f"| `{item.name}` | {told} | {', '.join(item.systems)} | {used}{with_} | {checks} |")
     return "\n".join(lines) + "\n"
 
@@ -312,7 +312,7 @@ What the pages of the designs offer a client, which workload uses it, and which 
 surface=true` the clients of the workloads that have this setting use more than the plain things: each run draws a part
 of the features, each process its own way of taking, each message its content, from random streams of their own (the
 same seed without the setting is the same run as ever). What consumers see of it is judged by the checks `content`,
-`subscription`, `redelivery` and `refusal`, besides those of the workload ([checks.md](checks.md)).
+`subscription`, `redelivery` and `refusal`, besides those of the workload ([checks.md](../checks.md)).
 
 `stormproof simulate`, and the simulated runs of a night that are to be valid, have the setting on unless they say
 otherwise. Both tell at their end which items their runs have *used and judged*, and which not; `--json` has the table,

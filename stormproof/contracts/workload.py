@@ -85,8 +85,8 @@ class Workload(ABC):
         return lift(None)
 
     def used(self) -> Mapping[str, int]:
-        """Return how often the workload's clients have used each feature of the system (docs/surface.md), as far as it
-        is counted, for the run's record."""
+        """Return how often the workload's clients have used each feature of the system, as far as it is counted, for
+        the run's record. docs/reference/feature-coverage.md lists the features."""
         return {}
 
     def depth(self, test: Test) -> Generator:

@@ -201,6 +201,6 @@ def open_python(become: list[str]) -> str:
 
 
 if __name__ == "__main__":
-    # Figures for docs/benchmarks.md: python tests/backends/places.py local-root
+    # Figures for docs/reference/benchmarks.md: python tests/backends/places.py local-root
     with make_place(sys.argv[1]) as measured:
         print(json.dumps(measured.check("measure"), indent=1))

@@ -40,7 +40,7 @@ from stormproof.test import Test
 from workloads.catalog import WORKLOADS
 
 WANTED = ["lost", "phantom", "duplicated", "depth"]
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "guarantees.md"
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "reference" / "guarantees.md"
 
 
 def described(nemesis: str = "partition", **settings: Any) -> Test:
@@ -336,5 +336,5 @@ def test_the_page_in_docs_has_every_guarantee():
     text = PAGE.read_text()
     for system in systems_compared():
         for guarantee in SYSTEMS.load(system).guarantees:
-            assert guarantee.why in text, "make it again: stormproof guarantees --seeds N --page docs/guarantees.md"
+            assert guarantee.why in text, f"make it again: stormproof guarantees --seeds N --page {PAGE}"
         assert all(f"| {mode} | " in text for mode in modes_of(system))

@@ -1,1 +1,1 @@
-"""Benchmarks: ``python -m harness.tools.bench`` makes docs/benchmarks.md."""
+"""Benchmarks: ``python -m harness.tools.bench`` makes docs/reference/benchmarks.md."""

@@ -1,4 +1,4 @@
-"""``make bench``: the project's figures on this machine, written to docs/benchmarks.md.
+"""``make bench``: the project's figures on this machine, written to docs/reference/benchmarks.md.
 
 ``python -m harness.tools.bench qpid sending`` measures only the named groups, and writes no file.
 """
@@ -37,7 +37,7 @@ from stormproof.errors import StormproofError, UsageError
 
 Row = tuple[str, str, str]
 """The measurement's title, the figure, and the aim or a remark."""
-PAGE = Path(__file__).resolve().parents[3] / "docs" / "benchmarks.md"
+PAGE = Path(__file__).resolve().parents[3] / "docs" / "reference" / "benchmarks.md"
 RUNS, EVENTS = 1000, 10_000
 REFERENCE = 113e6
 """Turns of an empty loop that Python performs in a second on the machine to which absolute aims refer."""
