@@ -17,7 +17,7 @@ import typer
 import yaml
 from junitparser import JUnitXml
 
-from harness.cli import app
+from harness.cli.app import app
 
 ROOT = Path(__file__).resolve().parents[2]
 CI = ROOT / "docs" / "ci"

@@ -9,7 +9,7 @@ import pytest
 from joram_lines import DESCRIPTOR
 from typer.testing import CliRunner
 
-from harness.cli import app
+from harness.cli.app import app
 from harness.reference.from_descriptor import described
 from harness.run.describe import create_run
 from harness.run.settings import make_test

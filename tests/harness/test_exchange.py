@@ -16,7 +16,7 @@ from porcupine.formats import read_history as porcupine_history
 from typer.testing import CliRunner
 
 from checkers.run_check import check_run
-from harness.cli import app
+from harness.cli.app import app
 from harness.store.exchange import EDN, JSONL, NO_CHOICES, export, import_run
 from harness.store.foreign import Choices, read_foreign, renamed
 from stormproof.errors import HistoryError, StormproofError

@@ -27,7 +27,7 @@ from harness.analysis.guarantee_matrix import (
     systems_compared,
 )
 from harness.analysis.guarantees import guarantees_of
-from harness.cli import app
+from harness.cli.app import app
 from harness.run.describe import create_run
 from harness.run.settings import make_test
 from nemesis.catalog import FAULTS

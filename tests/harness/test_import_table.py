@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from harness.cli import app
+from harness.cli.app import app
 from stormproof.errors import HistoryError
 
 FOLDER = Path(__file__).parent.parent / "imports"

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from harness.cli import app
+from harness.cli.app import app
 from harness.reproductions.checkout import commit_of
 from harness.reproductions.page import SEEN_FILE, note_seen, read_seen, reproductions_page
 from harness.reproductions.recipes import FAILS, TWIN, find_recipe, read_recipes, recipes

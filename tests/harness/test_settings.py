@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import typer
 
-from harness.cli import app
+from harness.cli.app import app
 from harness.cli.config_file import Key, read_config
 from harness.cli.configured import keys_of
 from harness.run.describe import command_line

@@ -9,8 +9,7 @@ from typing import Any
 
 import pytest
 
-from harness.cli import app
-from harness.cli.app import run_app
+from harness.cli.app import app, run_app
 
 CAMPAIGN = ("simulate", "--system", "standalone", "--workload", "queue", "--nemesis", "none", "--seeds", "1", "--jobs",
             "1", "--time-limit", "3", "--rate", "30", "--set", "min_ok=1", "--json")  # fmt: skip

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from harness.cli import app
+from harness.cli.app import app
 from harness.reference.mutants import drawn_case_of
 from harness.sim.campaign import ALL, repeating, run_seed
 from harness.sim.command import drawn_cases

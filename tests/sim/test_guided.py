@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import pytest
 from typer.testing import CliRunner
 
-from harness.cli import app
+from harness.cli.app import app
 from harness.reference.mutants import DRAWN, GUIDED, Catch, _side_by_side, hunt
 from harness.run.describe import create_run
 from harness.run.settings import make_test

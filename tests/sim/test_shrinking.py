@@ -16,7 +16,7 @@ from simulated import simulated, small_test
 
 from checkers.run_check import check_run
 from checkers.verdict import Verdict
-from harness.cli import app
+from harness.cli.app import app
 from harness.sim.campaign import Case, SeedResult, run_seed
 from harness.sim.shrink import Shrunk, faults_of, shrink, stretched, stretches, with_faults
 from nemesis.explicit_schedule import ExplicitFault, read_schedule, write_schedule
