@@ -194,7 +194,7 @@ def test_faults_over_ssh(tmp_path: Path) -> None:
             settings = [f"known_hosts={hosts.options['known_hosts']}", "supervised=true", "max_down=1",
                         "appendonly=yes", "appendfsync=always"]  # fmt: skip
             command = [*hosts.enter, sys.executable, "-m", "harness", "test", "--system", "redis", *words, "--rate",
-                       "60", "--nemesis", "pause,kill", "--store", str(tmp_path / "runs"),
+                       "60", "--nemesis", "pause,kill,packets", "--store", str(tmp_path / "runs"),
                        *(word for each in settings for word in ("--set", each))]  # fmt: skip
             env = {**os.environ, "STORMPROOF_PASSCODE": SECRET, "PYTHONPATH": ":".join(sys.path)}
             done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=170, check=False)
@@ -204,5 +204,5 @@ def test_faults_over_ssh(tmp_path: Path) -> None:
             there.kill()
     assert done.returncode == 0, done.stdout + done.stderr
     told = done.stdout.partition("confirmed fault")[2]
-    assert "kill" in told and "pause" in told
+    assert "kill" in told and "pause" in told and "packets" in told
     assert left.stdout == ""

@@ -109,5 +109,11 @@ class AttachSshBackend(SshBackend):
         raise BackendError(f"{node}: nothing is started where we are attached")
 
     async def upload(self, node: str, content: bytes, path: str) -> None:
-        """Raise UsageError: the harness puts no files on attached hosts."""
-        raise UsageError(f"{node}: nothing is put on machines that we are attached to")
+        """Write a file into the harness's own folder on the host, for the program that handles packets.
+
+        Raises:
+            UsageError: the path is elsewhere: the harness changes no other files on attached hosts.
+        """
+        if not path.startswith(f"{self.node_dir(node)}/"):
+            raise UsageError(f"{node}: nothing is put on machines that we are attached to")
+        await super().upload(node, content, path)
