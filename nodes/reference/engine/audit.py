@@ -1,6 +1,6 @@
-"""What an engine holds in memory, beside what its store holds: started anew it has to be the same.
+"""Compares the contents of an engine's memory and of its store, which must be equal.
 
-Bodies are left out: whether they are right is seen by whoever receives them.
+Bodies are left out: their recipients check them.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ from nodes.reference.engine.store import TABLES, read_rows
 _COLUMNS = {
     "counters": "*", "queues": "*", "contexts": "*", "subscriptions": "*", "transactions": "*", "items": "*",
     "closed": "*", "outcomes": "*", "shared": "id, topic", "messages": "id, queue, shared, sequence",
-    # Of one that was delivered and given back uncounted, it does not matter whether a row is there.
+    # For a message that was delivered and given back uncounted, a row may or may not exist.
     "deliveries": "* FROM deliveries WHERE subscription OR redeliveries OR branch --",
     "servers": "*", "outgoing": "id, server, sequence, destination", "shares": "*", "deployment": "*", "security": "*",
 }  # fmt: skip
 _FIRST = 3
-"""Rows that are told of each side."""
+"""Number of differing rows reported for each side."""
 
 
 def held(state: State) -> Image:
-    """What memory holds."""
+    """Return the contents of memory."""
     contexts = list(state.contexts.values())
     messages = list(state.messages.values())
     transactions = {id(each): each for context in contexts for each in context.transactions.values()}
@@ -50,7 +50,7 @@ def held(state: State) -> Image:
 
 
 def stored(database: sqlite3.Connection) -> Image:
-    """What the store holds."""
+    """Return the contents of the store."""
     return {name: frozenset(database.execute(f"SELECT {columns} FROM {name}")) for name, columns in _COLUMNS.items()}
 
 
@@ -59,13 +59,13 @@ Rows = Mapping[str, Mapping[int, Sequence[Any]]]
 
 
 def rows_of(database: sqlite3.Connection) -> Rows:
-    """All rows of all tables that have any, bodies included."""
+    """Return all rows of all non-empty tables, bodies included."""
     tables = {name: {row[0]: list(row[1:]) for row in read_rows(database, name)} for name in TABLES}
     return {name: rows for name, rows in tables.items() if rows}
 
 
 def unlike(one: Rows, other: Rows, names: tuple[str, str]) -> str:
-    """In what these differ, in words; empty if in nothing. ``names`` is what they are called."""
+    """Describe the first difference; empty if there is none. ``names`` are the names of the two sides."""
     for table in sorted({*one, *other}):
         mine, theirs = one.get(table, {}), other.get(table, {})
         for key in sorted({*mine, *theirs}):
@@ -75,13 +75,13 @@ def unlike(one: Rows, other: Rows, names: tuple[str, str]) -> str:
 
 
 def fingerprints(database: sqlite3.Connection) -> dict[str, str]:
-    """Table -> how many rows the store has, and a hash of them: equal where two stores hold the same."""
+    """Map each table to its number of rows and their hash, which are equal where two stores hold the same."""
     return {name: f"{len(rows)}:{zlib.crc32(repr(sorted(rows)).encode()):08x}"
             for name, rows in stored(database).items()}
 
 
 def difference(one: Image, other: Image, names: tuple[str, str]) -> str:
-    """In what two of them differ, in words; empty if in nothing. ``names`` is what they are called."""
+    """Describe the first difference of two images; empty if there is none. ``names`` are the names of the two sides."""
     for table, rows in one.items():
         if rows != other[table]:
             mine, theirs = (sorted(each, key=repr)[:_FIRST] for each in (rows - other[table], other[table] - rows))
@@ -90,5 +90,5 @@ def difference(one: Image, other: Image, names: tuple[str, str]) -> str:
 
 
 def unlike_store(memory: Image, database: sqlite3.Connection) -> str:
-    """In what memory, of which nothing is still to be written, and store differ."""
+    """Describe how memory, without unwritten changes, differs from the store."""
     return difference(memory, stored(database), ("memory", "the store"))

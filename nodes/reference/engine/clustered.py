@@ -1,10 +1,10 @@
 """Clustered destinations: one queue or topic spread over several servers (HA Joram, 6).
 
 Every server has an *element* of it. A message published on one element of a topic is forwarded to all others. An
-element of a queue keeps what it is sent; when its consumers have room and it has nothing for them, it asks the others,
-once, for as many messages as there is room for. An element that was asked moves messages that none of its own consumers
-has room for: it removes them and sends them to the other server within one command, so that they are neither lost nor
-there twice.
+element of a queue keeps the messages sent to it. When its consumers have room and it has no messages for them, it asks
+the others, once, for as many messages as there is room for. An element that was asked moves messages that none of its
+own consumers has room for: it removes them and sends them to the other server within one command, so that they are
+neither lost nor duplicated.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ MOST_ASKED = 100
 
 @dataclass(slots=True, eq=False)
 class Share:
-    """What an element of a queue and that on another server owe each other.
+    """The mutual requests of an element of a queue and the element on another server.
 
-    ``wanted``: how many messages the other one has asked for and not been sent. ``asked``: how many this one has asked
-    for and not been sent.
+    ``wanted`` is the number of messages that the other element has requested and not been sent; ``asked`` is the number
+    that this element has requested and not been sent.
     """
 
     id: int
@@ -51,23 +51,24 @@ class Clustered:
         self.restore()
 
     def others(self, destination: str) -> Sequence[int]:
-        """The servers that have the other elements of a destination."""
+        """Return the servers that have the other elements of a destination."""
         return self._others.get(destination, ())
 
     def wanted(self, queue: Queue, server: int, count: int) -> None:
-        """Another element has room for so many messages."""
+        """Record that another element has room for this number of messages."""
         share = self._share(queue, server)
         share.wanted = min(count, MOST_ASKED)
         self._table.update(share.id, share)
 
     def came(self, queue: Queue, server: int) -> None:
-        """Another element has moved a message here."""
+        """Record that another element has moved a message here."""
         share = self._share(queue, server)
         share.asked = max(0, share.asked - 1)
         self._table.update(share.id, share)
 
     def balance(self, queue: Queue) -> None:
-        """Give what others want, or ask them, once the queue's own consumers have got what they have room for."""
+        """Serve the other elements' requests, or send requests to them, once the queue's own consumers have been
+        served."""
         if queue.kind != PLAIN or not self.others(QUEUE_PREFIX + queue.name):
             return
         for share in self._shares_of(queue):
@@ -103,20 +104,21 @@ class Clustered:
             self._table.insert(share.id, share)
         return share
 
-    # What is looked at.
+    # For checks.
 
     @property
     def unsaved(self) -> bool:
-        """Whether something is still to be written."""
+        """Whether changes have not been written yet."""
         return self._table.unsaved
 
     def held(self) -> Image:
-        """What memory holds."""
+        """Return the contents of memory."""
         return {"shares": self._table.rows_of(self._shares.values())}
 
     def unshared(self) -> list[tuple[str, int]]:
-        """Elements of queues here, each with another server, where it has what that has asked for, or room that it has
-        asked nothing for; between commands there is none."""
+        """Return queues, each with another server, that hold a message requested there, or have room without a request.
+
+        Between commands there are none."""
         found = []
         for destination, others in self._others.items():
             queue = self._state.queues.get(destination.removeprefix(QUEUE_PREFIX))
@@ -133,11 +135,11 @@ class Clustered:
     # Store.
 
     def flush(self, changes: Changes | None) -> None:
-        """Write what has changed."""
+        """Write the changes."""
         self._table.flush(self._database, changes)
 
     def restore(self) -> None:
-        """Take what the store holds; changes that were not written are dropped."""
+        """Load the contents of the store; changes that were not written are dropped."""
         self._table.forget()
         shares = [Share(*row) for row in read_rows(self._database, "shares")]
         self._shares = {(share.queue, share.server): share for share in shares}

@@ -1,4 +1,4 @@
-"""Whether what an engine counts as it goes along is what is there, and no more than its limits allow."""
+"""Checks that an engine's running counters equal the actual numbers, and stay within its limits."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from nodes.reference.engine.state import State
 
 
 def miscounted(state: State, limits: Limits) -> str:
-    """What is counted wrongly, or beyond a limit, in words; empty if nothing is."""
+    """Describe a counter that is wrong or exceeds a limit; empty if there is none."""
     return next(_wrong(state, limits), "")
 
 
@@ -30,7 +30,7 @@ def _wrong(state: State, limits: Limits) -> Iterator[str]:
     reserved = sum(len(each.items) for each in state.prepared.values())
     yield from _same("sends of prepared branches", state.reserved, reserved)
     yield from _most("prepared branches", len(state.prepared), limits.max_prepared)
-    own = sum(queue.id > 0 for queue in state.queues.values())  # those of services are made whatever there is
+    own = sum(queue.id > 0 for queue in state.queues.values())  # services may exceed the limit
     yield from _most("queues and subscriptions to topics", own + len(state.routes) + len(state.proxies),
                      limits.max_queues)
     yield from _most("ends of connections that are remembered", len(state.closed), limits.max_closed)

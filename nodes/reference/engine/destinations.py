@@ -1,6 +1,6 @@
-"""How queues, topics and subscriptions react: messages arrive, are delivered, consumed, given back.
+"""Reactions of queues, topics and subscriptions: messages arrive, are delivered, consumed and given back.
 
-Nothing is changed when a ``CommandError`` is raised.
+Nothing has been changed when a ``CommandError`` is raised.
 """
 
 from __future__ import annotations
@@ -47,18 +47,18 @@ class CommandError(Exception):
 
 
 class Exchanges(Protocol):
-    """Where exchanges route to, in designs that have them."""
+    """The routing of exchanges, in designs that have them."""
 
     def bound(self, destination: str) -> Sequence[str] | None:
-        """The queues that get a message for ``/exchange/NAME/KEY``; None when there is no such exchange."""
+        """Return the queues that get a message for ``/exchange/NAME/KEY``; None when the exchange does not exist."""
         ...
 
 
 class Destinations:
-    """The destinations' side of the engine.
+    """The part of the engine that handles destinations.
 
-    ``too_slow`` is the reaction, posted to the local queue, of a connection whose transient subscription holds more
-    than its limit.
+    ``too_slow`` is a reaction that is posted to the local queue for a connection whose transient subscriptions hold
+    more messages than their limit.
     """
 
     def __init__(self, state: State, server_queues: ServerQueues, clustered: Clustered, proxies: Proxies,
@@ -79,7 +79,7 @@ class Destinations:
     # Arrival.
 
     def check_room(self, sends: Iterable[Mapping[str, Any]]) -> None:
-        """Whether these messages can be sent, each to its destination.
+        """Check that these messages can be sent to their destinations.
 
         Raises:
             CommandError: a limit would be exceeded.
@@ -99,7 +99,7 @@ class Destinations:
                 count += len(self._state.routes.to(destination.removeprefix(TOPIC_PREFIX)))
                 continue
             if destination.startswith(EXCHANGE_PREFIX):
-                queues = self._bound(destination)  # each keeps a copy of its own
+                queues = self._bound(destination)  # each queue keeps its own copy
                 count += len(queues)
                 size += len(queues) * content_bytes(len(args["body"]), (args["headers"], args["body"]))
                 continue
@@ -117,7 +117,7 @@ class Destinations:
             self._check_queues(len(fresh))
 
     def fanout(self, destination: str) -> int:
-        """How many subscriptions, or bound queues, a message to this destination would reach now."""
+        """Return the number of subscriptions or bound queues that a message to this destination would reach now."""
         if destination.startswith(EXCHANGE_PREFIX) and self.exchanges is not None:
             return len(self.exchanges.bound(destination) or ())
         if not destination.startswith(TOPIC_PREFIX):
@@ -125,13 +125,13 @@ class Destinations:
         return len(self._state.routes.to(destination.removeprefix(TOPIC_PREFIX)))
 
     def send(self, args: Mapping[str, Any]) -> None:
-        """Post a message to its destination, which has room for it (``check_room``)."""
+        """Post a message to its destination, which must have room for it (``check_room``)."""
         server, destination = self._server_queues.route(args["destination"])
         if server is not None:
             self._local.post(self._server_queues.send, server, destination, args["headers"], args["body"])
         elif destination.startswith(TOPIC_PREFIX):
             self._local.post(self._publish, destination.removeprefix(TOPIC_PREFIX), args)
-            if "server" not in args:  # what comes from another element has been forwarded to all
+            if "server" not in args:  # An element has forwarded its message to all others already.
                 for other in self._clustered.others(destination):
                     self._local.post(self._server_queues.send, other, destination, args["headers"], args["body"])
         elif destination.startswith(EXCHANGE_PREFIX):
@@ -145,18 +145,18 @@ class Destinations:
             self._local.post(self._enqueue, self._queue(destination), args)
 
     def _bound(self, destination: str) -> Sequence[str]:
-        """The queues that an exchange routes to; raises CommandError when there is no such exchange."""
+        """Return the queues that an exchange routes to; raises CommandError when the exchange does not exist."""
         queues = self.exchanges.bound(destination) if self.exchanges is not None else None
         if queues is None:
             raise CommandError(f"there is no exchange {destination.removeprefix(EXCHANGE_PREFIX).partition('/')[0]}")
         return queues
 
     def declare(self, name: str) -> None:
-        """Make a queue, unless there is one of that name; raises CommandError when there are too many."""
+        """Create a queue unless it exists; raises CommandError when there are too many queues."""
         self._queue(name)
 
     def delete(self, name: str) -> None:
-        """Remove a queue with all that is in it; who consumes from it gets nothing more."""
+        """Remove a queue with all its messages; its consumers get nothing further."""
         queue = self._state.queues[name]
         for subscription in list(queue.subscriptions.values()):
             self.end_subscription(subscription)
@@ -166,13 +166,13 @@ class Destinations:
         self._state.remove_queue(queue)
 
     def last_value_queue(self, name: str) -> Queue:
-        """The queue of that name, which has room for a message; raises CommandError beyond a limit."""
+        """Return the queue of that name, with room for one message; raises CommandError beyond a limit."""
         if len(self._state.messages) + self._state.reserved + 1 > self._limits.max_messages:
             raise CommandError(f"the broker already holds its limit of {self._limits.max_messages} messages")
         return self._queue(name)
 
     def reserve(self, destination: str) -> None:
-        """Make sure that a message which is sent there later needs no new queue."""
+        """Create the destination's queue now if needed, so that a later send needs no new queue."""
         server, destination = self._server_queues.route(destination)
         if server is None and destination.startswith(QUEUE_PREFIX):
             self._queue(destination)
@@ -181,7 +181,7 @@ class Destinations:
         self.enqueue(queue, args["headers"], args["body"])
 
     def enqueue(self, queue: Queue, headers: Mapping[str, str], body: bytes) -> None:
-        """Put a message into a queue."""
+        """Append a message to a queue."""
         self._state.add_message(queue, dict(headers), body)
         self._touched[queue.id] = queue
 
@@ -211,7 +211,8 @@ class Destinations:
             context.backlog += 1
             if queue.depth <= most and context.backlog <= most_of_all:
                 continue
-            # To end one is much work, so a command ends one; the others' turn comes with the messages that follow.
+            # Ending a connection is expensive, so each command ends at most one; later messages trigger the others'
+            # end.
             if self._slow not in (None, context):
                 continue
             self._slow = context
@@ -234,7 +235,7 @@ class Destinations:
             raise CommandError(f"the broker already has its limit of {self._limits.max_queues} queues")
 
     def deploy(self, destination: str, identity: int) -> None:
-        """Make a queue with a reserved identifier, unless there is one of that name."""
+        """Create a queue with a reserved identifier, unless the name exists."""
         name = destination.removeprefix(QUEUE_PREFIX)
         if name not in self._state.queues:
             self._state.add_queue(name, identity)
@@ -250,7 +251,7 @@ class Destinations:
                 self.give_back(message)
 
     def consume(self, message: Message) -> None:
-        """A message, delivered or taken, has reached its consumer for good."""
+        """Consume a message that was delivered or assigned to a branch: it has reached its consumer for good."""
         if message.subscription is not None and message.subscription.ack == AUTO:
             context = message.subscription.context
             context.settled = max(context.settled, message.out_seq)
@@ -264,13 +265,15 @@ class Destinations:
         self._state.remove_message(message)
 
     def assign(self, message: Message, branch: Transaction) -> None:
-        """Let a prepared branch have a delivered message until it ends."""
+        """Assign a delivered message to a prepared branch until the branch ends."""
         self._take_back(message)
         message.out_seq = 0
         self._state.assign(message, branch)
 
     def give_back(self, message: Message) -> None:
-        """A message, delivered or taken, waits again, before all that were never delivered; where its queue is."""
+        """Return a delivered or assigned message to its queue, ahead of all that were never delivered.
+
+        For a proxy's message, its queue is on the other server."""
         self._take_back(message)
         if message.queue.kind == PROXY:
             message.queue.depth -= 1
@@ -302,9 +305,9 @@ class Destinations:
             self._update_rooms(subscription.context)
 
     def _update_rooms(self, context: Context) -> None:
-        """The connection has become full, or is full no longer."""
+        """Update all subscriptions of a connection that has become full or is no longer full."""
         for each in context.subscriptions.values():
-            if each.id in each.queue.subscriptions:  # else it is just being ended
+            if each.id in each.queue.subscriptions:  # otherwise it is being ended
                 each.queue.update_room(each)
                 if not context.full:
                     self._touched[each.queue.id] = each.queue
@@ -312,7 +315,7 @@ class Destinations:
     # Subscriptions.
 
     def subscribe(self, context: Context, args: Mapping[str, Any]) -> None:
-        """A consumer for a queue, or for the topics that a pattern selects, here or on another server.
+        """Add a consumer of a queue, or of the topics that a pattern selects, on this or another server.
 
         Raises:
             CommandError: the connection can't have it, or a limit would be exceeded.
@@ -342,7 +345,7 @@ class Destinations:
         self._touched[queue.id] = queue
 
     def pull(self, context: Context, args: Mapping[str, Any]) -> None:
-        """A pulled subscription asks for one message, which is delivered when there is one."""
+        """Request one message for a pulled subscription, to be delivered when one is available."""
         subscription = context.subscriptions.get(args["id"])
         if subscription is None or subscription.ack != PULLED:
             raise CommandError(f"there is no pulled subscription {args['id']}")
@@ -368,12 +371,12 @@ class Destinations:
         elif queue.pattern == pattern:
             return queue
         else:
-            # As in JMS: another selection is another subscription, which starts empty.
+            # As in JMS: a different pattern makes a different subscription, which starts empty.
             self._drop(queue)
         return self._state.add_topic_queue(DURABLE, name, pattern)
 
     def unsubscribe(self, context: Context, args: Mapping[str, Any]) -> None:
-        """End delivery; a durable subscription stays unless it is named by ``durable``."""
+        """End delivery to a subscription; a durable subscription remains unless ``durable`` names it."""
         name, durable = args.get("id"), args.get("durable")
         subscription = context.subscriptions.get(str(name))
         elsewhere = subscription is not None and subscription.queue.kind == PROXY
@@ -401,7 +404,7 @@ class Destinations:
             self._drop(queue)
 
     def leave(self, agent: Context, durable: str | None) -> None:
-        """The agent of a proxy on another server goes; ``durable``: so does its durable subscription of that name."""
+        """End the agent of a proxy on another server; ``durable`` names a durable subscription to delete with it."""
         for subscription in list(agent.subscriptions.values()):
             self.end_subscription(subscription)
         queue = self._state.durables.get(_durable_name(agent, durable)) if durable is not None else None
@@ -410,9 +413,10 @@ class Destinations:
         self._state.remove_context(agent)
 
     def end_subscription(self, subscription: Subscription, delete: bool = False) -> None:
-        """What it has not acknowledged goes back; a transient topic subscription, or a proxy, goes altogether.
+        """End a subscription and give its unacknowledged messages back; remove a transient or a proxy subscription
+        entirely.
 
-        ``delete``: so does a proxy's durable subscription.
+        ``delete`` also deletes the durable subscription behind a proxy.
         """
         queue = subscription.queue
         queue.detach(subscription)
@@ -435,7 +439,7 @@ class Destinations:
         self._state.remove_subscription(subscription)
 
     def _discard_unacked(self, subscription: Subscription) -> None:
-        """Nobody else will ever get what this subscription holds."""
+        """Discard the unacknowledged messages of a subscription that no other consumer shares."""
         context = subscription.context
         was_full = context.full
         discarded = subscription.release_all()
@@ -446,7 +450,7 @@ class Destinations:
             self._update_rooms(context)
 
     def empty_durables(self, login: str) -> None:
-        """Lose what waits for the durable subscriptions of this login that nobody is attached to (a switchable bug)."""
+        """Discard the messages of this login's durable subscriptions that have no consumer (a switchable bug)."""
         for queue in list(self._state.durables.values()):
             if queue.name.startswith(f"{DURABLE}:{login}:") and not queue.subscriptions:
                 pattern, name = queue.pattern, queue.name
@@ -459,7 +463,7 @@ class Destinations:
     # Delivery.
 
     def dispatch(self, effects: list[Effect]) -> None:
-        """Deliver what can be delivered after the commands since the last call."""
+        """Deliver all deliverable messages of the queues touched since the last call."""
         for queue in self._touched.values():
             if queue.ready():
                 self._state.queue_table.update(queue.id, queue)
@@ -486,7 +490,7 @@ class Destinations:
         self._slow = None
 
     def delivery(self, message: Message) -> Deliver:
-        """The effect that brings a message in flight to its client."""
+        """Return the effect that delivers a message in flight to its client."""
         subscription, shared = message.subscription, message.shared
         if subscription is None:
             raise ValueError(f"message {message.id} is not in flight")
@@ -494,7 +498,7 @@ class Destinations:
             return self._proxies.delivery(message, subscription)
         headers, body = self._state.content(message)
         context = subscription.context
-        # On a reliable connection the client reports what it received, which is what settles `auto` there.
+        # On a reliable connection, the client's report of what it received settles `auto` deliveries.
         auto = subscription.ack == AUTO and not context.reliable
         if shared is None:
             destination, identity = QUEUE_PREFIX + message.queue.name, message.id
@@ -504,7 +508,7 @@ class Destinations:
                        message.redeliveries, headers, body, auto)
 
     def forget(self) -> None:
-        """The state has been replaced."""
+        """Forget pending work after the state has been replaced."""
         self._touched.clear()
         self._slow = None
 

@@ -45,10 +45,10 @@ from nodes.reference.engine.transactions import Transactions
 
 
 class StoreEngine:
-    """The Engine over one SQLite database; restores what the database holds when it is made.
+    """The Engine over one SQLite database; its constructor restores the state from the database.
 
-    ``local`` is the local queue of notifications, empty between commands. Whoever keeps the same rows elsewhere sets
-    ``changes``, to have them noted at each flush.
+    ``local`` is the local queue of notifications, empty between commands. A caller that keeps a copy of the same rows
+    elsewhere sets ``changes``, which then records the rows of each flush.
     """
 
     def __init__(self, database: sqlite3.Connection, limits: Limits | None = None,
@@ -90,13 +90,13 @@ class StoreEngine:
         }
         self._without_client = {"external": self._external, "deploy": self._deploy, **self.server_queues.handlers}
 
-    # What designs and sessions ask.
+    # Called by designs and sessions.
 
     def apply(self, command: Command) -> list[Effect]:
-        """Apply one command inside ``Broker.transaction``; never raises for a client's mistake.
+        """Apply one command inside ``Broker.transaction``; a client's mistake never raises.
 
         Raises:
-            ValueError: the kind is not one of the engine's.
+            ValueError: the engine has no command of this kind.
         """
         if self.message_trace is not None:
             self.message_trace.applies(command)
@@ -129,18 +129,18 @@ class StoreEngine:
         return self._react(effects)
 
     def _received_by(self, conn: str) -> int | None:
-        """How far the input of a closed connection went; None when that is not remembered."""
+        """Return the final input counter of a closed connection; None when it is not remembered."""
         return self._state.closed.get(conn, ("", None))[1]
 
     def _react(self, effects: list[Effect]) -> list[Effect]:
-        """What the agents do when a command has been applied."""
+        """Run the reactions of the agents after a command has been applied."""
         self.local.drain()
         self._destinations.dispatch(effects)
         effects += self.server_queues.effects()
         if self.message_trace is not None:
             self.message_trace.given(effects)
             self.message_trace.tell()
-        self._effects = []  # they belong to the caller: a large one would be held until the next command
+        self._effects = []  # They belong to the caller; a large list would otherwise be kept until the next command.
         return effects
 
     def flush(self) -> None:
@@ -157,9 +157,9 @@ class StoreEngine:
             self.message_trace.tell()
 
     def write(self) -> None:
-        """Write what has changed, of queues, messages and records, and keep it until it is known to be ``saved``.
+        """Write the changed queues, messages and records, and keep the changes until ``saved`` is called.
 
-        For a store that may fail: what was not saved is written again the next time.
+        For a store that may fail: changes that were not saved are written again the next time.
         """
         self._state.write(self.changes)
         for records in self._records:
@@ -168,48 +168,48 @@ class StoreEngine:
             self.message_trace.tell()
 
     def saved(self) -> None:
-        """What was written is in the store."""
+        """Note that the written changes are in the store."""
         self._state.saved()
         for records in self._records:
             records.saved()
 
     @property
     def overflows(self) -> bool:
-        """Whether what could not be saved takes more memory than it may."""
+        """Whether changes that could not be saved take more memory than is allowed."""
         return self._state.overflows
 
     def store_with(self, records: Records) -> None:
-        """Store these records whenever the engine's own state is stored."""
+        """Write these records whenever the engine's own state is written."""
         self._records.append(records)
 
     def tap(self, tap: QueueTap | None) -> None:
-        """Tell ``tap`` of every message that is enqueued or dequeued from now on; None ends that."""
+        """Report every message that is enqueued or dequeued from now on to ``tap``; None ends the reports."""
         self._state.tap = tap
 
     def trace(self, trace: MessageTrace) -> None:
-        """Tell ``trace`` which messages are here, and of all that come and go."""
+        """Report the current messages to ``trace``, and every later arrival and removal."""
         self.message_trace = trace
         self._state.use_trace(trace)
         self.server_queues.use_trace(trace)
 
     def trace_copies(self, reason: str) -> None:
-        """Others have written to the store of this engine, which is not loaded yet: tell the trace what is there."""
+        """Report the stored messages to the trace after others have written to this engine's store, before it is
+        loaded."""
         if self.message_trace is not None:
             self.message_trace.compare(self._state.stored_names(), reason)
 
     def browse(self, queue: str) -> Iterator[Enqueued]:
-        """The messages that a queue holds now, in order, delivered ones included, but for those that leave meanwhile.
+        """Iterate over the messages that a queue holds now, in order, delivered ones included.
 
-        ``queue`` is its name as ``depths`` has it: that of a durable subscription, too.
-
-        What comes later is for the tap to tell.
+        Messages that are removed during the iteration are skipped. ``queue`` is a name as in ``depths``, so it can be
+        that of a durable subscription. The tap reports messages that arrive later.
         """
         held = self._state.queues.get(queue) or self._state.durables.get(queue)
         messages = [message for message in self._state.messages.values() if message.queue is held]
         return self._contents(messages)
 
     def browse_beyond(self, beyond: Mapping[str, int]) -> Iterator[tuple[str, Iterator[Enqueued]]]:
-        """For each of these queues the messages with higher numbers than that, as ``browse`` gives them."""
+        """Yield, for each of these queues, the messages with numbers above the given one, as ``browse`` does."""
         found: dict[str, list[Message]] = {name: [] for name in beyond}
         for message in self._state.messages.values():
             queue = message.queue
@@ -224,60 +224,65 @@ class StoreEngine:
                 yield Enqueued(queue.kind, queue.name, message.sequence, *self._state.content(message))
 
     def use_exchanges(self, exchanges: Exchanges) -> None:
-        """Let clients send to exchanges."""
+        """Enable sending to exchanges."""
         self._destinations.exchanges = exchanges
 
     def declare_queue(self, name: str) -> None:
-        """Make a queue inside ``Broker.transaction``, if it is not there; raises CommandError beyond the limit."""
+        """Create a queue if it does not exist, inside ``Broker.transaction``; raises CommandError beyond the limit."""
         self._destinations.declare(name)
 
     def delete_queue(self, name: str) -> None:
-        """Remove a queue, which is there, inside ``Broker.transaction``, with all that is in it."""
+        """Remove an existing queue with all its messages, inside ``Broker.transaction``."""
         self._last_values.removed(self._state.queues[name])
         self._destinations.delete(name)
 
     def replicas(self) -> QueueReplicas:
-        """The queues, to be kept equal to those of another broker; used until this one serves, and not beyond."""
+        """Return the queues as copies of another broker's queues; to be used only until this broker serves."""
         self._last_values.forget()
         return QueueReplicas(self._state)
 
     def deliverable(self) -> list[tuple[int, int]]:
-        """Id of each queue that has a message for a subscription with room for it, and how many came into it; between
-        commands there is none."""
+        """Return (id, number of the last message) of each queue with a message and a subscription that has room for it.
+
+        Between commands the list is empty."""
         return [(queue.id, queue.enqueued) for queue in self._state.all_queues() if queue.could_deliver()]
 
     def unlike_store(self) -> str:
-        """In what memory and store, or memory and what a start would make of the store, differ, in words, when nothing
-        is to be written; both should hold the same."""
+        """Describe how memory differs from the store, or from the state that a restart would build from the store.
+
+        Both should be equal. Empty while changes are still unwritten, or when nothing differs."""
         if any(each.unsaved for each in (self._state, self.server_queues, self._clustered, self.security)):
             return ""
         return unlike_store(self.image(), self._database) or unlike_rebuilt(self._state)
 
     def miscounted(self) -> str:
-        """What is counted otherwise than it is there, or beyond a limit, in words."""
+        """Describe a counter that is wrong or exceeds a limit; empty when all are right."""
         return (miscounted(self._state, self._limits) or self._last_values.miscounted()
                 or self._state.routes.miscounted() or self.server_queues.miscounted() or self.security.miscounted())
 
     def image(self) -> Image:
-        """What memory holds, to be compared with that of another replica that has applied the same commands."""
+        """Return the contents of memory, to compare them with another replica that has applied the same commands."""
         return {**held(self._state), **self.server_queues.held(), **self._clustered.held(), **self.security.held()}
 
     def unshared(self) -> list[tuple[str, int]]:
-        """Elements of clustered queues that owe, or ask, another server something and don't; between commands none."""
+        """Return the shares of clustered queues that owe another server a message or a request; between commands there
+        are none."""
         return self._clustered.unshared()
 
     def collocated(self) -> dict[str, tuple[str, int]]:
-        """Thread of a collocated client -> its connection, and the number of the oldest message that it has taken and
-        not acknowledged, 0 for none."""
+        """Map each collocated client's thread to its connection and the output number of its oldest unacknowledged
+        message.
+
+        The number is 0 when it has no unacknowledged message."""
         return {thread_of(conn): (conn, next(iter(context.inflight), 0))
                 for conn, context in self._state.contexts.items() if is_collocated(conn)}
 
     def positions(self) -> dict[str, int]:
-        """Name of each queue -> number of the last message that came into it."""
+        """Map the name of each queue to the number of the last message enqueued in it."""
         return {name: queue.enqueued for name, queue in self._state.queues.items()}
 
     def held(self) -> dict[str, set[int]]:
-        """Name of each queue -> the numbers of the messages in it, delivered ones included."""
+        """Map the name of each queue to the numbers of its messages, delivered ones included."""
         found: dict[str, set[int]] = {name: set() for name in self._state.queues}
         for message in self._state.messages.values():
             if message.queue.kind == PLAIN:
@@ -285,7 +290,8 @@ class StoreEngine:
         return found
 
     def contents(self) -> dict[str, dict[int, tuple[Mapping[str, str], bytes]]]:
-        """Name of each queue -> number of each message in it -> headers and body; for whoever only looks."""
+        """Map the name of each queue to its messages, by number, as (headers, body); does not change what memory
+        holds."""
         found: dict[str, dict[int, tuple[Mapping[str, str], bytes]]] = {name: {} for name in self._state.queues}
         for message in self._state.messages.values():
             if message.queue.kind == PLAIN:
@@ -293,15 +299,16 @@ class StoreEngine:
         return found
 
     def content(self, message: Message) -> tuple[Mapping[str, str], bytes]:
-        """Headers and body of a message that a tap was told of."""
+        """Return headers and body of a message that a tap has received."""
         return self._state.content(message)
 
     def value(self, args: Mapping[str, Any]) -> dict[str, str]:
-        """What the receipt of a READ says, which changes nothing: whoever asks again is told how things are then."""
+        """Return the receipt's headers for a READ, which changes nothing: a repeated READ gets the value at that
+        time."""
         return self._last_values.read(self._state.queues.get(queue_of(args["destination"])), args["key"])
 
     def weight(self, command: Command) -> int:
-        """How much work a command is, about: the messages that it brings into being or gives back, and itself."""
+        """Return the approximate work of a command: itself, and the messages that it creates or gives back."""
         args, context = command.args, self._state.contexts.get(command.conn)
         if command.kind == "send" and "tx" not in args:
             return 1 + self._destinations.fanout(args["destination"])
@@ -315,7 +322,7 @@ class StoreEngine:
         return 1
 
     def pending_output(self, conn: str, received: int) -> list[Deliver]:
-        """Output of a reliable connection beyond what the client says it received, oldest first."""
+        """Return the output of a reliable connection that its client has not reported as received, oldest first."""
         context = self._state.contexts.get(conn)
         if context is None:
             return []
@@ -323,26 +330,30 @@ class StoreEngine:
         return [self._destinations.delivery(message) for out_seq, message in context.inflight.items() if out_seq > seen]
 
     def connections(self) -> Mapping[str, bool]:
-        """Every client's connection context, in order of opening -> whether it is reliable."""
+        """Map every client's connection context, in order of opening, to whether it is reliable."""
         return {conn: context.reliable for conn, context in self._state.contexts.items() if not is_agent(conn)}
 
     def open_transactions(self, conn: str) -> int | None:
-        """How many transactions a connection has begun that are neither ended nor prepared; None if there is none."""
+        """Return the number of a connection's transactions that are neither ended nor prepared; None without a
+        context."""
         context = self._state.contexts.get(conn)
         return len(context.transactions) if context is not None else None
 
     def settled_early(self) -> list[tuple[str, int, int]]:
-        """Reliable connections on which something was settled by itself that the client has not said that it has
-        received, with the number of that output, and up to which it has said so."""
+        """Return reliable connections on which an output was settled automatically before the client reported its
+        receipt.
+
+        Each entry has the connection, the number of that output, and the number that the client has reported."""
         return [(conn, context.settled, context.received) for conn, context in self._state.contexts.items()
                 if context.settled > context.received and context.reliable]
 
     def knows(self, conn: str) -> bool:
-        """Whether a context of that id is open, or was and is still remembered."""
+        """Return whether a context of that id is open, or was closed and is still remembered."""
         return conn in self._state.contexts or conn in self._state.closed
 
     def depths(self) -> dict[str, int]:
-        """Name of a queue or durable subscription -> messages in it, delivered-but-unacknowledged ones included.
+        """Map the name of each queue and durable subscription to its number of messages, delivered unacknowledged ones
+        included.
 
         Messages that wait for another server are counted under ``/server/N/queue/NAME``.
         """
@@ -350,7 +361,7 @@ class StoreEngine:
         return {queue.name: queue.depth for queue in queues} | self.server_queues.depths()
 
     def dump(self) -> Iterable[list[Any]]:
-        """The whole state as encodable rows; take them all before the next command is applied."""
+        """Iterate over the whole state as encodable rows; consume all of them before the next command is applied."""
         self._state.flush(self.changes)
         self.server_queues.flush(self.changes)
         self._clustered.flush(self.changes)
@@ -371,7 +382,7 @@ class StoreEngine:
         self.security.restore()
 
     def reload(self, on_progress: Callable[[], None] = no_progress) -> None:
-        """Take the whole state from the database, in which others have written, calling ``on_progress`` often."""
+        """Reload the whole state from the database after others have written to it, calling ``on_progress`` often."""
         self._destinations.forget()
         self._last_values.forget()
         self._state.reload(on_progress)
@@ -379,7 +390,7 @@ class StoreEngine:
         self._clustered.restore()
         self.security.restore()
 
-    # Commands that come from no client.
+    # Commands without a client.
 
     def _apply_without_client(self, command: Command) -> list[Effect]:
         effects = self._effects = []
@@ -387,7 +398,7 @@ class StoreEngine:
         return self._react(effects)
 
     def _external(self, args: Mapping[str, Any]) -> None:
-        """A message of another server (HA Joram, 4.2.1); one that came before is discarded."""
+        """Take a message of another server (HA Joram, 4.2.1); a message that was taken before is discarded."""
         server, sequence = args["server"], args["sequence"]
         if not self.server_queues.awaits(server, sequence):
             return
@@ -411,7 +422,7 @@ class StoreEngine:
         self.server_queues.took(args["server"], args["sequence"])
 
     def _subscribe_agent(self, agent: Context, args: Mapping[str, Any]) -> str | None:
-        """A subscription for a proxy on another server; what is wrong if it can't be."""
+        """Subscribe on behalf of a proxy on another server; return the error, or None on success."""
         try:
             self._destinations.subscribe(agent, args)
         except CommandError as mistake:
@@ -419,7 +430,7 @@ class StoreEngine:
         return None
 
     def _deploy(self, args: Mapping[str, Any]) -> None:
-        """A service makes a destination with an identifier of its own (HA Joram, 4.6.1)."""
+        """Create a destination for a service, with a reserved identifier (HA Joram, 4.6.1)."""
         self._destinations.deploy(args["destination"], args["id"])
 
     # Connections.
@@ -447,7 +458,8 @@ class StoreEngine:
         return self._react(effects)
 
     def _clean_up_after(self, thread: str, effects: list[Effect]) -> None:
-        """Former connections of a collocated client left contexts that nobody will take up (HA Joram, 5.2)."""
+        """Close contexts that a collocated client's earlier connections left and that no client will resume (HA Joram,
+        5.2)."""
         if COLLOCATED_CONTEXTS_KEPT in self._bugs:
             return
         for conn in [conn for conn in self._state.contexts if conn.startswith(f"{PREFIX}{thread}:")]:
@@ -508,7 +520,7 @@ class StoreEngine:
         self._close(context, str(command.args.get("reason", "")))
 
     def _failed_over(self, context: Context) -> None:
-        """Where the switchable bugs of a failover bite: its client is back, or its connection is closed."""
+        """Apply the switchable failover bugs, when a client resumes its connection or its connection is closed."""
         if DURABLE_LOST_AT_FAILOVER in self._bugs:
             self._destinations.empty_durables(context.login)
         if TRANSACTION_HALF_APPLIED in self._bugs:
@@ -529,7 +541,7 @@ class StoreEngine:
             self._state.remember_closed(context, reason, self._limits.max_closed)
 
     def _too_slow(self, context: Context, reason: str) -> None:
-        """Losing messages silently would be worse than ending the connection that does not take them."""
+        """End a connection that does not take its messages: losing them silently would be worse."""
         if self._state.contexts.get(context.conn) is not context:
             return
         if is_agent(context.conn):
@@ -540,12 +552,12 @@ class StoreEngine:
         self._close(context, "error")
 
     def _nothing(self, context: Context, command: Command) -> None:
-        """The counter that rides on every command is all there is, or the answer that its receipt brings."""
+        """Do nothing: the command only carries the receive counter, or its receipt carries the answer."""
 
     # Rights.
 
     def _secure(self, context: Context, command: Command) -> None:
-        """A request about principals, rights and objects, whose answer goes with its receipt."""
+        """Carry out a request about principals, rights and objects; the receipt carries the answer."""
         if context.reliable:
             raise CommandError("requests about security need a connection that is not reliable")
         outcome = self.security.request(context.login, command.args["request"], command.args["said"])
@@ -557,12 +569,12 @@ class StoreEngine:
             raise CommandError(f"{DENIED}: {right} {destination}")
 
     def _withdraw(self, login: str) -> None:
-        """Close the connections that have what this login has no right to any more: they have to know."""
+        """Close the connections that use a right which this login has lost, so that their clients learn of it."""
         self._reduced = None
         gone = self.security.principal(login) is None
         for context in [each for each in self._state.contexts.values() if each.login == login]:
             if is_agent(context.conn):
-                continue  # the server that the client is connected to asks for rights
+                continue  # The server that the client is connected to checks the rights.
             names = [_named(subscription.queue) for subscription in context.subscriptions.values()]
             if gone or not all(self.security.permits(login, CONSUME, name) for name in names):
                 received = context.in_seq if context.reliable else None
@@ -578,7 +590,7 @@ class StoreEngine:
         self._transactions.prepare(context, command)
 
     def _demand_sends(self, context: Context, command: Command) -> None:
-        """What a transaction sends needs its rights at COMMIT, too; of a branch at PREPARE, and never after that."""
+        """Check the rights for a transaction's sends at COMMIT, too; for a branch, at PREPARE and never afterwards."""
         transaction = context.transactions.get(command.args.get("tx", "")) if self.security.enabled else None
         for item in transaction.items if transaction is not None else ():
             if item.kind == "send":
@@ -587,7 +599,7 @@ class StoreEngine:
     # Messages.
 
     def _put(self, context: Context, command: Command) -> None:
-        """The new value of a key of a last-value queue."""
+        """Set a new value for a key of a last-value queue."""
         destination = command.args["destination"]
         self._demand(context, PRODUCE, destination)
         queue = self._destinations.last_value_queue(queue_of(destination))
@@ -605,7 +617,7 @@ class StoreEngine:
         args = command.args
         message = context.find(args["id"])
         if message is None:
-            # The broker's own acknowledgements may cross with UNSUBSCRIBE: no mistake of the client's.
+            # The broker's automatic acknowledgements may cross with UNSUBSCRIBE: that is not the client's mistake.
             if args.get("auto"):
                 return
             raise CommandError(f"no message awaits an acknowledgement with id {args['id']}")
@@ -627,7 +639,7 @@ class StoreEngine:
 
 
 def _named(queue: Queue) -> str:
-    """What a subscription's queue is for, as a client named it."""
+    """Return the destination of a subscription's queue, as a client named it."""
     if queue.kind == PROXY:
         return queue.pattern
     return f"{QUEUE_PREFIX}{queue.name}" if queue.kind == PLAIN else f"{TOPIC_PREFIX}{queue.pattern}"

@@ -1,9 +1,9 @@
 """Last-value queues: the newest message of each key replaces the one before, and reading does not consume.
 
-After Qpid's last-value queues (``qpid.last_value_queue_key``), with a condition on writes as etcd, ZooKeeper and others
-have it. A queue numbers its messages (``QueueTap``), so the number of a key's newest message is its *version*: it is
-never used again, and grows with every write. To replace is to enqueue one message and to dequeue another, which is all
-that replication has to know.
+Modelled on Qpid's last-value queues (``qpid.last_value_queue_key``), with conditional writes as in etcd, ZooKeeper and
+others. A queue numbers its messages (``QueueTap``), so the number of a key's newest message is its *version*: it is
+never reused, and grows with every write. A replacement enqueues one message and dequeues another, so replication needs
+to know only these two operations.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from nodes.reference.engine.value_names import KEY, LAST_VALUE, LAST_VALUE_PREFI
 
 
 def queue_of(destination: str) -> str:
-    """The name of the queue that keeps the values of a last-value destination."""
+    """Return the name of the queue that keeps the values of a last-value destination."""
     return LAST_VALUE + destination.removeprefix(LAST_VALUE_PREFIX)
 
 
 class LastValues:
-    """Reads and writes of last-value queues that exist; by queue and key it knows the messages, the newest last.
+    """Reads and writes existing last-value queues; indexes the messages by queue and key, the newest last.
 
-    There is one message for each key, but for what a copy of the queue may hold that was broken off between the two
-    steps of a replacement; what is older goes with the next write.
+    There is one message for each key, except in a copy of a queue that was interrupted between the two steps of a
+    replacement; the next write removes the older messages.
     """
 
     def __init__(self, state: State, bugs: frozenset[str]) -> None:
@@ -36,15 +36,15 @@ class LastValues:
         self._counted_from: dict[int, int] = {}
 
     def forget(self) -> None:
-        """Others have changed the queues, or will."""
+        """Forget the index, because others have changed the queues, or will change them."""
         self._known.clear()
 
     def removed(self, queue: Queue) -> None:
-        """The queue is gone, and its values with it."""
+        """Forget the values of a removed queue."""
         self._known.pop(queue.id, None)
 
     def put(self, queue: Queue, args: Mapping[str, Any]) -> dict[str, str]:
-        """Replace the value of a key, if it is the expected one; what the receipt says."""
+        """Replace the value of a key if its version is the expected one; return the receipt's headers."""
         key, expected = str(args["key"]), args.get("expected")
         held = self._of(queue).setdefault(key, [])
         version = self._version(held)
@@ -63,7 +63,7 @@ class LastValues:
         return {VERSION: str(self._version(held))}
 
     def read(self, queue: Queue | None, key: str) -> dict[str, str]:
-        """The version of a key, and its value in base64 if it has one."""
+        """Return the version of a key, and its value in base64 if it has one."""
         held = self._of(queue).get(key) if queue is not None else None
         if not held:
             return {VERSION: "0"}
@@ -77,7 +77,8 @@ class LastValues:
         return newest.sequence - self._counted_from.get(newest.queue.id, 0)
 
     def miscounted(self) -> str:
-        """In what it knows other messages than a queue holds, keys without a value, or queues that are gone."""
+        """Describe indexed messages that differ from a queue's, keys without a value, or removed queues; empty if
+        none."""
         if gone := self._known.keys() - {queue.id for queue in self._state.all_queues()}:
             return f"values of queues that are gone: {len(gone)} are known"
         for queue in self._state.all_queues():

@@ -14,8 +14,8 @@ class Limits:
     """Bounds of the engine (they must be the same on all replicas) and of the sessions (from ``max_connections`` on).
 
     Sizes are in bytes, times in seconds. Each can be set by the configuration's option of the same name; docs/stomp.md
-    says what each means. What the engine refuses depends on nothing but the commands before, so all replicas refuse the
-    same; what sessions do when their own bounds are reached is the affair of one node.
+    explains each of them. The engine's refusals depend only on the preceding commands, so all replicas refuse the same;
+    each node applies the bounds of its own sessions independently.
     """
 
     max_messages: int = 1_000_000
@@ -56,7 +56,7 @@ class Limits:
 
     @classmethod
     def from_options(cls, options: Mapping[str, Any]) -> Limits:
-        """The defaults, changed by the options that have a limit's name.
+        """Return the defaults, changed by the options that have a limit's name.
 
         Raises:
             ConfigError: such an option is not a positive number of the right type.

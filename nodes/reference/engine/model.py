@@ -1,14 +1,14 @@
-"""What the engine holds in memory: queues and their messages, and what it knows of clients beyond their connections.
+"""The engine's objects in memory: queues with their messages, and the state of clients beyond their connections.
 
-Of a queue: which messages are ready, which subscriptions have room, who is served next. A topic's subscription has a
-queue of its own, so it keeps, delivers and takes back messages as a queue does.
+A queue knows its ready messages, the subscriptions that have room, and the subscription to be served next. Each topic
+subscription has its own queue, so it keeps, delivers and takes back messages as a queue does.
 
-Of a client: its connection context, which holds subscriptions, open transactions, deliveries that await
+A client is represented by its connection context: its subscriptions, its open transactions, the deliveries that await
 acknowledgement, and the counters of the reliable connection (Joram's connection context: identifier, input and output
-counters, output queue). The output queue needs no storage of its own: it is the deliveries in flight that the client
-hasn't reported.
+counters, output queue). The output queue needs no separate storage: it consists of the deliveries in flight that the
+client has not reported.
 
-All decisions depend on nothing but the order of commands, so replicas make the same ones.
+All decisions depend only on the order of commands, so all replicas decide the same.
 """
 
 from __future__ import annotations
@@ -25,13 +25,14 @@ PLAIN, DURABLE, TRANSIENT, PROXY = "queue", "durable", "transient", "proxy"
 AUTO, CLIENT, INDIVIDUAL = "auto", "client", "client-individual"
 ACK_MODES = (AUTO, CLIENT, INDIVIDUAL)
 PULLED = "pulled"
-"""As client-individual, and for collocated clients only: a message is delivered for each ``pull``, and no other."""
+"""Acts as client-individual, for collocated clients only: each ``pull`` requests one message, and no others are
+delivered."""
 MAX_WINDOW_BYTES = 8 << 20
-"""A subscription whose unacknowledged messages are this big gets no more, whatever its window."""
+"""A subscription whose unacknowledged messages reach this size gets no more, whatever its window."""
 
 
 def content_bytes(size: int, content: tuple[dict[str, str], bytes] | None) -> int:
-    """Bytes, about, that memory holds of a content whose body has this size."""
+    """Return the approximate memory of a content whose body has this size; 0 when it is not in memory."""
     if content is None:
         return 0
     headers = content[0]
@@ -40,7 +41,7 @@ def content_bytes(size: int, content: tuple[dict[str, str], bytes] | None) -> in
 
 @dataclass(slots=True, eq=False)
 class Shared:
-    """What a topic's subscriptions have in common of a message; ``copies`` counts those that still hold it."""
+    """The part of a topic message that its subscriptions share; ``copies`` counts the queues that still hold it."""
 
     id: int
     topic: str
@@ -53,9 +54,9 @@ class Shared:
 class Message:
     """A message in one queue, from SEND to its acknowledgement.
 
-    ``size`` is that of its body; ``content`` is (headers, body) while memory holds it. A message of a topic has its
-    content in ``shared``. ``sequence`` is its number in its queue. It is delivered to a subscription, or its
-    acknowledgement is part of a prepared ``branch``, or it waits.
+    ``size`` is that of its body; ``content`` is (headers, body) while memory holds it. A topic message has its content
+    in ``shared``. ``sequence`` is its number in its queue. It is delivered to a subscription, or its acknowledgement is
+    part of a prepared ``branch``, or it waits.
     """
 
     id: int
@@ -71,18 +72,19 @@ class Message:
 
     @property
     def ack_id(self) -> str:
-        """What the client names in ACK; names this one delivery on this one connection."""
+        """The id in the client's ACK, which identifies this one delivery on this one connection."""
         return f"{self.id}-{self.out_seq}"
 
 
 @dataclass(slots=True, eq=False)
 class Queue:
-    """One destination, or one subscription to topics, whose names ``pattern`` selects.
+    """One destination, or one subscription to the topics that ``pattern`` selects.
 
-    ``kind`` is ``queue``, ``durable``, ``transient``, or ``proxy``: what has come for a subscription to a destination
-    of another server, which ``pattern`` names; ``name`` is then that of a durable subscription there.
-    Messages are served by their ids, which is the order they were sent in. ``returned`` is a heap of those that
-    have been delivered before: all of them are older than every one in ``fresh``. ``served`` is the id of the
+    ``kind`` is ``queue``, ``durable``, ``transient`` or ``proxy``. A ``proxy`` queue holds the messages of a
+    subscription to another server's destination, which ``pattern`` names; its ``name`` is that of a durable
+    subscription there.
+    Messages are served in the order of their ids, which is the order of sending. ``returned`` is a heap of messages
+    that have been delivered before: all of them are older than every one in ``fresh``. ``served`` is the id of the
     subscription served last, ``enqueued`` the number of the last message, counted from 1.
     """
 
@@ -99,58 +101,59 @@ class Queue:
     with_room: list[int] = field(default_factory=list)
 
     def add(self, message: Message) -> None:
-        """A message that was just sent."""
+        """Append a message that was just sent."""
         self.fresh.append(message)
         self.depth += 1
 
     def requeue(self, message: Message) -> None:
-        """A delivered message is ready again, before all that were never delivered."""
+        """Make a delivered message ready again, ahead of all that were never delivered."""
         heapq.heappush(self.returned, (message.id, message))
 
     def waiting(self) -> list[Message]:
-        """The messages that are not delivered."""
+        """Return the undelivered messages."""
         return [*(message for _, message in self.returned), *self.fresh]
 
     def ready(self) -> bool:
-        """Whether a message and a subscription with room for it are there."""
+        """Return whether there are a message and a subscription with room for it."""
         return bool(self.with_room) and bool(self.returned or self.fresh)
 
     def could_deliver(self) -> bool:
-        """Whether it should be ``ready``, by what its subscriptions say of themselves."""
+        """Return whether it should be ``ready``, computed from its subscriptions themselves."""
         return self.has_waiting() and any(each.has_room for each in self.subscriptions.values())
 
     def has_waiting(self) -> bool:
-        """Whether there is a message that is not delivered."""
+        """Return whether there is an undelivered message."""
         return bool(self.returned or self.fresh)
 
     def room(self) -> int:
-        """How many messages its subscriptions have room for."""
+        """Return the number of messages that its subscriptions have room for."""
         having = (self.subscriptions[identity] for identity in self.with_room)
         return sum(subscription.prefetch - len(subscription.unacked) for subscription in having)
 
     def pop(self) -> Message:
-        """The next message, for somebody else than a subscription; only when one is waiting."""
+        """Take the next message, for a receiver other than a subscription; requires a waiting message."""
         return heapq.heappop(self.returned)[1] if self.returned else self.fresh.popleft()
 
     def next_delivery(self) -> tuple[Message, Subscription]:
-        """The next message, and the next subscription in turn; only when ``ready``."""
+        """Return the next message, and the next subscription in turn; requires ``ready``."""
         message = self.pop()
         turn = bisect_right(self.with_room, self.served)
         self.served = self.with_room[turn if turn < len(self.with_room) else 0]
         return message, self.subscriptions[self.served]
 
     def attach(self, subscription: Subscription) -> None:
-        """A new subscription takes its turn after those that are older."""
+        """Attach a new subscription, whose turn follows those of older ones."""
         self.subscriptions[subscription.id] = subscription
         self.update_room(subscription)
 
     def detach(self, subscription: Subscription) -> None:
-        """The subscription is served no more."""
+        """Detach a subscription, which is no longer served."""
         del self.subscriptions[subscription.id]
         self._set_room(subscription.id, False)
 
     def update_room(self, subscription: Subscription) -> None:
-        """Call after the subscription's unacknowledged messages have changed, or ``full`` of its connection has."""
+        """Update whether a subscription has room; call it after its unacknowledged messages or its connection's
+        ``full`` change."""
         self._set_room(subscription.id, subscription.has_room)
 
     def _set_room(self, identity: int, room: bool) -> None:
@@ -163,14 +166,15 @@ class Queue:
 
 
 def content_size(args: Mapping[str, Any]) -> int:
-    """Bytes of headers (about) and body in a command's arguments."""
+    """Return the size of body and headers (approximately) in a command's arguments, in bytes."""
     headers = args.get("headers") or {}
     return len(args.get("body", b"")) + sum(len(name) + len(value) for name, value in headers.items())
 
 
 @dataclass(slots=True, eq=False)
 class Subscription:
-    """A client's interest in a queue. ``prefetch`` is its window; of a pulled one, how many messages it has asked for.
+    """A client's subscription to a queue. ``prefetch`` is its window, or the number of requested messages of a pulled
+    one.
 
     ``unacked`` maps output counters, ascending, to messages; ``held`` is the size of their bodies.
     """
@@ -190,7 +194,7 @@ class Subscription:
         return len(self.unacked) < self.prefetch and self.held < MAX_WINDOW_BYTES and not self.context.full
 
     def hold(self, message: Message, out_seq: int) -> None:
-        """The message is delivered to this subscription, as the connection's output of that number."""
+        """Record the delivery of a message to this subscription, with its output number on the connection."""
         message.subscription, message.out_seq = self, out_seq
         self.unacked[out_seq] = message
         self.context.inflight[out_seq] = message
@@ -198,7 +202,7 @@ class Subscription:
         self.context.held += message.size
 
     def release(self, message: Message) -> None:
-        """The message is no longer delivered to this subscription."""
+        """End the delivery of a message to this subscription."""
         del self.unacked[message.out_seq]
         del self.context.inflight[message.out_seq]
         self.held -= message.size
@@ -206,7 +210,7 @@ class Subscription:
         message.subscription = None
 
     def release_all(self) -> list[Message]:
-        """What is delivered to this subscription, the oldest first, and is so no longer."""
+        """End all deliveries to this subscription; return their messages, oldest first."""
         messages = list(self.unacked.values())
         for message in messages:
             del self.context.inflight[message.out_seq]
@@ -231,8 +235,9 @@ class Item:
 class Transaction:
     """A transaction that was begun and not yet committed or aborted; ``size`` is in bytes.
 
-    A branch of a distributed one has an ``xid``. Once it is ``prepared`` (a number in the order of preparations) it has
-    no ``context`` any more, its items are sends only, and ``taken`` holds the messages that it acknowledges, by id.
+    A branch of a distributed transaction has an ``xid``. Once it is ``prepared`` (a number in the order of
+    preparations), it has no ``context`` any longer, its items are sends only, and ``taken`` holds the messages that it
+    acknowledges, by id.
     """
 
     id: int
@@ -247,7 +252,7 @@ class Transaction:
 
     @property
     def key(self) -> tuple[str, str]:
-        """What names a branch: the login that it belongs to, and its XID."""
+        """The key of a branch: the login that owns it, and its XID."""
         return self.login, self.xid
 
     def add(self, item: Item) -> int:
@@ -262,9 +267,9 @@ class Transaction:
 class Context:
     """A client's connection; ``in_seq``, ``out_seq`` and ``received`` are its three counters.
 
-    ``held`` is the size of the bodies of what is in flight; from ``window`` on it gets no more. ``backlog`` counts the
-    messages in the queues of its transient subscriptions. ``settled`` is the highest output that was settled by itself
-    (AUTO), as far as this process has seen.
+    ``held`` is the size of the bodies in flight; when it reaches ``window``, the connection gets no more messages.
+    ``backlog`` counts the messages in the queues of its transient subscriptions. ``settled`` is the highest output that
+    was settled automatically (AUTO), as far as this process has seen.
     """
 
     id: int
@@ -284,20 +289,20 @@ class Context:
 
     @property
     def full(self) -> bool:
-        """Whether none of its subscriptions gets anything more now."""
+        """Whether none of its subscriptions gets any further message now."""
         return self.held >= self.window
 
     def find(self, ack_id: str) -> Message | None:
-        """The delivered message that awaits an acknowledgement with this id."""
+        """Find the delivered message that awaits an acknowledgement with this id."""
         out_seq = ack_id.rpartition("-")[2]
-        # At most 19 digits: a client's long number must not cost us a long conversion.
+        # At most 19 digits: converting an overlong number from a client would be expensive.
         if not (out_seq.isascii() and out_seq.isdecimal() and len(out_seq) < 20):
             return None
         message = self.inflight.get(int(out_seq))
         return message if message is not None and message.ack_id == ack_id else None
 
     def most_covered(self, ack_id: str) -> int:
-        """How many messages an acknowledgement with this id covers at most."""
+        """Return the maximum number of messages that an acknowledgement with this id covers."""
         message = self.find(ack_id)
         subscription = message.subscription if message is not None else None
         if message is None or subscription is None or subscription.ack in (INDIVIDUAL, PULLED):
@@ -306,7 +311,8 @@ class Context:
         return min(len(subscription.unacked), message.out_seq - oldest + 1)
 
     def covered(self, message: Message) -> list[Message]:
-        """What an acknowledgement of this message covers: with ``client`` and ``auto`` all older ones too."""
+        """Return the messages that an acknowledgement of this one covers: with ``client`` and ``auto`` all older ones
+        too."""
         subscription = message.subscription
         if subscription is None or subscription.ack in (INDIVIDUAL, PULLED):
             return [message]
@@ -319,7 +325,7 @@ class Context:
 
 
 def restore_ready(messages: Iterable[Message]) -> None:
-    """Put stored messages, oldest first, back into their queues; those that don't wait only count."""
+    """Put stored messages, oldest first, back into their queues; those not waiting only count towards the depth."""
     for message in messages:
         queue = message.queue
         queue.depth += 1

@@ -1,10 +1,10 @@
 """Consumers of other servers' destinations (HA Joram, 1.1.1): the user's proxy is here, the destination is there.
 
-A SUBSCRIBE to ``/server/N/...`` makes a *proxy*: a queue of its own here, and on server N a connection context with one
-subscription, which takes part in the destination's turns like any other. What that is given is sent here and waits for
-the client; there it stays delivered, until the client's acknowledgement has been sent back, or the end of the
-subscription, which gives all the rest back. Requests and deliveries travel in the two servers' sequences, so each comes
-once and in order: what was acknowledged before the end is not given back by it.
+A SUBSCRIBE to ``/server/N/...`` creates a *proxy*: a separate queue here, and on server N a connection context with one
+subscription, which takes part in the destination's turns like any other. Messages delivered to that subscription are
+sent here and wait for the client. On server N they stay delivered until the client's acknowledgement has been sent
+back, or until the subscription ends, which gives the remaining messages back. Requests and deliveries travel in the two
+servers' sequences, so each arrives once and in order: messages acknowledged before the end are not given back by it.
 
 Requests to the server that has the destination: ``/proxy/subscribe``, ``/proxy/unsubscribe``, ``/proxy/ack``,
 ``/proxy/nack``. To the proxy's server: ``/proxy/deliver``, ``/proxy/refuse``. All name the proxy by its number.
@@ -32,12 +32,12 @@ _ENVELOPE = ("ack", "message", "redeliveries", "destination", "headers")
 
 
 def is_agent(conn: str) -> bool:
-    """Whether a connection context stands for a proxy on another server."""
+    """Return whether a connection context represents a proxy on another server."""
     return conn.startswith(_AGENT)
 
 
 class Proxies:
-    """The proxies of this server's clients, and what is sent about any proxy."""
+    """The proxies of this server's clients, and the requests sent about any proxy."""
 
     def __init__(self, state: State, server_queues: ServerQueues, bugs: frozenset[str]) -> None:
         self._state, self._server_queues, self._bugs = state, server_queues, bugs
@@ -45,29 +45,29 @@ class Proxies:
     # For this server's clients.
 
     def open(self, context: Context, server: int, destination: str, prefetch: int, durable: str | None) -> Queue:
-        """The queue of a new proxy, whose subscription is asked of the other server."""
+        """Create the queue of a new proxy, and request its subscription from the other server."""
         queue = self._state.add_proxy(durable or "", f"{SERVER_PREFIX}{server}{destination}")
         about = {"login": context.login, "destination": destination, "prefetch": str(prefetch)}
         self._ask(queue, SUBSCRIBE, about | ({"durable": durable} if durable is not None else {}))
         return queue
 
     def end(self, queue: Queue, delete: bool) -> None:
-        """The subscription is over here; ``delete``: a durable one is over there, too."""
+        """End a proxy's subscription; ``delete`` also deletes its durable subscription on the other server."""
         if REMOTE_END_UNTOLD not in self._bugs:
             self._ask(queue, UNSUBSCRIBE, {"durable": queue.name} if delete else {})
 
     def settle(self, message: Message, kind: str) -> None:
-        """The client has acknowledged a delivered message (``ack``), or given it back (``nack``)."""
+        """Report that the client has acknowledged a delivered message (``ack``), or given it back (``nack``)."""
         if REMOTE_ACK_ON_ARRIVAL not in self._bugs:
             self._ask(message.queue, kind, {"id": self._state.content(message)[0]["ack"]})
 
     def arrived(self, queue: Queue, envelope: Mapping[str, str]) -> None:
-        """A message has come for a proxy (where a switchable bug bites)."""
+        """Apply a switchable bug when a message has arrived for a proxy."""
         if REMOTE_ACK_ON_ARRIVAL in self._bugs:
             self._ask(queue, ACK, {"id": envelope["ack"]})
 
     def delivery(self, message: Message, subscription: Subscription) -> Deliver:
-        """The effect that brings a proxy's message to its client."""
+        """Return the effect that delivers a proxy's message to its client."""
         envelope, body = self._state.content(message)
         server, context = self._server_of(message.queue), subscription.context
         return Deliver(context.conn, message.out_seq, subscription.name,
@@ -95,16 +95,16 @@ class Proxies:
         self._server_queues.send(server, PROXY_PREFIX + DELIVER, envelope, delivery.body)
 
     def refuse(self, conn: str, reason: str) -> None:
-        """Tell a proxy that its subscription is over, and why."""
+        """Tell a proxy that its subscription has ended, and why."""
         server, proxy = _place(conn)
         self._server_queues.send(server, PROXY_PREFIX + REFUSE, {"proxy": proxy, "reason": reason}, b"")
 
 
 class ProxyRequests:
-    """What comes from other servers about proxies, here or there.
+    """Requests and deliveries from other servers about proxies, on either side.
 
-    ``subscribe``, ``leave`` and ``finish`` are the destinations' side of it: what they do for a client they do for a
-    proxy's agent; ``enqueue`` puts a message into a proxy's queue, ``refused`` ends a client's connection.
+    ``subscribe``, ``leave`` and ``finish`` belong to the destinations, which treat a proxy's agent like a client.
+    ``enqueue`` puts a message into a proxy's queue, and ``refused`` ends a client's connection.
     """
 
     def __init__(self, state: State, limits: Limits, proxies: Proxies, *,
@@ -118,13 +118,13 @@ class ProxyRequests:
         self._enqueue, self._refused = enqueue, refused
 
     def is_full(self, args: Mapping[str, Any]) -> bool:
-        """Whether a message for a proxy has to wait on its server, since this one is full."""
+        """Return whether a message for a proxy has to wait on its server, because this server is full."""
         held = len(self._state.messages) + self._state.reserved
         return (args["destination"] == PROXY_PREFIX + DELIVER and held >= self._limits.max_messages
                 and self._queue(args["server"], args["headers"]) is not None)
 
     def take(self, args: Mapping[str, Any]) -> None:
-        """React to a request or a delivery. One that makes no sense, or comes too late, changes nothing."""
+        """React to a request or a delivery. A malformed or late one changes nothing."""
         server, kind, about = args["server"], args["destination"].removeprefix(PROXY_PREFIX), args["headers"]
         if kind in (DELIVER, REFUSE):
             queue = self._queue(server, about)
@@ -145,7 +145,7 @@ class ProxyRequests:
             self._go_on(agent, kind, about)
 
     def _queue(self, server: int, about: Mapping[str, str]) -> Queue | None:
-        """The queue of the proxy that the message is for, if it is still there."""
+        """Return the queue of the proxy that the message is for, if it still exists."""
         proxy = about.get("proxy", "")
         queue = self._state.proxies.get(int(proxy)) if _is_number(proxy) else None
         return queue if queue is not None and queue.pattern.startswith(f"{SERVER_PREFIX}{server}/") else None
@@ -174,7 +174,7 @@ class ProxyRequests:
 
 
 def _place(conn: str) -> tuple[int, str]:
-    """The number of the server that an agent's context belongs to, and the proxy there."""
+    """Return the number of the server that an agent's context belongs to, and the proxy's number there."""
     server, _, proxy = conn.removeprefix(_AGENT).partition(":")
     return int(server), proxy
 
@@ -184,7 +184,7 @@ def _is_number(text: str) -> bool:
 
 
 def _is_envelope(about: Mapping[str, str]) -> bool:
-    """Whether it is a message for a proxy: a client can be given it."""
+    """Return whether this is a message for a proxy that can be delivered to a client."""
     if any(name not in about for name in _ENVELOPE) or not _is_number(about["redeliveries"]):
         return False
     try:

@@ -1,8 +1,7 @@
-"""What happens to queues, for somebody who copies them: each message by the number that its queue gave it.
+"""Queue events for a component that copies queues: each message is identified by the number that its queue gave it.
 
 A queue numbers its messages 1, 2, ... as they are enqueued, for as long as it exists; restarts and state transfers keep
-the count. A message is enqueued once and dequeued once, whatever happens to it in between: deliveries, returns, a
-rollback.
+the count. A message is enqueued once and dequeued once, regardless of deliveries, returns or a rollback in between.
 """
 
 from __future__ import annotations
@@ -15,18 +14,20 @@ from nodes.reference.engine.model import Message
 
 
 class QueueTap(Protocol):
-    """Told of every message of every queue, a subscription's included, at the moment in which a command is applied."""
+    """Receives every message event of every queue, also of subscriptions, at the moment in which a command is
+    applied."""
 
     def enqueued(self, message: Message) -> None:
-        """The message is at the end of its queue now."""
+        """Take note that a message was added at the end of its queue."""
 
     def dequeued(self, message: Message) -> None:
-        """The message is gone: acknowledged, expired, moved to another server, or its queue was removed."""
+        """Take note that a message is gone: acknowledged, expired, moved to another server, or its queue was
+        removed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Enqueued:
-    """A message came into a queue; ``kind`` tells queues of that name from durable and transient subscriptions."""
+    """A message was enqueued; ``kind`` distinguishes queues of that name from durable and transient subscriptions."""
 
     kind: str
     queue: str

@@ -1,6 +1,6 @@
-"""Queues as somebody else's tap told of them: a copy that holds the same messages under the same numbers.
+"""Copies of another broker's queues, kept from its tap's events: the same messages under the same numbers.
 
-Nobody consumes from such a copy; it becomes an ordinary queue when its holder begins to serve.
+A copy has no consumers; it becomes an ordinary queue when its holder begins to serve.
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ from nodes.reference.engine.trace import COPY, COUNTED, DELETE, RESET, name_of, 
 
 
 class QueueReplicas:
-    """Applies what a ``QueueTap`` was told, within ``Broker.transaction``; forget it once queues are served."""
+    """Applies the events of a ``QueueTap``, within ``Broker.transaction``; must be forgotten once the queues are
+    served."""
 
     def __init__(self, state: State) -> None:
         self._state = state
@@ -24,24 +25,24 @@ class QueueReplicas:
                 self._held.setdefault(message.queue.name, {})[message.sequence] = message
 
     def forget(self) -> None:
-        """The queues are served from now on, by whoever takes messages out of them."""
+        """Stop tracking the queues, which are served from now on and therefore change without this object."""
         self._held.clear()
 
     def position(self, queue: str) -> int:
-        """Number of the last message that the queue was told of; 0 when there is no such queue."""
+        """Return the number of the last message that the queue has counted; 0 when the queue does not exist."""
         held = self._state.queues.get(queue)
         return held.enqueued if held is not None else 0
 
     def holds(self, queue: str) -> list[int]:
-        """The numbers of the messages in a queue, ascending."""
+        """Return the numbers of the messages in a queue, ascending."""
         return sorted(self._held.get(queue, ()))
 
     def declare(self, name: str) -> Queue:
-        """The queue of that name, which is made if it is not there."""
+        """Return the queue of that name, creating it if necessary."""
         return self._state.queues.get(name) or self._state.add_queue(name)
 
     def enqueue(self, name: str, sequence: int, headers: dict[str, str], body: bytes) -> bool:
-        """Add a message at the end of a queue; False when the queue's count is beyond it already."""
+        """Append a message to a queue; return False when the queue's count is beyond it already."""
         queue = self.declare(name)
         if sequence <= queue.enqueued:
             self._passed_over(queue, sequence, headers, body)
@@ -53,12 +54,12 @@ class QueueReplicas:
         return True
 
     def dequeue(self, name: str, sequence: int) -> bool:
-        """Remove a message; False when it is not there."""
+        """Remove a message; return False when the queue does not have it."""
         self._because(COPY)
         return self._remove(name, sequence)
 
     def _passed_over(self, queue: Queue, sequence: int, headers: dict[str, str], body: bytes) -> None:
-        """Tell the trace of a message whose number the queue has counted already, unless it is there."""
+        """Record in the trace a message whose number the queue has counted already, unless the queue holds it."""
         trace = self._state.trace
         if trace is None:
             return
@@ -86,7 +87,7 @@ class QueueReplicas:
         return True
 
     def reset(self, name: str, position: int) -> int:
-        """Discard all messages beyond a position, from which the queue counts again; how many that were."""
+        """Discard all messages beyond a position, from which the queue counts again; return their number."""
         queue = self.declare(name)
         self._because(RESET)
         beyond = [sequence for sequence in self._held.get(name, ()) if sequence > position]
@@ -96,7 +97,7 @@ class QueueReplicas:
         return len(beyond)
 
     def delete(self, name: str) -> None:
-        """Remove a queue with what is in it, if it is there."""
+        """Remove a queue with its messages, if it exists."""
         queue = self._state.queues.get(name)
         if queue is not None:
             self._because(DELETE)

@@ -1,7 +1,7 @@
-"""What an engine has in memory beside what a start would make of its store: not rows, but all that follows from them.
+"""Compares an engine's memory with the state that a restart would build from its store: not rows, but derived state.
 
-Which message is served next, who has room, what counts for limits: none of that is stored, all of it is built from the
-rows when a broker is started, or takes a state over. A broker that was not has to be just so.
+The order of service, the room of subscriptions and the sums for limits are not stored: they are derived from the rows
+when a broker is started, or takes a state over. A broker that was not restarted must have the same.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from nodes.reference.engine.model import Context, Message, Queue, Transaction
 from nodes.reference.engine.state import State
 
 _FIRST = 3
-"""Differences that are told."""
+"""Maximum number of differences reported."""
 
 
 def unlike_rebuilt(state: State) -> str:
-    """In what the state differs from what a start would make of its store, in words; empty if in nothing."""
+    """Describe how the state differs from one that a restart would build from its store; empty if it does not."""
     try:
         other = state.rebuilt()
     except (KeyError, ValueError, TypeError) as error:

@@ -1,7 +1,7 @@
-"""What commands and stored rows look like, for those that come from another replica.
+"""Checks of the form of commands and stored rows that another replica sent.
 
-A replica applies what its log holds without asking; so what a link brings is looked at before it gets there. These
-rules are about shapes and references alone: who knows the secret of the group and says well-formed things is believed.
+A replica applies the contents of its log unchecked, so input from a link is checked before it gets there. These rules
+cover only forms and references: a peer that knows the group's secret and sends well-formed data is trusted.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from nodes.reference.engine.server_queues import MOVED, PROXY_PREFIX, WANTED, sp
 from nodes.reference.engine.store import COLUMNS
 
 MAX_NUMBER = 1 << 53
-"""Above all that is counted here; more could not be counted on in 64 bits."""
+"""Above every number that is counted here; larger ones would leave no room to count on within 64 bits."""
 _MAX_SERVER = 99_999
 _MAX_SEQUENCE = 1 << 47
 
@@ -24,7 +24,7 @@ Rule = Callable[[Any], bool]
 
 
 class ShapeError(ValueError):
-    """It is no command, or no row, of any replica; the text says what is wrong."""
+    """The data is no valid command or row of any replica; the text gives the reason."""
 
 
 def _text(value: Any) -> bool:
@@ -56,7 +56,7 @@ def _blob(value: Any) -> bool:
 
 
 def are_headers(value: Any) -> bool:
-    """Whether a message can have these headers: texts that can be sent to a client."""
+    """Return whether a message can have these headers: texts that can be sent to a client."""
     return type(value) is dict and all(type(each) is str and "\0" not in name + each for name, each in value.items())
 
 
@@ -69,7 +69,7 @@ def _or_none(rule: Rule) -> Rule:
 
 
 def _is_said(value: Any) -> bool:
-    """What a request about security may say: texts, and the hash of a passcode."""
+    """Return whether these can be the arguments of a request about security: texts, and the hash of a passcode."""
     return type(value) is dict and all(type(each) in (str, bytes, int) for each in value.values())
 
 
@@ -87,7 +87,7 @@ _NEEDED: Mapping[str, Mapping[str, Rule]] = {
     "security": {"request": _text, "said": _is_said},
     "external": {"server": _server, "sequence": _sequence, "destination": _text, "headers": are_headers, "body": _blob},
 }
-"""Every kind of command that reaches the engine, with the arguments that it always has."""
+"""Every kind of command that reaches the engine, with its required arguments."""
 _ALLOWED: Mapping[str, Rule] = {
     "receipt": _or_none(_text), "received": _or_none(_number), "reason": _text, "durable": _or_none(_text), "id": _text,
     "tx": _text, "xid": _text, "resume": _flag, "moved": _flag, "collocated": _flag, "auto": _flag,
@@ -98,7 +98,7 @@ _ENDS = ("commit", "abort")
 
 
 def check_command(kind: Any, conn: Any, seq: Any, args: Any) -> None:
-    """Raises ShapeError unless these are the parts of a command that the engine can apply."""
+    """Raise ShapeError unless these are the parts of a command that the engine can apply."""
     needed = _NEEDED.get(kind) if type(kind) is str else None
     if needed is None or type(conn) is not str or not _number(seq) or type(args) is not dict:
         raise ShapeError(f"no command: {kind!r:.40}")
@@ -120,7 +120,7 @@ def _none(value: Any) -> bool:
 
 
 def _is_external(destination: str, body: bytes) -> bool:
-    """Whether a message of another server can be meant for this one."""
+    """Return whether a message of another server can be meant for this one."""
     if not destination.startswith("/") or split(destination)[0] is not None:
         return False
     return not destination.startswith(WANTED) or (body.isdigit() and len(body) <= 9)
@@ -132,7 +132,7 @@ _KINDS = (PLAIN, DURABLE, TRANSIENT, PROXY)
 
 
 def check_row(row: Any) -> None:
-    """Raises ShapeError unless it is ``[table, id, column...]``, or ``[table, id]`` for a row that is gone."""
+    """Raise ShapeError unless it is ``[table, id, column...]``, or ``[table, id]`` for a deleted row."""
     types = _ROW_TYPES.get(row[0]) if type(row) is list and len(row) > 1 and type(row[0]) is str else None
     if types is None or type(row[1]) is not int:
         raise ShapeError("a row fits no table")
@@ -179,7 +179,7 @@ _CONTENTS: Mapping[str, Callable[[list[Any]], bool]] = {
     "closed": lambda c: _number(c[3]),
     "security": lambda c: is_row(c[1], c[2], wire.decode(c[3])),
 }
-"""What else must hold of a row's columns, of which the first is its key."""
+"""Further rules for a row's columns, of which the first is its key."""
 
 _REFERENCES: tuple[tuple[str, int, str, bool], ...] = (
     ("subscriptions", 1, "contexts", False), ("subscriptions", 3, "queues", False), ("messages", 1, "queues", False),
@@ -187,7 +187,7 @@ _REFERENCES: tuple[tuple[str, int, str, bool], ...] = (
     ("deliveries", 4, "transactions", True), ("transactions", 1, "contexts", True),
     ("items", 1, "transactions", False), ("outgoing", 1, "servers", False),
 )
-"""(table, column, table whose key it holds, whether it may be 0 for none)."""
+"""(table, column, table that the column refers to, whether it may be 0 for none)."""
 _UNIQUE: tuple[tuple[str, tuple[int, ...]], ...] = (
     ("contexts", (1,)), ("queues", (2, 1)), ("subscriptions", (1, 2)), ("closed", (1,)), ("outcomes", (1, 2)),
     ("security", (1, 2)),
@@ -195,7 +195,7 @@ _UNIQUE: tuple[tuple[str, tuple[int, ...]], ...] = (
 
 
 def check_state(tables: Mapping[str, Mapping[int, list[Any]]]) -> None:
-    """Raises ShapeError unless checked rows (table -> key -> row, table first) make one state together."""
+    """Raise ShapeError unless checked rows (table -> key -> row, table first) form a consistent state."""
     for table, column, other, optional in _REFERENCES:
         known = tables.get(other, {})
         for row in tables.get(table, {}).values():
@@ -212,7 +212,8 @@ def check_state(tables: Mapping[str, Mapping[int, list[Any]]]) -> None:
 
 
 def _check_deliveries(tables: Mapping[str, Mapping[int, list[Any]]]) -> None:
-    """A message is delivered once, by a subscription of its queue, and a connection's output is numbered."""
+    """Check that a message is delivered once, by a subscription of its queue, with a unique output number per
+    connection."""
     subscriptions, messages = tables.get("subscriptions", {}), tables.get("messages", {})
     seen: set[tuple[int, int]] = set()
     for _, key, subscription, out_seq, *_ in tables.get("deliveries", {}).values():
@@ -224,7 +225,7 @@ def _check_deliveries(tables: Mapping[str, Mapping[int, list[Any]]]) -> None:
 
 
 def _check_outgoing(tables: Mapping[str, Mapping[int, list[Any]]]) -> None:
-    """Of each server there are all messages that were sent to it and not acknowledged."""
+    """Check that all messages that were sent to each server and not acknowledged are there."""
     waiting: dict[int, list[int]] = {}
     for row in tables.get("outgoing", {}).values():
         waiting.setdefault(row[2], []).append(row[3])
@@ -235,7 +236,7 @@ def _check_outgoing(tables: Mapping[str, Mapping[int, list[Any]]]) -> None:
 
 
 def _check_counters(tables: Mapping[str, Mapping[int, list[Any]]]) -> None:
-    """What is made next gets a number that nothing has."""
+    """Check that the next numbers to be assigned are unused."""
     row = tables.get("counters", {}).get(0)
     numbers = row[2:] if row else [1, 1]
     for next_number, names in zip(numbers, (_NUMBERED, ("messages", "shared")), strict=True):

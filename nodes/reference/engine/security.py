@@ -1,8 +1,8 @@
-"""Who may do what: principals, access control lists and administered objects, as part of the engine's state.
+"""Access control: principals, access control lists and administered objects, as part of the engine's state.
 
-They are changed by commands like everything else, so whatever keeps the state of queues keeps them, and a right that
-was taken away is gone for every command that comes after. The broker's own login (``Config.login``) is nobody's
-principal: it may do everything.
+They are changed by commands like all other state, so every mechanism that keeps the state of queues also keeps them,
+and a revoked right is gone for every later command. The broker's own login (``Config.login``) belongs to no principal:
+it may do everything.
 """
 
 from __future__ import annotations
@@ -35,20 +35,20 @@ WITH_PASSCODE = (CREATE_PRINCIPAL, CHANGE_PASSCODE)
 DENIED = "access denied"
 SALT_BYTES, HASH_BYTES, MOST_COST = 16, 32, 1 << 14
 MAX_ROWS = 10_000
-"""Principals, grants and objects together."""
+"""Limit of principals, grants and objects together."""
 _MAX_OBJECT_TEXT = 2_000
 _LOGIN = re.compile(r"[^\s:/,\x00-\x1f]{1,64}")
 _OBJECT = re.compile(r"[^\s\x00-\x1f]{1,200}")
 
 
 class Denied(Exception):
-    """A request is refused, with nothing changed; the text is what ``x-error`` says."""
+    """A request is refused without any change; the text is sent as ``x-error``."""
 
 
 @dataclass(frozen=True)
 class Principal:
-    """Somebody who may log in. ``id`` is another one after the passcode was changed; ``verifier`` is its salted hash,
-    with the cost of computing it."""
+    """An account that may log in. ``id`` changes with the passcode; ``verifier`` is the passcode's salted hash, and
+    ``cost`` the cost of computing it."""
 
     id: int
     login: str
@@ -59,7 +59,7 @@ class Principal:
 
 @dataclass(frozen=True)
 class _Row:
-    """One thing as it is stored."""
+    """A stored principal, grant or object."""
 
     id: int
     kind: str
@@ -69,14 +69,14 @@ class _Row:
 
 @dataclass
 class Outcome:
-    """What a request brought: headers of its receipt, and whose rights have become fewer."""
+    """The result of a request: headers of its receipt, and the login whose rights were reduced, if any."""
 
     headers: dict[str, str] = field(default_factory=dict)
     reduced: str | None = None
 
 
 def covers(granted: str, asked: str) -> bool:
-    """Whether a right for one destination is one for another, which may be a pattern of topics."""
+    """Return whether a right for one destination includes another, which may be a pattern of topics."""
     if granted == asked:
         return True
     if granted == ANY_QUEUE:
@@ -88,9 +88,10 @@ def covers(granted: str, asked: str) -> bool:
 
 
 class Security:
-    """The rules that hold now. Without ``enabled`` there are none, and everybody who is let in may do everything.
+    """The current access rules. Without ``enabled`` there are none, and every client that has logged in may do
+    everything.
 
-    Of a list about ``page`` characters are told at once: a header has to have room for them.
+    A list is answered in pages of about ``page`` characters, because a header has to have room for them.
     """
 
     def __init__(self, database: sqlite3.Connection, enabled: bool, administrator: str,
@@ -104,19 +105,19 @@ class Security:
         self._table: Table[_Row] = Table("security", lambda r: (r.id, r.kind, r.name, wire.encode(r.content)))
         self.restore()
 
-    # What is asked of the rules.
+    # Queries.
 
     def principal(self, login: str) -> Principal | None:
-        """Who has that login."""
+        """Return the principal with that login."""
         return self._principals.get(login)
 
     def may_open(self, login: str, identity: int) -> bool:
-        """Whether a connection may be opened by whoever has shown the passcode that the principal had then."""
+        """Return whether a connection may be opened with the identity that its passcode proved at login."""
         found = self._principals.get(login)
         return not self.enabled or login == self._administrator or (found is not None and found.id == identity)
 
     def permits(self, login: str, right: str, destination: str) -> bool:
-        """Whether somebody has a right to a destination."""
+        """Return whether a login has a right to a destination."""
         if not self.enabled or login == self._administrator:
             return True
         return any(held == right and covers(granted, destination) for granted, held in self._grants.get(login, ()))
@@ -124,7 +125,7 @@ class Security:
     # Requests.
 
     def request(self, login: str, name: str, said: Mapping[str, Any]) -> Outcome:
-        """Carry out a request of somebody who is logged in; a refused one changes nothing, and tells why."""
+        """Carry out a request of a login; a refused one changes nothing, and the outcome gives the reason."""
         try:
             handler = _HANDLERS.get(name)
             if handler is None:
@@ -187,7 +188,7 @@ class Security:
         return Outcome(reduced=_named(said, "login", _LOGIN))
 
     def _right(self, login: str, said: Mapping[str, Any]) -> str:
-        """The name of a grant, of which the asker may dispose."""
+        """Return the name of a grant, after checking that the requester may manage it."""
         name, right, destination = _named(said, "login", _LOGIN), said.get("right"), said.get("destination")
         if right not in RIGHTS:
             raise Denied(f"right: is none of {', '.join(RIGHTS)}")
@@ -216,7 +217,7 @@ class Security:
         return Outcome()
 
     def _look_up(self, login: str, said: Mapping[str, Any]) -> Outcome:
-        """Everybody may: an application finds its destinations and how to connect by name."""
+        """Look up an object; every login may, because an application finds its destinations and connections by name."""
         row = self._rows.get((OBJECT, _named(said, "name", _OBJECT)))
         if row is None:
             raise Denied("no-such-object")
@@ -272,15 +273,15 @@ class Security:
 
     @property
     def unsaved(self) -> bool:
-        """Whether something is still to be written."""
+        """Whether changes have not been written yet."""
         return self._table.unsaved
 
     def held(self) -> Image:
-        """What memory holds."""
+        """Return the contents of memory."""
         return {"security": self._table.rows_of(self._rows.values())}
 
     def miscounted(self) -> str:
-        """Of whom, or of which rights, it knows otherwise than it keeps, in words."""
+        """Describe indexed principals or rights that differ from the stored rows; empty when all agree."""
         grants: dict[str, dict[tuple[str, str], None]] = {}
         for kind, name in self._rows:
             if kind == GRANT:
@@ -294,11 +295,11 @@ class Security:
         return ""
 
     def flush(self, changes: Changes | None) -> None:
-        """Write what has changed."""
+        """Write the changes."""
         self._table.flush(self._database, changes)
 
     def restore(self) -> None:
-        """Take what the store holds; changes that were not written are dropped."""
+        """Load the contents of the store; changes that were not written are dropped."""
         self._table.forget()
         self._rows, self._principals, self._grants = {}, {}, {}
         for identity, kind, name, content in read_rows(self._database, "security"):
@@ -306,19 +307,19 @@ class Security:
 
 
 def is_hash(salt: Any, verifier: Any, cost: Any) -> bool:
-    """Whether these can be a passcode's salt, its salted hash, and the cost of computing that."""
+    """Return whether these can be a passcode's salt, its salted hash, and the cost of computing it."""
     if type(salt) is not bytes or type(verifier) is not bytes or type(cost) is not int:
         return False
     return len(salt) == SALT_BYTES and len(verifier) == HASH_BYTES and is_cost(cost)
 
 
 def is_cost(cost: int) -> bool:
-    """Whether scrypt can have this cost: a power of 2 that no login has to wait long for."""
+    """Return whether this can be a cost of scrypt: a power of 2 that keeps logins fast."""
     return 2 <= cost <= MOST_COST and cost.bit_count() == 1
 
 
 def is_row(kind: str, name: str, content: Any) -> bool:
-    """Whether a row that another replica sent can be one of these."""
+    """Return whether a row from another replica can be one of these."""
     if kind == PRINCIPAL:
         return bool(_LOGIN.fullmatch(name)) and isinstance(content, list) and len(content) == 3 and is_hash(*content)
     if kind == GRANT:

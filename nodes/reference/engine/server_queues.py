@@ -1,9 +1,9 @@
-"""What the state machine knows of the world outside: other servers, and its own deployment (HA Joram 4.2, 4.6.1).
+"""The state machine's knowledge of other servers, and of its own deployment (HA Joram 4.2, 4.6.1).
 
-Messages for another server are kept, in one *sequence* per server, until that server has said that they are safe
-there; every replica keeps them, only the master sends them. What comes from another server is taken in the order of its
-sequences; one that was taken before is discarded. All of it is state like any other: commands change it, replicas agree
-on it, a state transfer carries it.
+Messages for another server are kept, in one *sequence* per server, until that server has confirmed that they are safe
+there. Every replica keeps them; only the master sends them. Messages from another server are taken in the order of its
+sequence; one that was taken before is discarded. All of this is ordinary replicated state: commands change it, replicas
+agree on it, and a state transfer includes it.
 """
 
 from __future__ import annotations
@@ -21,27 +21,28 @@ from nodes.reference.engine.store import Changes, Table, read_rows
 from nodes.reference.engine.trace import OUTGOING, START, STATE, MessageTrace, name_of
 
 NEW, BEGUN, FAILED, DONE = range(4)
-"""Phases of the deployment: nothing yet; the first master initialises its services; it failed; all is deployed."""
+"""Phases of the deployment: not begun; the first master initialises its services; failed; everything is deployed."""
 
 SERVER_PREFIX = "/server/"
 WANTED, MOVED = "/wanted", "/moved"
 PROXY_PREFIX = "/proxy/"
-"""Before a queue's name: how many messages one of its elements has room for; a message that it is sent by another.
-With the proxy's prefix: what servers tell each other of their consumers (``nodes.reference.engine.proxies``)."""
+"""Prefixes of a queue's name: ``WANTED`` carries the number of messages that one element has room for, ``MOVED`` a
+message that another element moves to it. With ``PROXY_PREFIX``, servers exchange requests about their consumers
+(``nodes.reference.engine.proxies``)."""
 _REMOTE = re.compile(r"/server/([0-9]{1,5})(/.+)", re.DOTALL)
 _SEQUENCE_BITS = 47
 _CACHE_BYTES = 32 << 20
 
 
 def split(destination: str) -> tuple[int | None, str]:
-    """Number of the server that ``/server/N/...`` names (None without), and the destination there."""
+    """Return the number of the server in ``/server/N/...`` (None without one), and the destination there."""
     found = _REMOTE.fullmatch(destination)
     return (int(found[1]), found[2]) if found else (None, destination)
 
 
 @dataclass(slots=True, eq=False)
 class Outgoing:
-    """A message for another server; ``content`` is (headers, body) while memory holds it, ``size`` its body's."""
+    """A message for another server; ``content`` is (headers, body) while memory holds it, ``size`` that of its body."""
 
     server: int
     sequence: int
@@ -51,7 +52,7 @@ class Outgoing:
 
     @property
     def id(self) -> int:
-        """Key in the store: all messages of a server in the order of their sequences."""
+        """The key in the store, which orders the messages of a server by their sequence numbers."""
         return self.server << _SEQUENCE_BITS | self.sequence
 
 
@@ -59,8 +60,8 @@ class Outgoing:
 class PeerServer:
     """The exchange with one other server.
 
-    ``sent`` is the last sequence number given, ``acked`` the last that is known to be safe there (``outgoing`` holds
-    those between), ``received`` the last one taken from there.
+    ``sent`` is the last sequence number assigned; ``acked`` is the last one known to be safe there (``outgoing`` holds
+    those in between); ``received`` is the last one taken from there.
     """
 
     server: int
@@ -72,14 +73,14 @@ class PeerServer:
 
 @dataclass(slots=True)
 class Deployment:
-    """How far the deployment is, and what is known of its failure."""
+    """The phase of the deployment, and the reason if it failed."""
 
     phase: int = NEW
     note: str = ""
 
 
 class ServerQueues:
-    """A part of the engine; ``own`` is this server's number, ``servers`` are the others that it may send to.
+    """The part of the engine for other servers; ``own`` is this server's number, ``servers`` are those it may send to.
 
     Its commands have no connection: ``meet`` (the first sequence number that a server still has), ``forwarded`` (safe
     at a server up to a number) and ``deployment`` (a new phase).
@@ -99,7 +100,7 @@ class ServerQueues:
         self._outgoing: Table[Outgoing] = Table("outgoing", _outgoing_row)
         self._trace: MessageTrace | None = None
         self._named: dict[int, tuple[str, str]] = {}
-        """For the trace: id of a message that waits -> its place and name."""
+        """For the trace: id of a waiting message -> its place and name."""
         self._deployment: Table[Deployment] = Table("deployment", lambda d: (0, d.phase, d.note))
         self.handlers: Mapping[str, Callable[[Mapping[str, Any]], None]] = {
             "meet": self._meet, "forwarded": self._forwarded, "deployment": self._decide,
@@ -107,25 +108,26 @@ class ServerQueues:
         self.restore()
 
     def __len__(self) -> int:
-        """How many messages wait here for other servers."""
+        """Return the number of messages that wait here for other servers."""
         return sum(each.sent - each.acked for each in self._with.values())
 
     def effects(self) -> list[Effect]:
-        """The effects since the last call."""
+        """Return the effects since the last call."""
         effects, self._effects = self._effects, []
         return effects
 
-    # What the engine asks.
+    # Called by the engine.
 
     def route(self, destination: str) -> tuple[int | None, str]:
-        """Number of the other server that a destination is on (None: it is here), and its name there."""
+        """Return the number of the other server that has a destination (None for this one), and the destination's name
+        there."""
         if not destination.startswith(SERVER_PREFIX):
             return None, destination
         server, there = split(destination)
         return (None if server == self.own else server), there
 
     def knows(self, server: int) -> bool:
-        """Whether it is another server of the configuration."""
+        """Return whether this is another server of the configuration."""
         return server in self._others
 
     def send(self, server: int, destination: str, headers: Mapping[str, str], body: bytes) -> None:
@@ -144,24 +146,25 @@ class ServerQueues:
         self._effects.append(Waiting(server, peer.sent))
 
     def depths(self) -> dict[str, int]:
-        """``/server/N/...`` -> messages that wait here for it."""
+        """Map ``/server/N/...`` to the number of messages that wait here for it."""
         return dict(self._depths)
 
-    # What networks ask.
+    # Called by networks.
 
     def peer(self, server: int) -> PeerServer:
-        """The exchange with another server, as it is now."""
+        """Return the current exchange with another server."""
         return self._with.get(server) or PeerServer(server)
 
     def content(self, message: Outgoing) -> tuple[dict[str, str], bytes]:
-        """Headers and body, from memory or from the store."""
+        """Return headers and body, from memory or from the store."""
         if message.content is not None:
             return message.content
         row = self._database.execute("SELECT headers, body FROM outgoing WHERE id = ?", (message.id,)).fetchone()
         return wire.decode(row[0]), row[1]
 
     def awaits(self, server: int, sequence: int) -> bool:
-        """Whether a message with this sequence is the next of its server; if not, it is declined or known already."""
+        """Return whether this sequence number is the next of its server; otherwise decline it or acknowledge it as
+        known."""
         peer = self._peer(server)
         if sequence > peer.received + 1:
             self.decline(server, f"number {sequence} came after {peer.received}")
@@ -172,11 +175,11 @@ class ServerQueues:
         return False
 
     def decline(self, server: int, reason: str) -> None:
-        """The next message of a server can't be taken now."""
+        """Refuse the next message of a server for now."""
         self._effects.append(Declined(server, reason))
 
     def took(self, server: int, sequence: int) -> None:
-        """The message with this sequence has been taken."""
+        """Record that the message with this sequence number has been taken."""
         peer = self._peer(server)
         peer.received = max(sequence, peer.received)
         self._table.update(server, peer)
@@ -222,15 +225,15 @@ class ServerQueues:
             self._table.insert(server, peer)
         return peer
 
-    # What is looked at.
+    # For checks.
 
     @property
     def unsaved(self) -> bool:
-        """Whether something is still to be written."""
+        """Whether changes have not been written yet."""
         return self._table.unsaved or self._outgoing.unsaved or self._deployment.unsaved
 
     def held(self) -> Image:
-        """What memory holds, bodies and headers left out."""
+        """Return the contents of memory, without bodies and headers."""
         peers = self._with.values()
         done = [] if self.deployment == Deployment() else [self.deployment]
         return {
@@ -240,7 +243,7 @@ class ServerQueues:
         }  # fmt: skip
 
     def miscounted(self) -> str:
-        """What is counted otherwise than it is there, in words."""
+        """Describe a counter that is wrong; empty when all are right."""
         depths: dict[str, int] = {}
         for peer in self._with.values():
             if list(peer.outgoing) != list(range(peer.acked + 1, peer.sent + 1)):
@@ -259,7 +262,7 @@ class ServerQueues:
     # Store.
 
     def flush(self, changes: Changes | None) -> None:
-        """Write what has changed."""
+        """Write the changes."""
         self._table.flush(self._database, changes)
         self._deployment.flush(self._database, changes)
         for message in self._outgoing.flush(self._database, changes):
@@ -268,7 +271,7 @@ class ServerQueues:
                 message.content = None
 
     def restore(self) -> None:
-        """Take what the store holds; changes that were not written are dropped."""
+        """Load the contents of the store; changes that were not written are dropped."""
         self._table.forget()
         self._outgoing.forget()
         self._deployment.forget()
@@ -287,7 +290,7 @@ class ServerQueues:
         self._tell_replaced(STATE)
 
     def use_trace(self, trace: MessageTrace) -> None:
-        """Tell ``trace`` what waits here, and all that comes and goes from now on."""
+        """Report the waiting messages to ``trace``, and every later arrival and removal."""
         self._trace = trace
         self._tell_replaced(START)
 

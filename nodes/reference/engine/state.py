@@ -48,19 +48,23 @@ class Counters:
 
 
 class State:
-    """Queues and durable subscriptions by name, messages and proxies' queues by id, contexts and remembered closed
-    ones by connection id.
+    """The engine's objects: queues and durable subscriptions by name; messages and proxy queues by id; open connection
+    contexts and remembered closed ones by connection id.
 
-    ``branches`` are the distributed transactions that have begun, by login and XID; ``prepared`` those of them that are
-    prepared, in that order; ``reserved`` counts the sends that these hold; ``outcomes`` are ends that are remembered.
-    ``deferred`` are the bytes that all open transactions hold, prepared ones included. A connection with ``window``
-    bytes in flight gets no more. The contents of waiting messages are kept in memory up to ``cache`` bytes; beyond that
-    they are read from the store when their turn comes.
+    ``branches`` holds the distributed transactions that have begun, by login and XID. ``prepared`` holds the prepared
+    ones among them, in the order of their preparation, and ``reserved`` counts the sends that these contain.
+    ``outcomes`` holds the remembered outcomes of ended branches. ``deferred`` is the number of bytes that all open
+    transactions hold, including prepared ones. A connection with ``window`` bytes in flight gets no further messages.
+    The contents of waiting messages are kept in memory up to ``cache`` bytes; beyond that they are read from the store
+    when the messages are delivered.
     """
 
     def __init__(self, database: sqlite3.Connection, cache: int, window: int, whole: bool = True,
                  there: bool = False) -> None:
-        """``whole``: bodies are read back as they were (else a switchable bug cuts them); ``there``: so are the tables.
+        """Build the state from the store.
+
+        ``whole``: bodies are read back unchanged; when false, a switchable bug truncates them. ``there``: the tables
+        exist already.
         """
         self._whole = whole
         self._database = database
@@ -110,70 +114,70 @@ class State:
         self._restore()
 
     def rebuilt(self) -> State:
-        """Another one, as a start would make it of what is stored; for whoever only looks."""
+        """Return a second state, built from the store as a restart would build it; for read-only checks."""
         return State(self._database, self._cache, self._window, self._whole, there=True)
 
     def flush(self, changes: Changes | None) -> None:
-        """Write all that changed, in the open transaction."""
+        """Write all changes within the open transaction and mark them as saved."""
         self.write(changes)
         self.saved()
 
     def write(self, changes: Changes | None) -> None:
-        """Write all that changed, and keep it in memory until it is known to be saved."""
+        """Write all changes, and keep them in memory until they are known to be saved."""
         for table in (*self._tables, self._message_table, self._shared_table):
             if table.changed or table.removed:
                 table.write(self._database, changes)
 
     def saved(self) -> None:
-        """What was written is in the store."""
+        """Note that the written changes are in the store."""
         for table in self._tables:
             if table.changed or table.removed:
                 table.saved()
         for message in self._message_table.saved():
             if message.subscription is not None or self._cached > self._cache:
                 self._drop_content(message)
-        # Other subscriptions will ask for the same content: it stays while there is room.
+        # Other subscriptions will need the same content, so it stays in memory while there is room.
         for shared in self._shared_table.saved():
             if self._cached > self._cache:
                 self._drop_content(shared)
 
     @property
     def overflows(self) -> bool:
-        """Whether contents that can't be stored take more memory than contents of waiting messages may."""
+        """Whether contents that could not be stored take more than twice the memory allowed for waiting messages."""
         return self._cached > 2 * self._cache
 
     @property
     def cached(self) -> int:
-        """Bytes, about, of the contents that are kept in memory."""
+        """Approximate number of content bytes kept in memory."""
         return self._cached
 
     @property
     def unsaved(self) -> bool:
-        """Whether something is still to be written."""
+        """Whether changes have not been written yet."""
         return any(table.changed or table.removed
                    for table in (*self._tables, self._message_table, self._shared_table))
 
     def table(self, name: str) -> Table[Any]:
-        """One of the tables whose rows are made of objects here."""
+        """Return one of the tables whose rows are built from objects of this state."""
         return next(table for table in self._tables if table.name == name)
 
     def all_queues(self) -> Iterator[Queue]:
-        """Clients' queues, and those of subscriptions to topics and to other servers."""
+        """Iterate over the clients' queues and the queues of subscriptions to topics and to other servers."""
         yield from self.queues.values()
         yield from self.routes
         yield from self.proxies.values()
 
     def rows(self) -> Iterator[list[Any]]:
-        """The stored state, row by row."""
+        """Iterate over the rows of the stored state."""
         return read_all(self._database)
 
     def replace(self, rows: Iterable[list[Any]], on_progress: Callable[[], None] = no_progress) -> None:
-        """Replace everything, on disk and in memory; ``on_progress`` is called now and then."""
+        """Replace the whole state, on disk and in memory; ``on_progress`` is called periodically."""
         replace_all(self._database, with_progress(rows, on_progress))
         self.reload(on_progress)
 
     def reload(self, on_progress: Callable[[], None] = no_progress) -> None:
-        """Hold in memory what the tables hold; what was not flushed is gone."""
+        """Load the state from the tables; changes that were not flushed are discarded."""
         for table in (*self._tables, self._message_table, self._shared_table):
             table.forget()
         self._restore(on_progress)
@@ -181,20 +185,20 @@ class State:
             self.trace.replaced(self, STATE)
 
     def use_trace(self, trace: MessageTrace) -> None:
-        """Tell ``trace`` what is held, and all that comes and goes from now on."""
+        """Report the current messages to ``trace``, and from now on every message added or removed."""
         self.trace = trace
         trace.replaced(self, START)
 
     # Additions and removals.
 
     def add_queue(self, name: str, reserved: int = 0) -> Queue:
-        """A new, empty queue; with a reserved identifier (below zero) if one is given."""
+        """Add an empty queue, with the reserved identifier (below zero) if one is given."""
         queue = self.queues[name] = Queue(reserved or self._next_id(), name)
         self.queue_table.insert(queue.id, queue)
         return queue
 
     def add_topic_queue(self, kind: str, name: str, pattern: str) -> Queue:
-        """The queue of a new subscription to topics; ``name`` is empty when it is transient."""
+        """Add the queue of a new topic subscription; ``name`` is empty for a transient one."""
         queue = Queue(self._next_id(), name, kind, pattern)
         if kind == DURABLE:
             self.durables[name] = queue
@@ -203,20 +207,20 @@ class State:
         return queue
 
     def add_proxy(self, name: str, pattern: str) -> Queue:
-        """The queue of a new subscription to a destination of another server (``pattern``)."""
+        """Add the queue of a new subscription to a destination of another server (``pattern``)."""
         queue = Queue(self._next_id(), name, PROXY, pattern)
         self.proxies[queue.id] = queue
         self.queue_table.insert(queue.id, queue)
         return queue
 
     def remove_topic_queue(self, queue: Queue) -> None:
-        """The subscription (a proxy's, too) is gone, and nobody consumes from its queue; its messages go too."""
+        """Remove the queue of a topic subscription or a proxy, with its messages; it must have no consumer."""
         waiting = queue.waiting()
         for message in waiting:
             self.remove_message(message)
         if queue.depth != len(waiting):
             self._remove_taken(queue)
-        # Each message knows its queue: what is in a circle would stay until a collection finds it.
+        # Each message refers to its queue: such a reference cycle would stay in memory until a garbage collection.
         queue.fresh.clear()
         queue.returned.clear()
         if queue.kind == DURABLE:
@@ -228,19 +232,19 @@ class State:
         self.queue_table.remove(queue.id)
 
     def remove_queue(self, queue: Queue) -> None:
-        """The queue is gone; nobody consumes from it, and it is empty."""
+        """Remove a queue that is empty and has no consumer."""
         del self.queues[queue.name]
         self.queue_table.remove(queue.id)
 
     def _remove_taken(self, queue: Queue) -> None:
-        """Prepared branches acknowledge messages of a queue that is no more."""
+        """Remove the messages of a deleted queue that prepared branches have acknowledged."""
         for branch in self.prepared.values():
             for message in [each for each in branch.taken.values() if each.queue is queue]:
                 del branch.taken[message.id]
                 self.remove_message(message)
 
     def add_message(self, queue: Queue, headers: dict[str, str], body: bytes) -> Message:
-        """A message at the end of the queue."""
+        """Append a message to a queue."""
         content = (headers, body)
         message = Message(self._next_message(), queue, len(body), content)
         self._append(message)
@@ -248,11 +252,11 @@ class State:
         return message
 
     def new_shared(self, topic: str, headers: dict[str, str], body: bytes) -> Shared:
-        """A topic's message, stored once its first copy is in a queue."""
+        """Create a topic message, which is stored once its first copy is in a queue."""
         return Shared(self._next_message(), topic, len(body), (headers, body))
 
     def add_copy(self, queue: Queue, shared: Shared) -> None:
-        """A topic's message at the end of a subscription's queue."""
+        """Append a copy of a topic message to a subscription's queue."""
         if not shared.copies:
             self._shared_table.insert(shared.id, shared)
             self._cached += content_bytes(shared.size, shared.content)
@@ -273,7 +277,7 @@ class State:
             self.trace.added(message, *self.peek(message))
 
     def remove_message(self, message: Message) -> None:
-        """The message has been consumed."""
+        """Remove a message that has been consumed."""
         if self.tap is not None:
             self.tap.dequeued(message)
         if self.trace is not None:
@@ -291,17 +295,18 @@ class State:
         self.delivery_table.remove(message.id)
 
     def add_context(self, conn: str, reliable: bool, login: str) -> None:
-        """A connection has been opened."""
+        """Add the context of a connection that has been opened."""
         context = self.contexts[conn] = Context(self._next_id(), conn, reliable, login, window=self._window)
         self.context_table.insert(context.id, context)
 
     def remove_context(self, context: Context) -> None:
-        """The connection has been closed; its subscriptions and transactions are gone already."""
+        """Remove the context of a closed connection, whose subscriptions and transactions are removed already."""
         del self.contexts[context.conn]
         self.context_table.remove(context.id)
 
     def remember_closed(self, context: Context, reason: str, count: int) -> None:
-        """Keep why a reliable connection was closed and how far its input went, for the latest ``count`` of them."""
+        """Remember why a reliable connection was closed, and its input counter, for the latest ``count``
+        connections."""
         conn = context.conn
         self.closed[conn] = (reason, context.in_seq)
         self._closed_ids[conn] = self._next_id()
@@ -312,42 +317,43 @@ class State:
             self._closed_table.remove(self._closed_ids.pop(oldest))
 
     def add_subscription(self, context: Context, name: str, queue: Queue, ack: str, prefetch: int) -> None:
-        """A subscription, which takes part in its queue's turns from now on."""
+        """Add a subscription, which takes its turn in its queue from now on."""
         subscription = Subscription(self._next_id(), context, name, queue, ack, prefetch)
         context.subscriptions[name] = subscription
         queue.attach(subscription)
         self._subscription_table.insert(subscription.id, subscription)
 
     def update_subscription(self, subscription: Subscription) -> None:
-        """Its window has changed."""
+        """Record a changed window of a subscription."""
         self._subscription_table.update(subscription.id, subscription)
 
     def remove_subscription(self, subscription: Subscription) -> None:
-        """The subscription has left its queue."""
+        """Remove a subscription that has been detached from its queue."""
         del subscription.context.subscriptions[subscription.name]
         self._subscription_table.remove(subscription.id)
 
     def add_transaction(self, context: Context, name: str, xid: str) -> None:
-        """A transaction without items; ``xid`` is empty when it is not a branch of a distributed one."""
+        """Add an empty transaction; ``xid`` is empty unless it is a branch of a distributed transaction."""
         transaction = context.transactions[name] = Transaction(self._next_id(), context, name, context.login, xid)
         if xid:
             self.branches[transaction.key] = transaction
         self._transaction_table.insert(transaction.id, transaction)
 
     def add_item(self, transaction: Transaction, kind: str, args: Mapping[str, Any]) -> None:
-        """One more item at the end of a transaction."""
+        """Append an item to a transaction."""
         item = Item(self._next_id(), transaction, kind, args)
         self.deferred += transaction.add(item)
         self._item_table.insert(item.id, item)
 
     def assign(self, message: Message, branch: Transaction) -> None:
-        """The message, which no subscription holds any more, is acknowledged when the branch is committed."""
+        """Assign a message, which no subscription holds any longer, to a branch whose commit acknowledges it."""
         message.branch = branch
         branch.taken[message.id] = message
         self.delivery_table.update(message.id, message)
 
     def prepare(self, branch: Transaction) -> None:
-        """The branch belongs to its login now; what it acknowledges has been taken."""
+        """Mark a branch as prepared: it now belongs to its login, and the messages that it acknowledges are assigned to
+        it."""
         self._leave(branch)
         branch.prepared = self._next_id()
         self.prepared[branch.key] = branch
@@ -366,7 +372,7 @@ class State:
             transaction.context = None
 
     def remove_transaction(self, transaction: Transaction) -> None:
-        """The transaction was committed or aborted; it has no items any more."""
+        """Remove a transaction that was committed or aborted, with its items."""
         self._leave(transaction)
         self.deferred -= transaction.size
         for item in transaction.items:
@@ -379,18 +385,18 @@ class State:
             del self.prepared[transaction.key]
             self.reserved -= len(transaction.items)
         self._transaction_table.remove(transaction.id)
-        # Each item knows its transaction, and bodies in a circle would stay until a collection finds it.
+        # Each item refers to its transaction: bodies in such a reference cycle would stay until a garbage collection.
         transaction.items = []
 
     def drop_items(self, branch: Transaction) -> None:
-        """A prepared branch sends nothing any more."""
+        """Discard the sends of a prepared branch."""
         for item in branch.items:
             self._item_table.remove(item.id)
         self.reserved -= len(branch.items)
         branch.items = []
 
     def remember_outcome(self, key: tuple[str, str], outcome: str, count: int) -> None:
-        """Keep how a branch ended, for the latest ``count`` of them."""
+        """Remember the outcome of a branch, for the latest ``count`` branches."""
         self.outcomes[key] = outcome
         self._outcome_ids[key] = self._next_id()
         self._outcome_table.insert(self._outcome_ids[key], key)
@@ -402,15 +408,15 @@ class State:
     # Contents of messages.
 
     def look_at(self, message: Message) -> tuple[Mapping[str, str], bytes]:
-        """Headers and body, which stay where they are."""
+        """Return headers and body without changing what memory holds."""
         if message.shared is not None:
             return message.shared.content or self._read_content("shared", message.shared.id)
         return message.content or self._read_content("messages", message.id)
 
     def content(self, message: Message) -> tuple[dict[str, str], bytes]:
-        """Headers and body, from memory or from the store.
+        """Return headers and body, from memory or from the store.
 
-        A stored message of a queue leaves the memory when it is delivered: it is rarely asked for again.
+        The content of a stored queue message leaves memory on delivery, because it is rarely needed again.
         """
         shared = message.shared
         if shared is not None:
@@ -423,14 +429,14 @@ class State:
         return content
 
     def peek(self, message: Message) -> tuple[dict[str, str], bytes]:
-        """Headers and body, as ``content`` gives them; memory holds them afterwards if it did before."""
+        """Return headers and body as ``content`` does, but leave what memory holds unchanged."""
         shared = message.shared
         if shared is not None:
             return shared.content or self._read_content("shared", shared.id)
         return message.content or self._read_content("messages", message.id)
 
     def stored_names(self) -> dict[int, tuple[str, str]]:
-        """Id -> (place, name) of each message in the store, as the trace calls them."""
+        """Map the id of each stored message to (place, name), as the trace names them."""
         queues = {row[0]: Queue(*row) for row in read_rows(self._database, "queues")}
         contents = {identity: name_of(wire.decode(headers), body) for identity, headers, body
                     in read_rows(self._database, "shared", "id, headers, body")}
@@ -454,7 +460,7 @@ class State:
         return number
 
     def new_id(self) -> int:
-        """An identifier for something that is kept elsewhere."""
+        """Allocate an identifier for an object that is kept elsewhere."""
         return self._next_id()
 
     def _next_message(self) -> int:

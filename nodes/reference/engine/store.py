@@ -50,23 +50,23 @@ _SCHEMA: dict[str, tuple[str, ...]] = {
     "security": ("id INTEGER PRIMARY KEY", "kind TEXT NOT NULL", "name TEXT NOT NULL", "content BLOB NOT NULL"),
 }
 COLUMNS: Mapping[str, Sequence[str]] = _SCHEMA
-"""Table -> how its columns are declared."""
+"""Table name -> declarations of its columns."""
 TABLES = tuple(_SCHEMA)
-"""Names of the tables; each has a whole number ``id`` as its key, which is its first column."""
+"""Names of the tables; the first column of each is its key, a whole number ``id``."""
 _LOAD_BATCH = 1000
 _SLICE = 1000
 _PROGRESS_ROWS = 1000
 """Rows between two calls of ``on_progress``."""
 _FEW = 16
-"""Rows that are deleted one by one; of more, those with keys in succession go together."""
+"""Maximum number of rows that are deleted one by one; beyond it, rows with consecutive keys are deleted together."""
 
 
 def no_progress() -> None:
-    """For work that is short, or that nobody waits for."""
+    """Report nothing; for work that is short or that no other task waits for."""
 
 
 def with_progress(items: Iterable[T], on_progress: Callable[[], None]) -> Iterator[T]:
-    """The items; calls ``on_progress`` between batches, so that long work over them can tell others that it goes on."""
+    """Yield the items, calling ``on_progress`` between batches so that long work can signal its progress to others."""
     for number, item in enumerate(items):
         if not number % _PROGRESS_ROWS:
             on_progress()
@@ -74,42 +74,44 @@ def with_progress(items: Iterable[T], on_progress: Callable[[], None]) -> Iterat
 
 
 class Changes:
-    """What flushes have written to the tables, for somebody who keeps the same rows elsewhere."""
+    """The rows that flushes have written to the tables, for a component that keeps a copy of them elsewhere."""
 
     def __init__(self) -> None:
         self._rows: dict[str, dict[int, Row | None]] = {}
 
     def add(self, table: str, rows: Iterable[Row], removed: Iterable[int]) -> None:
-        """Rows that were written, and keys of rows that were deleted before."""
+        """Record rows that were written, and the keys of rows that were deleted."""
         known = self._rows.setdefault(table, {})
         known.update(dict.fromkeys(removed))
         known.update((row[0], row) for row in rows)
 
     def drain(self) -> list[tuple[str, list[Row], list[int]]]:
-        """(table, rows, removed keys) since the last call; of a row that changed twice, how it is now."""
+        """Return (table, rows, removed keys) since the last call; a row that changed repeatedly is given in its latest
+        state."""
         taken, self._rows = self._rows, {}
         return [(name, [row for row in rows.values() if row is not None],
                  [key for key, row in rows.items() if row is None]) for name, rows in taken.items()]
 
     def clear(self) -> None:
-        """Forget what was written."""
+        """Forget the recorded changes."""
         self._rows = {}
 
 
 class Records(Protocol):
-    """What somebody keeps in the same database in tables of its own: changed in memory, written in a transaction."""
+    """Records of another component in its own tables of the same database: changed in memory, written in a
+    transaction."""
 
     def write(self) -> None:
-        """Write what changed, and keep it until it is known to be saved."""
+        """Write the changes, and keep them until they are known to be saved."""
 
     def saved(self) -> None:
-        """What was written is in the store."""
+        """Note that the written changes are in the store."""
 
 
 class Table(Generic[T]):
-    """The unsaved changes of one table; ``row`` makes the row of an object when it is written.
+    """The unsaved changes of one table; ``row`` converts an object to its row when it is written.
 
-    ``changed`` holds what is to be written, ``removed`` the keys of what is to be deleted.
+    ``changed`` holds the objects to be written, ``removed`` the keys of the rows to be deleted.
     """
 
     def __init__(self, name: str, row: Callable[[T], Row]) -> None:
@@ -124,25 +126,25 @@ class Table(Generic[T]):
         self.removed: list[tuple[int]] = []
 
     def rows_of(self, items: Iterable[T]) -> frozenset[Row]:
-        """The rows of some objects."""
+        """Return the rows of some objects."""
         return frozenset(map(self._row, items))
 
     @property
     def unsaved(self) -> bool:
-        """Whether something is still to be written."""
+        """Whether changes have not been written yet."""
         return bool(self.changed or self.removed)
 
     def insert(self, key: int, item: T) -> None:
-        """A row that is not in the table yet."""
+        """Record a row that is not in the table yet."""
         self._unsaved.add(key)
         self.changed[key] = item
 
     def update(self, key: int, item: T) -> None:
-        """A row that may be in the table already."""
+        """Record a row that may be in the table already."""
         self.changed[key] = item
 
     def remove(self, key: int) -> None:
-        """A row that is no more."""
+        """Record the removal of a row."""
         self.changed.pop(key, None)
         if key in self._unsaved:
             self._unsaved.remove(key)
@@ -150,11 +152,11 @@ class Table(Generic[T]):
             self.removed.append((key,))
 
     def is_unsaved(self, key: int) -> bool:
-        """Whether the row was inserted since the last flush."""
+        """Return whether the row was inserted since the last flush."""
         return key in self._unsaved
 
     def flush(self, database: sqlite3.Connection, changes: Changes | None = None) -> list[T]:
-        """Write the changes, and note them in ``changes`` if that is given; returns the objects that were written."""
+        """Write the changes, and note them in ``changes`` if that is given; return the objects that were written."""
         if not (self.changed or self.removed):
             return []
         self.write(database, changes)
@@ -179,7 +181,7 @@ class Table(Generic[T]):
             changes.add(self.name, rows, ())
 
     def saved(self) -> list[T]:
-        """What was written is in the store; returns the objects."""
+        """Note that the written changes are in the store; return their objects."""
         self.removed = []
         if not self.changed:
             return []
@@ -194,7 +196,7 @@ class Table(Generic[T]):
 
 
 def runs(keys: Iterable[int]) -> Iterator[tuple[int, int]]:
-    """The keys in ascending order as (first, last) of runs without gaps."""
+    """Yield the keys in ascending order as (first, last) of ranges without gaps."""
     ordered = sorted(keys)
     first = last = ordered[0]
     for key in ordered:
@@ -206,7 +208,7 @@ def runs(keys: Iterable[int]) -> Iterator[tuple[int, int]]:
 
 
 def create_tables(database: sqlite3.Connection) -> None:
-    """Make the tables that are missing, and bring those of an older version up to date."""
+    """Create the missing tables, and migrate those of an older version."""
     for name, columns in _SCHEMA.items():
         database.execute(f"CREATE TABLE IF NOT EXISTS {name} ({', '.join(columns)})")
     columns_of = {name: [row[1] for row in database.execute(f"PRAGMA table_info({name})")]
@@ -214,7 +216,7 @@ def create_tables(database: sqlite3.Connection) -> None:
     if "stamp" in columns_of["outgoing"]:
         database.execute("ALTER TABLE outgoing RENAME COLUMN stamp TO sequence")
     if "sequence" not in columns_of["messages"]:
-        # Ids grow in the order of sending, so they can stand for the numbers that these messages never got.
+        # Ids grow in the order of sending, so they can replace the sequence numbers that these messages never got.
         database.execute("ALTER TABLE messages ADD COLUMN sequence INTEGER NOT NULL DEFAULT 0")
         database.execute("UPDATE messages SET sequence = id")
         database.execute("ALTER TABLE queues ADD COLUMN enqueued INTEGER NOT NULL DEFAULT 0")
@@ -222,14 +224,15 @@ def create_tables(database: sqlite3.Connection) -> None:
 
 
 def read_rows(database: sqlite3.Connection, table: str, columns: str = "*") -> Iterator[Row]:
-    """The rows of a table in order of their keys, read as they are asked for."""
+    """Iterate over the rows of a table in order of their keys; they are read lazily."""
     yield from database.execute(f"SELECT {columns} FROM {table} ORDER BY id")
 
 
 def read_slice(
     database: sqlite3.Connection, table: str, after: int | None = None, most: int = _SLICE, upto: int | None = None
 ) -> Iterator[list[Any]]:
-    """Rows of a table as ``[table, column...]``: ``most`` of those whose key is above ``after``, up to ``upto``."""
+    """Yield at most ``most`` rows of a table as ``[table, column...]``, with keys above ``after`` and up to
+    ``upto``."""
     query = f"SELECT * FROM {table} WHERE id > ? AND id <= ? ORDER BY id LIMIT ?"
     lowest, highest = -(1 << 63), (1 << 63) - 1
     for row in database.execute(query, (lowest if after is None else after, highest if upto is None else upto, most)):
@@ -237,20 +240,20 @@ def read_slice(
 
 
 def highest_key(database: sqlite3.Connection, table: str) -> int:
-    """The highest key in a table; below every key when it is empty."""
+    """Return the highest key in a table; a value below every key when the table is empty."""
     (key,) = database.execute(f"SELECT max(id) FROM {table}").fetchone()
     return -(1 << 63) if key is None else int(key)
 
 
 def read_all(database: sqlite3.Connection) -> Iterator[list[Any]]:
-    """Every row of every table as ``[table, column...]``."""
+    """Yield every row of every table as ``[table, column...]``."""
     for name in _SCHEMA:
         for row in read_rows(database, name):
             yield [name, *row]
 
 
 def replace_all(database: sqlite3.Connection, rows: Iterable[Sequence[Any]]) -> None:
-    """Replace the tables' content by rows as ``read_all`` gives them.
+    """Replace the tables' content by rows in the form of ``read_all``.
 
     Raises:
         ValueError: a row names no table or has the wrong number of columns.

@@ -7,10 +7,10 @@ PREFIX = "local:"
 
 
 def is_collocated(conn: str) -> bool:
-    """Whether a connection context is that of a collocated client."""
+    """Return whether a connection context is that of a collocated client."""
     return conn.startswith(PREFIX)
 
 
 def thread_of(conn: str) -> str:
-    """The name of the thread that a collocated client's context belongs to."""
+    """Return the name of the thread that a collocated client's context belongs to."""
     return conn.removeprefix(PREFIX).partition(":")[0]

@@ -1,4 +1,4 @@
-"""Topics: which subscriptions get a topic's messages."""
+"""Topics: the routing of a topic's messages to subscriptions."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ from nodes.reference.engine.model import Queue
 
 TOPIC_PREFIX = "/topic/"
 TOPIC_MANAGER = "/topic-manager"
-"""Where requests to the topic manager go, in designs that have one."""
+"""The destination of requests to the topic manager, in designs that have one."""
 MANAGEMENT = "/management"
-"""Where requests that make and remove queues, exchanges and bindings go, in designs that have them."""
+"""The destination of requests that create and remove queues, exchanges and bindings, in designs that have them."""
 SECURITY = "/security"
-"""Where requests about principals, rights and administered objects go, in brokers that have them."""
+"""The destination of requests about principals, rights and administered objects, in brokers that have them."""
 EXCHANGE_PREFIX = "/exchange/"
-"""``/exchange/NAME/KEY``: a message for the queues that are bound, in designs that have exchanges."""
+"""``/exchange/NAME/KEY``: a message for the bound queues, in designs that have exchanges."""
 _MAX_KNOWN = 10_000
 
 
 def matches(pattern: str, topic: str) -> bool:
-    """Whether a pattern selects a topic: ``*`` is any one level, ``>`` at the end any one or more."""
+    """Return whether a pattern selects a topic: ``*`` matches any one level, a final ``>`` one or more levels."""
     wanted, levels = pattern.split("."), topic.split(".")
     if wanted[-1] == ">":
         wanted.pop()
@@ -31,12 +31,12 @@ def matches(pattern: str, topic: str) -> bool:
 
 
 def is_pattern(name: str) -> bool:
-    """Whether it may select other topics than the one of its name."""
+    """Return whether it may select topics other than the one of its name."""
     return "*" in name or ">" in name
 
 
 class Routes:
-    """The queues of all topic subscriptions, in order of their ids; remembers where a topic's messages go."""
+    """The queues of all topic subscriptions, in order of their ids; caches the routes of each topic."""
 
     def __init__(self) -> None:
         self._exact: dict[str, dict[int, Queue]] = {}
@@ -53,7 +53,7 @@ class Routes:
             yield from alike.values()
 
     def add(self, queue: Queue) -> None:
-        """A new subscription's queue."""
+        """Add a new subscription's queue."""
         self._count += 1
         if is_pattern(queue.pattern):
             self._patterns[queue.id] = queue
@@ -63,7 +63,7 @@ class Routes:
             self._known.pop(queue.pattern, None)
 
     def remove(self, queue: Queue) -> None:
-        """The subscription is gone."""
+        """Remove the queue of a subscription that has ended."""
         self._count -= 1
         if is_pattern(queue.pattern):
             del self._patterns[queue.id]
@@ -76,7 +76,7 @@ class Routes:
         self._known.pop(queue.pattern, None)
 
     def miscounted(self) -> str:
-        """What is remembered otherwise than it is, in words."""
+        """Describe a cached value that is wrong; empty when all are right."""
         there = sum(1 for _ in self)
         if there != self._count:
             return f"subscriptions to topics: {self._count} are counted, and there are {there}"
@@ -86,7 +86,7 @@ class Routes:
         return ""
 
     def to(self, topic: str) -> tuple[Queue, ...]:
-        """The queues of the subscriptions that select this topic."""
+        """Return the queues of the subscriptions that select this topic."""
         found = self._known.get(topic)
         if found is None:
             if len(self._known) >= _MAX_KNOWN:

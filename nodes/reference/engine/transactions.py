@@ -1,7 +1,7 @@
 """Transactions: sends and acknowledgements that wait, and take effect together.
 
-A transaction that is begun with an XID is a branch of a distributed one (XA). When it has been prepared it belongs to
-the login, not to the connection: nothing but its COMMIT or ABORT ends it, on whatever connection and node.
+A transaction that is begun with an XID is a branch of a distributed one (XA). After its preparation it belongs to the
+login instead of the connection: only its COMMIT or ABORT ends it, on any connection and node.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ COMMITTED, ABORTED = "committed", "aborted"
 
 
 class Transactions:
-    """The transactions' side of the engine."""
+    """The part of the engine that handles transactions."""
 
     def __init__(self, state: State, limits: Limits, destinations: Destinations,
                  bugs: frozenset[str] = frozenset()) -> None:
@@ -27,7 +27,7 @@ class Transactions:
         self._destinations = destinations
 
     def begin(self, context: Context, command: Command) -> None:
-        """A new transaction of this connection."""
+        """Begin a transaction of this connection."""
         name = command.args["tx"]
         if name in context.transactions:
             raise CommandError(f"transaction {name} has begun already")
@@ -45,7 +45,7 @@ class Transactions:
             raise CommandError(f"XID {xid} was {self._state.outcomes[login, xid]}; a new branch needs a new XID")
 
     def defer(self, context: Context, command: Command) -> None:
-        """Let a send, ack or nack wait for its transaction's end."""
+        """Defer a send, ack or nack until its transaction ends."""
         transaction = self._transaction(context, command.args["tx"])
         if len(transaction.items) >= self._limits.max_transaction_items:
             raise CommandError(f"a transaction may have {self._limits.max_transaction_items} items")
@@ -54,9 +54,10 @@ class Transactions:
         self._state.add_item(transaction, command.kind, {name: command.args[name] for name in names})
 
     def _check_size(self, context: Context, size: int) -> None:
-        """Whether a connection may have its transactions hold so much more.
+        """Check that a connection's transactions may grow by this size.
 
-        When all together hold their limit, those go on that stay below their equal share of it.
+        When all open transactions together have reached their limit, those below their equal share of it may still
+        grow.
         """
         limits, state = self._limits, self._state
         own = size + sum(each.size for each in context.transactions.values())
@@ -68,9 +69,9 @@ class Transactions:
             raise CommandError(f"the broker's open transactions hold their limit of {limits.max_open_bytes} bytes")
 
     def prepare(self, context: Context, command: Command) -> None:
-        """Make sure that a branch can be committed whatever happens, and detach it from its connection.
+        """Make sure that a branch can be committed in any case, and detach it from its connection.
 
-        What it gives back (``nack``) goes back at once: both outcomes do that.
+        Its ``nack`` items take effect at once, because both outcomes include them.
         """
         branch = self._transaction(context, command.args["tx"])
         if not branch.xid:
@@ -91,7 +92,7 @@ class Transactions:
         self._state.prepare(branch)
 
     def commit(self, context: Context, command: Command) -> None:
-        """Carry out a transaction of this connection, or a prepared branch of this login."""
+        """Commit a transaction of this connection, or a prepared branch of this login."""
         if "xid" in command.args:
             branch = self._prepared(context.login, command.args["xid"], COMMITTED)
             if branch is not None:
@@ -107,7 +108,7 @@ class Transactions:
                 self._destinations.finish(item.kind, messages)
 
     def abort(self, context: Context, command: Command) -> None:
-        """Forget a transaction of this connection, or a prepared branch of this login."""
+        """Abort a transaction of this connection, or a prepared branch of this login."""
         if "xid" in command.args:
             branch = self._prepared(context.login, command.args["xid"], ABORTED)
             if branch is not None:
@@ -116,17 +117,17 @@ class Transactions:
         self._end(self._transaction(context, command.args["tx"]), ABORTED)
 
     def recover(self, login: str) -> list[str]:
-        """The XIDs of the login's prepared branches, in the order of their preparation."""
+        """Return the XIDs of the login's prepared branches, in the order of their preparation."""
         return [xid for owner, xid in self._state.prepared if owner == login]
 
     def empty(self, context: Context) -> None:
-        """Leave this connection's transactions open without what they hold: what a switchable bug does."""
+        """Discard the items of this connection's transactions and leave them open (a switchable bug)."""
         for transaction in list(context.transactions.values()):
             self._state.remove_transaction(transaction)
             self._state.add_transaction(context, transaction.name, transaction.xid)
 
     def forget_sends(self, login: str) -> None:
-        """Lose what the prepared branches of this login send (a switchable bug)."""
+        """Discard the sends of this login's prepared branches (a switchable bug)."""
         for owner, branch in self._state.prepared.items():
             if owner[0] == login:
                 self._state.drop_items(branch)
@@ -138,12 +139,12 @@ class Transactions:
                 self._end_prepared(branch, ABORTED)
 
     def close(self, context: Context) -> None:
-        """The connection is gone: its transactions are aborted."""
+        """Abort the transactions of a closed connection."""
         for transaction in list(context.transactions.values()):
             self._state.remove_transaction(transaction)
 
     def _prepared(self, login: str, xid: str, outcome: str) -> Transaction | None:
-        """The branch to end; None when it has ended already, as it is asked to."""
+        """Return the branch to be ended; None when it has already ended with this outcome."""
         branch = self._state.prepared.get((login, xid))
         if branch is not None:
             return branch
@@ -159,7 +160,7 @@ class Transactions:
     def _end_prepared(self, branch: Transaction, outcome: str) -> None:
         items = branch.items
         self._end(branch, outcome)
-        # In the order in which a broker that was started again has them: which queue is served first goes by it.
+        # Use the order in which a restarted broker has them, because it determines which queue is served first.
         for message in sorted(branch.taken.values(), key=lambda each: each.id):
             if outcome == COMMITTED or ABORTED_BRANCH_CONSUMES in self._bugs:
                 self._destinations.consume(message)
@@ -181,7 +182,8 @@ class Transactions:
         return transaction
 
     def _plan(self, context: Context, items: list[Item]) -> list[tuple[Item, list[Message]]]:
-        """What each item will do; raises CommandError, before anything is done, if one of them can't."""
+        """Determine the messages of each item; raises CommandError, before any change, if an item can't be carried
+        out."""
         plan: list[tuple[Item, list[Message]]] = []
         taken: set[int] = set()
         for item in items:
