@@ -150,7 +150,7 @@ def test_pins_are_told_with_their_reasons(store: Store) -> None:
 _REMOVE = """
 import shutil, sys, time
 from pathlib import Path
-from stormproof import keeping
+from stormproof import retention as keeping
 def slow(path):
     (path / "run.json").unlink()
     print("half", flush=True)
@@ -177,7 +177,7 @@ def test_a_removal_that_was_killed_leaves_no_run_and_is_finished_later(store: St
 _GC = """
 import sys, time
 from harness.cli.app import main
-from stormproof import keeping
+from stormproof import retention as keeping
 remove = keeping.shutil.rmtree
 def slow(path):
     (path / "run.json").unlink()
