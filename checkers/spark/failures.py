@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import re
 import subprocess
-from typing import Any
+from typing import IO, Any
 
 from stormproof.errors import SparkFailed
 
@@ -33,6 +34,8 @@ _CUT = re.compile(r"Py4JNetworkError|Connection(Refused|Reset)Error|BrokenPipeEr
 _END_SECONDS = 3.0
 _TASK = re.compile(r"Task (\d+) in stage \S+ failed \d+ times")
 
+_LOG_TAIL = 2000
+
 
 class TaskDied(SparkFailed):
     """The process of a task died at each attempt. ``task`` is its number."""
@@ -54,7 +57,7 @@ def failed(error: Exception) -> SparkFailed:
     for pattern, told in _KNOWN:
         if (found := pattern.search(text)) is not None:
             return SparkFailed("the Spark job failed: " + told.format(*(part.rstrip(".") for part in found.groups())))
-    return SparkFailed(f"the Spark job failed: {_reason(text) or type(error).__name__}")
+    return SparkFailed(f"the Spark job failed: {reason_of_start(text) or type(error).__name__}")
 
 
 def failure_of(spark: Any, error: Exception) -> SparkFailed:
@@ -77,7 +80,7 @@ def words_of(error: Exception) -> str:
         return str(getattr(error, "errmsg", "") or type(error).__name__)
 
 
-def _reason(text: str) -> str:
+def reason_of_start(text: str) -> str:
     """Return the most informative line: the end of a Python traceback, or the last cause that Java names."""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     if not lines or not (lines[0].startswith(_PY4J) or _OF_PYTHON in lines[0]):
@@ -88,3 +91,19 @@ def _reason(text: str) -> str:
     causes = [line.removeprefix("Caused by: ") for line in lines if line.startswith("Caused by: ")]
     first = (lines[1] if len(lines) > 1 else lines[0]).removeprefix(": ")
     return causes[-1] if causes and first.endswith("awaitResult:") else first
+
+
+def reason_of_start(error: Exception, log: IO[bytes]) -> str:
+    """Return the most informative line of a failed start: the JVM's last error, or else the exception's text."""
+    log.seek(0, os.SEEK_END)
+    log.seek(max(0, log.tell() - _LOG_TAIL))
+    said = ""
+    for text in (log.read().decode("utf-8", "replace"), words_of(error)):
+        lines = [line.strip() for line in text.splitlines() if line.strip()]
+        lines = [line for line in lines if not line.startswith(("at ", "... "))]  # the stack trace below an error
+        telling = [line for line in lines if "Error" in line or "Exception" in line or "ERROR" in line]
+        if telling:
+            last = telling[-1].removeprefix('Exception in thread "main" ')
+            return last.removeprefix("org.apache.spark.SparkException: ")
+        said = (lines or [said])[-1]
+    return said or type(error).__name__

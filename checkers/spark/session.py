@@ -13,7 +13,6 @@ import logging
 import os
 import re
 import secrets
-import socket
 import subprocess
 import sys
 import tempfile
@@ -26,10 +25,11 @@ from typing import IO, TYPE_CHECKING, Any
 from checkers.caches import cache_dir
 from checkers.spark import fork_server, shipping
 from checkers.spark import jvm_launcher as gateway
-from checkers.spark.failures import words_of
+from checkers.spark.failures import reason_of_start, words_of
 from checkers.spark.fork_server import FORK_SERVER, ForkServer
 from checkers.spark.java import Java, find_java
-from stormproof.errors import SparkFailed, StormproofError, UsageError
+from checkers.spark.masters import LOCAL_MASTER, SHIPPED, cluster_settings, demand_master, with_retries
+from stormproof.errors import SparkFailed, StormproofError
 from stormproof.limits import demand_files
 from stormproof.resource_log import PREFIX, OwnFolder
 
@@ -39,16 +39,9 @@ if TYPE_CHECKING:
     from checkers.spark.head_start import HeadStart
     from checkers.spark.tasks import Progress
 
-LOCAL_MASTER = "local[*]"
-SHIPPED = "STORMPROOF_SPARK_ENV"
-"""The environment variable that names the archive for a cluster's workers (``checkers.spark.shipping``)."""
-_TASK_ATTEMPTS = 4
 _EXIT_TIMEOUT = 180
-_MASTER_TIMEOUT = 10.0
 _PATIENCE = 30.0
 _ABANDON_SECONDS = 0.1
-_LOG_TAIL = 2000
-
 # Without -XX:-UsePerfData, a killed JVM would leave its performance file behind.
 _JVM_OPTIONS = ("-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:auto", "-XX:-UsePerfData")
 
@@ -58,9 +51,6 @@ _RECORDED = "jobs of RDDs, a session, the command noted"
 
 _PLAIN = re.compile(r"[A-Za-z0-9/_.+-]+")
 _PLAIN_PLACE = Path("/tmp")
-_SETTING = re.compile(r"(spark\.[^\s=:]+)(?:\s*[=:]\s*|\s+)(.*)")
-_MASTER = re.compile(r"local(\[[\d*]+(,\d+)?\])?|spark://.*|yarn|k8s://.*")
-
 _start_lock = threading.Lock()
 _folder_lock = threading.Lock()
 _folder: OwnFolder | None = None
@@ -155,7 +145,7 @@ def start_spark(master: str = LOCAL_MASTER, *, record_archive: Path | None = Non
             except Exception as error:
                 if SparkContext._gateway is None:
                     _clean_up()
-                raise SparkFailed(f"Spark did not start on {master}: {_reason(error, log)}") from error
+                raise SparkFailed(f"Spark did not start on {master}: {reason_of_start(error, log)}") from error
 
 
 def _start_jvm(conf: Any, java: Java, master: str, record_archive: Path | None, log: IO[bytes]) -> Any:
@@ -200,7 +190,7 @@ def _settings(master: str, java: Java, record_archive: Path | None) -> dict[str,
     local = master.startswith("local")
     folder = spark_folder()
     settings = {
-        "spark.master": _with_retries(master),
+        "spark.master": with_retries(master),
         "spark.app.name": "stormproof check",
         "spark.local.dir": str(folder),
         "spark.submit.deployMode": "client",
@@ -225,83 +215,13 @@ def _settings(master: str, java: Java, record_archive: Path | None) -> dict[str,
     elif archive := os.environ.get(SHIPPED):
         settings |= {"spark.archives": f"{archive}#{shipping.UNPACKED}",
                      "spark.executorEnv.PYTHONPATH": shipping.python_path()}  # fmt: skip
-    return settings if local else {**_of_the_cluster(), **settings}
+    return settings if local else {**cluster_settings(), **settings}
 
 
 def _driver_options(java: Java, record_archive: Path | None) -> list[str]:
     folder = spark_folder()
     return [*_JVM_OPTIONS, f"-Djava.io.tmpdir={folder}", f"-XX:ErrorFile={folder}/hs_err.log",
             *_archive_options(java, record_archive)]
-
-
-def _of_the_cluster() -> dict[str, str]:
-    """Read the settings that a cluster requires (a queue, an image, memory): ``spark-defaults.conf`` in
-    ``SPARK_CONF_DIR``.
-
-    Raises:
-        UsageError: the file is not of this format.
-    """
-    folder = os.environ.get("SPARK_CONF_DIR")
-    path = Path(folder or "") / "spark-defaults.conf"
-    if not folder or not path.exists():
-        return {}
-    try:
-        lines = [line.strip() for line in path.read_text(encoding="utf-8").splitlines()]
-    except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"{path}: can't be read ({error})") from error
-    found = {}
-    for line in lines:
-        if line and not line.startswith("#"):
-            setting = _SETTING.fullmatch(line)
-            if setting is None:
-                raise UsageError(f"{path}: {line.split()[0][:80]} is no setting; write `spark.NAME VALUE` on a line")
-            found[setting[1]] = setting[2]
-    return found
-
-
-def demand_master(master: str) -> None:
-    """Verify that the master of a standalone cluster is listening: otherwise Spark would wait for a minute.
-
-    Raises:
-        SparkFailed: no master listens, and the message says where; or the text does not name a master.
-    """
-    if _MASTER.fullmatch(master) is None:
-        raise SparkFailed(f"{master} is no Spark master: local[N], spark://HOST:PORT, yarn, or k8s://https://HOST:PORT")
-    places = re.findall(r"([^,/]+):(\d+)", master.removeprefix("spark://")) if master.startswith("spark://") else []
-    refused = []
-    for host, port in places:
-        try:
-            socket.create_connection((host, int(port)), _MASTER_TIMEOUT).close()
-            return
-        except (OSError, OverflowError) as error:
-            refused.append(f"{host}:{port}: {getattr(error, 'strerror', None) or error}")
-    if refused or master.startswith("spark://"):
-        raise SparkFailed(f"no Spark master answers at {master} ({'; '.join(refused) or 'write it as spark://host:port'})")
-
-
-def ship_environment(archive: Path | None) -> None:
-    """Ship an archive of ``checkers.spark.shipping`` to the workers of the contexts that start from now on.
-
-    Raises:
-        UsageError: the file does not exist.
-    """
-    if archive is None:
-        return
-    if not archive.is_file():
-        raise UsageError(f"--spark-env {archive}: there is no such file; `stormproof spark-env {archive}` writes it")
-    os.environ[SHIPPED] = str(archive.resolve())
-
-
-def _with_retries(master: str) -> str:
-    """Add retries to a local master.
-
-    ``local[N]`` gives a task one attempt; a worker that the kernel killed for lack of memory should get more.
-    """
-    if master == "local":
-        return f"local[1,{_TASK_ATTEMPTS}]"
-    if master.startswith("local[") and "," not in master:
-        return f"{master[:-1]},{_TASK_ATTEMPTS}]"
-    return master
 
 
 def _archive_options(java: Java, record_archive: Path | None) -> list[str]:
@@ -362,22 +282,6 @@ def _variables(wanted: Mapping[str, str]) -> Iterator[None]:
                 os.environ.pop(name, None)
             else:
                 os.environ[name] = value
-
-
-def _reason(error: Exception, log: IO[bytes]) -> str:
-    """Return the most informative line of a failed start: the JVM's last error, or else the exception's text."""
-    log.seek(0, os.SEEK_END)
-    log.seek(max(0, log.tell() - _LOG_TAIL))
-    said = ""
-    for text in (log.read().decode("utf-8", "replace"), words_of(error)):
-        lines = [line.strip() for line in text.splitlines() if line.strip()]
-        lines = [line for line in lines if not line.startswith(("at ", "... "))]  # the stack trace below an error
-        telling = [line for line in lines if "Error" in line or "Exception" in line or "ERROR" in line]
-        if telling:
-            last = telling[-1].removeprefix('Exception in thread "main" ')
-            return last.removeprefix("org.apache.spark.SparkException: ")
-        said = (lines or [said])[-1]
-    return said or type(error).__name__
 
 
 def stop_spark() -> None:

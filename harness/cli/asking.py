@@ -32,7 +32,7 @@ def query(
 
     stormproof query "SELECT system, nemesis, count(*), count_if(verdict = 'invalid') FROM runs GROUP BY ALL"
     """
-    from checkers.spark.session import ship_environment
+    from checkers.spark.masters import ship_environment
     from harness.store.query import ENGINES, print_views, run_query
 
     ship_environment(spark_env)

@@ -58,7 +58,7 @@ def check(
     Runs that were made with plug-ins are checked where the same ones are installed, or named here.
     """
     from checkers.memory import set_memory
-    from checkers.spark.session import ship_environment
+    from checkers.spark.masters import ship_environment
     from harness.cli.outcomes import Outcomes
     from harness.run import plugins
     from harness.store.recheck import check_stored

@@ -47,7 +47,7 @@ def nightly(
     Exit status: 0 nothing new; 1 something new, or a twin that did not fail, or a known failure that is overdue;
     2 nothing new, but some runs are unknown.
     """
-    from checkers.spark.session import ship_environment
+    from checkers.spark.masters import ship_environment
     from harness.cli.outcomes import Outcomes
     from harness.nightly.command import run_nightly
     from harness.nightly.notify import Notify

@@ -96,7 +96,7 @@ def test(
 
     stormproof test --system ./mine.py:MyBroker --nemesis kill --rate 1000 --json
     """
-    from checkers.spark.session import ship_environment
+    from checkers.spark.masters import ship_environment
     from harness.api import plan
     from harness.cli.outcomes import Outcomes
     from harness.nightly.notify import Notify
@@ -232,7 +232,7 @@ def simulate(
     Without any of these, or with --draw, it is the default campaign: workload, faults, number of nodes and settings are
     drawn anew for each seed; with --guided, runs that met something new are varied, too.
     """
-    from checkers.spark.session import ship_environment
+    from checkers.spark.masters import ship_environment
     from harness.cli.outcomes import Outcomes
     from harness.run import plugins
     from harness.run.settings import parse_assignments

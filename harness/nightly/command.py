@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from checkers.spark.session import demand_master
+from checkers.spark.masters import demand_master
 from harness.analysis.coverage import note_log_events
 from harness.cli.outcomes import ORDER, Outcome, Outcomes
 from harness.cli.output import print_json

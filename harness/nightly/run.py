@@ -12,7 +12,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from checkers.spark.session import LOCAL_MASTER, SparkWarmup
+from checkers.spark.masters import LOCAL_MASTER
+from checkers.spark.session import SparkWarmup
 from harness.backends.catalog import BACKENDS
 from harness.cli.outcomes import BROKEN
 from harness.nightly.figures import figures_of

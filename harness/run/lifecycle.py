@@ -18,7 +18,8 @@ from pathlib import Path
 from typing import Any
 
 from checkers.spark.job import check_runs
-from checkers.spark.session import LOCAL_MASTER, SparkWarmup, spark_folder
+from checkers.spark.masters import LOCAL_MASTER
+from checkers.spark.session import SparkWarmup, spark_folder
 from harness.analysis.coverage import note_log_events
 from harness.analysis.run_diff import write_twin
 from harness.backends.catalog import BACKENDS

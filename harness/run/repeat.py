@@ -10,7 +10,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from checkers.spark.session import LOCAL_MASTER, SparkWarmup
+from checkers.spark.masters import LOCAL_MASTER
+from checkers.spark.session import SparkWarmup
 from harness.backends.catalog import BACKENDS
 from harness.cli.outcomes import BROKEN, Outcomes, outcome_of
 from harness.cli.output import print_json

@@ -19,7 +19,8 @@ from checkers.lake.files import AnyStore
 from checkers.lake.object_store import ObjectStore
 from checkers.lake.table import mended, refresh
 from checkers.lake.views import DUCKDB, SPARK, VIEWS, duckdb_views, spark_views, unreadable_histories, views_sql
-from checkers.spark.session import LOCAL_MASTER, SparkWarmup
+from checkers.spark.masters import LOCAL_MASTER
+from checkers.spark.session import SparkWarmup
 from checkers.spark.tasks import sql_session
 from harness.cli.output import print_json
 from harness.run.progress import console

@@ -16,8 +16,9 @@ from rich.table import Table
 from checkers.lake.table import refresh
 from checkers.spark.head_start import FewRuns
 from checkers.spark.job import SummaryRow, VerdictRow, check_runs, row_of_verdict, summarize
+from checkers.spark.masters import LOCAL_MASTER
 from checkers.spark.object_job import ObjectVerdict
-from checkers.spark.session import LOCAL_MASTER, SparkWarmup
+from checkers.spark.session import SparkWarmup
 from checkers.verdict_cache import judged_already
 from harness.analysis.coverage import note_log_events
 from harness.cli.outcomes import BROKEN, Outcomes, outcome_of_run

@@ -13,8 +13,9 @@ from typing import Any
 from checkers.lake.object_store import Item, ObjectStore
 from checkers.lake.table import append, refresh
 from checkers.spark.job import summarize
+from checkers.spark.masters import LOCAL_MASTER
 from checkers.spark.object_job import ObjectVerdict, check_objects, description
-from checkers.spark.session import LOCAL_MASTER, SparkWarmup
+from checkers.spark.session import SparkWarmup
 from harness.cli.outcomes import BROKEN, Outcomes, outcome_of_run
 from harness.cli.output import print_json
 from harness.run import plugins

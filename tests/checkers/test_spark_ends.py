@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 
 from checkers.spark.java import find_java
-from checkers.spark.session import _reason, _settings, demand_master
+from checkers.spark.masters import demand_master
+from checkers.spark.session import _reason, _settings
 from checkers.synthetic import write_store
 from stormproof.errors import SparkFailed, UsageError
 from stormproof.resource_log import folders
