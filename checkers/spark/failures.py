@@ -33,8 +33,7 @@ _CUT = re.compile(r"Py4JNetworkError|Connection(Refused|Reset)Error|BrokenPipeEr
 """The end of the error of a call that the JVM does not answer."""
 _END_SECONDS = 3.0
 _TASK = re.compile(r"Task (\d+) in stage \S+ failed \d+ times")
-
-_LOG_TAIL = 2000
+_LOG_TAIL_BYTES = 2000
 
 
 class TaskDied(SparkFailed):
@@ -57,7 +56,7 @@ def failed(error: Exception) -> SparkFailed:
     for pattern, told in _KNOWN:
         if (found := pattern.search(text)) is not None:
             return SparkFailed("the Spark job failed: " + told.format(*(part.rstrip(".") for part in found.groups())))
-    return SparkFailed(f"the Spark job failed: {reason_of_start(text) or type(error).__name__}")
+    return SparkFailed(f"the Spark job failed: {_reason(text) or type(error).__name__}")
 
 
 def failure_of(spark: Any, error: Exception) -> SparkFailed:
@@ -80,7 +79,7 @@ def words_of(error: Exception) -> str:
         return str(getattr(error, "errmsg", "") or type(error).__name__)
 
 
-def reason_of_start(text: str) -> str:
+def _reason(text: str) -> str:
     """Return the most informative line: the end of a Python traceback, or the last cause that Java names."""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     if not lines or not (lines[0].startswith(_PY4J) or _OF_PYTHON in lines[0]):
@@ -96,7 +95,7 @@ def reason_of_start(text: str) -> str:
 def reason_of_start(error: Exception, log: IO[bytes]) -> str:
     """Return the most informative line of a failed start: the JVM's last error, or else the exception's text."""
     log.seek(0, os.SEEK_END)
-    log.seek(max(0, log.tell() - _LOG_TAIL))
+    log.seek(max(0, log.tell() - _LOG_TAIL_BYTES))
     said = ""
     for text in (log.read().decode("utf-8", "replace"), words_of(error)):
         lines = [line.strip() for line in text.splitlines() if line.strip()]
