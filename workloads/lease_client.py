@@ -1,9 +1,10 @@
-"""A lock that is a register: a lease, which ends by itself, with fencing tokens.
+"""A lock that is a register: a lease, which expires by itself, with fencing tokens.
 
-The register holds the number of the last lease and whether that is held. Whoever finds it free, or has seen one and
-the same lease for as long as a lease lasts, takes the next number by compare-and-set. A holder counts from before it
-asked, everybody else from after they saw, so that a lease ends for its holder before it ends for others: without
-comparing clocks, if these run equally fast (Gray & Cheriton, *Leases*, 1989). The number is the fencing token.
+The register holds the number of the last lease and whether that lease is held. A worker that finds the lock free, or
+has observed the same lease for a full lease time, takes the next number by compare-and-set. A holder counts the lease
+time from before its request, all others from after their observation, so a lease ends for its holder before it ends for
+others. This needs no comparison of clocks if they run at the same speed (Gray & Cheriton, *Leases*, 1989). The number
+is the fencing token.
 """
 
 from __future__ import annotations
@@ -33,16 +34,16 @@ from workloads.register_client import (
 )
 
 KEY = 0
-"""The register that is the lock."""
+"""The register that serves as the lock."""
 TOKEN = "token"
-"""What the error of an acquire begins with that got a token which a history has no number for."""
+"""The prefix of the error of an acquire whose token cannot be written to a history as a number."""
 NO_TOKEN: int | None = None
 SESSION_MARGIN = 1.0
-"""Seconds that a worker waits for the lock beyond the end of a session that it may have to wait for."""
+"""Seconds that a worker waits for the lock beyond the end of another holder's session."""
 
 
 class Lease(ABC):
-    """One worker's part in a lease; subclasses look at the register, and swap its value."""
+    """One worker's part in a lease; subclasses read the register, and swap its value."""
 
     def __init__(self, options: Mapping[str, Any], updates: Updates) -> None:
         self._seconds, self._stall = float(options["lease_seconds"]), float(options["stall"])
@@ -54,18 +55,19 @@ class Lease(ABC):
 
     @abstractmethod
     async def look(self) -> Seen:
-        """What the register holds; raises NotSent or NotDone when nobody tells."""
+        """Return the register's content; raises NotSent or NotDone when no node reports it."""
 
     @abstractmethod
     async def swap(self, seen: Seen, value: int) -> Seen | None:
-        """Replace what was seen; what the register holds then, None when it held something else before.
+        """Replace the observed content; return the new content, or None when the register no longer held the observed
+        one.
 
         Raises:
             Exception: ``NotSent`` and ``NotDone``: it certainly was not replaced; any other: it may have been.
         """
 
     async def carry_out_lease(self, op: Op) -> Op:
-        """``acquire``, ``update`` or ``release``."""
+        """Carry out ``acquire``, ``update`` or ``release``."""
         if op.f == "update":
             return await self._updates.carry_out(op, self)
         return await (self._acquire(op) if op.f == "acquire" else self._release(op))
@@ -84,7 +86,7 @@ class Lease(ABC):
         return op.ok(token + 1)
 
     def _is_over(self, value: int) -> bool:
-        """Whether a lease has been there for as long as it lasts; the first look at it only begins to count."""
+        """Return whether a lease has been observed for its full time; the first observation only starts the count."""
         if value != self._watched:
             self._watched, self._since = value, _now()
         return _now() - self._since > self._seconds
@@ -96,21 +98,21 @@ class Lease(ABC):
         return op.ok()
 
     def holds(self) -> bool:
-        """Whether the lease still runs, by our own clock."""
+        """Return whether the lease still runs, by the client's own clock."""
         return self._mine is not None and _now() < self._until
 
     def token(self) -> int | None:
-        """The number of the lease, where what it guards looks at that."""
+        """Return the number of the lease as the fencing token, where the guarded resource checks tokens."""
         return self._mine.value // 2 if self._mine is not None and self._fencing else None
 
     async def stand_still(self) -> str:
-        """Sleep through the end of the lease, which nothing renews."""
+        """Sleep past the end of the lease, which is not renewed."""
         await asyncio.sleep(self._stall)
         return STOOD_STILL
 
 
 class Untold(ConnectionBroken):
-    """The broker says that it has carried out what was asked, but not how that ended."""
+    """The broker reports that it has carried out the request, but not the outcome."""
 
 
 class LeaseClient(Lease, RegisterClient):
@@ -121,18 +123,18 @@ class LeaseClient(Lease, RegisterClient):
         Lease.__init__(self, cluster.test.options, updates)
 
     async def carry_out(self, op: Op) -> Op:
-        """``acquire``, ``update`` or ``release``."""
+        """Carry out ``acquire``, ``update`` or ``release``."""
         return await self.carry_out_lease(op)
 
     async def look(self) -> Seen:
-        """What the key holds."""
+        """Return the content of the key."""
         try:
             return await self.read(KEY)
         except (TimeoutError, ConnectionBroken) as error:
             raise NotSent(f"could not look: {error or 'no receipt in time'}") from None
 
     async def swap(self, seen: Seen, value: int) -> Seen | None:
-        """By the version that was seen."""
+        """Swap by the observed version."""
         told = await self.put(KEY, value, seen.version)
         if told is None:
             raise Untold(UNTOLD)
@@ -152,7 +154,7 @@ class NeutralLeaseClient(Lease, NeutralRegisterClient):
         return await self.carry_out_lease(op)
 
     async def look(self) -> Seen:
-        """What the register holds."""
+        """Return the content of the register."""
         try:
             found = await self._bounded(self.registers().read(self._cluster.own_name(register_name(KEY))))
         except Exception as error:
@@ -160,7 +162,7 @@ class NeutralLeaseClient(Lease, NeutralRegisterClient):
         return Seen(decode_value(found or b""), "" if found is None else "written")
 
     async def swap(self, seen: Seen, value: int) -> Seen | None:
-        """By the value that was seen, which never comes again."""
+        """Swap by the observed value, which never recurs."""
         expected = encode_value(seen.value) if seen.version else None
         name = self._cluster.own_name(register_name(KEY))
         done = await self._bounded(self.registers().cas(name, expected, encode_value(value)))
@@ -168,7 +170,7 @@ class NeutralLeaseClient(Lease, NeutralRegisterClient):
 
 
 class LockServiceClient(NeutralQueueClient):
-    """A worker on a system of any kind that has locks of its own, which end by themselves."""
+    """A worker on a system of any kind that has built-in locks, which expire by themselves."""
 
     def __init__(
         self, cluster: Cluster, connection: LockConnection, host: str, thread: int, updates: Updates
@@ -213,11 +215,12 @@ class LockServiceClient(NeutralQueueClient):
         return op.ok()
 
     def holds(self) -> bool:
-        """Whether the lock's lease still runs by our own clock. One that heart-beats renew has no end."""
+        """Return whether the lock's lease still runs by the client's own clock. A lease that heart-beats renew has no
+        end."""
         return self._held and _now() < self._until
 
     def token(self) -> int | None:
-        """The lock's token, where what it guards looks at that."""
+        """Return the lock's token, where the guarded resource checks tokens."""
         return self._token if self._fencing else None
 
     async def stand_still(self) -> str:
@@ -236,7 +239,8 @@ class LockServiceClient(NeutralQueueClient):
 
 
 def patience(connection: LockConnection, poll: float, lease: float) -> float:
-    """The seconds that a worker waits for the lock: what the adapter declares, else longer than a session lasts."""
+    """Return the seconds that a worker waits for the lock: the time that the adapter declares, else longer than a
+    session."""
     declared = getattr(connection, "acquire_seconds", None)
     if declared is not None:
         return float(declared)
@@ -244,7 +248,7 @@ def patience(connection: LockConnection, poll: float, lease: float) -> float:
 
 
 def demand_stalls(connection: LockConnection, system: str, stall: float) -> None:
-    """See that a holder can stand still for long enough to lose its session.
+    """Check that a holder can stand still for long enough to lose its session.
 
     Raises:
         UsageError: it can't.

@@ -1,6 +1,8 @@
-"""Clients that hold a lock, change what it guards, and give it back; here of a lock that is one message in a queue.
+"""Clients that hold a lock, change the guarded resource, and give the lock back; here the lock is one message in a
+queue.
 
-Who has the message, and has not acknowledged it, holds the lock; to give the message back is to release it.
+The client that has received the message, and has not acknowledged it, holds the lock. Giving the message back releases
+the lock.
 """
 
 from __future__ import annotations
@@ -21,48 +23,48 @@ from workloads.queue_client import destination
 
 TOKEN = b"token"
 STALL_SHARE = 0.25
-"""Of the holds of stalling holders, how many are slept through."""
+"""The share of the holds that a stalling holder sleeps through."""
 FREE_FOR_NOBODY = "empty"
-"""The error of an acquire that waited for the lock in vain."""
+"""The error of an acquire that did not get the lock in time."""
 NOT_HELD = "the lock is held no longer"
-"""The error of an update or a release by whoever has learnt that it is no holder any more."""
+"""The error of an update or a release by a client that has learnt that it is no longer the holder."""
 NO_TOKENS = "the system gives no fencing tokens"
-"""The error of an acquire where what the lock guards wants to see one."""
+"""The error of an acquire without a fencing token where the guarded resource requires one."""
 STOOD_STILL = "stood still"
-"""What the error of an update has if its holder stood still. The gate `min_stalls` counts these."""
+"""Part of the error of an update whose holder stood still. The gate `min_stalls` counts these."""
 CLOSED_ITSELF = f"{STOOD_STILL}, and this test closed its connection"
-"""The holder sends no heart-beats, so that the test itself ends the connection that the lock depends on."""
+"""The holder sends no heart-beats, so the test itself closes the connection that the lock depends on."""
 SLEPT = "slept only: its connection does not say whether it sends heart-beats"
-"""The holder did nothing, but its client library may have renewed the lock: this is no stall."""
+"""The holder did nothing, but its client library may have renewed the lock: this does not count as a stall."""
 
 
 class Holder(Protocol):
-    """Who holds a lock, as an update needs to know it."""
+    """The interface of a lock's holder that an update needs."""
 
     def holds(self) -> bool:
-        """Whether the lock is ours still, for all that we know."""
+        """Return whether the lock is still ours, as far as the client knows."""
         ...
 
     def token(self) -> int | None:
-        """The fencing token that is shown to what the lock guards; None: it is shown none."""
+        """Return the fencing token to show to the guarded resource; None: no token is shown."""
         ...
 
     async def stand_still(self) -> str:
-        """Do nothing, and be heard of by nobody, for longer than a lock waits for its holder.
+        """Do nothing, without a sign of life, for longer than a lock waits for its holder.
 
-        Returns what happened: text that begins with ``STOOD_STILL``, or ``SLEPT``.
+        Returns a description of the stall: text that begins with ``STOOD_STILL``, or ``SLEPT``.
         """
         ...
 
 
 class Updates:
-    """What holders do under the lock; one for all clients of a run.
+    """The updates that holders make under the lock; one object for all clients of a run.
 
     Args:
-        guarded: what the lock guards.
+        guarded: the resource that the lock guards.
         work: seconds from reading it to writing it.
         stalls: whether some holders stand still just before they write; the first one does.
-        rng: draws which.
+        rng: draws the holders that stand still.
     """
 
     def __init__(self, guarded: Guarded, work: float, stalls: bool, rng: random.Random) -> None:
@@ -70,10 +72,10 @@ class Updates:
         self._stood = False
 
     async def carry_out(self, op: Op, holder: Holder) -> Op:
-        """``update``: read, think, make sure that the lock is still ours, write.
+        """Carry out ``update``: read, wait, make sure that the lock is still ours, write.
 
-        The completion's value: how many writes there have been with this one, and the count that it wrote. Its error
-        tells whether the holder stood still.
+        The completion's value is the number of writes including this one, and the count that it wrote. Its error
+        reports whether the holder stood still.
         """
         stood = ""
         try:
@@ -93,10 +95,11 @@ class Updates:
 
 
 class QueueLockClient(StompClient):
-    """A worker that takes the token, and gives it back by NACK; subscribed only while it asks for the lock or has it.
+    """A worker that takes the token, and gives it back by NACK. It is subscribed only while it requests or holds the
+    lock.
 
-    The token is its own while its connection lives: a broker gives up a client no sooner than that has noticed, if the
-    connection is a reliable one.
+    It owns the token while its connection lives: if the connection is reliable, the client notices a loss before the
+    broker gives up the client.
     """
 
     def __init__(self, cluster: StompCluster, host: str, first: int, updates: Updates) -> None:
@@ -107,11 +110,11 @@ class QueueLockClient(StompClient):
         self._subscribed = False
 
     def reset(self) -> None:
-        """Token and subscription went with their connection."""
+        """Forget the token and the subscription, which were lost with their connection."""
         self._message, self._subscribed = None, False
 
     async def carry_out(self, op: Op) -> Op:
-        """``install``, ``acquire``, ``update`` or ``release``."""
+        """Carry out ``install``, ``acquire``, ``update`` or ``release``."""
         if op.f == "install":
             await self.request("SEND", {"destination": destination(0), "content-type": "text/plain"}, TOKEN)
             return op.ok()
@@ -128,7 +131,7 @@ class QueueLockClient(StompClient):
             await self.request("SUBSCRIBE", {**about, "ack": "client-individual"})
             message = await self.poll()
         except NotSent:
-            await self.leave()  # a subscription of before would come back with the connection, and take the token
+            await self.leave()  # a subscription from before would be resumed with the connection, and take the token
             raise
         except (TimeoutError, ConnectionBroken) as error:
             await self.leave()
@@ -146,7 +149,7 @@ class QueueLockClient(StompClient):
         try:
             await self.request("NACK", {"id": message.headers["ack"]})
         except NotSent:
-            await self.leave()  # else the token would stay here when the connection is resumed
+            await self.leave()  # otherwise the token would stay here when the connection is resumed
             raise
         except Rejected as error:
             return op.fail(f"{NOT_HELD}: {error}")
@@ -154,7 +157,7 @@ class QueueLockClient(StompClient):
         return op.ok()
 
     async def _retire(self) -> None:
-        """Ask for the lock no longer: what is on its way to us must not stay here."""
+        """Stop requesting the lock: a message in transit to this client must not stay here."""
         try:
             await self._unsubscribe()
         except (NotSent, Rejected, TimeoutError, ConnectionBroken):
@@ -168,25 +171,25 @@ class QueueLockClient(StompClient):
         self._connection.messages.clear()
 
     def holds(self) -> bool:
-        """Whether the token is here, and the broker is heard."""
+        """Return whether the client has the token and is connected to the broker."""
         return self._message is not None and self._connection.connected
 
     def token(self) -> None:
-        """A message in a queue has none."""
+        """Return None: a message in a queue has no token."""
 
     async def stand_still(self) -> str:
-        """As a process that is stopped: the broker hears nothing of it."""
+        """Behave as a stopped process: the broker hears nothing from it."""
         await self.leave()
         await asyncio.sleep(float(self._options["stall"]))
         return CLOSED_ITSELF
 
 
 class NeutralLockClient(NeutralQueueClient):
-    """A worker on a system of any kind, connected only while it asks for the lock or has it: to a connection that stays
-    the token could be pushed while nobody looks, and be missed by all others.
+    """A worker on a system of any kind, connected only while it requests or holds the lock. To an idle permanent
+    connection the token could be pushed unnoticed, and all other workers would miss it.
 
-    Whether its connection lives it can't tell: it takes itself for the holder until something has gone wrong. Where the
-    system numbers its deliveries, the number is the fencing token.
+    It can't tell whether its connection is alive: it considers itself the holder until an operation has failed. Where
+    the system numbers its deliveries, the number is the fencing token.
     """
 
     def __init__(
@@ -231,16 +234,16 @@ class NeutralLockClient(NeutralQueueClient):
         await super().close()
 
     def holds(self) -> bool:
-        """Whether the token is here."""
+        """Return whether the client has the token."""
         return self._delivery is not None
 
     def token(self) -> int | None:
-        """The number of the delivery, where what the lock guards looks at that."""
+        """Return the number of the delivery as the fencing token, where the guarded resource checks tokens."""
         return self._delivery.number if self._fencing and self._delivery is not None else None
 
     async def stand_still(self) -> str:
-        """As a process that is stopped, whose connection the broker gives up: when it hears no heart-beat any more, or,
-        where there are none, because it is closed."""
+        """Behave as a stopped process whose connection the broker gives up: because the heart-beats are missing, or,
+        where there are none, because the connection is closed."""
         seconds, connection = float(self._options["stall"]), self._connection
         if isinstance(connection, Beating) and connection.heartbeat:
             await connection.stand_still(seconds)
