@@ -1,7 +1,7 @@
 """Clients of registers: read, write and compare-and-set of single values, over STOMP or over primitives of any kind.
 
-A register is a key of one last-value queue. A compare-and-set expects the value that this client saw last there (it
-looks first where it has seen none): the completion's value is the pair of what it expected and what it set.
+A register is a key of one last-value queue. A compare-and-set expects the value that this client last saw there (it
+reads first if it has seen none). The completion's value is the pair of the expected and the new value.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from workloads.surface import Surface
 
 DESTINATION = f"{LAST_VALUE_PREFIX}registers"
 NOTHING = 0
-"""The value of a register that was never written; what is written is above it."""
+"""The value of a register that was never written; written values are above it."""
 NO_MATCH = "not what was expected"
 """The error of a compare-and-set that certainly changed nothing, since the value was another one: an observation."""
 UNTOLD = "nobody says whether it was set"
@@ -29,14 +29,14 @@ UNTOLD = "nobody says whether it was set"
 
 @dataclass(frozen=True)
 class Seen:
-    """The value of a register, and its version as the broker counts (empty where it counts none)."""
+    """The value of a register, and its version by the broker's count (empty where the broker does not count)."""
 
     value: int
     version: str = ""
 
 
 class RegisterClient(StompClient):
-    """Registers as keys of a last-value queue; a version is what compare-and-set compares."""
+    """Registers as keys of a last-value queue; compare-and-set compares the version."""
 
     _surface: Surface | None = None
 
@@ -46,18 +46,18 @@ class RegisterClient(StompClient):
         self._surface = surface
 
     def _address(self, key: int) -> dict[str, str]:
-        """The headers that say which register it is."""
+        """Return the headers that identify the register."""
         return {"destination": DESTINATION, KEY: str(key) if self._surface is None else self._surface.key(key)}
 
     def _read_value(self, key: int, body: bytes) -> int:
-        """A value that was read; ``FOREIGN`` where it is not, byte for byte, what was written."""
+        """Return a value that was read; ``FOREIGN`` where it differs from the written bytes."""
         if self._surface is None:
             return decode_value(body)
         value = decode_value(body.partition(b"\n")[0])
         return value if value == NOTHING or body == self._surface.single_value(key, value)[0] else FOREIGN
 
     async def carry_out(self, op: Op) -> Op:
-        """``read``, ``write`` or ``cas``."""
+        """Carry out ``read``, ``write`` or ``cas``."""
         key = op.key or 0
         if op.f == "read":
             return op.ok((await self.read(key)).value)
@@ -81,15 +81,15 @@ class RegisterClient(StompClient):
         return op.ok() if told else op.fail(NO_MATCH)
 
     async def read(self, key: int) -> Seen:
-        """What a register holds."""
+        """Return the content of a register."""
         answer = await self.request("READ", self._address(key))
         value = self._read_value(key, base64.b64decode(answer.get(VALUE, "")))
         seen = self._seen[key] = Seen(value, answer[VERSION])
         return seen
 
     async def put(self, key: int, value: int, version: str | None = None) -> bool | None:
-        """Write a value, if the register has that version; False when it has not, None when the broker only says that
-        it has done what was asked before."""
+        """Write a value, if the register has that version. Return False when it has another version, None when the
+        broker only reports that it has already carried out the request."""
         headers, body = {**self._address(key), "content-type": "text/plain"}, encode_value(value)
         if self._surface is not None:
             body, items = self._surface.single_value(key, value)
@@ -106,7 +106,7 @@ class RegisterClient(StompClient):
         return True
 
     def reset(self) -> None:
-        """A new connection, perhaps to another broker, which may count otherwise."""
+        """Forget the versions: the new connection may be to another broker, with another count."""
         self._seen.clear()
 
 
@@ -118,7 +118,7 @@ class NeutralRegisterClient(NeutralQueueClient):
         self._seen: dict[int, bytes | None] = {}
 
     def registers(self) -> RegisterConnection:
-        """The connection, which is open."""
+        """Return the connection, which is open."""
         assert isinstance(self._connection, RegisterConnection)
         return self._connection
 
@@ -151,21 +151,21 @@ class NeutralRegisterClient(NeutralQueueClient):
 
 
 def register_name(key: int) -> str:
-    """The name of register number ``key`` in a system whose registers have names."""
+    """Return the name of register number ``key`` in a system whose registers have names."""
     return f"r{key}"
 
 
 def encode_value(value: int) -> bytes:
-    """A value as clients write it."""
+    """Return the encoding in which clients write a value."""
     return b"%d" % value
 
 
 def decode_value(body: bytes) -> int:
-    """A value that was read: ``NOTHING`` where there is none, ``FOREIGN`` where no client wrote it."""
+    """Return a value that was read: ``NOTHING`` where there is none, ``FOREIGN`` where no client wrote it."""
     if not body:
         return NOTHING
     return int(body) if body.isdigit() and len(body) < 10 else FOREIGN
 
 
 FOREIGN = (1 << 31) - 1
-"""Stands for whatever no client of a test wrote."""
+"""Stands for any value that no client of a test wrote."""

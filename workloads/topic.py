@@ -1,7 +1,8 @@
-"""Workload ``topic``: producers publish to topics; durable and transient subscribers take, and compare what they saw.
+"""Workload ``topic``: producers publish to topics; durable and transient subscribers take, and their observations are
+compared.
 
 A subscription's number is its key; the value of ``attach`` (durable) and ``listen`` (transient) has a bit for each
-topic that its pattern selects. Durable subscribers detach now and then and come back; at the end they are drained. A
+topic that its pattern selects. Durable subscribers sometimes detach and reattach; at the end they are drained. A
 transient subscription lasts as long as its process.
 """
 
@@ -43,19 +44,19 @@ from workloads.taking import GIVEN_BACK
 from workloads.topic_client import TopicClient, selects, subscriptions, topic_name
 
 SEND_SHARE = 1 / 3
-"""The share of the test's rate that is sent; what is sent is taken as it comes, by several."""
+"""The share of the test's rate that is sent; each message is taken on arrival, by several subscribers."""
 RETRY = 250_000_000
-"""Nanoseconds before a subscription that could not be had is asked for again."""
+"""Nanoseconds before a failed subscription is requested again."""
 MAX_TOPICS = 30
 DELETES = 0.3
 """The share of a durable subscriber's departures that delete the subscription, where the surface is used."""
 SURFACE_PATTERNS = (">", "t.>", "t.a.>", "t.*.*", "*.a.*", "*.*.0", "t.b.1", "*.b.>", "*.*.*", "t.*.2")
-"""What subscriptions then select, beside the test's own patterns."""
+"""Patterns that subscriptions then use in addition to the test's own patterns."""
 
 
 @dataclass(frozen=True, slots=True)
 class Publishes(Generator):
-    """One producer thread's messages: counted anew for each process that the thread plays."""
+    """One producer thread's messages: the count restarts for each process that the thread plays."""
 
     topics: int
     process: int = -1
@@ -72,11 +73,12 @@ class Publishes(Generator):
 
 @dataclass(frozen=True, slots=True)
 class Subscriber(Generator):
-    """One subscriber thread: asks for its subscription until it has it, then takes (``take`` names the operation).
+    """One subscriber thread: it requests its subscription until that succeeds, then takes (``take`` names the
+    operation).
 
-    With ``away`` above 0 it detaches after ``stay`` operations on average and comes back after ``away`` nanoseconds.
-    ``deletes`` is the share of these times in which it deletes the subscription instead, and comes back with another.
-    A drain ends with the first take that finds nothing left.
+    With ``away`` above 0 it detaches after ``stay`` operations on average and reattaches after ``away`` nanoseconds.
+    ``deletes`` is the share of the departures in which it deletes the subscription instead, and then creates another
+    one. A drain ends with the first take that finds no message left.
     """
 
     key: int
@@ -109,17 +111,17 @@ class Subscriber(Generator):
     def update(self, test: Test, ctx: Context, event: Op) -> Generator:
         if event.type == INVOKE:
             return self
-        if event.type == INFO:  # the thread goes on as another process, with another connection
+        if event.type == INFO:  # the thread continues as another process, with another connection
             return replace(self, subscribed=False, due=ctx.time + RETRY)
         if event.f == self.ask:
             return replace(self, subscribed=event.type == OK, due=0 if event.type == OK else ctx.time + RETRY)
         if event.f in ("detach", "delete") and event.type == OK:
-            # What is made after a deletion is another subscription, though its name is the same.
+            # A subscription that is created after a deletion is another subscription, though its name is the same.
             key = self.key + subscriptions(test.options) * (event.f == "delete")
             return replace(self, key=key, subscribed=False, due=ctx.time + self.away)
         if event.f == "drain" and event.type == FAIL and event.error == "empty":
             return lift(None)
-        if event.type == FAIL and event.error not in ("empty", GIVEN_BACK):  # a new connection, perhaps
+        if event.type == FAIL and event.error not in ("empty", GIVEN_BACK):  # perhaps there is a new connection
             return replace(self, subscribed=False, due=ctx.time + RETRY)
         return self
 
@@ -154,14 +156,15 @@ class TopicWorkload(SurfacedWorkload):
 
     def __init__(self) -> None:
         self._latest: dict[int, int] = {}
-        """Number of a durable subscription at the beginning -> that of the one that has its name now."""
+        """Initial number of a durable subscription -> the number of the subscription that now has its name."""
 
     @classmethod
     def concurrency(cls, options: Mapping[str, Any]) -> int:
-        """Number of client threads.
+        """Return the number of client threads.
 
         Raises:
-            UsageError: nobody would publish or subscribe, or a subscription would select nothing.
+            UsageError: there would be no producer or subscriber, a number is out of range, or a pattern selects no
+                topic.
         """
         topics, subscriptions = options["topics"], options["durables"] + options["transients"]
         if options["producers"] < 1 or subscriptions < 1:
@@ -178,29 +181,30 @@ class TopicWorkload(SurfacedWorkload):
 
     @classmethod
     def gates(cls, options: Mapping[str, Any]) -> dict[str, Any]:
-        """Coverage gates: what a run must have done for its verdict to be *valid*."""
+        """Return the coverage gates: the activity that a run needs for its verdict to be *valid*."""
         least = max(1, options["min_ok"])
         return {"min_ok": {"publish": least, "receive": least}, "drain": True, "depth": True, "faults_confirmed": True}
 
     @classmethod
     def demands(cls, options: Mapping[str, Any]) -> Demands:
-        """The topics."""
+        """Demand the topics."""
         return Demands(topics=tuple(topic_name(topic) for topic in range(options["topics"])))
 
     def client(self, cluster: Cluster, thread: int, host: str) -> Client:
-        """A client for one process of a thread; it tries the replica beside its host first."""
+        """Return a client for one process of a thread; it tries the replica nearest to its host first."""
         return TopicClient(cluster, host, thread, self.pattern(cluster.test, thread), self.surface_of(cluster.test),
                            self._latest)
 
     @staticmethod
     def pattern(test: Test, thread: int) -> str:
-        """What the subscription of a thread selects."""
+        """Return the pattern of a thread's subscription."""
         return _pattern(test, max(0, thread - test.options["producers"]))
 
     def main(self, test: Test) -> Generator:
-        """Publishes at their share of the test's rate; takes as messages come."""
+        """Publish at their share of the test's rate; take messages as they arrive."""
         options, producers = test.options, test.options["producers"]
-        # Each at a rate of its own: among threads that share one, and compete with others, the first get most.
+        # Each publisher has a separate rate: among threads that share a rate and compete with others, the first get
+        # most of it.
         each = test.rate * SEND_SHARE / producers
         publishers = per_thread(lambda thread: rate(each, Publishes(options["topics"]), test.rng(f"rate/{thread}")))
         load = on_threads(range(producers), publishers)
@@ -219,14 +223,14 @@ class TopicWorkload(SurfacedWorkload):
         return clients(time_limit(test.time_limit, any_of(load, takers)))
 
     def drain(self, test: Test) -> Generator:
-        """Each durable subscriber comes back and takes until nothing is left."""
+        """Let each durable subscriber reattach and take until no message is left."""
         first = test.options["producers"]
         threads = range(first, first + test.options["durables"])
         drains = per_thread(lambda thread: self._subscriber(test, self._now(thread - first), "drain", Seed(0)))
         return clients(time_limit(test.options["drain_limit"], on_threads(threads, drains)))
 
     def depth(self, test: Test) -> Generator:
-        """Reads how many messages each durable subscription holds, once the subscribers are gone."""
+        """Read the number of messages in each durable subscription, once the subscribers are gone."""
         reads = sequence(*(Op(INVOKE, "depth", key=self._now(key)) for key in range(test.options["durables"])))
         return on_threads([0], reads)
 
@@ -245,7 +249,7 @@ def _patterns(options: Mapping[str, Any]) -> list[str]:
 
 
 def _pattern(test: Test, key: int) -> str:
-    """What a subscription selects: the patterns in turn, for the durable and for the transient ones."""
+    """Return a subscription's pattern: the patterns are assigned in turn, to the durable and to the transient ones."""
     patterns, durables = _patterns(test.options), test.options["durables"]
     if test.options[SURFACE.name]:
         known = [pattern for pattern in SURFACE_PATTERNS if _mask(pattern, test.options["topics"])]
