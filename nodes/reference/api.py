@@ -330,7 +330,7 @@ class Engine(Protocol):
         ...
 
     def apply(self, command: Command) -> list[Effect]:
-        """Apply one command inside ``Broker.transaction``; a client's mistake never raises."""
+        """Apply one command inside ``Broker.transaction``; a client's mistake raises no exception."""
         ...
 
     def flush(self) -> None:

@@ -42,7 +42,7 @@ def read_json(path: str | Path, parse: Callable[[Any], T]) -> T:
     """Read a JSON file and return the result of ``parse``.
 
     Raises:
-        ConfigError: the file can't be read, is no JSON, or ``parse`` finds something that can't be used.
+        ConfigError: the file can't be read, is not JSON, or ``parse`` finds something that can't be used.
     """
     try:
         content = json.loads(Path(path).read_text(encoding="utf-8"))

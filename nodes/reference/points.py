@@ -1,4 +1,4 @@
-"""Named points in the brokers where a fault hurts: ``runtime.point(NAME)`` is one line there, with no effect outside
+"""Named points in the brokers where a fault hurts: ``runtime.point(NAME)`` is one line there, without effect outside
 the simulator.
 
 A new point needs a constant here, with a description, and its line in the code; the line must not be inside a

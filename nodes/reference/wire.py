@@ -25,7 +25,7 @@ _VARINT_BYTES = 10
 
 
 class WireError(ValueError):
-    """The value can't be encoded, or the bytes are no encoding of a value."""
+    """The value can't be encoded, or the bytes do not encode a value."""
 
 
 def encode(value: Any) -> bytes:

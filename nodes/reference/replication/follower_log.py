@@ -110,7 +110,7 @@ class FollowerLog:
         """Replace the local state by the complete received one, and deliver the entries kept undelivered.
 
         Raises:
-            LinkError: the received rows are no valid state.
+            LinkError: the received rows are not a valid state.
         """
         if self._state is None or message.chunks != self._chunks:
             return

@@ -61,7 +61,7 @@ class FrameParser:
         """Return the frames that ``data`` completes.
 
         Raises:
-            LinkError: a frame is longer than the limit, or is no encoding of a value.
+            LinkError: a frame is longer than the limit, or does not encode a value.
         """
         # A frame rarely arrives in pieces: the input is then cut up directly, without copying all of it.
         buffer: bytes | bytearray = data

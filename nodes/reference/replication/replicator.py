@@ -116,7 +116,7 @@ class Replicator:
         return None if transfer is None or transfer.at is None else transfer.at.idx
 
     def close(self) -> None:
-        """Stop sending to the peer."""
+        """Stop sending to the peer, which needs nothing further, or not from this node."""
         if self._transfer is not None:
             if self._ended:
                 self._replica.links.exempt(self._peer, 0)

@@ -486,7 +486,7 @@ class ReferenceBroker:
         """Open or resume a connection context for a session; the answer follows as an effect."""
         conn = greeting.resume
         if conn is not None and is_collocated(conn):
-            session.end("connection closed", {"x-closed": "unknown"})  # nobody outside has such a connection
+            session.end("connection closed", {"x-closed": "unknown"})  # no client outside the broker has such an id
             return
         args: dict[str, Any] = {"reliable": greeting.reliable, "login": greeting.login}
         if session.principal:

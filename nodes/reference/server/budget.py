@@ -1,6 +1,7 @@
 """Resources that all sessions of a broker share: memory, and the amount of their work under way at a time.
 
-Nothing here affects the result of a command: replicas may differ in it. It ends sessions, or delays their clients.
+Nothing here affects the result of a command, so replicas may differ in it: it only ends sessions, or delays their
+clients.
 """
 
 from __future__ import annotations

@@ -119,7 +119,7 @@ def read_descriptor(path: str | Path) -> Descriptor:
     """Read the descriptor in a file.
 
     Raises:
-        ConfigError: it can't be read, is no XML, or describes no usable configuration; ``FILE:LINE: what is wrong``.
+        ConfigError: it can't be read, is not XML, or describes no usable configuration; ``FILE:LINE: what is wrong``.
     """
     try:
         content = Path(path).read_bytes()

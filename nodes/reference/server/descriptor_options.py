@@ -39,7 +39,7 @@ def option_of(name: str, value: str, replicated: bool = True) -> tuple[str, Any]
     """Return the option that a property sets, and its value.
 
     Raises:
-        ConfigError: there is no such property, or the text is no value of its type.
+        ConfigError: there is no such property, or the text is not a value of its type.
     """
     option = _LONG.get(name, name)
     kinds = known(replicated)

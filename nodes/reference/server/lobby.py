@@ -162,7 +162,7 @@ class Lobby:
             self._log("strangers turned away", count=count, reason=reason)
         self._turned_away.clear()
 
-    # The doors.
+    # Listeners.
 
     def _open_doors(self) -> None:
         for descriptor in self._doors:

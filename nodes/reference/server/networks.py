@@ -2,9 +2,9 @@
 
 A server that has messages for another one connects to it and sends them in the order of their sequence numbers; the
 other acknowledges those that are safe there. Networks are open on the master only: a slave refuses a connection and
-names the master's address, and the connecting server tries the replicas of the descriptor one after the other. Frames
-are those of the links between replicas (``links.py``). The handshake is also theirs: both sides prove that they know
-the same secret (option ``secret``). So is the liveness check: heartbeats are sent, and a silent connection is cut.
+names the master's address, and the connecting server tries the replicas of the descriptor one after the other. Frames,
+handshake and liveness checks are those of the links between replicas (``links.py``): both sides prove that they know
+the same secret (option ``secret``), heartbeats are sent, and a silent connection is cut.
 
 Sender: ``[first sequence kept, last sequence given]``, then ``[sequence, destination, headers, body]``. Receiver:
 ``["welcome"]`` or ``["refused", reason, host, port]``, then ``[sequence]``. Both: ``[]`` is a heartbeat.
@@ -100,7 +100,7 @@ class Networks:
         self._outward: dict[int, _Connection] = {}
         self._inward: dict[int, _Connection] = {}
         self._to_acknowledge: dict[int, int] = {}
-        # The state may be ahead of what is safe, so its messages are not sent before the design permits it.
+        # The state may be ahead of the safe part, so its messages are not sent before the design permits it.
         self._may_send: dict[int, int] = {}
         self._accepting: dict[asyncio.StreamWriter, None] = {}
 

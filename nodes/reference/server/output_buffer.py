@@ -26,7 +26,7 @@ class OutputBuffer:
     """Gathers frames, writes them together, and reports when all of them have reached the kernel.
 
     A frame may be given as a function that encodes it, with its approximate size: many frames with the same body then
-    take no memory before they are written. ``emptied`` is called when no output waits here any longer. ``stuck`` is
+    cost nothing before they are written. ``emptied`` is called when no output waits here any longer. ``stuck`` is
     called, once, when more than ``max_output`` bytes wait or the client has taken none of them for ``output_timeout``
     seconds. ``lost`` is called when the connection fails while output waits that will never be taken.
     """
@@ -48,7 +48,7 @@ class OutputBuffer:
         self._watching = True
         self.last_write = self._loop.time()
         self._seen: tuple[int, float] | None = None
-        """The amount of output that the client was last seen to have taken, and since when it has taken no more."""
+        """The amount of output that the client has taken, and the time when that amount was first seen."""
         # `drain` then waits until the buffer is empty, not just shorter.
         self._transport.set_write_buffer_limits(high=0)
 

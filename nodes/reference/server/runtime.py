@@ -238,7 +238,7 @@ class RealRuntime(LoopRuntime):
         print(line, file=self._output, flush=True)
 
     def clocks(self) -> tuple[float, datetime]:
-        """The machine's clocks."""
+        """Return the times of the machine's clocks."""
         return time.monotonic() - self._began, datetime.now(UTC)
 
 

@@ -162,7 +162,7 @@ class Services:
         if phase == BEGUN:
             try:
                 self._start(first_time=True)
-            except Exception as error:  # whatever a service raises, the group must not go on without its agents
+            except Exception as error:  # after any failure, the group must not run without the agents
                 self._host.log("service failed", level="error", error=repr(error))
                 self._decide(FAILED, f"{self._node}: {error}")
             else:

@@ -215,7 +215,7 @@ class Session:
         self._count()
 
     def _refuse(self, reason: str, headers: Mapping[str, str]) -> None:
-        """End the session because of input that is no valid command.
+        """End the session because of input that is not a valid command.
 
         This ends a reliable connection for good. Otherwise its client, not knowing the reason, would repeat the input
         wherever it resumes. Input after a final command is ignored."""
@@ -242,7 +242,7 @@ class Session:
 
     @property
     def keeps(self) -> int:
-        """The number of things noted about the client's input, when no command is under way and no output waits.
+        """The number of things noted about the client's input; 0 while a command is under way or output waits.
 
         There should be at most one for each open transaction."""
         output, work = self._output, self._work
@@ -333,10 +333,10 @@ class Session:
         self._last_read = self._loop.time()
 
     def overdue(self, now: float) -> list[tuple[str, float]]:
-        """Return the events that should happen on this session before long, each with the time since when it is due.
+        """Return the conditions that should end before long on this session, each with the time of its beginning.
 
-        The client gets no heart-beat, or is silent, or may send more but is not read, or has lost its connection to
-        another session, or reads nothing; or the session was ended and still exists."""
+        Such conditions are: the client gets no heart-beat; the client is silent; it may send more but is not read; it
+        has lost its connection to another session; it reads nothing; the session was ended and still exists."""
         if self.ended:
             return [(LINGERING, self._last_read)]
         if self._leaving:

@@ -45,7 +45,7 @@ def read_storage_config(path: str | Path) -> StorageConfig:
     """Read the configuration in a JSON file.
 
     Raises:
-        ConfigError: the file can't be read, is no JSON object, or holds a setting that can't be used.
+        ConfigError: the file can't be read, is not a JSON object, or holds a setting that can't be used.
     """
     return read_json(path, parse_storage_config)
 

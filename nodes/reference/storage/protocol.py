@@ -71,7 +71,7 @@ class OutOfOrderError(StorageError):
 
 
 class StoreDamagedError(StorageError):
-    """The contents of the store are no valid state of a broker; the text says what is wrong."""
+    """The contents of the store are not a valid state of a broker; the text gives the error."""
 
 
 class MalformedRequestError(StorageError):
