@@ -1,7 +1,7 @@
-"""STOMP 1.2 frames: encoding, and an incremental parser that trusts nobody.
+"""STOMP 1.2 frames: encoding, and an incremental parser for untrusted input.
 
-Pure functions and one parser object; used by the reference broker and by Stormproof's clients.
-The format is https://stomp.github.io/stomp-specification-1.2.html, "Augmented BNF" and "Value Encoding".
+Pure functions and one parser object; used by the reference broker and by Stormproof's clients. The format is
+https://stomp.github.io/stomp-specification-1.2.html, "Augmented BNF" and "Value Encoding".
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 EOL: Final = b"\n"
-"""What a heart-beat is on the wire."""
+"""A heart-beat on the wire."""
 
 CLIENT_COMMANDS: Final = frozenset({
     "CONNECT", "STOMP", "SEND", "SUBSCRIBE", "UNSUBSCRIBE", "ACK", "NACK", "BEGIN", "COMMIT", "ABORT",
@@ -20,7 +20,7 @@ CLIENT_COMMANDS: Final = frozenset({
 })
 SERVER_COMMANDS: Final = frozenset({"CONNECTED", "MESSAGE", "RECEIPT", "ERROR", "SAFE"})
 _COMMANDS: Final = CLIENT_COMMANDS | SERVER_COMMANDS
-# For compatibility with STOMP 1.0 these two carry their headers as they are.
+# For compatibility with STOMP 1.0, these two carry their headers unescaped.
 _UNESCAPED: Final = frozenset({"CONNECT", "CONNECTED"})
 
 _NOT_IN_CONNECT: Final = frozenset("\n\r\0")
@@ -34,12 +34,12 @@ _DIGITS: Final = re.compile(r"[0-9]{1,15}")
 
 
 class ProtocolError(Exception):
-    """The peer doesn't speak STOMP 1.2, or goes beyond a limit; the text is a short reason."""
+    """The peer doesn't speak STOMP 1.2, or exceeds a limit; the text is a short reason."""
 
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """One frame; of repeated headers the first counts."""
+    """One frame; of repeated headers, the first counts."""
 
     command: str
     headers: Mapping[str, str] = field(default_factory=dict)
@@ -58,7 +58,7 @@ HEARTBEAT: Final = Heartbeat()
 
 @dataclass(frozen=True)
 class FrameLimits:
-    """What a parser accepts: bytes of command and headers together, number of headers, bytes of body."""
+    """Limits of a parser: bytes of command and headers together, number of headers, bytes of body."""
 
     header_bytes: int = 64 << 10
     headers: int = 128
@@ -66,11 +66,10 @@ class FrameLimits:
 
 
 def encode(frame: Frame) -> bytes:
-    """The frame's bytes; ``content-length`` is added when there is a body and no such header.
+    """Encode a frame; ``content-length`` is added when there is a body and no such header.
 
     Raises:
-        ValueError: a header of CONNECT or CONNECTED holds a character that can't be sent there, or a header
-            holds NUL.
+        ValueError: a header of CONNECT or CONNECTED holds a character that can't be sent there, or a header holds NUL.
     """
     headers = frame.headers
     if frame.body and "content-length" not in headers:
@@ -81,7 +80,7 @@ def encode(frame: Frame) -> bytes:
             if not name or ":" in name or not _NOT_IN_CONNECT.isdisjoint(name + value):
                 raise ValueError(f"{frame.command} can't carry the header {name!r}")
     head = _head(frame.command, headers)
-    # Most headers have no colon and no end of line but those that were just put in: nothing is to be escaped then.
+    # Most headers contain no colon or end of line except the separators just added, so nothing has to be escaped.
     plain = head.count(":") == head.count("\n") == len(headers) and "\\" not in head and "\r" not in head
     if escapes and not plain:
         head = _head(frame.command, {escape(name): escape(value) for name, value in headers.items()})
@@ -95,12 +94,12 @@ def _head(command: str, headers: Mapping[str, str]) -> str:
 
 
 def escape(text: str) -> str:
-    """The text as a header's name or value on the wire."""
+    """Encode a text as a header's name or value on the wire."""
     return _TO_ESCAPE.sub(lambda match: _ESCAPES[match.group()], text)
 
 
 def unescape(text: str) -> str:
-    """The text that a header's name or value on the wire stands for; raises ProtocolError for a bad escape."""
+    """Decode a header's name or value from the wire; raises ProtocolError for a bad escape."""
     if "\\" not in text:
         return text
     return _ESCAPED.sub(_unescape_one, text)
@@ -114,9 +113,9 @@ def _unescape_one(match: re.Match[str]) -> str:
 
 
 class Parser:
-    """Cuts a stream of bytes into frames; useless after a ProtocolError.
+    """Cuts a stream of bytes into frames; must not be used after a ProtocolError.
 
-    ``feed`` gives at most ``most`` frames at a time; ``limits``, which may be changed, are those of the next one.
+    ``feed`` returns at most ``most`` frames at a time; ``limits``, which may be changed, are those of the next frame.
     """
 
     def __init__(self, limits: FrameLimits | None = None, most: int | None = None) -> None:
@@ -130,24 +129,24 @@ class Parser:
 
     @property
     def buffered(self) -> int:
-        """Bytes of frames that have not been given yet."""
+        """The number of bytes of frames that have not been returned yet."""
         return len(self._buffer)
 
     def clear(self) -> None:
-        """Let go of what has come of the next frame; nothing sensible can follow."""
+        """Discard the beginning of the next frame; the rest of the stream can't be parsed afterwards."""
         self._buffer = bytearray()
         self._scanned, self._head, self._length = 0, None, None
 
     def feed(self, data: bytes) -> list[Frame | Heartbeat]:
-        """The frames that ``data`` completes, and HEARTBEAT for end-of-lines between them; call again for more.
+        """Return the frames that ``data`` completes, and HEARTBEAT for end-of-lines between them; call again for more.
 
         Raises:
-            ProtocolError: the stream is not STOMP or exceeds a limit. When frames were completed before the
-                fault, they are returned, and the fault is raised by the next call.
+            ProtocolError: the stream is not STOMP or exceeds a limit. When frames were completed before the fault, they
+                are returned, and the fault is raised by the next call.
         """
         if self._fault is not None:
             raise self._fault
-        # Nothing is under way, no body either: most often there comes a heart-beat, or nothing.
+        # No frame is under way: most often the input is a heart-beat, or empty.
         if not self._buffer and self._head is None:
             if data == EOL:
                 return [HEARTBEAT]
@@ -197,7 +196,7 @@ class Parser:
         return end - position
 
     def _read_head(self, position: int) -> int:
-        """Parse command and headers once they are there; returns where the body begins."""
+        """Parse command and headers once they are complete; return the position of the body."""
         buffer, limit = self._buffer, self.limits.header_bytes
         start = max(position, self._scanned)
         match = _END_OF_HEADERS.search(buffer, start, position + limit + 3)
@@ -245,7 +244,7 @@ class Parser:
 
 
 def first_frame(limits: FrameLimits) -> Callable[[bytes], bool]:
-    """What takes a connection's bytes as they come, and tells whether a frame, or what can't become one, is there."""
+    """Return a function that takes a connection's bytes and tells whether they contain a frame, or can't become one."""
     parser = Parser(limits, most=1)
 
     def feed(data: bytes) -> bool:
@@ -262,7 +261,7 @@ def first_frame(limits: FrameLimits) -> Callable[[bytes], bool]:
 
 
 def _copied(buffer: bytearray, start: int, end: int) -> bytes:
-    with memoryview(buffer) as view, view[start:end] as part:  # a slice of the buffer itself would be one more copy
+    with memoryview(buffer) as view, view[start:end] as part:  # slicing the buffer itself would copy once more
         return bytes(part)
 
 

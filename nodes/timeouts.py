@@ -1,7 +1,7 @@
-"""``asyncio.timeout`` that can be relied on while a task that was cancelled cleans up.
+"""A version of ``asyncio.timeout`` that works reliably while a cancelled task cleans up.
 
-Python 3.11.0 to 3.11.3 (Debian 12 has 3.11.2) raise CancelledError there when the time is over, instead of
-TimeoutError, and so end the clean-up in the middle: https://github.com/python/cpython/issues/102780.
+In such a task, Python 3.11.0 to 3.11.3 (Debian 12 has 3.11.2) raise CancelledError instead of TimeoutError when the
+time is over, and so end the clean-up in the middle: https://github.com/python/cpython/issues/102780.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Self
 
 
 class _Timeout(asyncio.Timeout):  # type: ignore[misc]  # final, for types; these few versions of Python don't change
-    """Tells its own cancellation from those that the task had been asked for before."""
+    """Distinguishes its own cancellation from those that were requested of the task before."""
 
     async def __aenter__(self) -> Self:
         self._asked_before = _cancelling()
@@ -34,7 +34,7 @@ def _cancelling() -> int:
 
 
 def within(seconds: float | None) -> asyncio.Timeout:
-    """As ``asyncio.timeout``: raises TimeoutError when what is inside takes longer; None is for ever."""
+    """Act as ``asyncio.timeout``: raise TimeoutError when the block takes longer; None means no limit."""
     if sys.version_info >= (3, 11, 4):
         return asyncio.timeout(seconds)
     return _Timeout(None if seconds is None else asyncio.get_running_loop().time() + seconds)

@@ -1,4 +1,4 @@
-"""All workloads by name. A new one is one module beside the others and one line here."""
+"""All workloads by name. To add one, add a module to this package and a line here."""
 
 from __future__ import annotations
 
@@ -58,4 +58,4 @@ WORKLOADS: Registry[type[Workload]] = Registry(
 )  # fmt: skip
 
 ALIASES = {"reaction": "processing", "forward": "store-and-forward"}
-"""Names that were typed before, told once when they are used; they go with the next release."""
+"""Former names. Using one prints a single warning; they will be removed with the next release."""

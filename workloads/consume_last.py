@@ -1,8 +1,9 @@
-"""Workload ``consume-last``: publish while faults come and go, consume when all is healed.
+"""Workload ``consume-last``: publish while faults begin and end, consume when all is healed.
 
-As the tests of NATS JetStream do it. No consumer is there while anything breaks, so whatever is missing in the end was
-lost by the brokers, and no acknowledgement had a part in it; and where it is missing (at the beginning, in the middle,
-at the end of what was confirmed) says how it was lost, which the check ``loss-shape`` tells.
+The tests of NATS JetStream work this way. There is no consumer while faults are active, so brokers alone lost the
+messages that are missing in the end; no acknowledgement was involved. The positions of the missing messages (at the
+beginning, in the middle, at the end of the confirmed ones) indicate how they were lost, which the check ``loss-shape``
+reports.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ _CHANGED: Mapping[str, tuple[Any, str]] = {
     "consumers": (2, "threads that take, in the end"),
     "drain_limit": (120.0, "seconds that taking everything may take in all"),
 }
-"""Options of the queue workload -> (default, what they are here)."""
+"""Options of the queue workload -> (default, meaning in this workload)."""
 
 
 def _changed(option: Option) -> Option:
@@ -40,7 +41,7 @@ class ConsumeLastWorkload(QueueWorkload):
                                           "idle; 0: the whole time"))  # fmt: skip
 
     def main(self, test: Test) -> Generator:
-        """Sends alone; the queues grow."""
+        """Only send; the queues grow."""
         load = rate(test.rate, per_thread(lambda _: Enqueues(test.options["queues"])), test.rng("rate"))
         seconds = min(test.options["publish_for"] or test.time_limit, test.time_limit)
         return clients(on_threads(range(test.options["producers"]), time_limit(seconds, load)))

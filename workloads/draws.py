@@ -1,4 +1,5 @@
-"""What the default campaign draws of workloads' settings: how many clients, whom they connect to, what they do."""
+"""The settings of workloads that the default campaign draws: the number of clients, the nodes they connect to, their
+load."""
 
 from __future__ import annotations
 
@@ -14,10 +15,10 @@ _CLIENTS: tuple[Draw, ...] = (
     Draw("op_timeout", (1.0, 6.0), 0.3),
     Draw("poll", (0.05, 1.0), 0.3),
 )
-"""Of all that speak to brokers; a workload that lacks one of these leaves it out."""
+"""Draws for all clients that connect to brokers; a workload that lacks one of these options ignores it."""
 _SURFACE = Draw("surface", (True,), 0.85)
 _FULL = Draw("max_window", (10, 20_000), 0.2)
-"""Bytes that a connection's messages which are not acknowledged soon are."""
+"""Size in bytes of a connection's messages that are not acknowledged soon."""
 
 QUEUE: tuple[Draw, ...] = (
     *_CLIENTS,

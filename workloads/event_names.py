@@ -14,33 +14,33 @@ ORDERED, UNORDERED = "ordered", "unordered"
 REPLICATED, NON_REPLICATED, SINGLE = "replicated", "non-replicated", "single-endpoint"
 KINDS = (REPLICATED, NON_REPLICATED, SINGLE)
 def topic_name(topic: int) -> str:
-    """The name of a topic."""
+    """Return the name of a topic."""
     return f"e{topic}"
 
 
 def links(options: Mapping[str, Any]) -> list[tuple[int, int]]:
-    """The (source, target) of each link between a test's topics: a ring, or a part of one."""
+    """Return the (source, target) of each link between a test's topics: a ring, or a part of one."""
     topics = int(options["topics"])
     return [(topic, (topic + 1) % topics) for topic in range(min(int(options["links"]), topics)) if topics > 1]
 
 
 COSTS = (0, 3, 5)
-"""Of events, where the surface is used: a key of the history then stands for a topic and a cost."""
+"""The costs of events, where the surface is used: a key of the history then stands for a topic and a cost."""
 _LINK_COSTS = (0, 2, 3, 4, 9)
 
 
 def classes(options: Mapping[str, Any]) -> int:
-    """How many costs events have: producers take turns over topics and costs."""
+    """Return the number of costs that events have: producers cycle through topics and costs."""
     return len(COSTS) if options.get(SURFACE.name) else 1
 
 
 def link_cost(test: Test, source: int) -> int:
-    """The cost of the link from a topic."""
+    """Return the cost of the link from a topic."""
     return test.rng(f"surface/link/{source}").choice(_LINK_COSTS) if test.options.get(SURFACE.name) else 0
 
 
 def follows(cost: int, limit: int) -> bool:
-    """Whether an event of that cost goes over a link of that one: a link of cost 0 takes any."""
+    """Return whether an event of that cost passes a link of cost ``limit``: a link of cost 0 passes any event."""
     return limit == 0 or cost <= limit
 
 

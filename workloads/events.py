@@ -1,7 +1,7 @@
 """Workload ``events``: publishers of HA IceStorm's kinds, and subscribers that any replica delivers to.
 
-Links and subscriptions are made before the load begins and last to the end, so that every replica knows them. A
-subscription's number is its key, and the topic's number is the key of what is published.
+Links and subscriptions are created before the load begins and last to the end, so that every replica knows them. A
+subscription's number is its key, and the topic's number is the key of an event that is published on it.
 """
 
 from __future__ import annotations
@@ -43,11 +43,12 @@ ENDLESS = 1_000
 PROMISED, ALL, RESUMED = "promised", "all", "resumed"
 """Values of the option ``owed``, which the check ``event-lost`` reads."""
 SEND_SHARE = 1 / 3
-"""The share of the test's rate that is published; each event comes to several."""
+"""The share of the test's rate that is published; each event is delivered to several subscribers."""
 
 
 class EventsWorkload(SurfacedWorkload):
-    """Publishers get a receipt when a replica has queued their event; subscribers acknowledge what they are pushed."""
+    """Publishers get a receipt when a replica has queued their event; subscribers acknowledge the events that are
+    pushed to them."""
 
     name = "events"
     subject = EVENTS
@@ -80,10 +81,10 @@ class EventsWorkload(SurfacedWorkload):
 
     @classmethod
     def concurrency(cls, options: Mapping[str, Any]) -> int:
-        """Number of client threads.
+        """Return the number of client threads.
 
         Raises:
-            UsageError: nobody would publish or subscribe.
+            UsageError: there would be no publisher, subscriber or topic.
         """
         for name in ("producers", "subscribers", "topics"):
             if options[name] < 1:
@@ -92,17 +93,17 @@ class EventsWorkload(SurfacedWorkload):
 
     @classmethod
     def gates(cls, options: Mapping[str, Any]) -> dict[str, Any]:
-        """Coverage gates: what a run must have done for its verdict to be *valid*."""
+        """Return the coverage gates: the activity that a run needs for its verdict to be *valid*."""
         least = max(1, options["min_ok"])
         return {"min_ok": {"publish": least, "receive": least}, "faults_confirmed": True}
 
     @classmethod
     def demands(cls, options: Mapping[str, Any]) -> Demands:
-        """The topics."""
+        """Demand the topics."""
         return Demands(topics=tuple(topic_name(topic) for topic in range(options["topics"])))
 
     def client(self, cluster: Cluster, thread: int, host: str) -> Client:
-        """A client for one process of a thread; it tries the replica beside its host first.
+        """Return a client for one process of a thread; it tries the replica nearest to its host first.
 
         Raises:
             UsageError: the system's connections don't publish and subscribe.
@@ -123,7 +124,7 @@ class EventsWorkload(SurfacedWorkload):
         return CLIENTS.load("publisher")(cluster, host, thread, kind, self.surface_of(cluster.test))
 
     def main(self, test: Test) -> Generator:
-        """Publishes at their share of the test's rate; takes as events come."""
+        """Publish at its share of the test's rate; take events as they arrive."""
         producers = test.options["producers"]
         each = test.rate * SEND_SHARE / producers
         keys = test.options["topics"] * classes(test.options)
@@ -137,13 +138,13 @@ class EventsWorkload(SurfacedWorkload):
         return clients(time_limit(test.time_limit, load))
 
     def drain(self, test: Test) -> Generator:
-        """Each subscriber takes until no replica has anything left for it."""
+        """Let each subscriber take events until no replica has any left for it."""
         first = test.options["producers"]
         drains: Source = per_thread(lambda thread: self._subscriber(test, thread - first, "drain"))
         return clients(time_limit(test.options["drain_limit"], on_threads(range(first, test.concurrency), drains)))
 
     def depth(self, test: Test) -> Generator:
-        """Nothing is left to count."""
+        """Do nothing: no depth remains to be counted."""
         return lift(None)
 
     @staticmethod

@@ -20,10 +20,10 @@ SURFACE = Option(
     "surface", False,
     "clients use all that the broker offers them, another part of it in each run: bodies and headers of all kinds, "
     "modes of acknowledgement, windows, NACK, UNSUBSCRIBE, ends of transactions (docs/reference/feature-coverage.md)")
-"""An option of workloads whose clients can."""
+"""An option of the workloads whose clients support it."""
 
 LOOKED_AT = ("content", "subscription", "redelivery", "refusal")
-"""The checks that judge what consumers then look at."""
+"""The checks that judge the consumers' observations in this case."""
 
 BODIES, LARGE, HEADERS = "bodies", "large", "headers"
 CLIENT_ACK, AUTO_ACK, WINDOWS = "client-ack", "auto-ack", "windows"
@@ -32,22 +32,23 @@ LINGER = "linger"
 SEND_TX, ACK_TX, NACK_TX, ABORTS = "send-in-transaction", "ack-in-transaction", "nack-in-transaction", "aborts"
 FEATURES = (BODIES, LARGE, HEADERS, CLIENT_ACK, AUTO_ACK, WINDOWS, NACK, UNSUBSCRIBE, SEND_TX, ACK_TX, NACK_TX, ABORTS,
             REFUSALS, EXCHANGES, SECOND, LINGER)
-"""What a run uses or leaves out."""
+"""The features that a run uses or leaves out."""
 
 INDIVIDUAL, CLIENT, AUTO = "client-individual", "client", "auto"
 
 VALUE_HEADER = "x-value"
-"""Header of a message whose body does not say which one it is."""
+"""Header that identifies a message whose body does not."""
 _BROKERS_OWN = frozenset({"subscription", "message-id", "destination", "ack", "x-seq", "redelivered", "x-redeliveries",
                           "content-length", "x-replica"})  # fmt: skip
 _ODD_TEXTS = ("a:b", "back\\slash", "two\nlines", "re\rturn", "\\n", " blanks ", "", "ünïcödé ☃", "x" * 300, "\t", "::")
 _LARGE_SIZES = (5_000, 20_000, 70_000, 140_000)
-"""Bytes: beyond what is *large work* for a broker, beyond a read, and beyond a piece of a state transfer."""
+"""Sizes in bytes: beyond the threshold of *large work* for a broker, beyond a read, and beyond a piece of a state
+transfer."""
 
 
 @dataclass(frozen=True)
 class Content:
-    """Headers and body of a message, and which items of the surface they are."""
+    """Headers and body of a message, and the items of the surface that they use."""
 
     headers: Mapping[str, str]
     body: bytes
@@ -55,12 +56,12 @@ class Content:
 
 
 def encode_plain(value: tuple[int, int]) -> bytes:
-    """``producer/sequence``."""
+    """Return ``producer/sequence``."""
     return b"%d/%d" % value
 
 
 class Surface:
-    """What one run uses: ``features``, drawn from its seed; ``used`` counts by item what was carried out."""
+    """The features of one run: ``features`` is drawn from its seed; ``used`` counts the uses of each item."""
 
     def __init__(self, test: Test) -> None:
         self._test = test
@@ -70,17 +71,17 @@ class Surface:
         self._made: dict[int, int] = {}
 
     def use(self, *items: str) -> None:
-        """These items were carried out."""
+        """Count uses of these items."""
         for item in items:
             self.used[item] = self.used.get(item, 0) + 1
 
     def manner(self, thread: int) -> Manner:
-        """The ways of the next process of a thread."""
+        """Return the manner of the next process of a thread."""
         number = self._made[thread] = self._made.get(thread, -1) + 1
         return Manner(self.features, self._test.rng(f"surface/{thread}/{number}"))
 
     def content(self, value: tuple[int, int]) -> Content:
-        """What the message of this value holds: everybody who knows the run's seed can tell."""
+        """Return the content of the message of this value, which depends on the run's seed alone."""
         features, plain = self.features, encode_plain(value)
         if not features & {BODIES, LARGE, HEADERS}:
             return Content({}, plain, ())
@@ -99,7 +100,7 @@ class Surface:
 
 
     def single_value(self, key: int, value: int) -> tuple[bytes, tuple[str, ...]]:
-        """The bytes of a value of a register, 16 KiB at most, and its items; its first line is the value."""
+        """Return the bytes of a register's value, 16 KiB at most, and its items; its first line is the value."""
         plain, features = b"%d" % value, self.features
         if not features & {BODIES, LARGE}:
             return plain, ()
@@ -112,13 +113,13 @@ class Surface:
         return b"%b\n%b\0%b" % (plain, rng.randbytes(rng.randint(0, 40)), rng.randbytes(9)), ("value-binary",)
 
     def key(self, key: int) -> str:
-        """The name of a key."""
+        """Return the name of a key."""
         return f"k:{key}\\ é" if HEADERS in self.features else str(key)
 
 
 def _body(rng: random.Random, features: frozenset[str], plain: bytes) -> tuple[dict[str, str], bytes, tuple[str, ...]]:
-    """Headers that go with a body, the body, and its items. A body names its message in its first line, or a header
-    does."""
+    """Draw a body: return its headers, the body, and its items. Either the body's first line or a header identifies the
+    message."""
     kind = rng.random()
     if LARGE in features and kind < 0.03:
         block = rng.randbytes(1000)
@@ -137,18 +138,19 @@ def _body(rng: random.Random, features: frozenset[str], plain: bytes) -> tuple[d
 
 
 def named(frame: Frame) -> bytes:
-    """The part of a message that says which one it is: ``decode_body`` reads it."""
+    """Return the part of a message that identifies it: ``decode_body`` reads it."""
     header = frame.headers.get(VALUE_HEADER)
     return header.encode() if header is not None else frame.body.partition(b"\n")[0]
 
 
 def difference(content: Content, destination: str, frame: Frame) -> str | None:
-    """What of a MESSAGE is not as it was sent; None when all is. The words are few, so that they can be counted."""
+    """Return the part of a MESSAGE that differs from the sent one; None when they are equal. There are few distinct
+    texts, so that they can be counted."""
     return difference_of({"content-type": "text/plain", **content.headers}, content.body, destination, frame)
 
 
 def difference_of(sent: Mapping[str, str], body: bytes, destination: str, frame: Frame) -> str | None:
-    """As ``difference``, of headers and a body."""
+    """Return the same as ``difference``, for headers and a body."""
     if frame.headers.get("destination") != destination:
         return "destination"
     if frame.body != body:
@@ -163,7 +165,7 @@ def difference_of(sent: Mapping[str, str], body: bytes, destination: str, frame:
 
 @dataclass
 class Manner:
-    """The ways of one process: how it takes, and what it draws next."""
+    """The behaviour of one process: how it takes messages, and its further draws."""
 
     features: frozenset[str]
     rng: random.Random
@@ -173,13 +175,13 @@ class Manner:
     transactions: int = field(default=0, init=False)
 
     def will(self, feature: str, chance: float) -> bool:
-        """Whether it uses a feature now; without the feature nothing is drawn."""
+        """Return whether it uses a feature now; without the feature no random number is drawn."""
         return feature in self.features and self.rng.random() < chance
 
     def subscribe(self, reliable: bool) -> str:
-        """Draw how the next subscription acknowledges, and its window; returns the subscription's id.
+        """Draw the next subscription's acknowledgement mode and window; return the subscription's id.
 
-        ``ack:auto`` on a connection that is not reliable loses what is lost on the way: nobody could tell.
+        ``ack:auto`` is excluded on an unreliable connection: messages lost in transit would be lost undetectably.
         """
         modes = [INDIVIDUAL, *([CLIENT] if CLIENT_ACK in self.features else []),
                  *([AUTO] if AUTO_ACK in self.features and reliable else [])]  # fmt: skip
@@ -190,12 +192,12 @@ class Manner:
         return f"s:{self.subscriptions}\\" if odd else str(self.subscriptions)
 
     async def linger(self, chance: float) -> None:
-        """Take some time, now and then, as applications do between two frames: so that faults find messages that were
-        delivered and not acknowledged, transactions that are open, branches that are prepared."""
+        """Sometimes pause, as applications do between two frames, so that faults meet messages that are delivered and
+        not acknowledged, open transactions, and prepared branches."""
         if self.will(LINGER, chance):
             await asyncio.sleep(self.rng.uniform(0.05, 1.2))
 
     def transaction(self) -> str:
-        """The name of its next transaction."""
+        """Return the name of its next transaction."""
         self.transactions += 1
         return f"surface {self.transactions}"

@@ -1,7 +1,8 @@
-"""A client of the queue workload for brokers of any kind: their four primitives, and what their errors mean.
+"""A client of the queue workload for brokers of any kind: their four primitives, and the meaning of their errors.
 
-Who writes the primitives (``QueueConnection``) says *certainly not* by ``NotDone``; whatever else goes wrong may have
-happened. Here is all the rest: time limits, reopening, draining, and how operations end.
+The author of the primitives (``QueueConnection``) raises ``NotDone`` for operations that certainly had no effect; after
+any other error the operation may have happened. This module adds the rest: time limits, reopening, draining, and how
+operations end.
 """
 
 from __future__ import annotations
@@ -30,16 +31,16 @@ T = TypeVar("T")
 
 CLOSE_SECONDS = 2.0
 NOT_FOUND_PAUSE = 0.25
-"""Seconds between two questions for something that was not there."""
+"""Pause in seconds between two requests for an object that was not found."""
 _REPEATED = ("dequeue", "drain", "poll", "scan")
-"""Functions that are asked for again at once."""
+"""Functions that are requested again at once."""
 
 
 class NeutralQueueClient:
-    """One producer or consumer on one connection at a time; a connection on which something went wrong is replaced."""
+    """One producer or consumer on one connection at a time; a connection is replaced after any failure."""
 
     def __init__(self, cluster: Cluster, connection: QueueConnection, host: str, thread: int) -> None:
-        """``host`` is the client host it stands at; the node beside it is tried first."""
+        """Create a client on client host ``host``; it tries the node nearest to that host first."""
         self._cluster = cluster
         self._options = cluster.test.options
         self._local = cluster.backend.address(host)
@@ -53,13 +54,13 @@ class NeutralQueueClient:
         self._node: str | None = None
         self.unserved = False
         self._connected = self._begun = 0.0
-        """Times of the event loop: when the connection was made, and the operation under way began."""
+        """Times of the event loop: when the connection was opened, and when the current operation began."""
 
     async def open(self) -> None:
-        """Connect to the first node that lets us in.
+        """Connect to the first node that accepts the client.
 
         Raises:
-            NotDone: none did in time; the text tells what the last one answered.
+            NotDone: no node did in time; the text is the last one's answer.
         """
         loop = asyncio.get_running_loop()
         deadline = loop.time() + float(self._options["open_timeout"])
@@ -89,14 +90,14 @@ class NeutralQueueClient:
             await close_quietly(connection)
 
     async def invoke(self, op: Op) -> Op:
-        """``enqueue``, ``dequeue``, ``drain`` or ``depth``."""
+        """Carry out ``enqueue``, ``dequeue``, ``drain`` or ``depth``."""
         self._begun = asyncio.get_running_loop().time()
         self.unserved = False
         try:
             if self._connection is None:
                 await self.open()
             done = await self._carry_out(op)
-        except NotFound as error:  # a definite answer, so the connection is good
+        except NotFound as error:  # a definite answer, so the connection works
             if op.f in _REPEATED:
                 await asyncio.sleep(NOT_FOUND_PAUSE)
             done = op.fail(f"{NOT_FOUND}: {error}".removesuffix(": "))
@@ -129,20 +130,21 @@ class NeutralQueueClient:
         try:
             await self._bounded(delivery.ack())
         except Exception as error:
-            # The message has been delivered; only the fate of its acknowledgement is unknown.
+            # The message has been delivered; only the outcome of its acknowledgement is unknown.
             await self.close()
             words = f"ack unconfirmed: {reason_of(error)}{', ' + mark if mark else ''}, {self._arrival(delivery)}"
             return op.info(words, value)
         return op.ok(value)._replace(error=mark)
 
     def _arrival(self, delivery: Delivery) -> str:
-        """When a delivery's bytes came, and when its connection was made, counted from the operation's beginning: by
-        these the checks tell a copy that was held back from one that was sent again (``checkers.held_back``)."""
+        """Return the arrival time of a delivery's bytes and the time at which its connection was opened, relative to
+        the operation's start. By these the checks distinguish a copy that was held back from one that was sent again
+        (``checkers.held_back``)."""
         came = "?" if delivery.came is None else f"{delivery.came - self._begun:+.6f}"
         return f"came {came} s, connected {self._connected - self._begun:+.6f} s"
 
     def read(self, body: bytes) -> tuple[Any, str | None]:
-        """What a body says: the message, and what is to be noted of this copy of it."""
+        """Decode a body: return the message, and a note about this copy of it."""
         return decode_body(body), None
 
     async def _poll(self, connection: QueueConnection, queue: str) -> Delivery | None:
@@ -150,10 +152,11 @@ class NeutralQueueClient:
         return await self._bounded(connection.take(queue, poll), poll)
 
     async def _drained(self, connection: QueueConnection, queue: str) -> Delivery | None:
-        """The next message; None when the queue holds none, or the broker gives none though it had time to redeliver.
+        """Return the next message; None when the queue is empty, or the broker delivers none though it had time to
+        redeliver.
 
         Raises:
-            NotDone: the broker says that there are messages, and does not give them.
+            NotDone: the broker reports messages, and does not deliver them.
         """
         loop = asyncio.get_running_loop()
         patience = loop.time() + float(self._options["drain_patience"])
@@ -167,7 +170,8 @@ class NeutralQueueClient:
                 raise NotDone(f"{KEPT_BACK} {amount(depth, 'message')} back")
 
     async def in_time(self, waiting: Awaitable[T | None]) -> T | None:
-        """What ``waiting`` gives, which waits for ``poll`` seconds; None not sooner, where it did not wait."""
+        """Return the result of ``waiting``, which waits up to ``poll`` seconds. If it returns None early, wait for the
+        rest of the time."""
         loop = asyncio.get_running_loop()
         until = loop.time() + float(self._options["poll"])
         found = await waiting
@@ -181,12 +185,12 @@ class NeutralQueueClient:
 
 
 async def close_quietly(connection: QueueConnection | EventConnection | WatchConnection) -> None:
-    """Close a connection, however that goes."""
+    """Close a connection, and ignore errors."""
     with contextlib.suppress(Exception):
         async with within(CLOSE_SECONDS):
             await connection.close()
 
 
 def reason_of(error: BaseException) -> str:
-    """An error in words; what was raised on purpose speaks for itself."""
+    """Return an error in words; an error that was raised on purpose keeps its text."""
     return (words_of(error) if isinstance(error, NotDone) else "") or reason(error)

@@ -23,10 +23,11 @@ T = TypeVar("T")
 
 
 class NeutralEventClient:
-    """What publishers and subscribers share: a connection to the first node that lets them in."""
+    """The base of publishers and subscribers: a connection to the first node that accepts them."""
 
     def __init__(self, cluster: Cluster, connection: EventConnection, host: str, first: int) -> None:
-        """``host`` is the client host it stands at; ``first`` the place in the list of nodes it begins with."""
+        """Create a client on client host ``host``; ``first`` is the position in the list of nodes at which it
+        begins."""
         self.cluster = cluster
         self.options = cluster.test.options
         self.connection = connection
@@ -38,10 +39,10 @@ class NeutralEventClient:
         self.connected = self.unserved = False
 
     async def open(self) -> None:
-        """Connect to the first node that lets us in.
+        """Connect to the first node that accepts the client.
 
         Raises:
-            NotDone: none did in time; the text tells what the last one answered.
+            NotDone: no node did in time; the text is the last one's answer.
         """
         loop = asyncio.get_running_loop()
         deadline = loop.time() + float(self.options["open_timeout"])
@@ -62,7 +63,7 @@ class NeutralEventClient:
         raise NotDone(reason_of(trouble))
 
     def move(self) -> None:
-        """Go on with the next node, where that is allowed, before anything else is asked."""
+        """Give up the connection, and continue with the next node, where that is allowed."""
         self.connected = False
         if not self.alone:
             self.place = (self.place + 1) % len(self.addresses)
@@ -72,7 +73,7 @@ class NeutralEventClient:
         await close_quietly(self.connection)
 
     async def bounded(self, call: Awaitable[T], extra: float = 0.0) -> T:
-        """What a call gives within ``op_timeout`` and ``extra`` seconds; raises TimeoutError."""
+        """Return the result of a call within ``op_timeout`` and ``extra`` seconds; raises TimeoutError."""
         async with within(float(self.options["op_timeout"]) + extra):
             return await call
 
@@ -80,8 +81,8 @@ class NeutralEventClient:
 class NeutralPublisher(NeutralEventClient):
     """A publisher of one of the workload's kinds.
 
-    ``replicated`` goes on at another node without notice where the event was certainly not taken, the others say so;
-    ``single-endpoint`` knows no other node than its first.
+    ``replicated`` silently continues at another node where the event was certainly not accepted; the other kinds report
+    the failure. ``single-endpoint`` knows only its first node.
     """
 
     def __init__(self, cluster: Cluster, connection: EventConnection, host: str, first: int, kind: str) -> None:
@@ -90,7 +91,7 @@ class NeutralPublisher(NeutralEventClient):
         self._backoff = Backoff(cluster.test.rng(f"pause/publisher/{first}"))
 
     async def invoke(self, op: Op) -> Op:
-        """``publish``."""
+        """Carry out ``publish``."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + float(self.options["op_timeout"])
         self.unserved = False
@@ -119,14 +120,14 @@ class NeutralPublisher(NeutralEventClient):
 
 
 class NeutralListener(NeutralEventClient):
-    """A subscriber: it asks a node for its subscription, and takes what any node delivers."""
+    """A subscriber: it requests its subscription from a node, and takes events that any node delivers."""
 
     def __init__(self, cluster: Cluster, connection: EventConnection, host: str, first: int, key: int) -> None:
         super().__init__(cluster, connection, host, first)
         self._key = key
 
     async def open(self) -> None:
-        """Connect, and have the topics and their links made."""
+        """Connect, and create the topics and their links."""
         await super().open()
         for topic in range(int(self.options["topics"])):
             await self.bounded(self.connection.create(topic_name(topic)))
@@ -134,7 +135,7 @@ class NeutralListener(NeutralEventClient):
             await self.bounded(self.connection.link(topic_name(source), topic_name(target)))
 
     async def invoke(self, op: Op) -> Op:
-        """``attach``, ``receive`` or ``drain``."""
+        """Carry out ``attach``, ``receive`` or ``drain``."""
         if op.f == "attach":
             return await self._attach(op)
         poll = float(self.options["poll" if op.f == "receive" else "drain_patience"])
@@ -158,6 +159,6 @@ class NeutralListener(NeutralEventClient):
             return op.fail(f"not done: {reason_of(error)}")
         except Exception as error:
             self.move()
-            return op.fail(f"unknown, to be asked again: {reason_of(error)}")  # what listens stays: events may come
+            return op.fail(f"unknown, to be asked again: {reason_of(error)}")  # the listener stays: events may arrive
         self.unserved = False
         return op.ok()

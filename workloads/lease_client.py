@@ -23,16 +23,16 @@ from workloads.lock_client import FREE_FOR_NOBODY, NO_TOKENS, NOT_HELD, SLEPT, S
 from workloads.register_client import NeutralRegisterClient, Seen, decode_value, encode_value, register_name
 
 KEY = 0
-"""The register that is the lock."""
+"""The register that serves as the lock."""
 TOKEN = "token"
-"""What the error of an acquire begins with that got a token which a history has no number for."""
+"""The prefix of the error of an acquire whose token cannot be written to a history as a number."""
 NO_TOKEN: int | None = None
 SESSION_MARGIN = 1.0
-"""Seconds that a worker waits for the lock beyond the end of a session that it may have to wait for."""
+"""Seconds that a worker waits for the lock beyond the end of another holder's session."""
 
 
 class Lease(ABC):
-    """One worker's part in a lease; subclasses look at the register, and swap its value."""
+    """One worker's part in a lease; subclasses read the register, and swap its value."""
 
     def __init__(self, options: Mapping[str, Any], updates: Updates) -> None:
         self._seconds, self._stall = float(options["lease_seconds"]), float(options["stall"])
@@ -44,18 +44,19 @@ class Lease(ABC):
 
     @abstractmethod
     async def look(self) -> Seen:
-        """What the register holds; raises NotSent or NotDone when nobody tells."""
+        """Return the register's content; raises NotSent or NotDone when no node reports it."""
 
     @abstractmethod
     async def swap(self, seen: Seen, value: int) -> Seen | None:
-        """Replace what was seen; what the register holds then, None when it held something else before.
+        """Replace the observed content; return the new content, or None when the register no longer held the observed
+        one.
 
         Raises:
             Exception: ``NotSent`` and ``NotDone``: it certainly was not replaced; any other: it may have been.
         """
 
     async def carry_out_lease(self, op: Op) -> Op:
-        """``acquire``, ``update`` or ``release``."""
+        """Carry out ``acquire``, ``update`` or ``release``."""
         if op.f == "update":
             return await self._updates.carry_out(op, self)
         return await (self._acquire(op) if op.f == "acquire" else self._release(op))
@@ -74,7 +75,7 @@ class Lease(ABC):
         return op.ok(token + 1)
 
     def _is_over(self, value: int) -> bool:
-        """Whether a lease has been there for as long as it lasts; the first look at it only begins to count."""
+        """Return whether a lease has been observed for its full time; the first observation only starts the count."""
         if value != self._watched:
             self._watched, self._since = value, _now()
         return _now() - self._since > self._seconds
@@ -86,15 +87,15 @@ class Lease(ABC):
         return op.ok()
 
     def holds(self) -> bool:
-        """Whether the lease still runs, by our own clock."""
+        """Return whether the lease still runs, by the client's own clock."""
         return self._mine is not None and _now() < self._until
 
     def token(self) -> int | None:
-        """The number of the lease, where what it guards looks at that."""
+        """Return the number of the lease as the fencing token, where the guarded resource checks tokens."""
         return self._mine.value // 2 if self._mine is not None and self._fencing else None
 
     async def stand_still(self) -> str:
-        """Sleep through the end of the lease, which nothing renews."""
+        """Sleep past the end of the lease, which is not renewed."""
         await asyncio.sleep(self._stall)
         return STOOD_STILL
 
@@ -112,7 +113,7 @@ class NeutralLeaseClient(Lease, NeutralRegisterClient):
         return await self.carry_out_lease(op)
 
     async def look(self) -> Seen:
-        """What the register holds."""
+        """Return the content of the register."""
         try:
             found = await self._bounded(self.registers().read(self._cluster.own_name(register_name(KEY))))
         except Exception as error:
@@ -120,7 +121,7 @@ class NeutralLeaseClient(Lease, NeutralRegisterClient):
         return Seen(decode_value(found or b""), "" if found is None else "written")
 
     async def swap(self, seen: Seen, value: int) -> Seen | None:
-        """By the value that was seen, which never comes again."""
+        """Swap by the observed value, which never recurs."""
         expected = encode_value(seen.value) if seen.version else None
         name = self._cluster.own_name(register_name(KEY))
         done = await self._bounded(self.registers().cas(name, expected, encode_value(value)))
@@ -128,7 +129,7 @@ class NeutralLeaseClient(Lease, NeutralRegisterClient):
 
 
 class LockServiceClient(NeutralQueueClient):
-    """A worker on a system of any kind that has locks of its own, which end by themselves."""
+    """A worker on a system of any kind that has built-in locks, which expire by themselves."""
 
     def __init__(
         self, cluster: Cluster, connection: LockConnection, host: str, thread: int, updates: Updates
@@ -173,11 +174,12 @@ class LockServiceClient(NeutralQueueClient):
         return op.ok()
 
     def holds(self) -> bool:
-        """Whether the lock's lease still runs by our own clock. One that heart-beats renew has no end."""
+        """Return whether the lock's lease still runs by the client's own clock. A lease that heart-beats renew has no
+        end."""
         return self._held and _now() < self._until
 
     def token(self) -> int | None:
-        """The lock's token, where what it guards looks at that."""
+        """Return the lock's token, where the guarded resource checks tokens."""
         return self._token if self._fencing else None
 
     async def stand_still(self) -> str:
@@ -196,7 +198,8 @@ class LockServiceClient(NeutralQueueClient):
 
 
 def patience(connection: LockConnection, poll: float, lease: float) -> float:
-    """The seconds that a worker waits for the lock: what the adapter declares, else longer than a session lasts."""
+    """Return the seconds that a worker waits for the lock: the time that the adapter declares, else longer than a
+    session."""
     declared = getattr(connection, "acquire_seconds", None)
     if declared is not None:
         return float(declared)
@@ -204,7 +207,7 @@ def patience(connection: LockConnection, poll: float, lease: float) -> float:
 
 
 def demand_stalls(connection: LockConnection, system: str, stall: float) -> None:
-    """See that a holder can stand still for long enough to lose its session.
+    """Check that a holder can stand still for long enough to lose its session.
 
     Raises:
         UsageError: it can't.

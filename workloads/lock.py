@@ -1,8 +1,9 @@
-"""Workloads ``lock`` and ``lease``: many want a lock, one has it, and what it guards shows when two had it.
+"""Workloads ``lock`` and ``lease``: many workers request a lock, one holds it, and the guarded resource reveals two
+holders.
 
-``lock``: the lock is one message in a queue; who has it unacknowledged is the holder. ``lease``: the lock is a register
-with a time limit and fencing tokens. Who gets the lock reads a counter, thinks, and writes it back with one more; when
-all is healed, one takes the lock, another must not get it, and the first one gives it back.
+``lock``: the lock is one message in a queue; the client that has it unacknowledged is the holder. ``lease``: the lock
+is a register with a time limit and fencing tokens. The holder reads a counter, works, and writes the counter plus one.
+When all is healed, one worker takes the lock, another must not get it, and the first one gives it back.
 """
 
 from __future__ import annotations
@@ -53,10 +54,10 @@ _NEXT = {ACQUIRE: UPDATE, UPDATE: RELEASE}
 
 @dataclass(frozen=True, slots=True)
 class Holds(Generator):
-    """One thread's work: it acquires as ``acquires`` says; once it has, it updates and releases at once.
+    """One thread's work: it acquires as ``acquires`` says; after each success it updates and releases at once.
 
-    ``following`` is what comes next of a hold, ``open`` whether an operation of its own is under way. A hold is brought
-    to its end when ``acquires`` is exhausted, and given up with the process that had it.
+    ``following`` is the next operation of a hold; ``open`` tells whether one of the thread's operations is in progress.
+    A hold is completed even when ``acquires`` is exhausted, and abandoned with the process that had it.
     """
 
     acquires: Generator | None
@@ -105,7 +106,7 @@ _COMMON = (
 
 
 class LockWorkload(Workload):
-    """Workers that take turns with one message."""
+    """Workers that compete for one message."""
 
     name = "lock"
     subject = LOCKS
@@ -125,10 +126,10 @@ class LockWorkload(Workload):
 
     @classmethod
     def concurrency(cls, options: Mapping[str, Any]) -> int:
-        """Number of client threads.
+        """Return the number of client threads.
 
         Raises:
-            UsageError: nobody would be there to want the lock beside its holder.
+            UsageError: there would be no worker to compete with the holder.
         """
         if options["workers"] < 2:
             raise UsageError(f"--set workers={options['workers']}: at least 2, for a lock to be of use")
@@ -136,18 +137,18 @@ class LockWorkload(Workload):
 
     @classmethod
     def gates(cls, options: Mapping[str, Any]) -> dict[str, Any]:
-        """Coverage gates: what a run must have done for its verdict to be *valid*."""
+        """Return the coverage gates: the activity that a run needs for its verdict to be *valid*."""
         least = max(1, options["min_ok"])
         stalls = {"min_stalls": 1} if options["holders"] == STALLING else {}
         return {"min_ok": {ACQUIRE: least, UPDATE: least}, **stalls, "faults_confirmed": True}
 
     @classmethod
     def demands(cls, options: Mapping[str, Any]) -> Demands:
-        """The queue that the token is in."""
+        """Demand the queue that holds the token."""
         return Demands(queues=(queue_name(0),))
 
     def client(self, cluster: Cluster, thread: int, host: str) -> Client:
-        """A client for one process of a thread; it tries the replica beside its host first."""
+        """Return a client for one process of a thread; it tries the replica nearest to its host first."""
         updates = self.updates(cluster.test)
         if (connection := cluster.queue_connection()) is not None:
             return NeutralLockClient(cluster, connection, host, thread, updates)
@@ -156,30 +157,31 @@ class LockWorkload(Workload):
         return CLIENTS.load("lock")(cluster, host, thread, updates)
 
     def updates(self, test: Test) -> Updates:
-        """What all holders of the run share."""
+        """Return the updates that all holders of the run share."""
         if self._updates is None:
             stalls = test.options["holders"] == STALLING
             self._updates = Updates(Guarded(), float(test.options["work"]), stalls, test.rng("stalls"))
         return self._updates
 
     def first(self, test: Test) -> Source:
-        """What is done before anybody wants the lock: the token is sent, once."""
+        """Return the operations before the first acquire: the token is sent, once."""
         return _Install()
 
     def main(self, test: Test) -> Generator:
-        """Each worker asks for the lock at its share of the test's rate, for the test's time."""
+        """Let each worker request the lock at its share of the test's rate, for the test's time."""
         each = test.rate / test.concurrency
 
         def worker(thread: int) -> Source:
             asks = rate(each, repeat(Op(INVOKE, ACQUIRE, key=0)), test.rng(f"rate/{thread}"))
             return Holds(time_limit(test.time_limit, asks))
 
-        # Nobody may ever be let in: without the lock nobody gets it, which the gates tell.
+        # Perhaps no client is ever accepted: without the token no worker gets the lock, which the gates report.
         first = time_limit(test.time_limit, self.first(test))
         return clients(phases(on_threads([0], first), per_thread(worker)))
 
     def drain(self, test: Test) -> Generator:
-        """One takes the lock, another must not get it, the first one uses it and gives it back."""
+        """Let one worker take the lock, check that another does not get it, then let the first use it and give it
+        back."""
         patient = time_limit(test.options["drain_limit"], until_ok(delay(0.2, repeat(Op(INVOKE, ACQUIRE, key=0)))))
         other, use, leave = (once(Op(INVOKE, f, key=0)) for f in (ACQUIRE, UPDATE, RELEASE))
         return clients(phases(*(on_threads([thread], each) for thread, each in
@@ -187,7 +189,7 @@ class LockWorkload(Workload):
 
 
 class LeaseWorkload(LockWorkload):
-    """Workers that take turns by compare-and-set of a register; each lease has a number and an end."""
+    """Workers that compete by compare-and-set of a register; each lease has a number and an end."""
 
     name = "lease"
     needs = ("registers",)
@@ -204,11 +206,11 @@ class LeaseWorkload(LockWorkload):
 
     @classmethod
     def demands(cls, options: Mapping[str, Any]) -> Demands:
-        """Nothing: a register is there when it is written."""
+        """Demand nothing: a register exists once it is written."""
         return Demands()
 
     def client(self, cluster: Cluster, thread: int, host: str) -> Client:
-        """A client for one process of a thread; it tries the replica beside its host first.
+        """Return a client for one process of a thread; it tries the replica nearest to its host first.
 
         Raises:
             UsageError: the system's connections have no registers, no locks, or can't stand still.
@@ -227,13 +229,13 @@ class LeaseWorkload(LockWorkload):
         return NeutralLeaseClient(cluster, connection, host, thread, updates)
 
     def first(self, test: Test) -> Source:
-        """A register that was never written is a lock that is free."""
+        """Return no operations: a register that was never written is a free lock."""
         return lift(None)
 
 
 @dataclass(frozen=True, slots=True)
 class _Install(Generator):
-    """The token is sent until it may be there: a second one would be a second lock."""
+    """Send the token until it may have arrived: a second one would be a second lock."""
 
     open: bool = False
 

@@ -17,48 +17,48 @@ from workloads.lock_resource import Fenced, Guarded
 
 TOKEN = b"token"
 STALL_SHARE = 0.25
-"""Of the holds of stalling holders, how many are slept through."""
+"""The share of the holds that a stalling holder sleeps through."""
 FREE_FOR_NOBODY = "empty"
-"""The error of an acquire that waited for the lock in vain."""
+"""The error of an acquire that did not get the lock in time."""
 NOT_HELD = "the lock is held no longer"
-"""The error of an update or a release by whoever has learnt that it is no holder any more."""
+"""The error of an update or a release by a client that has learnt that it is no longer the holder."""
 NO_TOKENS = "the system gives no fencing tokens"
-"""The error of an acquire where what the lock guards wants to see one."""
+"""The error of an acquire without a fencing token where the guarded resource requires one."""
 STOOD_STILL = "stood still"
-"""What the error of an update has if its holder stood still. The gate `min_stalls` counts these."""
+"""Part of the error of an update whose holder stood still. The gate `min_stalls` counts these."""
 CLOSED_ITSELF = f"{STOOD_STILL}, and this test closed its connection"
-"""The holder sends no heart-beats, so that the test itself ends the connection that the lock depends on."""
+"""The holder sends no heart-beats, so the test itself closes the connection that the lock depends on."""
 SLEPT = "slept only: its connection does not say whether it sends heart-beats"
-"""The holder did nothing, but its client library may have renewed the lock: this is no stall."""
+"""The holder did nothing, but its client library may have renewed the lock: this does not count as a stall."""
 
 
 class Holder(Protocol):
-    """Who holds a lock, as an update needs to know it."""
+    """The interface of a lock's holder that an update needs."""
 
     def holds(self) -> bool:
-        """Whether the lock is ours still, for all that we know."""
+        """Return whether the lock is still ours, as far as the client knows."""
         ...
 
     def token(self) -> int | None:
-        """The fencing token that is shown to what the lock guards; None: it is shown none."""
+        """Return the fencing token to show to the guarded resource; None: no token is shown."""
         ...
 
     async def stand_still(self) -> str:
-        """Do nothing, and be heard of by nobody, for longer than a lock waits for its holder.
+        """Do nothing, without a sign of life, for longer than a lock waits for its holder.
 
-        Returns what happened: text that begins with ``STOOD_STILL``, or ``SLEPT``.
+        Returns a description of the stall: text that begins with ``STOOD_STILL``, or ``SLEPT``.
         """
         ...
 
 
 class Updates:
-    """What holders do under the lock; one for all clients of a run.
+    """The updates that holders make under the lock; one object for all clients of a run.
 
     Args:
-        guarded: what the lock guards.
+        guarded: the resource that the lock guards.
         work: seconds from reading it to writing it.
         stalls: whether some holders stand still just before they write; the first one does.
-        rng: draws which.
+        rng: draws the holders that stand still.
     """
 
     def __init__(self, guarded: Guarded, work: float, stalls: bool, rng: random.Random) -> None:
@@ -66,10 +66,10 @@ class Updates:
         self._stood = False
 
     async def carry_out(self, op: Op, holder: Holder) -> Op:
-        """``update``: read, think, make sure that the lock is still ours, write.
+        """Carry out ``update``: read, wait, make sure that the lock is still ours, write.
 
-        The completion's value: how many writes there have been with this one, and the count that it wrote. Its error
-        tells whether the holder stood still.
+        The completion's value is the number of writes including this one, and the count that it wrote. Its error
+        reports whether the holder stood still.
         """
         stood = ""
         try:
@@ -89,11 +89,11 @@ class Updates:
 
 
 class NeutralLockClient(NeutralQueueClient):
-    """A worker on a system of any kind, connected only while it asks for the lock or has it: to a connection that stays
-    the token could be pushed while nobody looks, and be missed by all others.
+    """A worker on a system of any kind, connected only while it requests or holds the lock. To an idle permanent
+    connection the token could be pushed unnoticed, and all other workers would miss it.
 
-    Whether its connection lives it can't tell: it takes itself for the holder until something has gone wrong. Where the
-    system numbers its deliveries, the number is the fencing token.
+    It can't tell whether its connection is alive: it considers itself the holder until an operation has failed. Where
+    the system numbers its deliveries, the number is the fencing token.
     """
 
     def __init__(
@@ -138,16 +138,16 @@ class NeutralLockClient(NeutralQueueClient):
         await super().close()
 
     def holds(self) -> bool:
-        """Whether the token is here."""
+        """Return whether the client has the token."""
         return self._delivery is not None
 
     def token(self) -> int | None:
-        """The number of the delivery, where what the lock guards looks at that."""
+        """Return the number of the delivery as the fencing token, where the guarded resource checks tokens."""
         return self._delivery.number if self._fencing and self._delivery is not None else None
 
     async def stand_still(self) -> str:
-        """As a process that is stopped, whose connection the broker gives up: when it hears no heart-beat any more, or,
-        where there are none, because it is closed."""
+        """Behave as a stopped process whose connection the broker gives up: because the heart-beats are missing, or,
+        where there are none, because the connection is closed."""
         seconds, connection = float(self._options["stall"]), self._connection
         if isinstance(connection, Beating) and connection.heartbeat:
             await connection.stand_still(seconds)

@@ -1,14 +1,14 @@
-"""What a lock guards: a counter that its holder reads, thinks about, and writes back.
+"""The resource that a lock guards: a counter that its holder reads, works on, and writes back.
 
-It stands beside the brokers and never fails, so whatever is lost in it was lost because two held the lock. It can fence
-off holders of the past: it refuses a token that is older than one that it has seen (Kleppmann, *How to do distributed
+It is independent of the brokers and never fails, so each lost update proves that two clients held the lock. It can
+fence off former holders: it refuses a token that is older than one that it has seen (Kleppmann, *How to do distributed
 locking*, 2016; the generation numbers of Burrows' Chubby, 2006).
 """
 
 from __future__ import annotations
 
 FENCED = "the token is older than one that was seen"
-"""The error of an update that what the lock guards has refused."""
+"""The error of an update that the guarded resource has refused."""
 
 
 class Fenced(Exception):
@@ -16,7 +16,7 @@ class Fenced(Exception):
 
 
 class Guarded:
-    """A counter with blind writes; ``writes`` counts them. Any integer is a token; None means that there is none."""
+    """A counter with blind writes; ``writes`` counts them. Any integer is a token; None means no token."""
 
     def __init__(self) -> None:
         self._count = 0
@@ -24,7 +24,7 @@ class Guarded:
         self.writes = 0
 
     def read(self, token: int | None = None) -> int:
-        """What it holds; from now on older tokens are refused.
+        """Return the counter; later accesses with older tokens are refused.
 
         Raises:
             Fenced: the token is older than one that was seen.
@@ -33,7 +33,7 @@ class Guarded:
         return self._count
 
     def write(self, count: int, token: int | None = None) -> int:
-        """Let it hold this; returns how many writes there have been.
+        """Set the counter; return the number of writes so far.
 
         Raises:
             Fenced: as for ``read``.

@@ -1,8 +1,8 @@
-"""Workload ``log``: logs with offsets, as Jepsen's tests of Kafka do it.
+"""Workload ``log``: logs with offsets, as in Jepsen's tests of Kafka.
 
-Producers append and are told an offset; readers read on from where they are, and go back at times. Every value is
-appended once. At the end, when all is healed, each log is read from its beginning, and then each node's own copy of it,
-where the system shows that.
+Producers append and receive an offset; readers continue from their position, and sometimes go back. Every value is
+appended once. At the end, when all is healed, each log is read from its beginning, followed by each node's local copy,
+where the system exposes that.
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ from workloads.log_client import EMPTY, NO_COPIES, NeutralLogClient
 from workloads.options import CONNECT, CONNECTING
 
 SEEK_BACK = 20
-"""Offsets by which a reader goes back."""
+"""Number of offsets by which a reader goes back."""
 
 
 @dataclass(frozen=True, slots=True)
 class Appends(Generator):
-    """One producer's appends: its number above zero, and above that multiples of ``producers``."""
+    """One producer's appends: its values are its number plus one, then increments of ``producers``."""
 
     logs: int
     thread: int
@@ -61,7 +61,7 @@ class Appends(Generator):
 
 @dataclass(frozen=True, slots=True)
 class Polls(Generator):
-    """One reader's polls of all logs; of a hundred operations so many go back."""
+    """One reader's polls of all logs; ``seeks`` of a hundred operations go back."""
 
     logs: int
     seeks: int
@@ -78,11 +78,11 @@ class Polls(Generator):
 
 @dataclass(frozen=True, slots=True)
 class UntilEmpty(Generator):
-    """One thread's reads until one finds nothing more."""
+    """One thread's reads until one finds no further entry."""
 
     wanted: Op
     patience: int = 0
-    """Nanoseconds for which it is asked again for a log that is not there."""
+    """Nanoseconds for which reads of a missing log are repeated."""
     done: bool = False
     missing_since: int = -1
 
@@ -94,7 +94,7 @@ class UntilEmpty(Generator):
         return ctx.fill(self.wanted), self
 
     def update(self, test: Test, ctx: Context, op: Op) -> Generator:
-        """The end of the log is seen, or that it can't be read."""
+        """Note the end of the log, or that it can't be read."""
         if op.type == INVOKE or (op.f, op.key) != (self.wanted.f, self.wanted.key):
             return self
         if op.type != FAIL or not (op.error or "").startswith(NOT_FOUND):
@@ -105,7 +105,7 @@ class UntilEmpty(Generator):
 
 
 class LogWorkload(Workload):
-    """Logs lose nothing that was confirmed, have one value at an offset, and are read in order without gaps."""
+    """Check that logs lose no confirmed entry, have one value at each offset, and are read in order without gaps."""
 
     name = "log"
     subject = LOGS
@@ -129,10 +129,10 @@ class LogWorkload(Workload):
 
     @classmethod
     def concurrency(cls, options: Mapping[str, Any]) -> int:
-        """Number of client threads.
+        """Return the number of client threads.
 
         Raises:
-            UsageError: nobody would append or read, or there would be no log.
+            UsageError: there would be no producer, reader or log, or an empty batch.
         """
         for name in ("producers", "readers", "logs", "batch"):
             if options[name] < 1:
@@ -141,12 +141,12 @@ class LogWorkload(Workload):
 
     @classmethod
     def gates(cls, options: Mapping[str, Any]) -> dict[str, Any]:
-        """Coverage gates: what a run must have done for its verdict to be *valid*."""
+        """Return the coverage gates: the activity that a run needs for its verdict to be *valid*."""
         least = max(1, options["min_ok"])
         return {"min_ok": {"append": least, "poll": least}, "faults_confirmed": True}
 
     def client(self, cluster: Cluster, thread: int, host: str) -> Client:
-        """A client for one process of a thread.
+        """Return a client for one process of a thread.
 
         Raises:
             UsageError: the system's connections have no logs.
@@ -157,7 +157,7 @@ class LogWorkload(Workload):
         return NeutralLogClient(cluster, connection, host, thread)
 
     def main(self, test: Test) -> Generator:
-        """Producers and readers share the test's rate, for its time."""
+        """Let producers and readers share the test's rate, for its time."""
         options, rng = test.options, test.rng("logs")
         seeds = [Seed.of(rng) for _ in range(test.concurrency)]
         producers = options["producers"]
@@ -170,7 +170,7 @@ class LogWorkload(Workload):
         return clients(time_limit(test.time_limit, rate(test.rate, per_thread(load), test.rng("rate"))))
 
     def drain(self, test: Test) -> Generator:
-        """One reader reads each log whole, then each node's copies."""
+        """Let one reader read each whole log, then each node's copies."""
         logs = range(test.options["logs"])
         patience = round(float(test.options["drain_limit"]) / 2 / len(logs) * SECOND)
         reads: list[Source] = [UntilEmpty(Op(INVOKE, "scan", None, key), patience) for key in logs]

@@ -1,4 +1,5 @@
-"""Clients of logs on systems of any kind: append, read on from a position, go back, and read a node's own copy.
+"""Clients of logs on systems of any kind: append, continue reading from a position, go back, and read a node's local
+copy.
 
 Values are positive integers below 2**31, each appended once in a run; a completion's value is the pair (offset, value).
 """
@@ -14,16 +15,16 @@ from workloads.generic_client import NeutralQueueClient, close_quietly, reason_o
 from workloads.register_client import decode_value, encode_value
 
 EMPTY = "empty"
-"""The error of a read that found nothing after its position."""
+"""The error of a read that found no entry after its position."""
 NO_COPIES = "the system shows no copies"
-"""The error of a read of a node's own copy where that can't be had."""
+"""The error of a read of a node's local copy where the system does not expose it."""
 
 
 class NeutralLogClient(NeutralQueueClient):
     """Logs of a system whose connections are ``LogConnection``.
 
-    What it reads it reads from where it was, on whatever connection it has by then. A read that fails has certainly
-    moved nothing: it ends as *fail*, and the same client goes on.
+    Reads continue from the last position, even on a new connection. A failed read has certainly not moved the position:
+    it ends as *fail*, and the same client continues.
     """
 
     def __init__(self, cluster: Cluster, connection: LogConnection, host: str, thread: int) -> None:
@@ -32,7 +33,7 @@ class NeutralLogClient(NeutralQueueClient):
         self._read: dict[tuple[str, int], deque[LogEntry]] = {}
 
     async def invoke(self, op: Op) -> Op:
-        """``append``, ``poll``, ``seek``, ``scan`` or ``copy``."""
+        """Carry out ``append``, ``poll``, ``seek``, ``scan`` or ``copy``."""
         if op.f == "seek":
             return self._seek(op)
         if op.f == "copy":
@@ -60,14 +61,14 @@ class NeutralLogClient(NeutralQueueClient):
         return op.ok((entry.offset, decode_value(entry.body)))
 
     def _seek(self, op: Op) -> Op:
-        """Polls go on so many offsets before where they were."""
+        """Move the position of polls back by this many offsets."""
         place = "poll", op.key or 0
         position = self._position[place] = max(0, self._position.get(place, 0) - int(op.value))
         self._read.pop(place, None)
         return op.ok(position)
 
     async def _copy(self, op: Op) -> Op:
-        """The next entry of what the node of that number has itself."""
+        """Return the next entry of the local copy of the node with that number."""
         number, key = int(op.value), op.key or 0
         self.unserved = False
         node = self._cluster.node_names[number]
@@ -89,5 +90,5 @@ class NeutralLogClient(NeutralQueueClient):
 
 
 def log_name(key: int) -> str:
-    """The name of log number ``key``."""
+    """Return the name of log number ``key``."""
     return f"log{key}"

@@ -6,22 +6,23 @@ from typing import Any
 
 
 def encode_body(value: tuple[int, int]) -> bytes:
-    """A message's body: ``producer/sequence``."""
+    """Return a message's body: ``producer/sequence``."""
     return b"%d/%d" % value
 
 
 def decode_body(body: bytes) -> Any:
-    """The (producer, sequence) of a body; the text itself when the body is none of ours (a phantom)."""
+    """Return the (producer, sequence) of a body; the text itself when no producer of ours wrote the body (a
+    phantom)."""
     first, slash, second = body.partition(b"/")
     if slash and first.isdigit() and second.isdigit() and len(body) <= 22:
         return int(first), int(second)
     return body[:200].decode("utf-8", "replace")
 
 def destination(key: int) -> str:
-    """The STOMP destination of queue number ``key``."""
+    """Return the STOMP destination of queue number ``key``."""
     return f"/queue/{queue_name(key)}"
 
 
 def queue_name(key: int) -> str:
-    """The name of queue number ``key``."""
+    """Return the name of queue number ``key``."""
     return f"q{key}"

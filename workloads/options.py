@@ -29,10 +29,10 @@ IMPATIENT = Option(
     "every second client leaves a node at once that is silent for 0.3 seconds, and so is with whoever leads next; "
     "the others stay for as long as `client_heartbeat` and `same_replica` say")
 CONNECTING = (CLIENT_ORDER, SAME_REPLICA, ROUND_PAUSE, IMPATIENT)
-"""Whom clients try, and when."""
+"""The options that choose the nodes that clients try, and when."""
 
 
 def in_order(items: Sequence[T], place: int, options: Mapping[str, Any]) -> list[T]:
-    """What belongs to the nodes, in the order in which a client tries them that stands beside node number ``place``."""
+    """Return the nodes' items in the order in which a client tries them whose nearest node is number ``place``."""
     first = 0 if options.get(CLIENT_ORDER.name) == PRIMARY_FIRST else place % len(items)
     return [*items[first:], *items[:first]]

@@ -1,8 +1,8 @@
 """Workload ``queue``: producers and competing consumers, unique messages, drained and counted at the end.
 
-Messages are (producer, sequence) pairs that occur once, so that each delivery can be told from every other
-(CHECKING.md: few distinct values hide violations). A producer is a process: after an ``info`` the thread goes on as
-a new producer, so the order of a producer's messages is the order of one connection.
+Messages are (producer, sequence) pairs that occur once, so that each delivery can be distinguished from every other
+(CHECKING.md: few distinct values hide violations). A producer is a process: after an ``info`` the thread continues as a
+new producer, so the order of a producer's messages is the order of one connection.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ from workloads.options import CLIENT_HEARTBEAT, CONNECT, CONNECTING
 
 @dataclass(frozen=True, slots=True)
 class Enqueues(Generator):
-    """One producer thread's messages: counted anew for each process that the thread plays."""
+    """One producer thread's messages: the count restarts for each process that the thread plays."""
 
     queues: int
     process: int = -1
@@ -61,7 +61,7 @@ class Enqueues(Generator):
 
 @dataclass(frozen=True, slots=True)
 class Drain(Generator):
-    """Takes from one queue until a take found it empty."""
+    """Take from one queue until a take finds it empty."""
 
     key: int
 
@@ -100,10 +100,10 @@ class QueueWorkload(SurfacedWorkload):
 
     @classmethod
     def concurrency(cls, options: Mapping[str, Any]) -> int:
-        """Number of client threads.
+        """Return the number of client threads.
 
         Raises:
-            UsageError: nobody would send, or a queue would have no consumer.
+            UsageError: there would be no producer or queue, or a queue without a consumer.
         """
         producers, consumers, queues = options["producers"], options["consumers"], options["queues"]
         if producers < 1 or queues < 1:
@@ -114,7 +114,7 @@ class QueueWorkload(SurfacedWorkload):
 
     @classmethod
     def gates(cls, options: Mapping[str, Any]) -> dict[str, Any]:
-        """Coverage gates: what a run must have done for its verdict to be *valid*."""
+        """Return the coverage gates: the activity that a run needs for its verdict to be *valid*."""
         least = max(1, options["min_ok"])  # where nothing was confirmed, nothing was checked
         gates: dict[str, Any] = {
             "min_enqueue_ok": least,
@@ -131,22 +131,23 @@ class QueueWorkload(SurfacedWorkload):
 
     @classmethod
     def demands(cls, options: Mapping[str, Any]) -> Demands:
-        """The queues."""
+        """Demand the queues."""
         return Demands(queues=tuple(queue_name(key) for key in range(options["queues"])))
 
     @classmethod
     def prefetch(cls, options: Mapping[str, Any]) -> int | None:
-        """The window of a subscription; clients that use the surface draw theirs, and how they acknowledge."""
+        """Return the window of a subscription; None where clients use the surface and draw their window and
+        acknowledgement mode."""
         return None if options.get(SURFACE.name) else 1
 
     def client(self, cluster: Cluster, thread: int, host: str) -> Client:
-        """A client for one process of a thread; it tries the replica beside its host first."""
+        """Return a client for one process of a thread; it tries the replica nearest to its host first."""
         if (connection := cluster.queue_connection()) is not None:
             return NeutralQueueClient(cluster, connection, host, thread)
         return CLIENTS.load("queue")(cluster, host, thread, self.surface_of(cluster.test))
 
     def main(self, test: Test) -> Generator:
-        """Sends and takes at the test's rate, for its time."""
+        """Send and take at the test's rate, for its time."""
         producers = test.options["producers"]
 
         def role(thread: int) -> Source:
@@ -158,13 +159,13 @@ class QueueWorkload(SurfacedWorkload):
         return clients(time_limit(test.time_limit, load))
 
     def drain(self, test: Test) -> Generator:
-        """Each consumer takes until its queue is empty."""
+        """Let each consumer take until its queue is empty."""
         consumers = range(test.options["producers"], test.concurrency)
         load = on_threads(consumers, per_thread(lambda thread: Drain(self._queue_of(test, thread))))
         return clients(time_limit(test.options["drain_limit"], load))
 
     def depth(self, test: Test) -> Generator:
-        """Reads how many messages each queue holds, once its consumers are gone."""
+        """Read the number of messages in each queue, once its consumers are gone."""
         reads = sequence(*(Op(INVOKE, "depth", key=key) for key in range(test.options["queues"])))
         return on_threads([0], reads)
 

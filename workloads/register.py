@@ -1,6 +1,6 @@
-"""Workload ``register``: several registers on a last-value destination, read, written, and compared and set by many.
+"""Workload ``register``: registers on a last-value destination that many clients read, write, and compare-and-set.
 
-Every value is written once, so that each read tells which write it saw (CHECKING.md: few distinct values hide
+Every value is written once, so that each read identifies the write that it saw (CHECKING.md: few distinct values hide
 violations). At the end, when all is healed, each register is read once more.
 """
 
@@ -44,9 +44,9 @@ from workloads.register_client import NeutralRegisterClient
 
 @dataclass(frozen=True, slots=True)
 class Accesses(Generator):
-    """One thread's operations: of a hundred so many are reads, so many compare-and-set, the others writes.
+    """One thread's operations: ``reads`` of a hundred are reads, ``swaps`` are compare-and-set, the others are writes.
 
-    What the thread of number ``thread`` writes is its number above zero, and above that a multiple of ``threads``.
+    The thread of number ``thread`` writes its number plus one, then increments of ``threads``.
     """
 
     keys: int
@@ -70,7 +70,7 @@ class Accesses(Generator):
 
 
 class RegisterWorkload(SurfacedWorkload):
-    """Clients that each do everything; each register is linearizable, or it is not."""
+    """Clients that all carry out every kind of operation; the check decides whether each register is linearizable."""
 
     name = "register"
     subject = REGISTERS
@@ -96,10 +96,10 @@ class RegisterWorkload(SurfacedWorkload):
 
     @classmethod
     def concurrency(cls, options: Mapping[str, Any]) -> int:
-        """Number of client threads.
+        """Return the number of client threads.
 
         Raises:
-            UsageError: there would be no client or no register, or nobody would write.
+            UsageError: there would be no client or no register, or the shares exceed 100.
         """
         for name in ("threads", "keys"):
             if options[name] < 1:
@@ -110,7 +110,7 @@ class RegisterWorkload(SurfacedWorkload):
 
     @classmethod
     def gates(cls, options: Mapping[str, Any]) -> dict[str, Any]:
-        """Coverage gates: what a run must have done for its verdict to be *valid*."""
+        """Return the coverage gates: the activity that a run needs for its verdict to be *valid*."""
         least = max(1, options["min_ok"])
         shares = {"read": options["read_share"], "cas": options["swaps"],
                   "write": 100 - options["read_share"] - options["swaps"]}  # fmt: skip
@@ -118,7 +118,7 @@ class RegisterWorkload(SurfacedWorkload):
         return {"min_ok": wanted, "faults_confirmed": True}
 
     def client(self, cluster: Cluster, thread: int, host: str) -> Client:
-        """A client for one process of a thread; it tries the replica beside its host first.
+        """Return a client for one process of a thread; it tries the replica nearest to its host first.
 
         Raises:
             UsageError: the system's connections have no registers.
@@ -131,7 +131,7 @@ class RegisterWorkload(SurfacedWorkload):
         return NeutralRegisterClient(cluster, connection, host, thread)
 
     def main(self, test: Test) -> Generator:
-        """All clients do everything at the test's rate, for its time."""
+        """Let all clients carry out all kinds of operations at the test's rate, for its time."""
         options, rng = test.options, test.rng("accesses")
         seeds = [Seed.of(rng) for _ in range(test.concurrency)]
 
@@ -142,7 +142,7 @@ class RegisterWorkload(SurfacedWorkload):
         return clients(time_limit(test.time_limit, rate(test.rate, per_thread(accesses), test.rng("rate"))))
 
     def drain(self, test: Test) -> Generator:
-        """Each register is read until somebody says what it holds."""
+        """Read each register until a node reports its content."""
         reads = sequence(*(until_ok(delay(0.1, repeat(Op(INVOKE, "read", key=key))))
                            for key in range(test.options["keys"])))  # fmt: skip
         return clients(on_threads([0], time_limit(test.options["drain_limit"], reads)))

@@ -14,7 +14,7 @@ from stormproof.operation import Op
 from workloads.generic_client import NeutralQueueClient
 
 NOTHING = 0
-"""The value of a register that was never written; what is written is above it."""
+"""The value of a register that was never written; written values are above it."""
 NO_MATCH = "not what was expected"
 """The error of a compare-and-set that certainly changed nothing, since the value was another one: an observation."""
 UNTOLD = "nobody says whether it was set"
@@ -22,7 +22,7 @@ UNTOLD = "nobody says whether it was set"
 
 @dataclass(frozen=True)
 class Seen:
-    """The value of a register, and its version as the broker counts (empty where it counts none)."""
+    """The value of a register, and its version by the broker's count (empty where the broker does not count)."""
 
     value: int
     version: str = ""
@@ -36,7 +36,7 @@ class NeutralRegisterClient(NeutralQueueClient):
         self._seen: dict[int, bytes | None] = {}
 
     def registers(self) -> RegisterConnection:
-        """The connection, which is open."""
+        """Return the connection, which is open."""
         assert isinstance(self._connection, RegisterConnection)
         return self._connection
 
@@ -69,21 +69,21 @@ class NeutralRegisterClient(NeutralQueueClient):
 
 
 def register_name(key: int) -> str:
-    """The name of register number ``key`` in a system whose registers have names."""
+    """Return the name of register number ``key`` in a system whose registers have names."""
     return f"r{key}"
 
 
 def encode_value(value: int) -> bytes:
-    """A value as clients write it."""
+    """Return the encoding in which clients write a value."""
     return b"%d" % value
 
 
 def decode_value(body: bytes) -> int:
-    """A value that was read: ``NOTHING`` where there is none, ``FOREIGN`` where no client wrote it."""
+    """Return a value that was read: ``NOTHING`` where there is none, ``FOREIGN`` where no client wrote it."""
     if not body:
         return NOTHING
     return int(body) if body.isdigit() and len(body) < 10 else FOREIGN
 
 
 FOREIGN = (1 << 31) - 1
-"""Stands for whatever no client of a test wrote."""
+"""Stands for any value that no client of a test wrote."""

@@ -13,7 +13,7 @@ from stormproof.test import Test
 
 @dataclass(frozen=True, slots=True)
 class Publishes(Generator):
-    """One producer thread's messages: counted anew for each process that the thread plays."""
+    """One producer thread's messages: the count restarts for each process that the thread plays."""
 
     topics: int
     process: int = -1
@@ -30,11 +30,12 @@ class Publishes(Generator):
 
 @dataclass(frozen=True, slots=True)
 class Subscriber(Generator):
-    """One subscriber thread: asks for its subscription until it has it, then takes (``take`` names the operation).
+    """One subscriber thread: it requests its subscription until that succeeds, then takes (``take`` names the
+    operation).
 
-    With ``away`` above 0 it detaches after ``stay`` operations on average and comes back after ``away`` nanoseconds.
-    ``deletes`` is the share of these times in which it deletes the subscription instead, and comes back with another.
-    A drain ends with the first take that finds nothing left.
+    With ``away`` above 0 it detaches after ``stay`` operations on average and reattaches after ``away`` nanoseconds.
+    ``deletes`` is the share of the departures in which it deletes the subscription instead, and then creates another
+    one. A drain ends with the first take that finds no message left.
     """
 
     key: int
@@ -67,28 +68,28 @@ class Subscriber(Generator):
     def update(self, test: Test, ctx: Context, event: Op) -> Generator:
         if event.type == INVOKE:
             return self
-        if event.type == INFO:  # the thread goes on as another process, with another connection
+        if event.type == INFO:  # the thread continues as another process, with another connection
             return replace(self, subscribed=False, due=ctx.time + RETRY)
         if event.f == self.ask:
             return replace(self, subscribed=event.type == OK, due=0 if event.type == OK else ctx.time + RETRY)
         if event.f in ("detach", "delete") and event.type == OK:
-            # What is made after a deletion is another subscription, though its name is the same.
+            # With ack:auto, all messages that have arrived count as acknowledged with the next frame, taken or not.
             key = self.key + subscriptions(test.options) * (event.f == "delete")
             return replace(self, key=key, subscribed=False, due=ctx.time + self.away)
         if event.f == "drain" and event.type == FAIL and event.error == "empty":
             return lift(None)
-        if event.type == FAIL and event.error not in ("empty", GIVEN_BACK):  # a new connection, perhaps
+        if event.type == FAIL and event.error not in ("empty", GIVEN_BACK):  # perhaps there is a new connection
             return replace(self, subscribed=False, due=ctx.time + RETRY)
         return self
 
 
 RETRY = 250_000_000
-"""Nanoseconds before a subscription that could not be had is asked for again."""
+"""Nanoseconds before a failed subscription is requested again."""
 
 
 def subscriptions(options: Mapping[str, Any]) -> int:
-    """How many subscriptions there are at a time: each that is made when another of its name was deleted has a number
-    that is larger by so many."""
+    """Return the number of subscriptions at a time. A subscription that is created after another of its name was
+    deleted has a number that is larger by this."""
     return max(1, int(options.get("durables", 0)) + int(options.get("transients", 0)))
 
 

@@ -32,7 +32,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def main(arguments: list[str]) -> int:
-    """Run the broker that the arguments describe; returns the exit status."""
+    """Run the broker that the arguments describe; return the exit status."""
     try:
         given = _parser().parse_args(arguments)
         if given.descriptor is not None:

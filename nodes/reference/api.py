@@ -1,10 +1,9 @@
-"""What the parts of the reference broker know of each other.
+"""The interfaces between the parts of the reference broker.
 
-Client frames become *commands*; a *design* puts commands in order, makes them durable (here, or on a group of
-replicas) and applies them to the *engine*, a deterministic state machine over the store; the engine answers
-with *effects*, which the broker hands to the sessions of connected clients once the design says that the
-command is safe. Replicas that apply the same commands in the same order have the same state; effects on a
-replica that serves no clients are dropped.
+Client frames become *commands*. A *design* orders the commands, makes them durable (here, or on a group of replicas)
+and applies them to the *engine*, a deterministic state machine over the store. The engine answers with *effects*, which
+the broker hands to the sessions of connected clients once the design reports that the command is safe. Replicas that
+apply the same commands in the same order have the same state; effects on a replica that serves no clients are dropped.
 """
 
 from __future__ import annotations
@@ -18,23 +17,23 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 Pending = Mapping[str, Collection[Hashable]]
-"""Kind of what is to be done -> what of it is pending now, each thing by something that it alone has; what makes
-progress has another name after each step of it."""
+"""Kind of pending work -> identifiers of its items. An item's identifier is unique and changes with each step of its
+progress, so an identifier that stays the same shows that the item is stuck."""
 Image = Mapping[str, frozenset[tuple[Any, ...]]]
-"""Table -> its rows, without bodies and headers: what a replica holds, to be compared with what another does."""
+"""Table -> its rows, without bodies and headers: the contents of a replica, for comparison with another replica."""
 Handler = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 
 
 class ConfigError(Exception):
-    """The configuration can't be used; the text is one line: which setting, what is wrong, what to do."""
+    """The configuration can't be used; the text is one line: the setting, its error, and the remedy."""
 
 
 @dataclass(frozen=True)
 class Entrance:
-    """What becomes of connections that have not said who they are: ``places`` for them, ``most`` bytes, ``seconds``.
+    """Limits for connections before login: ``places`` of them, ``most`` bytes and ``seconds`` for each.
 
-    ``reader`` makes, for each, what is given its bytes as they come and tells whether they are a whole greeting, right
-    or wrong; ``refusal`` makes what somebody who is turned away is told.
+    ``reader`` creates, for each connection, a function that takes its bytes as they arrive and returns whether they
+    form a complete greeting, valid or not. ``refusal`` encodes the answer to a connection that is turned away.
     """
 
     places: int
@@ -45,7 +44,7 @@ class Entrance:
 
 
 class Listener(Protocol):
-    """Listens on a port until it is closed."""
+    """A listener on a port, until it is closed."""
 
     @property
     def port(self) -> int:
@@ -53,24 +52,24 @@ class Listener(Protocol):
         ...
 
     def close(self) -> None:
-        """Listen no more."""
+        """Stop listening."""
 
 
 class Runtime(Protocol):
-    """All that node code may use of the outside world: clock, network, disk, randomness, log, tasks.
+    """The outside world as node code may use it: clock, network, disk, randomness, log, tasks.
 
-    Node code never touches the wall clock, the global random source, threads, or sockets and files directly,
-    so that the same code runs in a container and in simulated time.
+    Node code never touches the wall clock, the global random source, threads, or sockets and files directly. Therefore
+    the same code runs in a container and in simulated time.
     """
 
     random: random.Random
 
     def now(self) -> float:
-        """Monotonic seconds."""
+        """Return monotonic seconds."""
         ...
 
     def time_of_day(self) -> float:
-        """Seconds since 1970 by the node's clock, which may be wrong; only where a design documents its use."""
+        """Return seconds since 1970 by the node's clock, which may be wrong; only where a design documents its use."""
         ...
 
     async def connect(self, host: str, port: int) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
@@ -83,44 +82,46 @@ class Runtime(Protocol):
 
     async def serve_strangers(self, handler: Handler, host: str, port: int, entrance: Entrance,
                               movable: bool = False) -> Listener:
-        """Listen for clients, who speak first; ``handler`` runs at once, or when a greeting has come.
+        """Listen for clients, which speak first; ``handler`` runs at once, or when a greeting has arrived.
 
         ``movable``: the machine has that address only at times, and perhaps not now.
         """
         ...
 
     def open_database(self, name: str) -> sqlite3.Connection:
-        """The node's database of that name: WAL, durable at commit, no implicit transactions."""
+        """Open the node's database of that name: WAL, durable at commit, no implicit transactions."""
         ...
 
     def spawn(self, coroutine: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
-        """Run a task in the background; one that fails is logged and ends the broker."""
+        """Run a task in the background; its failure is logged and ends the broker."""
         ...
 
     def log(self, event: str, **fields: Any) -> None:
-        """One line in the node's log: time, event, fields."""
+        """Write one line to the node's log: time, event, fields."""
 
     def expose(self, group: str, name: str, program: object) -> None:
-        """What invariants may look at, where nodes are simulated; ``group`` names the nodes that belong together, and
-        ``name`` is this one's among them."""
+        """Expose a program to the invariants, where nodes are simulated.
+
+        ``group`` names the nodes that belong together, and ``name`` is this node's name among them."""
 
     def withdraw(self) -> None:
-        """The program has ended: from now on nothing of this process may be looked at."""
+        """Withdraw the program, which has ended: from now on no invariant may inspect this process."""
 
     def point(self, name: str) -> None:
-        """The program is at a named place where a fault hurts (``nodes.reference.points``); only the simulator, if it
-        was asked to strike there, does something."""
+        """Mark a named place where a fault hurts (``nodes.reference.points``).
+
+        It has an effect only in the simulator, and only if a fault was requested at that place."""
 
 
 class Command(NamedTuple):
     """One change of the broker's state, encodable by ``nodes.reference.wire``.
 
     ``kind`` is one of ``open close send put read subscribe pull unsubscribe ack nack begin prepare commit abort recover
-    received`` or a design's own, which never reaches the engine. ``conn`` is the id of the connection context,
-    ``seq`` the client's input counter (0 on connections that are not reliable, and on what the broker itself submits),
-    ``args`` plain data: None, bool, int, float, str, bytes, list, dict. Every command brings forth exactly
-    one of ``Done``, ``Refused``, ``Opened`` and (for ``close``, or a resumption that fails) ``Closed``; only
-    ``close`` with a receipt brings both ``Done`` and ``Closed``.
+    received`` or a design's own, which never reaches the engine. ``conn`` is the id of the connection context, ``seq``
+    the client's input counter (0 on connections that are not reliable, and for commands that the broker itself
+    submits), ``args`` plain data: None, bool, int, float, str, bytes, list, dict. Every command causes exactly one of
+    ``Done``, ``Refused``, ``Opened`` and (for ``close``, or a resumption that fails) ``Closed``; only ``close`` with a
+    receipt causes both ``Done`` and ``Closed``.
     """
 
     kind: str
@@ -133,7 +134,7 @@ class Command(NamedTuple):
 class Deliver:
     """A message for a client. ``out_seq`` is the connection's output counter (1, 2, ...).
 
-    When ``auto`` is true the session acknowledges it, once it has been written (``ack:auto``).
+    When ``auto`` is true, the session acknowledges it once it has been written (``ack:auto``).
     """
 
     conn: str
@@ -150,10 +151,10 @@ class Deliver:
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """The command with this token has taken effect: its receipt, if one was asked for, may go out.
+    """The command with this token has taken effect: its receipt, if one was requested, may be sent.
 
-    ``duplicate`` is true when the input counter showed that the command had been applied before. ``headers`` go
-    on the receipt.
+    ``duplicate`` is true when the input counter showed that the command had been applied before. ``headers`` are those
+    of the receipt.
     """
 
     conn: str
@@ -167,9 +168,9 @@ class Done:
 class Refused:
     """The command was wrong (unknown subscription, transaction...): the client gets ERROR and is closed.
 
-    The connection context has been closed in the same step, so nothing that the client sent after the wrong
-    command takes effect. ``received`` is the highest input counter that was applied to it, None where that is not
-    known. ``opening``: it answers the command ``open``, and says nothing about who has the connection.
+    The connection context has been closed in the same step, so nothing that the client sent after the wrong command
+    takes effect. ``received`` is the highest input counter that was applied to it, None when unknown. ``opening``: the
+    effect answers the command ``open``, and does not affect the session that has the connection.
     """
 
     conn: str
@@ -194,8 +195,8 @@ class Opened:
 class Closed:
     """The connection context is gone; its session, if any, is ended with the reason.
 
-    ``received`` is the highest input counter that was applied to it, None where that is not known. ``opening``: it
-    answers the command ``open``, and says nothing about who has the connection.
+    ``received`` is the highest input counter that was applied to it, None when unknown. ``opening``: the effect answers
+    the command ``open``, and does not affect the session that has the connection.
     """
 
     conn: str
@@ -206,9 +207,9 @@ class Closed:
 
 @dataclass(frozen=True, slots=True)
 class Safe:
-    """What a reliable client sent up to this number is as safe as the design can make it.
+    """All input of a reliable client up to this number is as safe as the design can make it.
 
-    Only a design that confirms earlier than that tells (``Admission.early``).
+    Only a design that confirms commands earlier than that sends it (``Admission.early``).
     """
 
     conn: str
@@ -217,7 +218,7 @@ class Safe:
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """All messages for another server up to this sequence may be sent."""
+    """All messages for another server up to this sequence number may be sent."""
 
     server: int
     sequence: int
@@ -225,7 +226,7 @@ class Waiting:
 
 @dataclass(frozen=True, slots=True)
 class Arrived:
-    """All messages of another server up to this sequence are safe here."""
+    """All messages of another server up to this sequence number are safe here."""
 
     server: int
     sequence: int
@@ -241,7 +242,7 @@ class Declined:
 
 @dataclass(frozen=True, slots=True)
 class Deployed:
-    """The deployment of the services has come to this phase (``nodes.reference.engine.server_queues``)."""
+    """The deployment of the services has reached this phase (``nodes.reference.engine.server_queues``)."""
 
     phase: int
 
@@ -252,10 +253,10 @@ Effect = ClientEffect | Waiting | Arrived | Declined | Deployed
 
 @dataclass(frozen=True)
 class Admission:
-    """Whether ordinary clients are let in now; if not, why, and where the master is if that is known.
+    """The decision about admitting ordinary clients now; if refused, the reason, and the master's address if known.
 
-    ``early``: messages are confirmed before they are safe, which ``Safe`` tells later. ``replicas``: where clients
-    may connect, as the group has it now; None for what the configuration says.
+    ``early``: messages are confirmed before they are safe, which ``Safe`` reports later. ``replicas`` are the addresses
+    where clients may connect, in the current group; None for those of the configuration.
     """
 
     accepted: bool
@@ -269,14 +270,14 @@ class Admission:
 class Config:
     """The configuration of one node, read from a JSON file.
 
-    ``peers`` names every replica, this one included, in order: name -> (host, port of the links between
-    brokers). ``client_addresses`` maps the same names to ``host:port`` of the STOMP listeners.
+    ``peers`` names every replica, this one included, in order: name -> (host, port of the links between brokers).
+    ``client_addresses`` maps the same names to ``host:port`` of the STOMP listeners.
 
-    ``server`` is the number that other servers know this one by; all replicas of an HA server have the same.
-    ``networks`` are what it listens on for other servers: for each the address of every replica, in the order of
-    ``peers``. ``servers`` maps the numbers of the others to the addresses of their replicas. ``services`` are run by
-    the master: each a class name followed by its arguments. ``clustered`` maps a destination that is spread over
-    several servers to their numbers; it is the same on all of them.
+    ``server`` is the number by which other servers know this one; all replicas of an HA server have the same.
+    ``networks`` are the addresses where it listens for other servers: for each network, the address of every replica,
+    in the order of ``peers``. ``servers`` maps the numbers of the others to the addresses of their replicas.
+    ``services`` are run by the master: each is a class name followed by its arguments. ``clustered`` maps a destination
+    that is spread over several servers to their numbers; it is the same on all of them.
     """
 
     node: str
@@ -297,20 +298,23 @@ class Config:
 
 
 class MessageNotes(Protocol):
-    """What a trace of messages is told by others than the engine."""
+    """The trace of messages, for its callers outside the engine."""
 
     def note(self, what: str, place: str, name: str, reason: str) -> None:
-        """A message came to a place (``put``), left it (``gone``), was given or ``told`` to somebody, ...."""
+        """Record that a message was added to a place (``put``), removed from it (``gone``), given or ``told`` to a
+        client..."""
 
     def entries(self, index: int, epoch: str, reason: str) -> None:
-        """From ``index`` on, the log holds entries of that epoch; none, where it is empty."""
+        """Record that the log holds entries of that epoch from ``index`` on; an empty epoch means that there are
+        none."""
 
     def state(self, peer: str, given: bool, upto: int, parts: Mapping[str, str]) -> None:
-        """The whole state, up to an entry of the log, is being given to a peer, or was taken from it; of each part how
-        much it is, and a hash."""
+        """Record that the whole state, up to an entry of the log, is given to a peer or was taken from it.
+
+        ``parts`` gives the size and a hash of each part."""
 
     def tell(self) -> None:
-        """Write lines of what was noted."""
+        """Write lines for the recorded events."""
 
 
 class Engine(Protocol):
@@ -318,41 +322,41 @@ class Engine(Protocol):
 
     @property
     def message_trace(self) -> MessageNotes | None:
-        """What is told where messages stand, if anybody asked."""
+        """The trace of messages, if it is switched on."""
         ...
 
     def image(self) -> Image:
-        """What memory holds, to be compared with that of another replica that has applied the same commands."""
+        """Return the contents of memory, to compare them with another replica that has applied the same commands."""
         ...
 
     def apply(self, command: Command) -> list[Effect]:
-        """Apply one command inside ``Broker.transaction``; never raises for a client's mistake."""
+        """Apply one command inside ``Broker.transaction``; a client's mistake raises no exception."""
         ...
 
     def flush(self) -> None:
-        """Write what has changed to the store; ``Broker.transaction`` calls it before the commit."""
+        """Write the changes to the store; ``Broker.transaction`` calls it before the commit."""
         ...
 
     def pending_output(self, conn: str, received: int) -> list[Deliver]:
-        """Output of a reliable connection beyond what the client says it received, oldest first."""
+        """Return the output of a reliable connection that its client has not reported as received, oldest first."""
         ...
 
     def connections(self) -> Mapping[str, bool]:
-        """Every connection context, in order of opening -> whether it is reliable."""
+        """Map every connection context, in order of opening, to whether it is reliable."""
         ...
 
     def knows(self, conn: str) -> bool:
-        """Whether a context of that id is open, or was and is still remembered."""
+        """Return whether a context of that id is open, or was closed and is still remembered."""
         ...
 
     def depths(self) -> dict[str, int]:
-        """Queue name -> messages in it, delivered-but-unacknowledged ones included."""
+        """Map each queue name to its number of messages, delivered unacknowledged ones included."""
         ...
 
     def dump(self) -> Iterable[list[Any]]:
-        """The whole state as encodable rows, for a state transfer; equal states give equal rows.
+        """Iterate over the whole state as encodable rows, for a state transfer; equal states give equal rows.
 
-        The rows come from the store as they are asked for: take them all before the next command is applied.
+        The rows are read lazily from the store: consume all of them before the next command is applied.
         """
         ...
 
@@ -361,113 +365,116 @@ class Engine(Protocol):
 
 
 class Broker(Protocol):
-    """What a design is given."""
+    """The broker, as a design uses it."""
 
     config: Config
     runtime: Runtime
     database: sqlite3.Connection
     disk_writes: int
-    """Transactions that were brought to this machine's disk since the program's start."""
+    """Number of transactions written to this machine's disk since the program's start."""
     stopping: bool
-    """Whether it has been asked to end."""
+    """Whether the broker has been asked to stop."""
 
     @property
     def engine(self) -> Engine:
-        """The state machine, which holds what ``database`` does."""
+        """The state machine over ``database``."""
         ...
 
     def transaction(self, forgives: Callable[[sqlite3.Error], bool] | None = None) -> AbstractContextManager[None]:
-        """All that is written inside is committed together, and is on disk when the block has ended.
+        """Commit all writes inside the block together; they are on disk when the block has ended.
 
-        Changes of the engine and of the design's own tables may share one. There must be no ``await`` inside.
-        After an exception the engine's memory may be ahead of the store: let it end the broker. ``forgives`` says
-        whether the broker goes on although it could not store what changed, which is then stored with what follows.
+        Changes of the engine and of the design's own tables may share a transaction. There must be no ``await`` inside.
+        After an exception, the engine's memory may be ahead of the store: let the exception end the broker.
+        ``forgives`` decides whether the broker continues although it could not store the changes, which are then stored
+        with later ones.
         """
         ...
 
     def began_serving(self) -> None:
         """Tell the broker, once, that this node now admits clients.
 
-        It submits ``close`` for inherited connections that are not reliable (their clients were on the node
-        that served before) and starts the idle timers of the reliable ones that nobody has resumed yet.
+        It submits ``close`` for inherited connections that are not reliable (their clients were on the node that served
+        before) and starts the idle timers of the reliable ones that no client has resumed yet.
         """
 
     def release(self, effects: Iterable[Effect]) -> None:
         """Hand effects to the sessions of the clients connected here; those of others are dropped."""
 
     def observe(self, effects: Iterable[Effect]) -> None:
-        """Hand what a slave's engine did to the collocated threads on it."""
+        """Hand a slave's effects to the collocated threads on it."""
 
     def drop_clients(self, reason: str) -> None:
         """End all ordinary client sessions with an ERROR (this node no longer serves)."""
 
     def unlike_store(self) -> str:
-        """In what this node's memory and its store differ."""
+        """Describe how this node's memory differs from its store."""
         ...
 
     def miscounted(self) -> str:
-        """What is counted otherwise than it is there, or beyond a limit."""
+        """Describe a counter that is wrong or exceeds a limit."""
         ...
 
     def left_over(self) -> str:
-        """What is counted of the time when this node served."""
+        """Describe state that is left over from the time when this node served."""
         ...
 
     def pending(self) -> Pending:
-        """What clients wait for here, or somebody has to do about them."""
+        """Return the work that clients here wait for, or that a component has yet to do for them."""
         ...
 
 
 class Design(Protocol):
-    """Who serves, how state is replicated, when a client gets its receipt.
+    """The part that decides which node serves, how state is replicated, and when a client gets its receipt.
 
-    ``has_topic_manager``: whether it takes commands of the kind ``request`` (their answer is the receipt's headers).
-    ``has_services``: whether its master runs services and talks to other servers, whose commands it orders like those
-    of clients.
+    ``has_topic_manager``: it takes commands of the kind ``request`` (their answer is the receipt's headers).
+    ``has_services``: its master runs services and exchanges messages with other servers, and orders their commands like
+    those of clients.
     """
 
     has_topic_manager: bool
     has_services: bool
 
     async def start(self) -> None:
-        """Begin: open links, join the group; returns at once."""
+        """Open links and join the group; return at once."""
 
     async def stop(self) -> None:
-        """End in order: clients have been dropped already."""
+        """Stop in order, after clients have been dropped."""
 
     def admission(self) -> Admission:
-        """Whether ordinary clients are let in now."""
+        """Return whether ordinary clients are admitted now."""
         ...
 
     def submit(self, command: Command) -> None:
-        """Order, make durable, apply and release; commands of one connection keep their order."""
+        """Order a command, make it durable, apply it and release its effects; commands of one connection keep their
+        order."""
 
     def status(self) -> dict[str, Any]:
-        """``role``, ``serving``, ``epoch``, ``view`` (list of names) and whatever else helps a person."""
+        """Return ``role``, ``serving``, ``epoch``, ``view`` (list of names) and further information for
+        administrators."""
         ...
 
 
 @runtime_checkable
 class Administered(Protocol):
-    """A design that administrators, or a cluster manager, ask for more than its status."""
+    """A design that takes further requests from administrators, or from a cluster manager."""
 
     async def administer(self, request: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Carry out a request (``op`` names it); the answer, beside ``ok``.
+        """Carry out a request (``op`` names it); return the answer, without ``ok``.
 
         Raises:
-            ConfigError: it is refused; the text says why.
+            ConfigError: it is refused; the text gives the reason.
         """
         ...
 
 
 @runtime_checkable
 class Growing(Protocol):
-    """A design whose group takes more replicas while it runs."""
+    """A design whose group can take more replicas while it runs."""
 
     def add_replica(self, name: str, link: tuple[str, int], client: str) -> None:
-        """Begin to take in a replica: its name, the address of its links, ``host:port`` for clients.
+        """Begin to add a replica: its name, the address of its links, ``host:port`` for clients.
 
         Raises:
-            ConfigError: not here, or not now.
+            ConfigError: this node can't do so, or not now.
         """
         ...

@@ -1,7 +1,7 @@
 """Bugs that can be switched on, of kinds that real systems had: off unless the option ``bug`` names them.
 
-They measure the harness: each must be caught by a check (``stormproof mutants``). The name of a bug stands in the code
-where it bites.
+They measure the harness: each must be caught by a check (``stormproof mutants``). The name of a bug appears in the code
+where it takes effect.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ NONE = "none"
 
 @dataclass(frozen=True)
 class Bug:
-    """One bug: what goes wrong, and the test that exercises it.
+    """One bug: its effect, and the test that exercises it.
 
-    ``exercise`` are settings that the bug needs to bite; ``design`` is the one whose code has it, as have those in
-    ``also``, which share this code; ``workload`` is the one that shows it, ``nemesis`` the faults that do; ``nodes`` is
-    how many it takes, None: as many as any test. ``client``: it is in the client of that workload, not in the broker.
-    ``edited``: it is an edit of the code (``mutations``), and no test exercises it but the default campaign.
+    ``exercise`` holds the settings that the bug needs to take effect. ``design`` is the one whose code has it; those in
+    ``also`` share this code. ``workload`` and ``nemesis`` are those that reveal it. ``nodes`` is the number of nodes
+    needed, None for that of any test. ``client``: the bug is in the workload's client instead of the broker.
+    ``edited``: the bug is an edit of the code (``mutations``), and only the default campaign exercises it.
     """
 
     name: str
@@ -40,7 +40,7 @@ class Bug:
 
     @property
     def test(self) -> str:
-        """Options of ``stormproof simulate`` with which it shows, and of ``test`` if it is not edited."""
+        """The options of ``stormproof simulate`` that reveal the bug; if it is not edited, also of ``test``."""
         if self.edited:
             return shlex.join(["--system", self.design, "--draw", "--seeds", "300"])
         words = ["--system", self.design, "--workload", self.workload, "--nemesis", self.nemesis]
@@ -133,9 +133,10 @@ NACK_CONSUMES = "nack-consumes"
 REPOSITORY_FORGOTTEN = "repository-forgotten"
 
 _CORE = ("standalone",)
-"""What a broker does for any design that leaves its messages to the engine."""
+"""The designs that run the broker's common code alone, for bugs in code of any design that leaves its messages to the
+engine."""
 _SHARING = ("joram", "qpid", "fiorano")
-"""Designs that have the engine and the server."""
+"""The designs that use the engine and the server."""
 _ALL = ("standalone", "icestorm")
 _ALL_DOWN = {"max_down": "3", "kill_kind": "random"}
 _SURFACE = {"surface": "true"}
@@ -146,14 +147,14 @@ _AHEAD = {
     **_BACKLOG, "kill_program": "broker", "detection_timeout": "1", "catchup_timeout": "1",
     "schedule": "partition:link:5-5.6:1 kill:master:5.4-5.6:1 partition:one:7-11:8 kill:master:9.5-10:1",
 }
-"""Of qpid: the primary is lost while one backup is ahead of the next primary; which is then lost, too."""
+"""For qpid: the primary is lost while one backup is ahead of the next primary; which is then lost, too."""
 _LEFT_BEHIND = {**_BACKLOG, "catchup_timeout": "1", "schedule": "partition:master:4-11:1 crash:kill:9-11.5:1"}
-"""Of qpid: all are lost while an earlier primary's store is behind another's."""
+"""For qpid: all brokers are lost while an earlier primary's store is behind another's."""
 _ACTIVE_KILLED = {"kill_kind": "master", "kill_program": "broker"}
 _HALVES = {"fault_network": "all", "partition_kind": "halves", "fault_duration": "4"}
-"""Of fiorano: the servers do not hear each other; each has clients of its own."""
+"""For fiorano: the servers do not hear each other; each has its own clients."""
 _CUT_OFF = {"fault_network": "all", "partition_kind": "master", "fault_duration": "4"}
-"""Of fiorano: the active server, with the clients beside it, is cut off from everybody else."""
+"""For fiorano: the active server, with the clients on its side, is cut off from everything else."""
 
 
 def _icestorm(name: str, summary: str, workload: str = "subscriptions",
@@ -311,7 +312,7 @@ BUGS: Mapping[str, Bug] = {
 
 
 def switched_on(options: Mapping[str, Any]) -> frozenset[str]:
-    """The bugs that a configuration's options name, joined by commas.
+    """Return the bugs that a configuration's options name, joined by commas.
 
     Raises:
         ConfigError: there is no such bug.

@@ -24,7 +24,7 @@ _TEXTS = ("node", "design", "data", "host", "login", "passcode")
 def build_config(data: str | Path, *, design: str = "standalone", node: str = "n1", host: str = "127.0.0.1",
                  port: int = 61613, login: str = "guest", passcode: str = "guest",
                  options: Mapping[str, Any] | None = None) -> Config:
-    """The configuration of a broker that runs alone, with its data in the folder ``data``.
+    """Build the configuration of a broker that runs alone, with its data in the folder ``data``.
 
     Raises:
         ConfigError: a value can't be used.
@@ -34,15 +34,15 @@ def build_config(data: str | Path, *, design: str = "standalone", node: str = "n
 
 
 def read_config(path: str | Path) -> Config:
-    """The configuration of a broker in a JSON file; raises ConfigError as ``read_json`` does."""
+    """Read the configuration of a broker from a JSON file; raises ConfigError as ``read_json`` does."""
     return read_json(path, parse_config)
 
 
 def read_json(path: str | Path, parse: Callable[[Any], T]) -> T:
-    """What ``parse`` makes of a JSON file.
+    """Read a JSON file and return the result of ``parse``.
 
     Raises:
-        ConfigError: the file can't be read, is no JSON, or ``parse`` finds something that can't be used.
+        ConfigError: the file can't be read, is not JSON, or ``parse`` finds something that can't be used.
     """
     try:
         content = json.loads(Path(path).read_text(encoding="utf-8"))
@@ -57,7 +57,7 @@ def read_json(path: str | Path, parse: Callable[[Any], T]) -> T:
 
 
 def parse_config(content: Any) -> Config:
-    """The configuration in a decoded JSON object.
+    """Parse the configuration in a decoded JSON object.
 
     Raises:
         ConfigError: a setting is missing, unknown, or of the wrong type.

@@ -23,12 +23,12 @@ class GatewayProcess(NodeProcess):
 
 
 def serve_gateway(config: GatewayConfig) -> int:
-    """Run the gateway in this process until SIGTERM or SIGINT; returns the exit status, as ``process.serve`` does."""
+    """Run the gateway in this process until SIGTERM or SIGINT; return the exit status, as ``process.serve`` does."""
     return serve_process(lambda: GatewayProcess(config, RealLockFile(config.lockfile), RealRuntime(config)))
 
 
 def main(arguments: list[str]) -> int:
-    """Run the gateway that the JSON file describes; returns the exit status."""
+    """Run the gateway that the JSON file describes; return the exit status."""
     try:
         if len(arguments) != 1:
             raise ConfigError("usage: python -m nodes.reference.gateway CONFIG.json")

@@ -29,13 +29,13 @@ class ManagerProcess(NodeProcess):
 
 
 def serve_manager(config: ManagerConfig) -> int:
-    """Run a manager in this process until SIGTERM or SIGINT; returns the exit status, as ``process.serve`` does."""
+    """Run a manager in this process until SIGTERM or SIGINT; return the exit status, as ``process.serve`` does."""
     return serve_process(lambda: ManagerProcess(config, RealRuntime(config), real_programs(config),
                                                 real_addresses(config)))  # fmt: skip
 
 
 def real_programs(config: ManagerConfig) -> Programs:
-    """The broker as a process of this machine.
+    """Return the broker as a process of this machine.
 
     Raises:
         ConfigError: the configuration does not say how it is started.
@@ -47,12 +47,12 @@ def real_programs(config: ManagerConfig) -> Programs:
 
 
 def real_addresses(config: ManagerConfig) -> Addresses | None:
-    """The virtual address at this machine, on the interface where clients find its broker; None if there is none."""
+    """Return this machine's virtual address, on the interface where clients reach its broker; None if there is none."""
     return LinuxAddresses(config.virtual_address, config.broker[0]) if config.virtual_address else None
 
 
 def main(arguments: list[str]) -> int:
-    """Run the manager that the JSON file describes; returns the exit status."""
+    """Run the manager that the JSON file describes; return the exit status."""
     try:
         if len(arguments) != 1:
             raise ConfigError("usage: python -m nodes.reference.manager CONFIG.json")

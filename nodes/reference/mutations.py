@@ -1,8 +1,8 @@
-"""Bugs that are edits of single functions: the brokers' code holds nothing of them until one is switched on.
+"""Bugs that are edits of single functions: the brokers' code contains no trace of them until one is switched on.
 
-Each replaces a piece of the source of one function by another (mutation testing: DeMillo, Lipton and Sayward, "Hints
-on Test Data Selection", 1978), so that a bug can be put anywhere without a line for it there. The edited source is
-compiled anew and its code put into the function that is there, wherever it is already referred to.
+Each replaces a piece of one function's source by another (mutation testing: DeMillo, Lipton and Sayward, "Hints on Test
+Data Selection", 1978), so that a bug can be put anywhere without a line for it there. The edited source is compiled
+again and its code put into the existing function object, so that all references to the function get the edit.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ _ROOT = "nodes.reference"
 
 
 class StaleEditError(Exception):
-    """An edit's function, or the piece of its source, is not there any more."""
+    """An edit's function, or the piece of its source, no longer exists."""
 
 
 @dataclass(frozen=True)
 class Edit:
-    """In ``function`` of ``module`` (below ``nodes.reference``), ``old`` becomes ``new``; ``old`` is there once.
+    """Replaces ``old`` by ``new`` in ``function`` of ``module`` (below ``nodes.reference``), which has ``old`` once.
 
-    Where the module has several functions of that name, it is the one with ``old`` in it.
+    If the module has several functions of that name, it is the one that contains ``old``.
     """
 
     module: str
@@ -40,7 +40,7 @@ class Edit:
 
 @dataclass(frozen=True)
 class Mutation:
-    """A bug: what is wrong, in which design, made by which edits."""
+    """A bug: its effect, its design, and its edits."""
 
     name: str
     design: str
@@ -49,16 +49,16 @@ class Mutation:
 
 
 _originals: dict[FunctionType, CodeType] = {}
-"""The code of each function that is edited now, as it was."""
+"""The original code of each function that is currently edited."""
 _present: frozenset[str] = frozenset()
 
 
 def switch(names: Iterable[str]) -> None:
-    """Make these mutations, and no others, the present state of this process's code.
+    """Apply exactly these mutations to this process's code, and undo all others.
 
     Raises:
-        StaleEditError: an edit does not fit the source any more; nothing is changed then.
-        ConfigError: two of them edit the same function; likewise.
+        StaleEditError: an edit does not match the source any longer; nothing is changed then.
+        ConfigError: two of them edit the same function; nothing is changed then, either.
     """
     global _present
     wanted = frozenset(names) & MUTATIONS.keys()
@@ -80,16 +80,16 @@ def switch(names: Iterable[str]) -> None:
 
 
 def edited_now() -> frozenset[str]:
-    """The mutations that are switched on in this process."""
+    """Return the mutations that are switched on in this process."""
     return _present
 
 
 @cache
 def codes_of(name: str) -> tuple[tuple[FunctionType, CodeType], ...]:
-    """The functions that a mutation edits, each with its edited code.
+    """Return the functions that a mutation edits, each with its edited code.
 
     Raises:
-        StaleEditError: an edit does not fit the source any more.
+        StaleEditError: an edit does not match the source any longer.
     """
     return tuple(_edited(edits) for edits in _by_function(MUTATIONS[name].edits))
 
@@ -102,7 +102,7 @@ def _by_function(edits: Iterable[Edit]) -> Iterator[list[Edit]]:
 
 
 def _edited(edits: list[Edit]) -> tuple[FunctionType, CodeType]:
-    """The function that these edits are in, and its code with all of them."""
+    """Return the function that these edits are in, and its code with all of them."""
     first = edits[0]
     module = importlib.import_module(f"{_ROOT}{first.module}" if first.module.startswith(".") else first.module)
     source = Path(str(module.__file__)).read_text(encoding="utf-8")
@@ -126,7 +126,8 @@ def _text(source: str, place: tuple[str, int, int]) -> str:
 
 
 def _places(node: ast.AST, name: str, within: str = "") -> Iterator[tuple[str, int, int]]:
-    """Qualified name, first line (from 0) and last of each function of a name, of a module or of its classes."""
+    """Yield qualified name, first line (from 0) and last line of each function of a name, in a module or its
+    classes."""
     for child in ast.iter_child_nodes(node):
         if isinstance(child, ast.ClassDef):
             yield from _places(child, name, f"{within}{child.name}.")
@@ -160,7 +161,7 @@ def _code(whole: CodeType, qualname: str) -> CodeType:
 
 
 def _one(name: str, design: str, summary: str, place: str, old: str, new: str) -> Mutation:
-    """A mutation of one function: ``place`` is ``module:function``."""
+    """Build a mutation of one function: ``place`` is ``module:function``."""
     module, _, function = place.partition(":")
     return Mutation(name, design, summary, (Edit(module, function, old, new),))
 
@@ -554,4 +555,4 @@ _FOUND_BY_OTHERS = (
 MUTATIONS: Mapping[str, Mutation] = {
     each.name: each for each in (*_SURFACE, *_SCHEDULE, *_TIME, *_GROWTH, *_WORK, *_FOUND_BY_OTHERS)
 }
-"""All of them, by name."""
+"""All mutations, by name."""

@@ -1,4 +1,4 @@
-"""Reads values of a configuration's options; a wrong one ends in one line that names the option."""
+"""Reads values of a configuration's options; a wrong one is reported in one line that names the option."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from nodes.reference.api import ConfigError
 
 MOST_SECONDS = 3600.0
 MAX_PAGE = 16_000
-"""Bytes, about, of a list that are told at once: a header has room for them."""
+"""Approximate maximum number of bytes of one page of a list, because a header has to hold it."""
 Options = Mapping[str, Any]
 
 
 def choice(options: Options, name: str, choices: tuple[str, ...]) -> str:
-    """One of the choices, the first of them when it is not set; raises ConfigError."""
+    """Return one of the choices, by default the first; raises ConfigError."""
     value = options.get(name, choices[0])
     if value not in choices:
         raise ConfigError(f"options.{name}: {value!r} is none of {', '.join(choices)}")
@@ -23,7 +23,7 @@ def choice(options: Options, name: str, choices: tuple[str, ...]) -> str:
 
 
 def seconds(options: Options, name: str, default: float, least: float | None = None) -> float:
-    """A time of less than an hour: above zero, or from ``least`` on; raises ConfigError."""
+    """Return a time of less than an hour: above zero, or from ``least`` on; raises ConfigError."""
     value = options.get(name, default)
     right = isinstance(value, (int, float)) and not isinstance(value, bool) and value < MOST_SECONDS
     if not right or not (value > 0 if least is None else value >= least):
@@ -33,7 +33,7 @@ def seconds(options: Options, name: str, default: float, least: float | None = N
 
 
 def whole(options: Options, name: str, default: int, least: int = 1, most: int | None = None) -> int:
-    """A whole number from ``least`` to ``most``; raises ConfigError."""
+    """Return a whole number from ``least`` to ``most``; raises ConfigError."""
     value = options.get(name, default)
     if type(value) is not int or value < least or (most is not None and value > most):
         span = f"from {least} to {most}" if most is not None else "above zero" if least == 1 else f"from {least} on"
@@ -42,7 +42,7 @@ def whole(options: Options, name: str, default: int, least: int = 1, most: int |
 
 
 def movable_address(setting: str, value: Any) -> str:
-    """An IPv4 address that machines can have for a while; raises ConfigError, which names the setting."""
+    """Return an IPv4 address that machines can have for a while; raises ConfigError, which names the setting."""
     try:
         address = ipaddress.IPv4Address(value) if isinstance(value, str) else None
     except ValueError:
@@ -53,7 +53,7 @@ def movable_address(setting: str, value: Any) -> str:
 
 
 def flag(options: Options, name: str) -> bool:
-    """True or false, which it is when it is not set; raises ConfigError."""
+    """Return true or false, by default false; raises ConfigError."""
     value = options.get(name, False)
     if not isinstance(value, bool):
         raise ConfigError(f"options.{name}: {value!r} is neither true nor false")

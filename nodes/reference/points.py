@@ -1,7 +1,11 @@
-"""Named points in the brokers where a fault hurts: ``runtime.point(NAME)`` is one line there, and does nothing outside
-the simulator. A new one is a constant here with a sentence, and its line; never inside a transaction.
+"""Named points in the brokers where a fault hurts: ``runtime.point(NAME)`` is one line there, without effect outside
+the simulator.
 
-Those of ``SERVER_POINTS`` are in code that all designs share, those of a link where brokers are linked to each other.
+A new point needs a constant here, with a description, and its line in the code; the line must not be inside a
+transaction.
+
+The points of ``SERVER_POINTS`` are in code that all designs share; those of ``LINK_POINTS`` are in designs whose
+brokers have links with each other.
 """
 
 from __future__ import annotations
@@ -163,4 +167,4 @@ POINTS_OF: Mapping[str, Mapping[str, str]] = {
     "qpid": {**SERVER_POINTS, **LINK_POINTS, **QPID_POINTS, **MANAGER_POINTS},
     "fiorano": {**SERVER_POINTS, **LINK_POINTS, **FIORANO_POINTS},
 }
-"""The points that the programs of each design come by."""
+"""The points that the programs of each design pass."""

@@ -1,9 +1,9 @@
 """A compact binary encoding of plain data, for commands, logs on disk and the links between brokers.
 
-Each value is a tag byte and what the tag asks for: integers are zigzag varints of at most 64 bits, floats
-are IEEE 754 doubles, strings and byte strings are preceded by their length, lists and dicts by their count.
-Dicts have string keys and keep their order. The encoding of a value is unique, so equal states have equal
-encodings. Decoding checks every bound before it reads and never builds anything but plain data.
+Each value is a tag byte and the content that belongs to the tag: integers are zigzag varints of at most 64 bits, floats
+are IEEE 754 doubles, strings and byte strings are preceded by their length, lists and dicts by their count. Dicts have
+string keys and keep their order. The encoding of a value is unique, so equal states have equal encodings. Decoding
+checks every bound before it reads and never builds anything but plain data.
 """
 
 from __future__ import annotations
@@ -13,7 +13,8 @@ from typing import Any
 
 MAX_DEPTH = 32
 MAX_VALUES = 1 << 20
-"""In the lists and dicts of what is decoded at once: the smallest take two bytes of input, and a hundred of memory."""
+"""Limit of values in the lists and dicts of one decoding: the smallest take two bytes of input, and a hundred of
+memory."""
 
 _NONE, _FALSE, _TRUE, _INT, _FLOAT, _STR, _BYTES, _LIST, _DICT = range(9)
 _DOUBLE = struct.Struct(">d")
@@ -24,7 +25,7 @@ _VARINT_BYTES = 10
 
 
 class WireError(ValueError):
-    """The value can't be encoded, or the bytes are no encoding of a value."""
+    """The value can't be encoded, or the bytes do not encode a value."""
 
 
 def encode(value: Any) -> bytes:
@@ -41,7 +42,7 @@ def encode(value: Any) -> bytes:
 
 
 def decode(data: bytes | bytearray | memoryview) -> Any:
-    """The value that ``data`` encodes; all of ``data`` must be used.
+    """Decode the value in ``data``; all of ``data`` must be used.
 
     Raises:
         WireError: ``data`` is cut short, too long, too deep, of too many values, or not the encoding of a value.
@@ -95,7 +96,7 @@ def _write_container(out: bytearray, value: Any, depth: int) -> None:
         out.append(_LIST)
         _write_varint(out, len(value))
         for item in value:
-            # Most items are small numbers: half of the time goes into them.
+            # Most items are small numbers: half of the time is spent on them.
             if type(item) is int and 0 <= item < _SMALL:
                 out.append(_INT)
                 out.append(item << 1)
@@ -130,7 +131,7 @@ def _write_text(out: bytearray, text: str) -> None:
 
 
 def _read_varint(raw: bytes, position: int) -> tuple[int, int]:
-    """A number that takes more than one byte, and where it ends: whoever asks has looked for a shorter one."""
+    """Read a number of more than one byte; return it and its end. The caller has excluded a shorter one."""
     end = len(raw)
     number = shift = 0
     for index in range(position, min(end, position + _VARINT_BYTES)):
@@ -156,7 +157,7 @@ def _read_slice(raw: bytes, position: int) -> tuple[bytes, int]:
 
 
 def _read_text(raw: bytes, position: int) -> tuple[str, int]:
-    # As _read_slice does, without a call for each of very many short texts.
+    # Like _read_slice, without a call for each of very many short texts.
     if position < len(raw) and raw[position] < _SHORT and (end := position + 1 + raw[position]) <= len(raw):
         piece, position = raw[position + 1 : end], end
     else:
@@ -195,7 +196,7 @@ def _read(raw: bytes, position: int, depth: int) -> tuple[Any, int]:
 
 
 _room = [0]
-"""How many values there may still be in what is being decoded."""
+"""The number of further values allowed in the current decoding."""
 
 
 def _read_container(raw: bytes, position: int, tag: int, depth: int) -> tuple[Any, int]:
@@ -208,7 +209,7 @@ def _read_container(raw: bytes, position: int, tag: int, depth: int) -> tuple[An
         position += 1
     else:
         count, position = _read_varint(raw, position)
-    # Every item takes at least one byte, so a false count can't make us build much.
+    # Every item takes at least one byte, so a false count can't cause a large allocation.
     if count > size - position:
         raise WireError("a list or dict is cut short")
     _room[0] -= count

@@ -1,4 +1,4 @@
-"""What dialogues say of ``ack:auto`` on a connection that is not reliable: messages are acknowledged by themselves."""
+"""The part of a dialogue that uses ``ack:auto`` on an unreliable connection: messages are acknowledged on delivery."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ from workloads.reference.mismatch import Mismatch
 
 
 class Listener(Speaker, Protocol):
-    """What it needs of its client."""
+    """The interface that ``Automatic`` needs of its client."""
 
     def subscription(self) -> tuple[str, int]:
-        """Name and window of the next subscription."""
+        """Return the name and window of the next subscription."""
         ...
 
     async def poll(self) -> Frame | None:
-        """The next message, if one comes soon."""
+        """Return the next message, if one arrives soon."""
         ...
 
     def compare(self, frame: Frame) -> None:
-        """Compare a message of another subscription with what is due."""
+        """Compare a message of another subscription with the message that is due."""
 
 
 class Automatic:
-    """A queue whose messages are all taken so, and which is empty in between."""
+    """A queue whose messages are all taken with ``ack:auto``, and which is empty between two uses."""
 
     def __init__(self, client: Listener) -> None:
         self._client = client
@@ -36,7 +36,8 @@ class Automatic:
         self._due: deque[tuple[Mapping[str, str], bytes]] = deque()
 
     async def take(self) -> None:
-        """Each message comes once, in order; whoever comes next finds nothing of them."""
+        """Take messages with ``ack:auto``: each is delivered once, in order, and a later subscriber receives none of
+        them."""
         client = self._client
         client.model.apart.add(self._queue)
         await self._send(client.rng.randrange(3))

@@ -1,6 +1,7 @@
-"""A broker that is full: it refuses what would take more messages, queues or prepared branches than it may have.
+"""A full broker: it refuses commands that would exceed its limit of messages, queues or prepared branches.
 
-Others use it as well, so nobody can tell when it is; but whoever has alone as much as all may have knows that it is.
+Other clients use the broker as well, so a client cannot know in general whether it is full. But a client whose own
+messages reach the limit knows that it is.
 """
 
 from __future__ import annotations
@@ -11,34 +12,35 @@ from collections.abc import Mapping
 from workloads.reference.broker_model import BrokerModel, Limits
 
 _USUAL = Limits()
-"""As much as no run comes to."""
+"""Limits that no run reaches."""
 _IS_FULL = re.compile("the broker already (has|holds) its limit of")
 
 
 class Full(Exception):
-    """The broker has as much as it may have: the command has no effect, and the connection ends."""
+    """The broker has reached a limit: the command has no effect, and the connection ends."""
 
 
 def takes_room(command: str, headers: Mapping[str, str]) -> bool:
-    """Whether a broker that is full may refuse such a command. It always ends what is prepared."""
+    """Return whether a full broker may refuse such a command. It never refuses to end a prepared branch."""
     return command in ("SEND", "SUBSCRIBE", "PREPARE") or (command == "COMMIT" and "transaction" in headers)
 
 
 class Room:
-    """What a broker of these limits has room for."""
+    """The room that a broker with these limits has."""
 
     def __init__(self, limits: Limits) -> None:
         self._limits = limits
         self.small = (limits.max_messages < _USUAL.max_messages or limits.max_queues < _USUAL.max_queues
                       or limits.max_prepared < _USUAL.max_prepared)
-        """Whether it may be full in this run."""
+        """True if the broker may be full in this run."""
 
     def lacks(self, command: str, headers: Mapping[str, str], reason: str) -> bool:
-        """Whether it is for want of room that the command was refused, and may have been."""
+        """Return whether the command was refused for lack of room, and may have been."""
         return self.small and takes_room(command, headers) and _IS_FULL.search(reason) is not None
 
     def taken(self, model: BrokerModel, command: str, headers: Mapping[str, str]) -> bool:
-        """Whether one client has all that a command needs, so that the broker has to refuse it."""
+        """Return whether one client alone reaches the limit that a command needs, so that the broker has to refuse
+        it."""
         if command == "PREPARE":
             return len(model.prepared) >= self._limits.max_prepared
         return (command == "SEND" and "transaction" not in headers and headers["destination"].startswith("/queue/")

@@ -1,9 +1,8 @@
-"""What a broker of queues and topics does, as a model: docs/stomp.md in a few lines, for destinations that one client
-has for itself.
+"""Model of a broker of queues and topics: docs/stomp.md in a few lines, for destinations that a single client uses.
 
-The model is sequential and exact. Whoever uses a destination alone, one command after the other, can tell what each
-answer must be: which message comes next, how often it came before, what is refused (model-based testing: Claessen and
-Hughes, "QuickCheck", ICFP 2000; Hughes, "Mysteries of Dropbox", ICST 2016).
+The model is sequential and exact. A client that uses a destination alone, one command after the other, can predict each
+answer: the next message, its number of earlier deliveries, the commands that are refused (model-based testing: Claessen
+and Hughes, "QuickCheck", ICFP 2000; Hughes, "Mysteries of Dropbox", ICST 2016).
 """
 
 from __future__ import annotations
@@ -16,12 +15,12 @@ from typing import Any
 INDIVIDUAL, CLIENT = "client-individual", "client"
 COMMITTED, ABORTED = "committed", "aborted"
 _HEADERS = 100
-"""Bytes, at most, of headers that a frame has besides those that its sender thought of."""
+"""Upper bound, in bytes, of a frame's headers other than those that its sender set."""
 
 
 @dataclass(frozen=True)
 class Limits:
-    """What a client may have, by the names of the broker's options (docs/stomp.md)."""
+    """The limits that apply to a client, by the names of the broker's options (docs/stomp.md)."""
 
     max_backlog: int = 10_000
     max_connection_backlog: int = 10_000
@@ -39,7 +38,7 @@ class Limits:
 
     @classmethod
     def of(cls, options: Mapping[str, Any]) -> Limits:
-        """As a test's options have them."""
+        """Return the limits that a test's options set."""
         return cls(**{each.name: int(options[each.name]) for each in fields(cls) if each.name in options})
 
 
@@ -48,7 +47,7 @@ _DEFAULTS = Limits()
 
 @dataclass(eq=False)
 class Message:
-    """One copy of a message: ``number`` is its place in the order in which messages took effect."""
+    """One copy of a message: ``number`` is its position in the order in which messages took effect."""
 
     number: int
     destination: str
@@ -62,7 +61,7 @@ class Message:
 
 @dataclass(eq=False)
 class Box:
-    """A queue, or what waits for one subscription to topics; ``ready`` in the order in which it is delivered.
+    """A queue, or the backlog of one subscription to topics; ``ready`` is in the order of delivery.
 
     ``subscriptions`` are in the order in which they began; ``served`` is the ``place`` of the one served last.
     """
@@ -74,22 +73,24 @@ class Box:
     served: int = 0
 
     def in_turn(self) -> Subscription | None:
-        """Who gets the next message: of those with room the first that began after the one served last."""
+        """Return the subscription that gets the next message: the first one with room that began after the one served
+        last."""
         having = [each for each in self.subscriptions if len(each.unacknowledged) < each.window]
         return next((each for each in having if each.place > self.served), having[0] if having else None)
 
     def give_back(self, message: Message) -> None:
-        """It was delivered, and waits again: before all that came later."""
+        """Return a delivered message to the queue, ahead of all messages that were sent after it."""
         message.redeliveries += 1
         insort(self.ready, message)
 
 
 @dataclass(eq=False)
 class Subscription:
-    """``unacknowledged`` in the order of delivery; of these ``due`` have not come to the client yet.
+    """A subscription; ``unacknowledged`` is in the order of delivery, and the client has not received those in ``due``
+    yet.
 
-    ``held`` are those that have come, each with the id by which it is acknowledged; ``place`` is the subscription's in
-    the order in which all began.
+    ``held`` maps the id by which a received message is acknowledged to that message; ``place`` is the subscription's
+    position in the order in which all subscriptions began.
     """
 
     name: str
@@ -103,13 +104,13 @@ class Subscription:
     held: dict[str, Message] = field(default_factory=dict)
 
     def covered(self, message: Message) -> list[Message]:
-        """What an acknowledgement of this message is of."""
+        """Return the messages that an acknowledgement of this message covers."""
         if self.ack == INDIVIDUAL:
             return [message]
         return self.unacknowledged[: self.unacknowledged.index(message) + 1]
 
     def let_go(self, messages: Iterable[Message]) -> None:
-        """They are its own no longer."""
+        """Remove messages from the subscription."""
         for message in messages:
             self.unacknowledged.remove(message)
             self.held = {ident: each for ident, each in self.held.items() if each is not message}
@@ -128,13 +129,14 @@ class Item:
 
     @property
     def size(self) -> int:
-        """As many bytes of a transaction as it holds at most."""
+        """The upper bound of the bytes that this item takes in a transaction."""
         return _HEADERS + len(self.body) + sum(len(name) + len(text) for name, text in self.headers.items())
 
 
 @dataclass(eq=False)
 class Transaction:
-    """``xid`` if it is a branch; ``taken`` are the messages that it has when it is prepared, each with its box."""
+    """A transaction; ``xid`` is set if it is a branch; ``taken`` are the messages that it holds once prepared, each
+    with its box."""
 
     name: str
     xid: str = ""
@@ -142,12 +144,13 @@ class Transaction:
     taken: list[tuple[Box, Message]] = field(default_factory=list)
 
     def locks(self, subscription: Subscription) -> bool:
-        """Whether it acknowledges messages of this subscription."""
+        """Return whether it acknowledges messages of this subscription."""
         return any(item.subscription is subscription for item in self.items)
 
 
 def selects(pattern: str, topic: str) -> bool:
-    """Whether a subscription to topics selects one: ``*`` is one level, ``>`` at the end one or more."""
+    """Return whether a subscription's pattern selects a topic: ``*`` matches one level, ``>`` at the end one or
+    more."""
     wanted, levels = pattern.split("."), topic.split(".")
     if wanted[-1] == ">":
         if len(levels) < len(wanted):
@@ -157,7 +160,8 @@ def selects(pattern: str, topic: str) -> bool:
 
 
 def selected(kind: str, key: str, asked: str) -> bool:
-    """Whether a binding by ``key`` to an exchange of a kind brings on what is sent with the key ``asked``."""
+    """Return whether a binding by ``key`` to an exchange of a kind routes a message that is sent with the key
+    ``asked``."""
     if kind == "fanout":
         return True
     return key == asked if kind == "direct" else selects(key, asked)
@@ -172,9 +176,9 @@ class BrokerModel:
         self.durables: dict[str, Box] = {}
         self.transients: list[Box] = []
         self.apart: set[str] = set()
-        """Queues that are there and of which the model says nothing."""
+        """Queues that exist and that the model does not describe."""
         self.others: dict[str, Box] = {}
-        """Login -> what waits for its durable subscription."""
+        """Login -> the backlog of its durable subscription."""
         self.subscriptions: dict[str, Subscription] = {}
         self.transactions: dict[str, Transaction] = {}
         self.prepared: dict[str, Transaction] = {}
@@ -185,11 +189,11 @@ class BrokerModel:
         self._sent = self._subscribed = 0
 
     def queue(self, name: str) -> Box:
-        """A queue: it comes into being when it is first used."""
+        """Return a queue; it is created when it is first used."""
         return self.queues.setdefault(name, Box(name))
 
     def targets(self, destination: str) -> list[Box]:
-        """Where a message that takes effect now goes."""
+        """Return the boxes that a message that takes effect now is delivered to."""
         _, kind, name = destination.split("/", 2)
         if kind == "queue":
             return [self.queue(name)]
@@ -202,34 +206,35 @@ class BrokerModel:
         return [self.queues[queue] for queue in sorted(bound)]
 
     def fanout(self, destinations: Iterable[str]) -> int:
-        """How many messages come into being, as a broker counts them, when one is sent to each of these."""
+        """Return the number of messages, as a broker counts them, that are created when one is sent to each
+        destination."""
         return sum(len(self.targets(each)) if each.startswith("/topic/") else 1 for each in destinations)
 
     def held(self, box: Box) -> int:
-        """How many messages are a subscription's: what waits, what is not acknowledged, and what prepared branches
-        have of it."""
+        """Return the number of messages that belong to a subscription: waiting, unacknowledged, and taken by prepared
+        branches."""
         taken = sum(other is box for each in self.prepared.values() for other, _ in each.taken)
         return len(box.ready) + sum(len(each.unacknowledged) for each in box.subscriptions) + taken
 
     def messages(self) -> int:
-        """How many messages a broker has of this client at least."""
+        """Return the least number of messages that a broker holds for this client."""
         boxes = [*self.queues.values(), *self.durables.values(), *self.transients, *self.others.values()]
         return sum(map(self.held, boxes))
 
     def overflows(self) -> bool:
-        """Whether transient subscriptions hold more than they may, for which the connection ends."""
+        """Return whether transient subscriptions hold more than their limit, which ends the connection."""
         held = [self.held(box) for box in self.transients]
         return max(held, default=0) > self._limits.max_backlog or sum(held) > self._limits.max_connection_backlog
 
-    # Commands. Each is carried out whole; what then can be delivered is.
+    # Commands. Each is carried out as a whole; then every message that can be delivered is delivered.
 
     def send(self, destination: str, headers: Mapping[str, str], body: bytes) -> None:
-        """SEND takes effect."""
+        """Apply SEND."""
         self._send(destination, headers, body)
         self._deliver()
 
     def subscribe(self, name: str, box: Box, ack: str, window: int, durable: str = "") -> Subscription:
-        """SUBSCRIBE to a queue, or to what waits for a subscription to topics."""
+        """Apply SUBSCRIBE to a queue, or to the backlog of a subscription to topics."""
         self._subscribed += 1
         subscription = Subscription(name, box, ack, window, durable, self._subscribed)
         self.subscriptions[name] = subscription
@@ -238,7 +243,8 @@ class BrokerModel:
         return subscription
 
     def topic_box(self, pattern: str, durable: str = "") -> Box:
-        """What waits for a subscription to topics: a new one, or that of the durable subscription of that name."""
+        """Return the backlog of a subscription to topics: a new one, or that of the durable subscription of that
+        name."""
         if not durable:
             box = Box("", pattern)
             self.transients.append(box)
@@ -249,11 +255,11 @@ class BrokerModel:
         return known
 
     def box_of(self, login: str, pattern: str) -> Box:
-        """What waits for another login's durable subscription."""
+        """Return the backlog of another login's durable subscription."""
         return self.others.setdefault(login, Box(login, pattern))
 
     def unsubscribe(self, subscription: Subscription, *, delete: bool = False) -> None:
-        """UNSUBSCRIBE; ``delete`` its durable subscription, too."""
+        """Apply UNSUBSCRIBE; ``delete`` also deletes its durable subscription."""
         self._end(subscription)
         if delete:
             del self.durables[subscription.durable]
@@ -269,16 +275,16 @@ class BrokerModel:
             self.transients.remove(box)
 
     def settle(self, kind: str, subscription: Subscription, message: Message) -> None:
-        """ACK or NACK."""
+        """Apply ACK or NACK."""
         self._settle(kind, subscription, message)
         self._deliver()
 
     def begin(self, name: str, xid: str = "") -> None:
-        """BEGIN."""
+        """Apply BEGIN."""
         self.transactions[name] = Transaction(name, xid)
 
     def commit(self, name: str) -> None:
-        """COMMIT of what is not prepared."""
+        """Apply COMMIT of a transaction that is not prepared."""
         transaction = self.transactions.pop(name)
         for item in transaction.items:
             if item.subscription is None or item.message is None:
@@ -290,13 +296,13 @@ class BrokerModel:
         self._deliver()
 
     def abort(self, name: str) -> None:
-        """ABORT of what is not prepared."""
+        """Apply ABORT of a transaction that is not prepared."""
         transaction = self.transactions.pop(name)
         if transaction.xid:
             self.outcomes[transaction.xid] = ABORTED
 
     def prepare(self, name: str) -> None:
-        """PREPARE: what it acknowledges is taken, what it gives back is given back."""
+        """Apply PREPARE: the messages that it acknowledges are taken, those that it rejects are given back."""
         transaction = self.transactions.pop(name)
         self.prepared[transaction.xid] = transaction
         for item in transaction.items:
@@ -311,7 +317,7 @@ class BrokerModel:
         self._deliver()
 
     def end(self, xid: str, outcome: str) -> None:
-        """COMMIT or ABORT of a prepared branch."""
+        """Apply COMMIT or ABORT of a prepared branch."""
         transaction = self.prepared.pop(xid)
         self.outcomes[xid] = outcome
         if outcome == COMMITTED:
@@ -324,34 +330,34 @@ class BrokerModel:
         self._deliver()
 
     def close(self) -> None:
-        """The connection has ended: its subscriptions, and the transactions that are not prepared, branches as well."""
+        """End the connection with its subscriptions and the transactions that are not prepared, including branches."""
         self.transactions.clear()
         for subscription in list(self.subscriptions.values()):
             self._end(subscription)
 
     def delete_exchange(self, name: str) -> None:
-        """It is gone with its bindings."""
+        """Delete an exchange and its bindings."""
         del self.exchanges[name]
         self.bindings = {each for each in self.bindings if each[0] != name}
 
     def delete_queue(self, name: str) -> None:
-        """It is gone with its messages and bindings."""
+        """Delete a queue with its messages and bindings."""
         del self.queues[name]
         self.bindings = {each for each in self.bindings if each[1] != name}
 
-    # What follows from them.
+    # State derived from the commands.
 
     def locked(self, subscription: Subscription) -> bool:
-        """Whether an open transaction acknowledges messages of it."""
+        """Return whether an open transaction acknowledges messages of this subscription."""
         return any(transaction.locks(subscription) for transaction in self.transactions.values())
 
     def waiting(self) -> Iterator[Box]:
-        """Boxes that stay when the connection ends."""
+        """Yield the boxes that outlive the connection."""
         yield from self.queues.values()
         yield from self.durables.values()
 
     def owed(self) -> Collection[Subscription]:
-        """Subscriptions to which something is on its way."""
+        """Return the subscriptions with messages in transit."""
         return [each for each in self.subscriptions.values() if each.due]
 
     def _send(self, destination: str, headers: Mapping[str, str], body: bytes) -> None:

@@ -1,11 +1,12 @@
 """Workloads ``clustered`` and ``clustered-topic``: destinations that are spread over several HA servers (HA Joram, 6).
 
-Each producer and each consumer connects to one of the servers, so that messages have to be moved to where the consumers
-are. What the queue workload promises is promised of each queue as a whole.
+Each producer and each consumer connects to one of the servers, so messages have to be moved to the consumers' servers.
+The promises of the queue workload apply to each queue as a whole.
 
-Each producer and each subscriber of topics has its server, too, whose element forwards what is published there to all
-others. What the topic workload promises is promised on every element; between two there is no common order, and what
-was published on one may come to a subscription on another that was made meanwhile.
+Each producer and each subscriber of topics has its server, too. The server's element of the topic forwards each message
+published there to all other elements. The promises of the topic workload apply on every element. Elements share no
+common order, and a message that was published on one element may reach a subscription that was created on another
+element after the publication.
 """
 
 from __future__ import annotations
@@ -34,26 +35,26 @@ class ClusteredWorkload(QueueWorkload):
 
     name = "clustered"
     needs = ("queues", "servers")
-    looked_at = ("content", "subscription", "refusal")  # a message that goes to another server is a new one there
+    looked_at = ("content", "subscription", "refusal")  # a message that moves to another server is a new message there
     options = (SERVERS, *QueueWorkload.options)
 
     @classmethod
     def concurrency(cls, options: Mapping[str, Any]) -> int:
-        """Number of client threads.
+        """Return the number of client threads.
 
         Raises:
-            UsageError: as the queue workload, or there is one server only.
+            UsageError: as the queue workload, or there is only one server.
         """
         _check_servers(options, "queue")
         return super().concurrency(options)
 
     @classmethod
     def demands(cls, options: Mapping[str, Any]) -> Demands:
-        """The queues, each on all servers."""
+        """Demand the queues, each on all servers."""
         return replace(super().demands(options), servers=options["ha_servers"], spread=True)
 
     def client(self, cluster: Cluster, thread: int, host: str) -> Client:
-        """A client of one of the servers: producers and consumers take turns over them."""
+        """Return a client of one of the servers: producers and consumers are spread over them in turn."""
         return QueueClient(SubCluster(cluster, cluster.servers[thread % len(cluster.servers)]), host, thread,
                            self.surface_of(cluster.test))
 
@@ -67,21 +68,22 @@ class ClusteredTopicWorkload(TopicWorkload):
 
     @classmethod
     def concurrency(cls, options: Mapping[str, Any]) -> int:
-        """Number of client threads.
+        """Return the number of client threads.
 
         Raises:
-            UsageError: as the topic workload, or there is one server only.
+            UsageError: as the topic workload, or there is only one server.
         """
         _check_servers(options, "topic")
         return super().concurrency(options)
 
     @classmethod
     def demands(cls, options: Mapping[str, Any]) -> Demands:
-        """The topics, each on all servers."""
+        """Demand the topics, each on all servers."""
         return replace(super().demands(options), servers=options["ha_servers"], spread=True)
 
     def client(self, cluster: Cluster, thread: int, host: str) -> Client:
-        """A client of one of the servers: producers, durable and transient subscribers each take turns over them."""
+        """Return a client of one of the servers: producers, durable and transient subscribers are each spread over them
+        in turn."""
         options, servers = cluster.test.options, cluster.servers
         place = thread
         for part in ("producers", "durables"):
@@ -97,12 +99,14 @@ class ElementClient(TopicClient):
     """A client of one element of the topics."""
 
     def left(self, depths: Mapping[str, int], key: int) -> int:
-        """What the subscription holds, and what is on its way between the elements: that may be for it."""
+        """Return the number of messages in the subscription and in transit between the elements, which may be for
+        it."""
         return super().left(depths, key) + sum(count for name, count in depths.items() if name.startswith(TOPIC_PREFIX))
 
     async def await_drained(self, key: int) -> Frame | None:
-        """The next message; None when none is left, twice: servers are asked one by one, and a message may have come
-        to one after it was asked and left the other before that was."""
+        """Return the next message; None when none is left at two successive checks. One check is not enough: servers
+        report one by one, and a message may reach one after its report and have left the other before that one's
+        report."""
         return await super().await_drained(key) or await super().await_drained(key)
 
 

@@ -1,8 +1,8 @@
-"""Workload ``configuration``: queues, exchanges and bindings, made, removed and looked at by many clients.
+"""Workload ``configuration``: queues, exchanges and bindings, created, deleted and listed by many clients.
 
-Each queue, each exchange, and each binding of another kind of queues to an exchange (which always exist) is an object
-that exists or does not. Clients make one exist, or end it; an unknown outcome is tried again; every attempt is an
-operation of its own.
+Each queue, each exchange, and each binding of a separate set of queues to an exchange (both of which always exist) is
+an object that exists or does not. Clients create or delete an object. They retry after an unknown outcome; every
+attempt is a separate operation.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ from workloads.reference.subscriptions import (
 
 QUEUE, EXCHANGE, BINDING = "queue", "exchange", "binding"
 FIXED_EXCHANGE = "routed"
-"""The exchange that bindings are made to."""
+"""The exchange of all bindings."""
 
 
 @dataclass(frozen=True)
 class Things:
-    """What a test's keys stand for: queues first, then exchanges, then bindings."""
+    """The objects behind a test's keys: queues first, then exchanges, then bindings."""
 
     queues: int
     exchanges: int
@@ -49,26 +49,26 @@ class Things:
 
     @classmethod
     def of(cls, options: Mapping[str, Any]) -> Things:
-        """Those of a test's options."""
+        """Return the objects that a test's options define."""
         return cls(int(options["queues"]), int(options["exchanges"]), int(options["bindings"]))
 
     @property
     def count(self) -> int:
-        """How many there are."""
+        """The number of objects."""
         return self.queues + self.exchanges + self.bindings
 
     def kind(self, key: int) -> str:
-        """What a key stands for."""
+        """Return the kind of a key's object."""
         if key < self.queues:
             return QUEUE
         return EXCHANGE if key < self.queues + self.exchanges else BINDING
 
     def name(self, key: int) -> str:
-        """What it is, for a person."""
+        """Return a readable name of a key's object."""
         return f"{self.kind(key)} {' '.join(self.body(key).values())}"
 
     def body(self, key: int) -> dict[str, str]:
-        """What a request about it says."""
+        """Return the body of a request about a key's object."""
         kind = self.kind(key)
         if kind == QUEUE:
             return {"queue": f"made{key}"}
@@ -78,11 +78,11 @@ class Things:
         return {"exchange": FIXED_EXCHANGE, "queue": f"bound{number}", "key": f"k{number}"}
 
     def changes(self, key: int) -> tuple[str, str]:
-        """The operations that make the object exist, and end it."""
+        """Return the operations that create and delete the object."""
         return (LINK, UNLINK) if self.kind(key) == BINDING else (CREATE, DESTROY)
 
     def request(self, function: str, key: int) -> str:
-        """The request that carries out an operation."""
+        """Return the request that carries out an operation."""
         kind = self.kind(key)
         if function == LOOK:
             return "list"
@@ -91,13 +91,13 @@ class Things:
         return f"{'create' if function == CREATE else 'delete'}-{kind}"
 
     def settled(self, function: str, key: int) -> str:
-        """The error that says that things were so already."""
+        """Return the error code for an object that is already in the requested state."""
         kind = self.kind(key)
         return f"{kind}-exists" if function in (CREATE, LINK) else f"no-such-{kind}"
 
 
 class ConfigurationClient(ManagedConnection):
-    """A client of whoever is primary, who takes requests about queues, exchanges and bindings."""
+    """A client of the primary, which handles requests about queues, exchanges and bindings."""
 
     destination = MANAGEMENT
 
@@ -106,10 +106,10 @@ class ConfigurationClient(ManagedConnection):
         self._things = Things.of(cluster.test.options)
 
     async def open(self) -> None:
-        """Connect, and see to it that what bindings join is there.
+        """Connect, and make sure that the queues and the exchange of the bindings exist.
 
         Raises:
-            ConnectionBroken: no broker let us in, or could say whether it is.
+            ConnectionBroken: no broker accepted the client, or none could report whether they exist.
         """
         await self._connection.open(self._open_timeout)
         wanted = [("create-exchange", {"exchange": FIXED_EXCHANGE}, "exchange-exists")]
@@ -121,7 +121,7 @@ class ConfigurationClient(ManagedConnection):
                 raise ConnectionBroken(f"{request} is refused: {answer['x-error']}")
 
     async def invoke(self, op: Op) -> Op:
-        """``create``, ``destroy``, ``link``, ``unlink`` or ``look``."""
+        """Carry out ``create``, ``destroy``, ``link``, ``unlink`` or ``look``."""
         key = op.key or 0
         body = self._things.body(key)
         if op.f == LOOK:
@@ -139,7 +139,7 @@ class ConfigurationClient(ManagedConnection):
 
 
 class ConfigurationWorkload(SubscriptionsWorkload):
-    """Clients that change what exists and clients that look at it; at the end everything is looked at once more."""
+    """Clients that change the set of objects and clients that list it; at the end every object is checked once more."""
 
     name = "configuration"
     needs = ("exchanges",)
@@ -162,10 +162,10 @@ class ConfigurationWorkload(SubscriptionsWorkload):
     countable = ("exchanges", "bindings")
 
     def client(self, cluster: Cluster, thread: int, host: str) -> Client:
-        """A client for one process of a thread; it tries the broker beside its host first."""
+        """Return a client for one process of a thread; it tries the broker nearest to its host first."""
         return ConfigurationClient(cluster, host, thread)
 
     @classmethod
     def objects(cls, options: Mapping[str, Any]) -> Things:
-        """What the keys stand for."""
+        """Return the objects behind the keys."""
         return Things.of(options)

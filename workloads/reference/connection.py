@@ -1,12 +1,12 @@
-"""The client side of an HA connection over STOMP: reconnects along the list of replicas, re-emits, discards.
+"""The client side of an HA connection over STOMP: it reconnects along the list of replicas, re-emits, and discards.
 
-After HA Joram 5.1.1 to 5.1.6 (J1, J15, J17): frames are sent and received asynchronously and numbered; when the
-TCP connection fails, the client tries the same replica for a set time, then the next in the list, round and
-round; once it is back it re-emits the frames whose receipts it has not seen, and discards the messages that it
-already had. It also works without the numbering, against any STOMP 1.2 broker.
+After HA Joram 5.1.1 to 5.1.6 (J1, J15, J17): frames are sent and received asynchronously and are numbered. When the TCP
+connection fails, the client tries the same replica for a set time, then the next in the list, cyclically. Once
+reconnected, it re-emits the frames whose receipts it has not seen, and discards the messages that it had already
+received. It also works without the numbering, against any STOMP 1.2 broker.
 
-Where the broker confirms early (asynchronous propagation, 2.2), a frame stays in the buffer after its receipt until
-the broker says that it is safe, and is re-emitted with the others after a failure.
+Where the broker confirms early (asynchronous propagation, 2.2), a frame stays in the buffer after its receipt until the
+broker reports it as safe, and is re-emitted with the others after a failure.
 """
 
 from __future__ import annotations
@@ -30,20 +30,21 @@ _SILENCE_FACTOR = 3
 _OFFERED = ("1.2", "100,100")
 """The version that the reference broker speaks, and the heart-beats that it offers and asks for."""
 RECEIVED = "RECEIVED"
-"""The frame by which a client of a reliable connection tells what it has received, if it has no other."""
+"""The frame by which a client of a reliable connection reports the messages that it has received, if no other frame
+does."""
 
 
 REPEATED = "x-twice"
-"""A header that goes out twice, the second time with another text: the first counts (STOMP 1.2, "Repeated Header
+"""A header that is sent twice, the second time with another text: the first counts (STOMP 1.2, "Repeated Header
 Entries")."""
 
 
 class ConnectionBroken(Exception):
-    """The connection is over for good; what was not confirmed may or may not have happened."""
+    """The connection is over for good; frames that were not confirmed may or may not have had an effect."""
 
 
 class NotSent(Exception):
-    """The frame never reached a socket: it certainly had no effect."""
+    """The frame never reached a socket, so it certainly had no effect."""
 
 
 class Rejected(Exception):
@@ -52,13 +53,13 @@ class Rejected(Exception):
 
 @dataclass(frozen=True)
 class Settings:
-    """How a client connects; times in seconds.
+    """The settings of a client's connection; times in seconds.
 
-    ``same_replica`` is how long it retries the replica that it lost before it moves on along the list, or to the list's
-    beginning (``first_again``); ``round_pause`` how long it waits when nobody in the list has let it in;
-    ``heartbeat`` the interval asked of the broker (three silent intervals are a failed connection);
-    ``local_host`` the address to bind to, which decides where on the network the client stands; ``learns_replicas``
-    whether it goes to replicas that the broker names, too.
+    ``same_replica`` is the time for which it retries the replica that it lost before it moves to the next in the list,
+    or to the start of the list (``first_again``). ``round_pause`` is its pause when no replica in the list has accepted
+    it. ``heartbeat`` is the interval asked of the broker (three silent intervals mean a failed connection).
+    ``local_host`` is the address to bind to, which decides the client's position in the network. ``learns_replicas``:
+    it also tries replicas that the broker names.
     """
 
     login: str
@@ -76,11 +77,11 @@ class Settings:
 
 @dataclass
 class _Pending:
-    """A frame that waits for its receipt, or to be safe; ``seq`` is given when it is first written.
+    """A frame that waits for its receipt, or to be safe; ``seq`` is assigned when it is first written.
 
-    ``done``: its receipt has come. ``told``: the application believes that it is confirmed. ``gap``: numbers that are
-    left out before its own. ``garble``: what becomes of its bytes. ``quiet``: it asks for no receipt; that of a later
-    frame is its own as well.
+    ``done``: its receipt has arrived. ``told``: the application believes that it is confirmed. ``gap``: the sequence
+    numbers that are skipped before its number. ``garble``: a function that corrupts its bytes. ``quiet``: it asks for
+    no receipt; the receipt of a later frame also confirms it.
     """
 
     frame: Frame
@@ -95,11 +96,11 @@ class _Pending:
 
 @dataclass
 class _State:
-    """What survives a reconnection.
+    """The state that survives a reconnection.
 
-    ``early`` when receipts don't say that a frame is safe; ``safe`` is the highest number of which the broker says
-    so; ``final`` that number at the connection's end, if the broker could tell it; ``confirmed`` is that of the last
-    frame with a receipt.
+    ``early``: a receipt does not mean that a frame is safe. ``safe``: the highest number that the broker has reported
+    as safe. ``final``: that number at the connection's end, if the broker could report it. ``confirmed``: the number of
+    the last frame with a receipt.
     """
 
     connection_id: str | None = None
@@ -113,7 +114,8 @@ class _State:
     pending: dict[str, _Pending] = field(default_factory=dict)
 
     def forget_safe(self) -> None:
-        """Drop the frames that are safe, and whose sender has been told so: now, or on an earlier connection."""
+        """Drop the frames that are safe and that have been confirmed to their sender, on this or an earlier
+        connection."""
         for receipt, pending in list(self.pending.items()):
             safe = not self.early or 0 < pending.seq <= self.safe
             if safe and (pending.done or (self.early and pending.told)):
@@ -124,15 +126,15 @@ class StompConnection:
     """One reliable connection to a replicated broker. Open it, send frames, take messages, close it."""
 
     def __init__(self, addresses: Sequence[Address], settings: Settings, undone: Sequence[Frame] = ()) -> None:
-        """``undone`` is what came undone with an earlier connection; it is sent first."""
+        """Create a connection; ``undone`` are frames that an earlier connection had to undo; they are sent first."""
         self.settings = settings
         self.messages: deque[Frame] = deque()
         self.odd = ""
-        """What a broker has said on it that none may say, in words; no client needs to mind."""
+        """Description of a protocol violation by the broker, if there was one; clients may ignore it."""
         self.unnamed = False
-        """Whether the ERROR that came last named no receipt that was asked for."""
+        """True if the last ERROR named no receipt that was requested."""
         self.peer: Address | None = None
-        """The replica that it talks to, or talked to last."""
+        """The replica that it is connected to, or was connected to last."""
         self._addresses = list(addresses)
         self._place = 0
         self._state = _State()
@@ -146,22 +148,22 @@ class StompConnection:
         self._settled = asyncio.Event()
         self._rests_until = 0.0
         self._first = True
-        """Whether this TCP connection is its first one."""
+        """True while this TCP connection is the first one."""
         self._told = 0
-        """Highest number of a message that this TCP connection began with as received."""
+        """The highest message number that this TCP connection reported as received when it began."""
         self._broken: Exception | None = None
         for frame in undone:
             pending = self._enqueue(frame.command, frame.headers, frame.body)
             pending.told = True
 
     async def open(self, timeout: float) -> None:
-        """Connect to the first replica in the list that lets us in.
+        """Connect to the first replica in the list that accepts the client.
 
         Raises:
-            ConnectionBroken: none did within ``timeout``; the text tells what the last one answered.
+            ConnectionBroken: no replica did within ``timeout``; the text is the last one's answer.
         """
         self._task = asyncio.create_task(self._run(), name="connection")
-        # Not asyncio.wait_for, here and below: that of Python 3.11 loses a cancellation at times.
+        # Not asyncio.wait_for, here and below: Python 3.11's version sometimes loses a cancellation.
         try:
             async with within(timeout):
                 await self._ready.wait()
@@ -176,17 +178,18 @@ class StompConnection:
         self, command: str, headers: Mapping[str, str], body: bytes, timeout: float | None, *, gap: int = 0,
         garble: Garble | None = None,
     ) -> Mapping[str, str]:
-        """Send a frame and wait for its receipt, across reconnections; returns the receipt's headers.
+        """Send a frame, wait for its receipt across reconnections, and return the receipt's headers.
 
-        ``timeout`` None waits until the connection is over; ``gap`` is how many numbers are left out before that of
-        this frame, for which the broker is to close the connection. So it is to for what ``garble`` makes of its bytes:
-        then there may be no answer, but the connection's end.
+        A ``timeout`` of None waits until the connection is over. ``gap`` is the number of sequence numbers to skip
+        before this frame, for which the broker must close the connection. The broker must do the same for the bytes
+        that ``garble`` corrupts; then the end of the connection may be the only answer.
 
         Raises:
-            NotSent: it never reached a socket within ``timeout``; nor did what was told before, and it never will.
+            NotSent: neither this frame nor an earlier frame without a receipt reached a socket within ``timeout``, and
+                neither ever will.
             Rejected: the broker answered it with an ERROR.
-            TimeoutError: it reached a socket, or what was told before it did, and no receipt came.
-            ConnectionBroken: the connection ended for good meanwhile.
+            TimeoutError: it reached a socket, or an earlier frame without a receipt did, and no receipt arrived.
+            ConnectionBroken: the connection ended for good in the meantime.
         """
         if self.over:
             raise NotSent(str(self._broken))
@@ -199,19 +202,19 @@ class StompConnection:
         except (TimeoutError, ConnectionBroken) as error:
             if pending.seq == 0:
                 if any(each.quiet and each.seq and not each.done for each in self._state.pending.values()):
-                    raise TimeoutError from None  # what was told before it has been sent
+                    raise TimeoutError from None  # an earlier frame without a receipt was sent
                 unsent = [key for key, each in self._state.pending.items()
                           if each is pending or (each.quiet and each.seq == 0)]
                 for key in unsent:
                     del self._state.pending[key]
                 raise NotSent(str(error) or "no connection") from None
-            # A frame that was sent stays in line: without it the numbers that follow would have a gap.
+            # A frame that was sent stays queued: without it the numbers that follow would have a gap.
             raise
         return answer
 
     def tell(self, command: str, headers: Mapping[str, str], body: bytes) -> None:
-        """Send a frame without asking for a receipt: it has been carried out when a later one is confirmed, unless
-        receipts come early."""
+        """Send a frame without asking for a receipt: it has been carried out when a later frame is confirmed, unless
+        receipts are early."""
         self._write_pending(self._enqueue(command, headers, body, quiet=True))
 
     def _enqueue(self, command: str, headers: Mapping[str, str], body: bytes, *, quiet: bool = False) -> _Pending:
@@ -223,7 +226,7 @@ class StompConnection:
         return pending
 
     def _confirm_before(self, seq: int) -> None:
-        """What was sent before that, without asking for a receipt, is done as well."""
+        """Mark the frames without a receipt that were sent before ``seq`` as confirmed."""
         for pending in self._state.pending.values():
             if pending.quiet and not pending.done and 0 < pending.seq < seq:
                 pending.done = pending.told = True
@@ -231,10 +234,10 @@ class StompConnection:
                     pending.future.set_result({})
 
     async def settled(self) -> None:
-        """Wait until everything that was confirmed is safe.
+        """Wait until all confirmed frames are safe.
 
         Raises:
-            ConnectionBroken: the connection ended for good before.
+            ConnectionBroken: the connection ended for good first.
         """
         while self.unsafe:
             if self.over:
@@ -244,21 +247,21 @@ class StompConnection:
 
     @property
     def unsafe(self) -> int:
-        """How many frames were confirmed and are not safe yet."""
+        """The number of frames that are confirmed and not safe yet."""
         return sum(pending.told for pending in self._state.pending.values())
 
     @property
     def undone(self) -> list[Frame]:
-        """Of a broken connection: the frames that were confirmed and certainly have no effect (any more), in order.
+        """The frames of a broken connection that were confirmed and now certainly have no effect, in order.
 
-        To send them again, on a new connection, is up to the application.
+        The application decides whether to send them again on a new connection.
         """
         final = self._state.final
         told = [pending for pending in self._state.pending.values() if pending.told]
         return [each.frame for each in told if each.seq == 0 or (final is not None and each.seq > final)]
 
     async def next_message(self, timeout: float) -> Frame | None:
-        """The next message delivered, or None when none came within ``timeout``."""
+        """Return the next delivered message, or None when none arrived within ``timeout``."""
         deadline = asyncio.get_running_loop().time() + timeout
         while not self.messages:
             left = deadline - asyncio.get_running_loop().time()
@@ -271,31 +274,32 @@ class StompConnection:
         return self.messages.popleft()
 
     def twin(self) -> StompConnection:
-        """Another one that takes this one over when it is opened, as if its client had lost it; it says nothing."""
+        """Return a second connection that takes this one over when it is opened, as if its client had lost this one; it
+        sends nothing."""
         twin = StompConnection(self._addresses, self.settings)
         twin._place = self._place
         twin._state.connection_id, twin._state.received = self._state.connection_id, self._state.received
         return twin
 
     def rest(self, seconds: float) -> None:
-        """Read nothing for so long, and not longer than half of what would be silence of the broker."""
+        """Stop reading for some seconds, but at most for half the time after which the broker counts as silent."""
         self._rests_until = asyncio.get_running_loop().time() + min(seconds, self._silence / 2)
 
     async def ended(self, timeout: float) -> bool:
-        """Whether it is over for good within so many seconds."""
+        """Wait up to ``timeout`` seconds for the connection to be over for good; return whether it is."""
         if self._task is not None:
             await asyncio.wait((self._task,), timeout=timeout)
         return self.over
 
     async def close(self, timeout: float = 0.5) -> None:
-        """Disconnect in order if the broker answers within ``timeout``, otherwise just leave."""
+        """Disconnect in order if the broker answers within ``timeout``, otherwise just drop the connection."""
         with contextlib.suppress(TimeoutError, ConnectionBroken, NotSent):
             if self._ready.is_set():
                 await self.request("DISCONNECT", {}, b"", timeout)
         await self.abort()
 
     async def abort(self) -> None:
-        """Leave without a word."""
+        """Drop the connection without DISCONNECT."""
         if self._task:
             self._task.cancel()
             await asyncio.wait((self._task,))
@@ -304,38 +308,40 @@ class StompConnection:
         self._drop_socket()
 
     def silence(self) -> None:
-        """Say and hear nothing any more, from now on; ``abort`` has to follow."""
+        """Stop sending and receiving at once; ``abort`` has to follow."""
         if self._task:
             self._task.cancel()
         self._drop_socket()
 
     @property
     def connected(self) -> bool:
-        """Whether a replica has let us in and the connection to it has not failed since."""
+        """Return whether a replica has accepted the client and the connection to it has not failed since."""
         return self._connected
 
     @property
     def over(self) -> bool:
-        """Whether it is closed for good, or was never opened."""
+        """Return whether it is closed for good, or was never opened."""
         return self._task is None or self._task.done()
 
     @property
     def broken(self) -> Exception | None:
-        """Why it failed last, or is over."""
+        """The reason of its last failure, or of its end."""
         return self._broken
 
     @property
     def refused(self) -> bool:
-        """Whether the broker ended it for what we said: closed it for good, if it is a reliable one."""
+        """Return whether the broker ended it because of a client's frame: closed it for good, if it is a reliable
+        one."""
         return isinstance(self._broken, _Wrong if self.settings.reliable else _Refused)
 
     @property
     def closed_for_idleness(self) -> float | None:
-        """When, on the loop's clock, we learnt that the broker closed it since it had heard nothing (5.1.3)."""
+        """The time on the loop's clock at which the client learnt that the broker had closed it for idleness
+        (5.1.3)."""
         return self._broken.learnt if isinstance(self._broken, _Idle) else None
 
     async def _run(self) -> None:
-        """Connect, serve the connection until it fails, connect again: for as long as that makes sense."""
+        """Connect, serve the connection until it fails, and reconnect, for as long as that can succeed."""
         loop = asyncio.get_running_loop()
         keep_until = loop.time()
         missed, served = 0, False
@@ -377,10 +383,10 @@ class StompConnection:
             for pending in list(self._state.pending.values()):
                 if not pending.future.done():
                     pending.future.set_exception(self._end())
-                    pending.future.exception()  # Nobody may be waiting for it, which is no defect.
+                    pending.future.exception()  # There may be no waiter, which is not a defect.
 
     def _end(self) -> ConnectionBroken:
-        """Why the connection is over."""
+        """Return the reason of the connection's end."""
         broken = self._broken
         return broken if isinstance(broken, ConnectionBroken) else ConnectionBroken(str(broken or "closed"))
 
@@ -444,21 +450,21 @@ class StompConnection:
 
     @property
     def replicas(self) -> list[Address]:
-        """Whom it tries to reach, in this order, round and round."""
+        """The addresses that it tries to reach, cyclically, in this order."""
         return list(self._addresses)
 
     def use_replicas(self, addresses: Sequence[Address], first: int = 0) -> None:
-        """From now on try these, beginning at this place."""
+        """Replace the list of addresses, and continue at position ``first``."""
         self._addresses, self._place = list(addresses), first
 
     def _safe(self, seq: int) -> None:
-        """Frames up to this number are safe."""
+        """Mark the frames up to this number as safe."""
         self._state.safe = max(self._state.safe, seq)
         self._state.forget_safe()
         self._settled.set()
 
     def _closed_by_broker(self, reason: str, headers: Mapping[str, str]) -> ConnectionBroken:
-        """The connection can't be resumed: "the high availability is broken" (5.1.6)."""
+        """Return the exception for a connection that can't be resumed: "the high availability is broken" (5.1.6)."""
         if "x-received" in headers:
             self._state.final = int(headers["x-received"])
             if self._state.final < self._state.confirmed and not self._state.early:
@@ -469,13 +475,14 @@ class StompConnection:
         return (_Wrong if headers["x-closed"] == "error" else ConnectionBroken)(reason)
 
     def _replicas(self, text: str) -> None:
-        """Take over the server's list of replicas (J17), keeping our place in it."""
+        """Adopt the server's list of replicas (J17), and keep the current position in it."""
         listed = [_address(item) for item in text.split(",") if item]
         if self.settings.learns_replicas and listed and self.peer in listed and listed != self._addresses:
             self.use_replicas(listed, listed.index(self.peer))
 
     def _learn(self, master: str) -> None:
-        """Add the master that a slave names to the list: it may have come to the group since we got that."""
+        """Add the master that a slave names to the list: it may have joined the group after the client received the
+        list."""
         if self.settings.learns_replicas and master and (address := _address(master)) not in self._addresses:
             self._addresses.append(address)
 
@@ -510,7 +517,7 @@ class StompConnection:
     def _take(self, frame: Frame) -> None:
         if frame.command == "RECEIPT":
             pending = self._state.pending.get(frame.headers.get("receipt-id", ""))
-            # What an earlier TCP connection brought may be confirmed here, and confirmed again when it is sent again.
+            # A frame of an earlier TCP connection may be confirmed here, and confirmed again after it is re-emitted.
             if pending is None and self._first and not self._state.early:
                 self._note("a receipt came twice, or for nothing")
             if pending and pending.frame.command == RECEIVED:
@@ -554,11 +561,11 @@ class StompConnection:
                 self._writer.write(b"\n")
 
     def _write_pending(self, pending: _Pending) -> None:
-        """Write a frame if there is a connection; number it when it is written for the first time."""
+        """Write a frame if there is a connection; number it when it is first written."""
         if not self._writer or not self._connected or self._writer.is_closing():
             return
         headers = dict(pending.frame.headers)
-        if pending.frame.command == RECEIVED:  # has no number, and no effect that could be had twice
+        if pending.frame.command == RECEIVED:  # has no number, and no effect that could be repeated
             self._writer.write(encode(Frame(RECEIVED, headers | {"x-received": str(self._state.received)})))
             return
         if pending.seq == 0:
@@ -591,9 +598,9 @@ def _address(text: str) -> Address:
 
 
 class _Watch:
-    """Lets a time-out expire when nothing was heard for so many seconds.
+    """A time-out that expires after some seconds without received data.
 
-    It looks at the time now and then: a time-out that is moved on with every read costs a timer for each.
+    It checks the time at intervals: rescheduling the time-out at every read would cost a timer for each.
     """
 
     def __init__(self, limit: asyncio.Timeout, seconds: float) -> None:
@@ -609,7 +616,7 @@ class _Watch:
         self._timer.cancel()
 
     def heard(self) -> None:
-        """Something was heard now."""
+        """Record that data was received now."""
         self._last = self._loop.time()
 
     def _look(self) -> None:
@@ -621,7 +628,7 @@ class _Watch:
 
 
 class _Idle(ConnectionBroken):
-    """The broker has closed it for idleness, which we have ``learnt`` at that time of the loop."""
+    """The broker has closed it for idleness; the client has ``learnt`` that at that time of the loop."""
 
     def __init__(self, reason: str, learnt: float) -> None:
         super().__init__(reason)
@@ -633,7 +640,7 @@ class _Wrong(ConnectionBroken):
 
 
 class _Refused(Exception):
-    """This replica does not let us in, now; ``master`` is who does, as HOST:PORT, if it says so."""
+    """This replica refuses clients now; ``master`` is the replica that accepts them, as HOST:PORT, if it is named."""
 
     def __init__(self, reason: str, master: str) -> None:
         super().__init__(reason)

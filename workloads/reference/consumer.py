@@ -1,13 +1,14 @@
-"""A consumer that uses all that a broker offers consumers: modes of acknowledgement, windows, NACK, UNSUBSCRIBE,
-transactions; and tells what of its deliveries is not as it should be.
+"""A consumer that uses all that a broker offers consumers (modes of acknowledgement, windows, NACK, UNSUBSCRIBE,
+transactions), and reports incorrect deliveries.
 
-What it saw beside the outcome of an operation it notes as operations of their own, ``observe``, whose error says what:
+Observations other than the outcome of an operation are recorded as separate operations, ``observe``, whose error is one
+of:
 
-* ``redeliveries N``: the MESSAGE that was delivered just before said so. One without it said none.
-* ``given back, redeliveries N``: a MESSAGE that it had, and gave back: no delivery.
-* ``not as sent: ...``: headers or body are not what its sender had put in.
+* ``redeliveries N``: the preceding delivered MESSAGE had this count. A MESSAGE without such a record had none.
+* ``given back, redeliveries N``: a MESSAGE that the consumer received and gave back: no delivery.
+* ``not as sent: ...``: headers or body differ from those that the sender set.
 * ``not as subscribed: ...``: more than the window, a message of another subscription, or after UNSUBSCRIBE.
-* ``not refused: ...``: a command that makes no sense was confirmed.
+* ``not refused: ...``: an invalid command was confirmed.
 """
 
 from __future__ import annotations
@@ -46,19 +47,20 @@ _BUFFERED = " (buffered)"
 
 
 def value_of(message: Frame) -> Any:
-    """The (producer, sequence) that a message names; its text where it names none."""
+    """Return the (producer, sequence) that a message names; its text where it names none."""
     return decode_body(named(message))
 
 
 class Taker:
-    """Takes for one process on one subscription at a time. ``destination`` tells what a message of a queue (topic) and
-    value names as its own; ``delivery`` is what a delivery is called in the history that comes with no operation."""
+    """A consumer for one process on one subscription at a time. ``destination`` returns the destination that a message
+    of a queue (topic) and value must name; ``delivery`` is the function name in the history of a delivery without an
+    operation."""
 
     def __init__(self, client: StompClient, manner: Manner, surface: Surface,
                  destination: Callable[[int, tuple[int, int]], str], delivery: str = "dequeue") -> None:
         self.subscription: str | None = None
         self._asked = False
-        """Whether there may be one: what comes from a queue may come before the receipt, or without it."""
+        """True if a subscription may exist: messages from a queue may arrive before the receipt, or without it."""
         self._second: str | None = None
         """Another subscription of the same connection, of the same mode and window."""
         self._destination = destination
@@ -69,20 +71,20 @@ class Taker:
         self._last = Op(INVOKE, OBSERVE)
 
     def reset(self) -> None:
-        """The subscription went with its connection, with what had come on it."""
+        """Forget the subscription and its messages, which were lost with the connection."""
         self._tell_automatic(self._last)
         self.subscription = self._second = None
         self._asked = False
 
     def leave(self) -> None:
-        """Nobody takes any more: what counts as acknowledged because it had come is told, and nothing more comes."""
+        """Stop taking for good: record the messages that count as acknowledged on arrival, and receive no more."""
         if self._asked and self._manner.ack == AUTO:
             self._client.connection.silence()
             self._tell_automatic(self._last)
 
     async def move(self, op: Op, headers: dict[str, str], *, automatic: bool) -> None:
-        """See to it that there is a subscription; now and then end it and make another. ``automatic``: whether it may
-        have ``ack:auto``."""
+        """Make sure that there is a subscription; sometimes replace it by another. ``automatic``: ``ack:auto`` is
+        allowed."""
         self._last = op
         if self.subscription is not None and op.f != "drain" and self._manner.will(UNSUBSCRIBE, 0.04):
             await self.unsubscribe(op, {})
@@ -93,7 +95,7 @@ class Taker:
                 await self._subscribe_again(headers)
 
     async def take(self, op: Op, wait: Callable[[], Awaitable[Frame | None]]) -> Op:
-        """Take one message (``wait`` gives it, or None), or several that are told as further operations, and
+        """Take one message (from ``wait``, or None), or several that are recorded as further operations, and
         acknowledge them in some way."""
         manner, client = self._manner, self._client
         self._last = op
@@ -116,7 +118,7 @@ class Taker:
                 if len(taken) == 1 and manner.will(REFUSALS, 0.015):
                     return await self._be_refused(op, message)
             except _TROUBLE as error:
-                # The process ends, and its connection: else nobody would ever give back what it has.
+                # With ack:auto, all messages that have arrived count as acknowledged with the next frame, taken or not.
                 return op.info(f"not known to be given back: {error or 'no receipt in time'}")
         arrived = asyncio.get_running_loop().time()
         if not final:
@@ -129,11 +131,12 @@ class Taker:
         return self._delivered(op, taken, "")
 
     def _may_give_back(self) -> bool:
-        """Of a topic, what is given back must come before what came after it, which it can't when that is here."""
+        """Return whether messages may be given back. In a topic, a returned message must precede those that follow it,
+        which is impossible once a later message has arrived here."""
         return self._manner.ack != AUTO and (self._delivery == "dequeue" or self._manner.window == 1)
 
     async def subscribe(self, headers: dict[str, str], *, automatic: bool) -> None:
-        """SUBSCRIBE in a way that is drawn."""
+        """SUBSCRIBE with a drawn mode and window."""
         manner = self._manner
         name = manner.subscribe(automatic)
         asked = {**headers, "id": name, "ack": manner.ack, "x-prefetch": str(manner.window)}
@@ -151,12 +154,13 @@ class Taker:
         self._surface.use("several-subscriptions")
 
     def _more_like(self, message: Frame) -> bool:
-        """Whether the next message that has come is of the same subscription: an ACK may cover both."""
+        """Return whether the next buffered message is of the same subscription: an ACK may cover both."""
         messages = self._client.connection.messages
         return bool(messages) and messages[0].headers.get("subscription") == message.headers.get("subscription")
 
     async def unsubscribe(self, op: Op, headers: dict[str, str]) -> None:
-        """End a subscription, of two the second; what came on it and was not taken goes back to its queue."""
+        """End a subscription, the second one if there are two; messages of it that were not taken return to its
+        queue."""
         assert self.subscription is not None
         ended, messages = self._second or self.subscription, self._client.connection.messages
         await self._client.request("UNSUBSCRIBE", {"id": ended, **headers})
@@ -172,9 +176,9 @@ class Taker:
         self._surface.use("unsubscribe", *(["unsubscribe-unacknowledged"] if held else []))
 
     async def _acknowledge(self, taken: Sequence[Frame]) -> None:
-        """Acknowledge what was taken, all of it with ``ack:client`` by its last.
+        """Acknowledge messages; with ``ack:client``, the ACK of the last one covers all.
 
-        Raises what ``StompConnection.request`` does: then nobody knows, of any of them.
+        Raises the exceptions of ``StompConnection.request``; in this case the outcome of all of them is unknown.
         """
         manner, client = self._manner, self._client
         if manner.ack == AUTO:
@@ -202,7 +206,7 @@ class Taker:
         await self._client.request(end, {"transaction": name})
 
     async def _give_back(self, op: Op, taken: Sequence[Frame]) -> Op:
-        """NACK: the messages were seen, and are for somebody else, or for us again."""
+        """NACK the messages: they were received, and will be delivered to another consumer or to this one again."""
         manner, client = self._manner, self._client
         named = taken[-1:] if manner.ack == CLIENT else taken
         for each in taken:
@@ -217,7 +221,8 @@ class Taker:
         return op.fail(GIVEN_BACK)
 
     async def _be_refused(self, op: Op, message: Frame) -> Op:
-        """A transaction that acknowledges one message twice: nothing of it takes effect, and the connection ends."""
+        """Commit a transaction that acknowledges one message twice: no part of it may take effect, and the connection
+        ends."""
         self._note(op, value_of(message), f"given back, redeliveries {_redeliveries(message)}")
         name, request = self._manner.transaction(), self._client.request
         await request("BEGIN", {"transaction": name})
@@ -229,9 +234,9 @@ class Taker:
         return await expect_refusal(self._client, self._surface, op, "COMMIT", {"transaction": name}, "an ACK twice")
 
     def _delivered(self, op: Op, taken: Sequence[Frame], error: str) -> Op:
-        """The operation's end, that of the first message; further ones are operations of their own, in order.
+        """Return the operation's completion for the first message; record the others as separate operations, in order.
 
-        They come before what is told of a connection that was lost before: the same messages may have come on that.
+        They precede records about a connection that was lost earlier: the same messages may have arrived on that one.
         """
         first = taken[0]
         place = 0
@@ -249,7 +254,7 @@ class Taker:
         return op.info(error, value_of(first)) if error else op.ok(value_of(first))
 
     def _tell_automatic(self, op: Op) -> None:
-        """With ``ack:auto`` what has come may count as acknowledged, whether anybody took it or not."""
+        """Record that with ``ack:auto`` messages may count as acknowledged on arrival, whether taken or not."""
         if not self._asked or self._manner.ack != AUTO:
             return
         messages = self._client.connection.messages
@@ -265,12 +270,12 @@ class Taker:
     def _look_at_window(self, op: Op, taken: Sequence[Frame]) -> None:
         its = taken[0].headers.get("subscription")
         held = len(taken) + sum(each.headers.get("subscription") == its for each in self._client.connection.messages)
-        # With ack:auto all that has come counts as acknowledged with the next frame, taken or not.
+        # With ack:auto, all messages that have arrived count as acknowledged with the next frame, taken or not.
         if self._manner.ack != AUTO and held > self._manner.window:
             self._note(op, None, f"{NOT_AS_SUBSCRIBED}: more than the window")
 
     def compare(self, op: Op, message: Frame) -> None:
-        """Note what of a message's content is not as it was sent, for somebody who takes by himself."""
+        """Note the difference of a message's content from the sent one, for a client that takes messages itself."""
         value = value_of(message)
         if not isinstance(value, tuple):
             return
@@ -278,7 +283,7 @@ class Taker:
             self._note(op, value, f"{NOT_AS_SENT}: {found}")
 
     def _look(self, op: Op, message: Frame) -> None:
-        """Note what of a message is not as it should be."""
+        """Note deviations of a message from its subscription and from its sent content."""
         value = value_of(message)
         if message.headers.get("subscription", "") not in (self.subscription, self._second):
             self._note(op, value, f"{NOT_AS_SUBSCRIBED}: of another subscription, or after its end")
@@ -291,8 +296,8 @@ class Taker:
 
 async def expect_refusal(client: StompClient, surface: Surface, op: Op, command: str, headers: dict[str, str],
                          why: str) -> Op:
-    """Send a command that makes no sense: it is to be refused, which ends the connection. Whatever comes of it, the
-    operation is one that did nothing."""
+    """Send an invalid command: it must be refused, which ends the connection. In any case the operation is recorded as
+    one that did nothing."""
     try:
         await client.request(command, headers)
     except Rejected:

@@ -1,4 +1,4 @@
-"""What the coordinator of distributed transactions has decided: its log, which outlives every client."""
+"""The decisions of the coordinator of distributed transactions: its log, which outlives every client."""
 
 from __future__ import annotations
 
@@ -7,23 +7,23 @@ from dataclasses import dataclass, field
 
 Value = tuple[int, int]
 REMEMBERED = 1_000
-"""Of so many branches a broker remembers how they ended, where nothing else is said."""
+"""The number of branches whose outcome a broker remembers, by default."""
 _BEFORE = 20
-"""Branches, at least, that may have begun before the one that is asked about, and ended after it."""
+"""Lower bound of the branches that may have begun before the branch in question and ended after it."""
 
 
 def xid_of(value: Value) -> str:
-    """The XID of the branch that carries out a transaction."""
+    """Return the XID of the branch that carries out a transaction."""
     return f"{value[0]}.{value[1]}"
 
 
 @dataclass
 class Decisions:
-    """By XID what was decided, and which decisions to commit the broker has not confirmed yet (and how many branches
-    had begun by then). The broker remembers how the last ``remembered`` ended.
+    """The decisions by XID, and the decisions to commit that the broker has not confirmed yet (each with the number of
+    branches that had begun by then). The broker remembers the outcome of the last ``remembered`` branches.
 
-    Nobody touches a branch while the client that began it is at work on it. Whatever was not decided to be committed is
-    aborted (presumed abort).
+    No other client touches a branch while the client that began it works on it. A branch without a decision to commit
+    is aborted (presumed abort).
     """
 
     remembered: int = REMEMBERED
@@ -33,40 +33,41 @@ class Decisions:
     _unsettled: dict[str, int] = field(default_factory=dict)
 
     def begin(self, value: Value) -> str:
-        """A client begins a branch; returns its XID."""
+        """Register a branch that a client begins; return its XID."""
         xid = xid_of(value)
         self._values[xid] = value
         self._active.add(xid)
         return xid
 
     def commit(self, xid: str) -> None:
-        """The branch is prepared, and is to be committed."""
+        """Record the decision to commit a prepared branch."""
         self._committed.add(xid)
         self._unsettled[xid] = len(self._values)
 
     def leave(self, xid: str) -> None:
-        """Its client has done with the branch, whatever became of it."""
+        """Note that the branch's client has finished with it, with any outcome."""
         self._active.discard(xid)
 
     def settled(self, xid: str) -> None:
-        """The broker has confirmed the end of the branch, or never will."""
+        """Note that the broker has confirmed the end of the branch, or never will."""
         self._unsettled.pop(xid, None)
 
     def maybe_forgotten(self, xid: str) -> bool:
-        """Whether the broker may have committed the branch and forgotten that it did."""
+        """Return whether the broker may have committed the branch and forgotten the outcome."""
         since = len(self._values) - self._unsettled.get(xid, len(self._values))
         return since >= self.remembered - max(_BEFORE, self.remembered // 10)
 
     def value(self, xid: str) -> Value:
-        """The value of the transaction."""
+        """Return the value of the transaction."""
         return self._values[xid]
 
     def to_commit(self, prepared: Sequence[str]) -> str | None:
-        """A branch to commit: one that the broker says is prepared, else one whose commit was never confirmed."""
+        """Return a branch to commit: one that the broker reports as prepared, else one whose commit was never
+        confirmed."""
         left = [*(xid for xid in prepared if xid in self._committed), *self._unsettled]
         return next((xid for xid in left if xid not in self._active), None)
 
     def to_abort(self, prepared: Sequence[str]) -> str | None:
-        """A prepared branch that is to be aborted."""
+        """Return a prepared branch that must be aborted."""
         mine = (xid for xid in prepared if xid in self._values and xid not in self._committed)
         return next((xid for xid in mine if xid not in self._active), None)

@@ -1,8 +1,8 @@
-"""Workload ``dialogue``: clients that say anything that makes sense, and some things that don't, about destinations of
-their own; a model of the broker says what each answer must be.
+"""Workload ``dialogue``: clients send any valid command, and some invalid ones, about private destinations; a model of
+the broker predicts each answer.
 
-The other workloads ask for what brokers promise their applications at scale; this one for all the rest of what
-docs/stomp.md says, in every combination, under faults.
+The other workloads check the promises of brokers to applications at scale. This one checks the rest of docs/stomp.md,
+in every combination, under faults.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from workloads.reference.dialogue_client import SETTLE, DialogueClient
 
 TALK = "talk"
 SHARE = 1 / 2
-"""The share of the test's rate at which dialogues begin; each is some four commands."""
+"""The share of the test's rate at which dialogues begin; each has about four commands."""
 
 
 class DialogueWorkload(Workload):
-    """Clients that talk, each about what is its own; at the end each takes all that it is owed."""
+    """Clients that each talk about private destinations; at the end each takes all messages that it is owed."""
 
     name = "dialogue"
     needs = ("queues", "transactions")
@@ -57,10 +57,10 @@ class DialogueWorkload(Workload):
 
     @classmethod
     def concurrency(cls, options: Mapping[str, Any]) -> int:
-        """Number of client threads.
+        """Return the number of client threads.
 
         Raises:
-            UsageError: nobody would talk.
+            UsageError: there would be no talker.
         """
         if options["talkers"] < 1:
             raise UsageError("--set talkers: at least 1")
@@ -68,20 +68,20 @@ class DialogueWorkload(Workload):
 
     @classmethod
     def demands(cls, options: Mapping[str, Any]) -> Demands:
-        """Where there are visitors, brokers with principals and rights."""
+        """Demand brokers with principals and rights where there are visitors."""
         return Demands(security=bool(options["visitors"]))
 
     @classmethod
     def gates(cls, options: Mapping[str, Any]) -> dict[str, Any]:
-        """Coverage gates: what a run must have done for its verdict to be *valid*."""
+        """Return the coverage gates: the activity that a run needs for its verdict to be *valid*."""
         return {"min_ok": {TALK: max(1, options["min_ok"]), SETTLE: 1}, "faults_confirmed": True}
 
     def used(self) -> Mapping[str, int]:
-        """How often each item of the surface was used."""
+        """Return the number of uses of each item of the surface."""
         return self._surface.used if self._surface is not None else {}
 
     def client(self, cluster: Cluster, thread: int, host: str) -> Client:
-        """A client for one process of a thread; it tries the replica beside its host first."""
+        """Return a client for one process of a thread; it tries the replica nearest to its host first."""
         test = cluster.test
         if self._surface is None:
             self._surface = Surface(test)
@@ -91,13 +91,13 @@ class DialogueWorkload(Workload):
                               bool(test.options["visitors"]))
 
     def main(self, test: Test) -> Generator:
-        """Dialogues, at a share of the test's rate."""
+        """Hold dialogues, at a share of the test's rate."""
         each = test.rate * SHARE / test.concurrency
         talk = Op(INVOKE, TALK)
         return clients(time_limit(test.time_limit, per_thread(
             lambda thread: rate(each, repeat(talk._replace(key=thread)), test.rng(f"rate/{thread}")))))  # fmt: skip
 
     def drain(self, test: Test) -> Generator:
-        """All that is begun is ended, and all that is owed is taken."""
+        """End all that is begun, and take all messages that are owed."""
         settles = per_thread(lambda thread: once(Op(INVOKE, SETTLE, key=thread)))
         return clients(time_limit(test.options["drain_limit"], phases(on_threads(range(test.concurrency), settles))))

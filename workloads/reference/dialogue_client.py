@@ -1,9 +1,9 @@
-"""The client of the workload ``dialogue``: it draws what it says next, and knows what the broker must answer.
+"""The client of the workload ``dialogue``: it draws its next command, and knows the broker's correct answer.
 
-Everything it talks about is its own: queues, topics, exchanges, names of transactions and of durable subscriptions have
-its process's number in them. So a model (``broker_model``) tells what comes next, and whatever is otherwise is noted as
-an operation of its own, ``observe``, with the error ``not as modelled: WHAT``. When it is not known what became of a
-command, the process ends, and the next one begins with other names.
+All its destinations are private: the names of queues, topics, exchanges, transactions and durable subscriptions contain
+its process's number. Therefore a model (``broker_model``) can predict what is delivered next. Each deviation is
+recorded as a separate operation, ``observe``, with the error ``not as modelled: WHAT``. When the outcome of a command
+is unknown, the process ends, and the next one begins with other names.
 """
 
 from __future__ import annotations
@@ -48,47 +48,50 @@ from workloads.reference.stomp_client import StompClient, StompCluster
 OBSERVE, SETTLE = "observe", "settle"
 NOT_AS_MODELLED = "not as modelled"
 _REMEMBERED = 40
-"""Commands and messages that a process tells when something was not as modelled."""
+"""The number of commands and messages that a process reports with a deviation from the model."""
 _PATTERNS = ("{0}.a", "{0}.*", "{0}.>", "{0}.b.c", "{0}.b.*", "{0}.*.c", "{0}.b.>")
 _TOPICS = ("a", "b", "b.c", "b.d", "b.c.e")
 _COMMANDS_EACH = 5
 _IN_ORDER = ("ACK", "NACK", "SUBSCRIBE", "UNSUBSCRIBE", "COMMIT", "ABORT")
-"""Commands whose receipts never come before anything else does: that of a message may, where it is not safe yet."""
+"""Commands whose receipts always follow earlier frames. The receipt of a message may overtake others while the message
+is not safe yet."""
 _CONSUMERS = (1, 1, 2, 3)
-"""Subscriptions that a queue has at most, as drawn each time."""
+"""Upper bounds of a queue's subscriptions, one of which is drawn each time."""
 _MANY, _JUST_NOW = 1000, 0.5
-"""What no client of a run comes to, of ends of branches, messages or others; seconds in which few branches end."""
+"""A number of branch ends, messages or other items that no client of a run reaches; a time in seconds in which few
+branches end."""
 _SITUATED = 0.6
-"""Share of senseless commands about what the client has now that come before all others."""
+"""Share of the senseless commands that concern the client's current state and take precedence over all others."""
 _GARBLED = 0.3
-"""Share of the others that are bytes which are no frame."""
+"""Share of the other senseless commands whose bytes form no valid frame."""
 _FORGED = {"ack": "1", "subscription": "s0", "message-id": "m0", "redelivered": "true", "x-redeliveries": "7"}
-"""Headers that only a broker may set: it takes no notice."""
+"""Headers that only a broker may set: it ignores them."""
 _BESIDES = 17
-"""Headers, at most, that a frame has besides those of its content."""
+"""Upper bound of a frame's headers other than those of its content."""
 _LARGE = 140
-"""Thousands of bytes: a few such bodies are more than a network takes from a broker whose client reads nothing."""
+"""Size in thousands of bytes: a few such bodies exceed what the network accepts from a broker whose client does not
+read."""
 _TAKES_TURNS = 5_000
-"""Bytes of a body that is large work for a broker."""
+"""Size in bytes from which a body counts as large work for a broker."""
 _BURSTS = (1, 3, 6)
 _AT_ONCE = 6
-"""Commands that are said at once, at most."""
+"""Upper bound of the commands that are sent at once."""
 _LONG_NAMED = 4
-"""One of so many has a name as long as a name may be."""
+"""One in this many names has the maximum length."""
 _FILLED = 5
-"""Messages that are enough to fill a subscription, where it may hold more."""
+"""A number of messages that is enough to fill a subscription whose limit is higher."""
 _TOO_MUCH = re.compile("subscriptions? .*holds? more than")
-"""What a broker says of a connection whose transient subscriptions hold too much."""
+"""The broker's reason for ending a connection whose transient subscriptions hold too much."""
 _BEATS_MISSED, _SHORTEST_BEAT = 5, 0.1
-"""Heart-beats of a client after whose absence its broker has ended its connection for sure, and the least interval, in
-seconds, in which a broker looks for them."""
+"""The number of missed heart-beats of a client after which its broker has certainly ended its connection, and the
+shortest interval, in seconds, at which a broker checks them."""
 
 logger = logging.getLogger("stormproof.client")
 
 
 @dataclass(frozen=True)
 class Held:
-    """A message that has come and is not acknowledged."""
+    """A message that has arrived and is not acknowledged."""
 
     subscription: Subscription
     ident: str
@@ -96,11 +99,12 @@ class Held:
 
 
 class DialogueClient(StompClient):
-    """One process with destinations of its own."""
+    """One process with private destinations."""
 
     def __init__(self, cluster: StompCluster, host: str, first: int, surface: Surface, rng: random.Random,
                  mine: str, visits: bool = False) -> None:
-        """``mine`` begins the names of all that is its own; ``visits``: there are principals with rights."""
+        """Create a client; ``mine`` is the prefix of all its private names; ``visits``: there are principals with
+        rights."""
         super().__init__(cluster, host, first)
         self.mine = mine
         self.surface = surface
@@ -112,18 +116,18 @@ class DialogueClient(StompClient):
         self.said: deque[str] = deque(maxlen=_REMEMBERED)
         self._parting = self._settling = False
         self._ended: dict[str, float] = {}
-        """Branch -> when its end was confirmed, by the clock of the loop."""
+        """Branch -> the time at which its end was confirmed, by the clock of the loop."""
         self._answered_in_order = False
-        """Whether a command of this step was answered behind all that was due before."""
+        """True if a command of this step was answered after all messages that were due before it."""
         self._visitor = Visitor(mine, rng, self.model, self._settings, lambda: list(self._addresses),
                                 float(self._options["op_timeout"]), self._recover, Mismatch)
         self._counts = not cluster.exchanges
-        """Whether the number of redeliveries survives a change of primary."""
+        """True if the number of redeliveries survives a change of primary."""
         objects, self._automatic = Exchanges(self), Automatic(self)
         self._companion = Companion(self, self._settings, lambda: list(self._addresses),
                                     float(self._options["op_timeout"]), self._limits,
                                     counts=self._counts, branches=not cluster.exchanges)
-        # Where few messages are many, topics matter more.
+        # Where limits are low, topics get a higher weight.
         limits = self._limits
         topics = 6 if min(limits.max_backlog, limits.max_connection_backlog, limits.max_fanout) < _MANY else 3
         # Brokers with exchanges have neither topics nor branches.
@@ -131,7 +135,7 @@ class DialogueClient(StompClient):
             (8, self._send), (4, self._subscribe), (9, self._settle_some), (2, self._unsubscribe),
             (3, self._begin), (7, self._add_to_transaction), (4, self._end_transaction), (1, self._part),
             (2, self._be_refused), (1, self._be_slow), (2, self._have_company),
-            # Of what is told without a receipt, or taken automatically, nobody would know what became of it.
+            # With frames without a receipt, or automatic acknowledgement, the outcome could not be known.
             *([] if self._room.small else [(2, self._send_many)]), (2, self._settle_many),
             *([(1, self._be_taken_over)] if self._settings.reliable else
               [] if self._room.small else [(2, self._take_automatically)]),
@@ -143,12 +147,12 @@ class DialogueClient(StompClient):
         ]  # fmt: skip
 
     async def invoke(self, op: Op) -> Op:
-        """``talk`` or ``settle``."""
+        """Carry out ``talk`` or ``settle``."""
         self._settling = op.f == SETTLE
         return await super().invoke(op)
 
     async def carry_out(self, op: Op) -> Op:
-        """``talk``, or ``settle``: everything that is still there comes, and then there is nothing."""
+        """Carry out ``talk``, or ``settle``: all messages that are left arrive, and then no more."""
         try:
             if op.f == SETTLE:
                 await self._settle_all()
@@ -166,10 +170,10 @@ class DialogueClient(StompClient):
         return " | ".join(reversed(self.said))
 
     async def _open_again(self) -> None:
-        """Go on after a connection that we have ended, or that its broker says it has closed for idleness.
+        """Continue after a connection that this client has ended, or that its broker reports as closed for idleness.
 
-        After one that has ended otherwise nobody knows when the broker gives back what that had, so the process ends.
-        Before ``settle`` there is time to wait until the broker has done so.
+        After any other end of a connection, the time at which the broker gives back the connection's messages is
+        unknown, so the process ends. Before ``settle`` there is time to wait until the broker has done so.
         """
         connection = self._connection
         known = connection.closed_for_idleness is not None and not connection.unsafe
@@ -186,10 +190,10 @@ class DialogueClient(StompClient):
         self._parting = False
 
     def reset(self) -> None:
-        """What went with the connection."""
+        """Forget the state that was lost with the connection."""
         self.model.close()
 
-    # What is said.
+    # Outgoing commands.
 
     async def _step(self) -> None:
         self._look()
@@ -207,16 +211,16 @@ class DialogueClient(StompClient):
         if self._answered_in_order and before & self._due():
             raise Mismatch("a message that was due did not come before the answer to what was said later")
         await self._overflowed()
-        if self.rng.random() < 0.15:  # so that faults find messages unacknowledged, transactions open
+        if self.rng.random() < 0.15:  # so that faults meet unacknowledged messages and open transactions
             await asyncio.sleep(self.rng.uniform(0.02, 0.6))
 
     def _due(self) -> set[tuple[int, int, int]]:
-        """The deliveries that are due: subscription, message, and how often it had been delivered before."""
+        """Return the deliveries that are due: subscription, message, and the number of its earlier deliveries."""
         return {(id(each), id(message), message.redeliveries) for each in self.model.subscriptions.values()
                 for message in each.due}  # fmt: skip
 
     async def say(self, command: str, headers: dict[str, str], body: bytes = b"") -> Mapping[str, str]:
-        """Send a command that makes sense, and await its receipt."""
+        """Send a valid command, and await its receipt."""
         self.said.append(f"{command} {' '.join(f'{name}={text}' for name, text in headers.items())[:120]}")
         if command == "SEND" and self.rng.random() < 0.05:
             headers = _FORGED | headers
@@ -252,7 +256,7 @@ class DialogueClient(StompClient):
         return headers, body
 
     def queue(self) -> str:
-        """The name of one of its queues; of some processes one has the longest name that there may be."""
+        """Return the name of one of its queues; in some processes one of them has the longest valid name."""
         name = f"{self.mine}.{self.rng.choice('abc')}"
         longest = name.endswith("c") and zlib.crc32(self.mine.encode()) % _LONG_NAMED == 0
         return name.ljust(LONGEST - len("/queue/"), "c") if longest else name
@@ -264,9 +268,9 @@ class DialogueClient(StompClient):
         await self.send_to(f"/queue/{self.queue()}")
 
     async def _send_many(self) -> None:
-        """Messages of which the last alone asks for a receipt."""
+        """Send messages of which only the last asks for a receipt."""
         sent = []
-        # What is large has to wait for its turn, where little may be under way.
+        # Large bodies have to wait for their turn, where the limit of pending work is low.
         more = b"." * _TAKES_TURNS if self._limits.max_body > _LARGE * 1000 and self.rng.random() < 0.3 else b""
         for _ in range(self.rng.randint(2, _AT_ONCE)):
             destination = f"/queue/{self.queue()}"
@@ -280,12 +284,12 @@ class DialogueClient(StompClient):
             self.model.send(destination, headers, body)
 
     def _tell(self, command: str, headers: dict[str, str], body: bytes = b"") -> None:
-        """Say something without asking for a receipt."""
+        """Send a command without asking for a receipt."""
         self.said.append(f"{command} {' '.join(f'{name}={text}' for name, text in headers.items())[:120]}, no receipt")
         self._connection.tell(command, headers, body)
 
     async def _say_at_last(self, command: str, headers: dict[str, str], body: bytes = b"") -> None:
-        """Something whose receipt is for what was told before, too."""
+        """Send a command whose receipt also confirms the earlier commands without a receipt."""
         try:
             await self.say(command, headers, body)
         except ConnectionBroken:
@@ -307,7 +311,7 @@ class DialogueClient(StompClient):
             await self.send_to(topic)
 
     async def _fill(self) -> None:
-        """Publish until a transient subscription holds as much as it may, or one message more."""
+        """Publish until a transient subscription is full, or exceeds its limit by one message."""
         if not self.model.transients:
             return
         box = self.rng.choice(self.model.transients)
@@ -322,7 +326,7 @@ class DialogueClient(StompClient):
         self._look()
 
     def subscription(self) -> tuple[str, int]:
-        """Name and window of the next subscription."""
+        """Return the name and window of the next subscription."""
         name, _, window = self._taking()
         return name, window
 
@@ -345,7 +349,8 @@ class DialogueClient(StompClient):
         return min(asked, self._limits.max_prefetch)
 
     async def _take_from(self, box: Box, least: int = 1) -> None:
-        """SUBSCRIBE to a queue, or to topics by the name of a durable subscription, with a window of ``least``."""
+        """SUBSCRIBE to a queue, or to topics by the name of a durable subscription, with a window of at least
+        ``least``."""
         name, ack, window = self._taking()
         window = max(window, least)
         asked = {"id": name, "ack": ack, "x-prefetch": str(window)}
@@ -386,8 +391,8 @@ class DialogueClient(StompClient):
                           *(["durable-deleted"] if delete else []))
 
     def _forget_arrived(self, subscription: Subscription) -> None:
-        """What came before the end of a subscription was right, if it was the next."""
-        # What came to others may be what this one has given back.
+        """Check that messages which arrived before a subscription's end were the next ones due."""
+        # Messages of other subscriptions may be those that this one has given back.
         messages = self.connection.messages
         for _ in range(len(messages)):
             if messages[0].headers.get("subscription") == subscription.name:
@@ -396,10 +401,10 @@ class DialogueClient(StompClient):
                 messages.rotate(-1)
         subscription.due.clear()
 
-    # What comes.
+    # Incoming messages.
 
     def _look(self) -> None:
-        """Compare what has come with what was due."""
+        """Compare the messages that have arrived with those that were due."""
         if odd := self.connection.odd:
             raise Mismatch(odd)
         messages = self.connection.messages
@@ -407,7 +412,7 @@ class DialogueClient(StompClient):
             self.compare(messages.popleft())
 
     def compare(self, frame: Frame) -> None:
-        """Compare a message with what is due."""
+        """Compare a message with the one that is due."""
         name = frame.headers.get("subscription", "")
         redeliveries = frame.headers.get("x-redeliveries", "0")
         self.said.append(f"MESSAGE {frame.headers.get('message-id')} of {name}, redeliveries {redeliveries}, "
@@ -434,14 +439,14 @@ class DialogueClient(StompClient):
                 if not self.model.locked(subscription) for ident, message in subscription.held.items()]  # fmt: skip
 
     async def _take(self) -> None:
-        """Wait a little for a message if none is held and one is due."""
+        """Wait briefly for a message if none is held and one is due."""
         if not self._held() and self.model.owed():
             message = await self.poll()
             if message is not None:
                 self.compare(message)
 
     async def _settle_some(self) -> None:
-        """ACK, or NACK, a message that has come; wait a little for one if none has."""
+        """ACK or NACK a message that has arrived; wait briefly for one if none has."""
         await self._take()
         if not (held := self._held()):
             return
@@ -453,8 +458,8 @@ class DialogueClient(StompClient):
         self.surface.use(*([f"{kind.lower()}-cumulative"] if several else []), *(["nack"] if kind == "NACK" else []))
 
     async def _settle_many(self) -> None:
-        """ACK, or NACK, all that has come by subscriptions whose messages are acknowledged one by one; the last alone
-        asks for a receipt."""
+        """ACK or NACK all messages that have arrived for subscriptions with individual acknowledgement; only the last
+        command asks for a receipt."""
         await self._take()
         held = [each for each in self._held() if each.subscription.ack == INDIVIDUAL][:_AT_ONCE]
         if len(held) < 2:
@@ -477,7 +482,7 @@ class DialogueClient(StompClient):
         self.model.begin(name, xid)
 
     async def _begin_branch(self) -> None:
-        """Begin a branch, and most often let it do something at once, so that it does when it is prepared."""
+        """Begin a branch, and usually add commands to it at once, so that it is not empty when it is prepared."""
         before = set(self.model.transactions)
         xid = f"{self.mine}.x{self._numbers}"
         await self._begin(xid if self._numbers % _LONG_NAMED else xid.ljust(LONGEST_XID, "x"))
@@ -547,7 +552,7 @@ class DialogueClient(StompClient):
         await self._end_branch(xid, ABORTED if self.rng.random() < 0.4 else COMMITTED)
 
     def _remembered(self) -> dict[str, str]:
-        """The ends of branches that the broker remembers for sure: where it keeps few of all, those of just now."""
+        """Return the outcomes of branches that the broker certainly remembers: only recent ones, where it keeps few."""
         forgets = int(self._options.get("max_outcomes", _MANY)) < _MANY
         since = asyncio.get_running_loop().time() - _JUST_NOW
         return {xid: outcome for xid, outcome in self.model.outcomes.items()
@@ -569,14 +574,14 @@ class DialogueClient(StompClient):
     # The connection's end.
 
     async def _part(self) -> None:
-        """DISCONNECT, and come back."""
+        """DISCONNECT, and reconnect."""
         await self._be_safe()
         self.said.append("DISCONNECT")
         await self.request("DISCONNECT", {})
         await self._come_back()
 
     async def _be_safe(self) -> None:
-        """What was confirmed early would come undone with the connection."""
+        """Wait until all confirmed frames are safe: early confirmed frames would be undone with the connection."""
         async with within(float(self._options["op_timeout"])):
             await self._connection.settled()
 
@@ -587,11 +592,12 @@ class DialogueClient(StompClient):
         await self._open_again()
 
     async def _be_refused(self) -> None:
-        """Say something that makes no sense: it is refused, has no effect, and ends the connection."""
+        """Send an invalid command: it is refused, has no effect, and ends the connection."""
         about = About(self.mine, self.model, self._limits, self._remembered(),
                       tuple(f"/topic/{self.mine}.{topic}" for topic in _TOPICS), self._counts, self._settings.reliable)
         found = senseless(about)
-        # First the kind: of some there are many. What can't be said at any time comes before what can.
+        # Choose the kind first, since some kinds have many commands. Commands that depend on the current state precede
+        # those that are always available.
         situated = [each for each in found if not each.always] if self.rng.random() < _SITUATED else []
         if not situated and self.rng.random() < _GARBLED:
             situated = [each for each in found if each.garble is not None]
@@ -607,7 +613,7 @@ class DialogueClient(StompClient):
         refusing = asyncio.ensure_future(connection.request(
             one.command, one.headers, one.body, patience, gap=int(one.gap), garble=one.garble))
         await asyncio.sleep(0)
-        if self.rng.random() < 0.4:  # what follows has no effect either, so nothing of it ever comes
+        if self.rng.random() < 0.4:  # the next command has no effect either, so its message must never arrive
             self._tell("SEND", {"destination": about.queue}, b"behind what makes no sense")
         try:
             await refusing
@@ -626,7 +632,7 @@ class DialogueClient(StompClient):
             await self._automatic.take()
 
     async def _be_taken_over(self) -> None:
-        """Somebody takes up the connection as well, and it has to be taken back."""
+        """Let a second client take over the connection, then take it back."""
         twin = self._connection.twin()
         self.said.append("taken over")
         try:
@@ -638,7 +644,7 @@ class DialogueClient(StompClient):
             await twin.abort()
 
     async def _be_slow(self) -> None:
-        """Read nothing for a while: what is sent waits in the network, and beyond that in the broker."""
+        """Stop reading for a while: sent data waits in the network, and beyond that in the broker."""
         if self._limits.max_body < (_LARGE + 1) * 1000:
             return
         box = self.model.queue(f"{self.mine}.slow")
@@ -654,7 +660,7 @@ class DialogueClient(StompClient):
         self.surface.use("slow-reader")
 
     async def _overflowed(self) -> None:
-        """Transient subscriptions that hold too much end their connection; those that do not, don't."""
+        """Check that transient subscriptions that exceed their limit end their connection, and that others do not."""
         if self.model.overflows():
             self.said.append("more for transient subscriptions than they may hold")
             await self._be_safe()
@@ -666,18 +672,18 @@ class DialogueClient(StompClient):
         elif self._connection.over and _TOO_MUCH.search(str(self._connection.broken)):
             raise Mismatch("a connection was ended whose subscriptions hold no more than they may")
 
-    # Somebody else.
+    # Other connections.
 
     async def _visit(self) -> None:
-        """Another login does something; of what it sends the model knows then."""
+        """Let another login do something; afterwards the model includes the messages that it sent."""
         self.said.append("visit")
         what = await self._while_here(self._visitor.visit)
         self.said[-1] = f"visit: {what}"
         self.surface.use(*([] if what == NOBODY else ["other-logins"]))
 
     async def _while_here(self, visit: Callable[[], Awaitable[str]]) -> str:
-        """What another connection does while this one is there: where it is not any more, the broker has given back
-        what this one had, and nobody knows when."""
+        """Run another connection's action while this connection is open. Once this one has ended, the broker gives back
+        its messages at an unknown time."""
         if self._connection.over:
             return NOBODY
         try:
@@ -685,27 +691,27 @@ class DialogueClient(StompClient):
         except Mismatch:
             await self._be_there()
             raise
-        except NotSent as error:  # what was said before it is done
+        except NotSent as error:  # all earlier commands are done
             raise ConnectionBroken(str(error)) from None
         if what != NOBODY:
             await self._be_there()
         return what
 
     async def _be_there(self) -> None:
-        """Raises ConnectionBroken, or TimeoutError, where nobody listens to this connection any more."""
+        """Check that a broker still serves this connection; otherwise raise ConnectionBroken or TimeoutError."""
         if self.model.overflows():
-            return  # then it ends, which is looked at next
+            return  # the connection ends, which the next check covers
         try:
             if self._counts:
                 await self.request("RECOVER", {})
-            else:  # that is known where there are branches only
+            else:  # RECOVER exists only where there are branches
                 await self.request("BEGIN", {"transaction": "here"})
                 await self.request("ABORT", {"transaction": "here"})
         except (NotSent, Rejected) as error:
             raise ConnectionBroken(str(error)) from None
 
     async def _have_company(self) -> None:
-        """Another connection of this login does something."""
+        """Let another connection of this login do something."""
         await self._be_safe()
         self._look()
         self.said.append("company")
@@ -714,23 +720,23 @@ class DialogueClient(StompClient):
         self.surface.use(*([] if what == NOBODY else ["other-connections"]))
 
     def ended(self, xid: str) -> None:
-        """A branch's end was confirmed just now."""
+        """Note that a branch's end was confirmed just now."""
         self._ended[xid] = asyncio.get_running_loop().time()
 
     async def close(self) -> None:
-        """Disconnect, the other login, too."""
+        """Disconnect this login and the other one."""
         await self._visitor.leave()
         await super().close()
 
     async def leave(self) -> None:
-        """Give both connections up without a word."""
+        """Abandon both connections without DISCONNECT."""
         await self._visitor.leave()
         await super().leave()
 
     # The end.
 
     async def _settle_all(self) -> None:
-        """End what is begun, then take all that is there: nothing is missing, and nothing else comes."""
+        """End everything that is open, then take all messages: none is missing, and none is surplus."""
         model = self.model
         self._look()
         for transaction in list(model.transactions.values()):
@@ -753,7 +759,7 @@ class DialogueClient(StompClient):
             except Full as full:
                 if box.ready:
                     raise Mismatch(f"SUBSCRIBE to what is there was refused ({full})") from None
-                await self._come_back()  # it may never have come into being; the others are free again
+                await self._come_back()  # the queue may never have been created; the others are free again
                 boxes = [each for each in model.waiting() if each in boxes or each.ready]
         await self._take_all()
         message = await self.poll()
@@ -765,7 +771,7 @@ class DialogueClient(StompClient):
             await self._leave_for_good()
 
     async def _leave_for_good(self) -> None:
-        """DISCONNECT, which is confirmed over a connection that outlives a failure."""
+        """DISCONNECT, which is confirmed on a connection that outlives a failure."""
         await self._be_safe()
         try:
             await self.request("DISCONNECT", {})
@@ -778,7 +784,7 @@ class DialogueClient(StompClient):
         await self._come_back()
 
     async def _take_all(self) -> None:
-        """Take all that comes, until nothing does."""
+        """Take all messages, until none arrives."""
         model = self.model
         while any(each.unacknowledged for each in model.subscriptions.values()):
             await self._await_one()
@@ -789,7 +795,8 @@ class DialogueClient(StompClient):
                 break
 
     async def _end_what_others_left(self) -> None:
-        """Former processes of this thread are gone, and nobody else would end the branches that they had prepared."""
+        """End the branches that former processes of this thread had prepared: those processes are gone, and no other
+        process would."""
         theirs = f"{self.mine.partition('-')[0]}-"
         answer = await self.say("RECOVER", {})
         for xid in answer.get("x-xids", "").split():
@@ -797,7 +804,7 @@ class DialogueClient(StompClient):
                 await self.say("ABORT", {"x-xid": xid})
 
     async def _await_one(self) -> None:
-        """Wait for a message, if none has come and one is due; all is healed, so it has to come."""
+        """Wait for a message, if none has arrived and one is due; all is healed, so it has to arrive."""
         loop = asyncio.get_running_loop()
         until = loop.time() + float(self._options["drain_patience"])
         self._look()
@@ -806,7 +813,7 @@ class DialogueClient(StompClient):
             if message is not None:
                 self.compare(message)
             elif loop.time() >= until:
-                await self.say("BEGIN", {"transaction": "is it there"})  # a broker that answers, and does not deliver
+                await self.say("BEGIN", {"transaction": "is it there"})  # the broker answers, and does not deliver
                 raise Mismatch("a message that was due did not come")
 
     def _note(self, op: Op, what: str) -> None:

@@ -1,4 +1,4 @@
-"""What dialogues say of exchanges, queues and bindings: the objects of a broker as qpid's."""
+"""The part of a dialogue about exchanges, queues and bindings: the objects of a broker such as qpid's."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _BINDING_KEYS = (*_KEYS, "x.*", "x.>", "*.y", "x", "x.y")
 
 
 class Speaker(Protocol):
-    """What a part of a dialogue needs of its client."""
+    """The interface that a part of a dialogue needs of its client."""
 
     mine: str
     rng: random.Random
@@ -32,30 +32,31 @@ class Speaker(Protocol):
         """Send a command, and await its receipt."""
 
     async def say(self, command: str, headers: dict[str, str], body: bytes = b"") -> Mapping[str, str]:
-        """Send a command that makes sense, and await its receipt."""
+        """Send a valid command, and await its receipt."""
         ...
 
     async def send_to(self, destination: str) -> None:
-        """Send a message there."""
+        """Send a message to a destination."""
 
     def queue(self) -> str:
-        """The name of one of its queues."""
+        """Return the name of one of the client's queues."""
         ...
 
     def content(self) -> tuple[dict[str, str], bytes]:
-        """Headers and body of the next message."""
+        """Return the headers and the body of the next message."""
         ...
 
 
 class Exchanges:
-    """The objects that one client has for itself."""
+    """The private objects of one client."""
 
     def __init__(self, client: Speaker) -> None:
         self._client = client
         self._levels = 0
 
     async def _ask(self, request: str, body: Mapping[str, str], wrong: str | None) -> Mapping[str, str]:
-        """A request about objects; ``wrong`` is how the answer's error begins, None: it is carried out."""
+        """Send a request about objects; ``wrong`` is the prefix of the expected error, None if the request must be
+        carried out."""
         headers = {"destination": MANAGEMENT, "x-request": request, "content-type": "application/json"}
         self._client.said.append(f"{request} {dict(body)}")
         try:
@@ -74,7 +75,7 @@ class Exchanges:
             await self._client.send_to(f"/queue/{queue}")
 
     async def configure(self) -> None:
-        """Make or end a queue, an exchange, or a binding."""
+        """Create or delete a queue, an exchange, or a binding."""
         model, rng = self._client.model, self._client.rng
         exchange, queue = f"{self._client.mine}-{rng.choice('fgh')}", self._client.queue()
         if model.exchanges and rng.random() < 0.6:
@@ -85,7 +86,7 @@ class Exchanges:
             case "exchange" if there and rng.random() < 0.5:
                 await self._ask("delete-exchange", {"exchange": exchange}, None)
                 model.delete_exchange(exchange)
-                if rng.random() < 0.5:  # the next of its name has nothing of it
+                if rng.random() < 0.5:  # a new exchange of the same name must inherit nothing
                     await self._make_exchange(exchange, rng.choice((0.0, 0.5)))
                     await self.send()
             case "exchange" if there:
@@ -112,7 +113,7 @@ class Exchanges:
             case "queue" if not model.queues[queue].subscriptions and not self._meant_for(queue):
                 await self._ask("delete-queue", {"queue": queue}, None)
                 model.delete_queue(queue)
-                await self._send_some(queue, (0, 2, 4, 8))  # the next of its name has nothing of it
+                await self._send_some(queue, (0, 2, 4, 8))  # a new queue of the same name must inherit nothing
             case "list":
                 await self._list()
             case "level":
@@ -124,7 +125,7 @@ class Exchanges:
         self._client.surface.use("qpid-objects")
 
     async def _ask_wrongly(self, exchange: str, queue: str) -> None:
-        """Something that is refused, and changes nothing."""
+        """Send a request that is refused and changes nothing."""
         rng, model = self._client.rng, self._client.model
         nobody = f"{self._client.mine}-nobody"
         there, has_queue = exchange in model.exchanges, queue in model.queues
@@ -157,7 +158,7 @@ class Exchanges:
         self._client.surface.use("qpid-refused")
 
     async def _make_exchange(self, exchange: str, share: float) -> None:
-        """A new exchange, with a ``share`` of the queues bound to it."""
+        """Create an exchange, and bind a ``share`` of the queues to it."""
         kind = self._client.rng.choice(_KINDS)
         await self._ask("create-exchange", {"exchange": exchange, "type": kind}, None)
         self._client.model.exchanges[exchange] = kind
@@ -168,7 +169,8 @@ class Exchanges:
                 self._client.model.bindings.add((exchange, queue, key))
 
     async def _make_unreplicated(self) -> None:
-        """A queue of which other brokers are to have nothing, or its name alone; nobody counts on what is in it."""
+        """Create a queue that other brokers must not replicate, or of which they replicate the name only; the model
+        ignores its content."""
         self._levels += 1
         queue = f"level-{self._client.mine}-{self._levels}"
         level = self._client.rng.choice(("none", "none", "configuration"))
@@ -177,12 +179,12 @@ class Exchanges:
         self._client.surface.use("qpid-replicate")
 
     def _meant_for(self, queue: str) -> bool:
-        """Whether a transaction will send to it."""
+        """Return whether a transaction will send to this queue."""
         return any(item.destination == f"/queue/{queue}" for each in self._client.model.transactions.values()
                    for item in each.items)  # fmt: skip
 
     async def _list(self) -> None:
-        """What exists of its own is what is listed."""
+        """Check that the listed objects of this client are exactly those that exist."""
         model = self._client.model
         ends = {"\n".join(each) for each in model.bindings}
         for kind, known in (("exchange", set(model.exchanges)), ("queue", {*model.queues, *model.apart}),
@@ -205,14 +207,14 @@ class Exchanges:
             await self._list_one(self._client.rng.choice(sorted(model.exchanges)))
 
     async def _list_one(self, exchange: str) -> None:
-        """What is listed of an exchange is what it was made with."""
+        """Check that an exchange is listed with the arguments with which it was created."""
         answer = await self._ask("list", {"kind": "exchange", "name": exchange}, None)
         expected = [["exchange", exchange, {"type": self._client.model.exchanges[exchange]}]]
         if json.loads(answer["x-answer"]) != expected:
             raise Mismatch(f"of exchange {exchange} {answer['x-answer']} is listed")
 
     async def send(self) -> None:
-        """Send a message by an exchange, if there is one."""
+        """Send a message through an exchange, if there is one."""
         if not self._client.model.exchanges:
             return
         exchange = self._client.rng.choice(sorted(self._client.model.exchanges))

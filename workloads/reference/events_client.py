@@ -39,18 +39,19 @@ _ONE = "one"
 
 
 class EventCluster(StompCluster, Protocol):
-    """A cluster that tells how many events wait for each subscriber."""
+    """A cluster that reports the number of events that wait for each subscriber."""
 
     async def statuses(self) -> Sequence[NodeStatus]:
-        """Ask all nodes at once, in node order."""
+        """Query all nodes at once, and return their statuses in node order."""
         ...
 
 
 class EventClient:
-    """What publishers and subscribers share: requests to the topic manager, at whichever replica answers."""
+    """The base of publishers and subscribers: requests to the topic manager, at any replica that answers."""
 
     def __init__(self, cluster: EventCluster, host: str, first: int, surface: Surface | None) -> None:
-        """``host`` is the client host it stands at; ``first`` the place in the list of replicas it begins with."""
+        """Create a client on client host ``host``; ``first`` is the position in the list of replicas at which it
+        begins."""
         options = cluster.test.options
         self.cluster = cluster
         self.options = options
@@ -65,20 +66,20 @@ class EventClient:
         self._noted: list[tuple[Op, Op]] = []
 
     def notes(self, *, over: bool) -> list[tuple[Op, Op]]:
-        """As ``stormproof.contracts.client.Noting`` has it."""
+        """Return the noted operations, as ``stormproof.contracts.client.Noting`` defines."""
         noted, self._noted = self._noted, []
         return noted
 
     def address(self, key: int) -> tuple[str, str]:
-        """The topic, and the cost, that a key of what is published stands for."""
+        """Return the topic and the cost of an event with this key."""
         topics = int(self.options["topics"])
         return f"/topic/{topic_name(key % topics)}", str(COSTS[key // topics])
 
     async def open(self) -> None:
-        """Have the topics made.
+        """Create the topics.
 
         Raises:
-            ConnectionBroken: no replica could say whether they are there.
+            ConnectionBroken: no replica could report whether they exist.
         """
         for topic in range(int(self.options["topics"])):
             await self.manage("create", {"topic": topic_name(topic)})
@@ -87,7 +88,8 @@ class EventClient:
         """Disconnect."""
 
     def connection(self, addresses: Sequence[Address]) -> StompConnection:
-        """A connection of one TCP connection's life to the first of these that lets us in."""
+        """Return an unreliable connection (a single TCP connection) to the first of these addresses that accepts the
+        client."""
         settings = Settings(
             login=self.cluster.login, passcode=self.cluster.passcode, local_host=self.host, reliable=False,
             heartbeat=float(self.options["client_heartbeat"]),
@@ -95,10 +97,11 @@ class EventClient:
         return StompConnection(addresses, settings)
 
     async def manage(self, request: str, body: Mapping[str, Any]) -> Any:
-        """The answer to a request; what was so already counts as done.
+        """Return the answer to a request; "it was so already" counts as success.
 
         Raises:
-            ConnectionBroken: no answer, or an unknown outcome. NotSent: it can't be done.
+            ConnectionBroken: no answer, or an unknown outcome.
+            NotSent: the request can't be carried out.
         """
         rotated = self.addresses[self.place :] + self.addresses[: self.place]
         connection = self.connection(rotated)
@@ -107,7 +110,7 @@ class EventClient:
             headers = {"destination": TOPIC_MANAGER, "x-request": request, "content-type": "application/json"}
             answer = await connection.request("SEND", headers, json.dumps(body).encode(), self.op_timeout)
         except (TimeoutError, NotSent, Rejected) as error:
-            self.place = (self.place + 1) % len(self.addresses)  # a replica that is inactive keeps us waiting
+            self.place = (self.place + 1) % len(self.addresses)  # an inactive replica would delay the client
             raise ConnectionBroken(str(error) or "no answer in time") from None
         finally:
             await connection.abort()
@@ -122,10 +125,11 @@ class EventClient:
 class Publisher(EventClient):
     """A publisher with a proxy of its kind.
 
-    ``replicated``: has all endpoints, stays on one replica, and goes on at another without notice where the event may
-    be sent again, because it never left. Where proxies have one endpoint (``publisher_endpoints``), it has what the
-    replica gives it, and is like the next. ``non-replicated``: points at the one replica that it was got from, and asks
-    for another when that fails. ``single-endpoint``: was configured with one endpoint, and knows no other.
+    ``replicated``: it has all endpoints and stays on one replica. Where an event may be sent again because it was never
+    sent, the proxy silently continues at another replica. Where proxies have one endpoint (``publisher_endpoints``),
+    the proxy has the endpoints that the replica returns, and behaves like the next kind. ``non-replicated``: the proxy
+    names the single replica that created it, and the publisher requests another proxy when that replica fails.
+    ``single-endpoint``: it was configured with one endpoint, and knows no other.
     """
 
     def __init__(self, cluster: EventCluster, host: str, first: int, kind: str,
@@ -139,7 +143,7 @@ class Publisher(EventClient):
             self._kind, self._operation = NON_REPLICATED, "publisher"
 
     async def invoke(self, op: Op) -> Op:
-        """``publish``."""
+        """Carry out ``publish``."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + self.op_timeout
         self._backoff.served()
@@ -149,7 +153,7 @@ class Publisher(EventClient):
                 done = await self._publish(op, deadline - loop.time())
                 self.unserved = False
             except NotSent as error:
-                # Never sent: the run time of a replicated publisher tries again by itself.
+                # With ack:auto, all messages that have arrived count as acknowledged with the next frame, taken or not.
                 again = max(begun + self._backoff.failed(), loop.time())
                 if self._kind == REPLICATED and again + 0.1 < deadline:
                     await asyncio.sleep(again - loop.time())
@@ -182,10 +186,10 @@ class Publisher(EventClient):
         return op.fail(answer["x-error"]) if "x-error" in answer else op.ok()
 
     async def _bound(self, left: float) -> StompConnection:
-        """The connection of the proxy, made anew when it has ended.
+        """Return the connection of the proxy; open a new one if it has ended.
 
         Raises:
-            NotSent: there is none to be had.
+            NotSent: no connection can be opened.
         """
         if self._proxy is not None and not self._proxy.over:
             return self._proxy
@@ -196,7 +200,7 @@ class Publisher(EventClient):
             self._proxy = self.connection(await self._endpoints())
             await self._proxy.open(max(min(left, float(self.options["open_timeout"])), 0.05))
         except ConnectionBroken as error:
-            self._endpoint = None  # that replica has failed: the next attempt asks for another proxy
+            self._endpoint = None  # that replica has failed: the next attempt requests another proxy
             raise NotSent(str(error)) from None
         return self._proxy
 
@@ -213,7 +217,7 @@ class Publisher(EventClient):
 
 
 class Listener(EventClient):
-    """A subscriber: replicas connect to it and push events, which it acknowledges as they come."""
+    """A subscriber: replicas connect to it and push events, which it acknowledges as they arrive."""
 
     def __init__(self, cluster: EventCluster, host: str, first: int, key: int,
                  surface: Surface | None = None) -> None:
@@ -226,7 +230,7 @@ class Listener(EventClient):
         self._work, self._busy = float(self.options["work"]), asyncio.Lock()
 
     async def open(self) -> None:
-        """Listen, and have the topics and their links made."""
+        """Listen, and create the topics and their links."""
         try:
             await self._pushed.open(self.host, self._port)
         except OSError as error:
@@ -241,7 +245,7 @@ class Listener(EventClient):
         self._pushed.close()
 
     async def invoke(self, op: Op) -> Op:
-        """``attach``, ``receive`` or ``drain``."""
+        """Carry out ``attach``, ``receive`` or ``drain``."""
         if op.f == "attach":
             return await self._attach(op)
         event = await self._next() if op.f == "receive" else await self._drained()
@@ -253,7 +257,7 @@ class Listener(EventClient):
         return op.ok(value, node=event.headers.get("x-replica"))
 
     def _compare(self, op: Op, value: tuple[int, int], event: Frame, surface: Surface) -> None:
-        """Note what of an event is not as it was published."""
+        """Note the difference of an event from the published one, if there is any."""
         keys = int(self.options["topics"]) * classes(self.options)
         topic, cost = self.address(value[1] % keys)
         content = surface.content(value)
@@ -274,7 +278,7 @@ class Listener(EventClient):
         except NotSent as error:
             return op.fail(str(error))
         except ConnectionBroken as error:
-            # The listener stays: events may come already.
+            # With ack:auto, all messages that have arrived count as acknowledged with the next frame, taken or not.
             return op.fail(f"unknown, to be asked again: {error}")
         return op.ok()
 
@@ -289,7 +293,7 @@ class Listener(EventClient):
         return self._events.popleft()
 
     async def _drained(self) -> Frame | None:
-        """The next event; None when no replica has any left, or none came though there was time."""
+        """Return the next event; None when no replica has any left, or none arrived within ``drain_patience``."""
         loop = asyncio.get_running_loop()
         patience = loop.time() + float(self.options["drain_patience"])
         while True:
@@ -301,7 +305,7 @@ class Listener(EventClient):
                 return None
 
     async def _take(self, event: Frame) -> bool:
-        """An event that a replica pushes is acknowledged once it is in our hands."""
+        """Take an event that a replica pushes; it is acknowledged once it is in the client's queue."""
         if self._work:
             async with self._busy:
                 await asyncio.sleep(self._work)

@@ -1,4 +1,4 @@
-"""A subscriber that lets deliveries fail, as often as it is told, and takes the event then."""
+"""A subscriber that lets a given number of deliveries fail, and takes the event then."""
 
 from __future__ import annotations
 
@@ -9,10 +9,11 @@ from workloads.reference.pushed_events import PushedEvents
 
 
 class FailingSubscriber:
-    """Listens at ``host:port`` for events that replicas push.
+    """A listener at ``host:port`` for events that replicas push.
 
-    ``failing`` is how many attempts in a row fail, before the next event is acknowledged; None: all do. ``attempts``
-    counts those since an event was taken last, ``taken`` are the bodies of those events.
+    ``failing`` is the number of consecutive attempts that fail before an event is acknowledged; None: all fail.
+    ``attempts`` counts the attempts since the last acknowledged event, ``taken`` are the bodies of the acknowledged
+    events.
     """
 
     def __init__(self, host: str, port: int, failing: int | None) -> None:
@@ -24,15 +25,15 @@ class FailingSubscriber:
         self._pushed = PushedEvents(self._take)
 
     async def open(self) -> None:
-        """Begin to listen; raises OSError."""
+        """Start to listen; raises OSError."""
         await self._pushed.open(*self._address)
 
     def has_taken(self, count: int) -> Callable[[], bool]:
-        """Whether it has taken so many events, whenever that is asked."""
+        """Return a function that tells whether exactly ``count`` events have been taken."""
         return lambda: len(self.taken) == count
 
     def close(self) -> None:
-        """Listen no longer."""
+        """Stop listening."""
         self._pushed.close()
 
     async def _take(self, event: Frame) -> bool:

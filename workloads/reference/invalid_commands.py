@@ -1,4 +1,4 @@
-"""Commands that a broker can't carry out now: it refuses each, does nothing of it, and ends the connection."""
+"""Commands that a broker can't carry out now: it refuses each, applies no part of it, and ends the connection."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from workloads.reference.broker_model import COMMITTED, BrokerModel, Limits, Mes
 from workloads.reference.connection import Garble
 
 BEYOND = "beyond a limit"
-"""How what is wrong begins where it is one of ``Limits``."""
+"""Prefix of the reason of a command that exceeds one of ``Limits``."""
 _IN_USE = "SUBSCRIBE to what is in use"
 _NO_FRAMES = (f"{BEYOND}: a body", f"{BEYOND}: headers")
-"""What is wrong with bytes of which a broker makes no frame."""
+"""Reasons of commands whose bytes a broker does not parse to a frame."""
 LONGEST, LONGEST_XID = 200, 128
-"""Characters of a name, and of an XID, at most."""
+"""Upper bounds of the characters of a name, and of an XID."""
 _MUCH, _MANY = 1 << 16, 100
-"""Limits of as many bytes, or headers, are not gone beyond."""
+"""Limits of this many bytes, or headers, are not exceeded on purpose."""
 _GARBLES: tuple[tuple[str, Garble], ...] = (
     ("an unknown command", lambda frame: frame.replace(b"SEND\n", b"SHOUT\n", 1)),
     ("a header line without a colon", lambda frame: frame.replace(b"SEND\n", b"SEND\nx-none\n", 1)),
@@ -32,10 +32,10 @@ _GARBLES: tuple[tuple[str, Garble], ...] = (
 
 @dataclass(frozen=True)
 class Senseless:
-    """A command, and what is wrong with it (``why``).
+    """A command, and the reason (``why``) of its refusal.
 
-    ``always``: whatever the client has; ``gap``: its number leaves one out; ``garble``: what becomes of its bytes;
-    ``settled``: what has to be acknowledged first, by which id.
+    ``always``: it is invalid in any state of the client; ``gap``: its sequence number skips one; ``garble``: a function
+    that corrupts its bytes; ``settled``: the message to acknowledge first, and the id by which to do so.
     """
 
     why: str
@@ -49,12 +49,13 @@ class Senseless:
 
     @property
     def named(self) -> bool:
-        """Whether a broker can tell which receipt was asked for: it is a frame, though one that is wrong."""
+        """Return whether a broker can identify the requested receipt: the command is a parsable frame, though a wrong
+        one."""
         return self.garble is None and self.why not in _NO_FRAMES
 
     @property
     def items(self) -> tuple[str, ...]:
-        """What of the surface it is."""
+        """Return the items of the surface that the command uses."""
         special = {_IN_USE: ("durable-in-use",), BEYOND: ("beyond-limits",)}.get(self.why.partition(":")[0], ())
         malformed = ("malformed",) if self.garble is not None else ()
         return ("refused-commands", *special, *malformed, *(("number-left-out",) if self.gap else ()))
@@ -62,8 +63,9 @@ class Senseless:
 
 @dataclass(frozen=True)
 class About:
-    """Whose commands: ``mine`` begins the names of all that is the client's; ``ended`` are the ends of branches that
-    the broker remembers; ``branches``: it has topics and branches, else exchanges; ``reliable``: frames are numbered.
+    """The client's state that commands depend on. ``mine`` is the prefix of all its private names; ``ended`` are the
+    outcomes of branches that the broker remembers; ``branches``: the broker has topics and branches, else exchanges;
+    ``reliable``: frames are numbered.
     """
 
     mine: str
@@ -76,17 +78,17 @@ class About:
 
     @property
     def queue(self) -> str:
-        """A queue."""
+        """Return a queue."""
         return f"/queue/{self.mine}.a"
 
     @property
     def free(self) -> str:
-        """A queue from which nobody takes."""
+        """Return a queue that has no consumer."""
         return f"/queue/{self.mine}.free"
 
 
 def senseless(about: About) -> list[Senseless]:
-    """All that can't be carried out now."""
+    """Return all commands that can't be carried out now."""
     found = [*_always(about), *_malformed(about), *_of_subscriptions(about), *_of_transactions(about),
              *_beyond_limits(about)]
     if about.branches:
@@ -150,7 +152,7 @@ def _always(about: About) -> Iterator[Senseless]:
 
 
 def _malformed(about: About) -> Iterator[Senseless]:
-    """Bytes that are no frame of STOMP 1.2."""
+    """Yield commands whose bytes are no frame of STOMP 1.2."""
     for why, garble in _GARBLES:
         yield Senseless(f"a frame with {why}", "SEND", {"destination": about.queue}, always=True, body=b"never",
                         garble=garble)
@@ -221,5 +223,5 @@ def _beyond_limits(about: About) -> Iterator[Senseless]:
 
 
 def may_end(model: BrokerModel, limits: Limits, transaction: Transaction) -> bool:
-    """Whether a transaction brings no more messages into being than one command may."""
+    """Return whether a transaction creates no more messages than one command may."""
     return model.fanout(item.destination for item in transaction.items if item.kind == "SEND") <= limits.max_fanout

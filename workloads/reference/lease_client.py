@@ -12,7 +12,7 @@ from workloads.register_client import UNTOLD, Seen
 
 
 class Untold(ConnectionBroken):
-    """The broker says that it has carried out what was asked, but not how that ended."""
+    """The broker reports that it has carried out the request, but not the outcome."""
 
 
 class LeaseClient(Lease, RegisterClient):
@@ -23,18 +23,18 @@ class LeaseClient(Lease, RegisterClient):
         Lease.__init__(self, cluster.test.options, updates)
 
     async def carry_out(self, op: Op) -> Op:
-        """``acquire``, ``update`` or ``release``."""
+        """Carry out ``acquire``, ``update`` or ``release``."""
         return await self.carry_out_lease(op)
 
     async def look(self) -> Seen:
-        """What the key holds."""
+        """Return the content of the key."""
         try:
             return await self.read(KEY)
         except (TimeoutError, ConnectionBroken) as error:
             raise NotSent(f"could not look: {error or 'no receipt in time'}") from None
 
     async def swap(self, seen: Seen, value: int) -> Seen | None:
-        """By the version that was seen."""
+        """Swap by the observed version."""
         told = await self.put(KEY, value, seen.version)
         if told is None:
             raise Untold(UNTOLD)

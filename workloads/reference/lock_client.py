@@ -13,10 +13,11 @@ from workloads.reference.stomp_client import StompClient, StompCluster
 
 
 class QueueLockClient(StompClient):
-    """A worker that takes the token, and gives it back by NACK; subscribed only while it asks for the lock or has it.
+    """A worker that takes the token, and gives it back by NACK. It is subscribed only while it requests or holds the
+    lock.
 
-    The token is its own while its connection lives: a broker gives up a client no sooner than that has noticed, if the
-    connection is a reliable one.
+    It owns the token while its connection lives: if the connection is reliable, the client notices a loss before the
+    broker gives up the client.
     """
 
     def __init__(self, cluster: StompCluster, host: str, first: int, updates: Updates) -> None:
@@ -27,11 +28,11 @@ class QueueLockClient(StompClient):
         self._subscribed = False
 
     def reset(self) -> None:
-        """Token and subscription went with their connection."""
+        """Forget the token and the subscription, which were lost with their connection."""
         self._message, self._subscribed = None, False
 
     async def carry_out(self, op: Op) -> Op:
-        """``install``, ``acquire``, ``update`` or ``release``."""
+        """Carry out ``install``, ``acquire``, ``update`` or ``release``."""
         if op.f == "install":
             await self.request("SEND", {"destination": destination(0), "content-type": "text/plain"}, TOKEN)
             return op.ok()
@@ -48,7 +49,7 @@ class QueueLockClient(StompClient):
             await self.request("SUBSCRIBE", {**about, "ack": "client-individual"})
             message = await self.poll()
         except NotSent:
-            await self.leave()  # a subscription of before would come back with the connection, and take the token
+            await self.leave()  # otherwise the token would stay here when the connection is resumed
             raise
         except (TimeoutError, ConnectionBroken) as error:
             await self.leave()
@@ -66,7 +67,7 @@ class QueueLockClient(StompClient):
         try:
             await self.request("NACK", {"id": message.headers["ack"]})
         except NotSent:
-            await self.leave()  # else the token would stay here when the connection is resumed
+            await self.leave()  # otherwise the token would stay here when the connection is resumed
             raise
         except Rejected as error:
             return op.fail(f"{NOT_HELD}: {error}")
@@ -74,7 +75,7 @@ class QueueLockClient(StompClient):
         return op.ok()
 
     async def _retire(self) -> None:
-        """Ask for the lock no longer: what is on its way to us must not stay here."""
+        """Stop requesting the lock: a message in transit to this client must not stay here."""
         try:
             await self._unsubscribe()
         except (NotSent, Rejected, TimeoutError, ConnectionBroken):
@@ -88,14 +89,14 @@ class QueueLockClient(StompClient):
         self._connection.messages.clear()
 
     def holds(self) -> bool:
-        """Whether the token is here, and the broker is heard."""
+        """Return whether the client has the token and is connected to the broker."""
         return self._message is not None and self._connection.connected
 
     def token(self) -> None:
-        """A message in a queue has none."""
+        """Return None: a message in a queue has no token."""
 
     async def stand_still(self) -> str:
-        """As a process that is stopped: the broker hears nothing of it."""
+        """Behave as a stopped process: the broker hears nothing from it."""
         await self.leave()
         await asyncio.sleep(float(self._options["stall"]))
         return CLOSED_ITSELF

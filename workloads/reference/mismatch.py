@@ -1,7 +1,8 @@
-"""What the parts of dialogues raise."""
+"""The exception that the parts of dialogues raise."""
 
 from __future__ import annotations
 
 
 class Mismatch(Exception):
-    """The broker did something else than the model; the text says what, in few words, so that it can be counted."""
+    """The broker behaved differently from the model; the text names the difference in few words, so that it can be
+    counted."""

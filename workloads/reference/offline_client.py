@@ -29,7 +29,7 @@ KEPT = "kept in the repository"
 AGAIN = "sent again"
 """Error of a delivery whose message says that it may not be the first copy; the number of the connection follows."""
 NEW_CONNECTION = "new connection"
-"""Error of a delivery before which the consumer had lost its connection."""
+"""Error of the first delivery after the consumer had lost its connection."""
 _NEUTRAL_MARK = b" again="
 
 logger = logging.getLogger("stormproof.client")
@@ -40,28 +40,28 @@ class Killed(Exception):
 
 
 class Disks:
-    """Where the clients of a run have their repositories: files, or memory where clients live under simulated time."""
+    """The storage of the repositories of a run's clients: files, or memory where clients run under simulated time."""
 
     def __init__(self, folder: Path | None) -> None:
-        """``folder`` for files, None for memory."""
+        """Use ``folder`` for files, None for memory."""
         self._folder = folder
         self._memory: dict[int, MemoryStorage] = {}
 
     def open(self, thread: int) -> Storage:
-        """The storage of a thread's client, as the one before has left it. Raises RepositoryError."""
+        """Return the storage of a thread's client, as the previous client has left it. Raises RepositoryError."""
         if self._folder is not None:
             return FileStorage(self._folder / f"client{thread}")
         return self._memory.setdefault(thread, MemoryStorage(f"client{thread}"))
 
     def crash(self, thread: int, storage: Storage, rng: random.Random) -> None:
-        """The thread's client is killed; in memory, its machine loses power too."""
+        """Kill the thread's client; in memory, its machine loses power too."""
         if isinstance(storage, MemoryStorage):
             self._memory[thread] = storage.crash(rng)
         else:
             storage.close()
 
     def release(self, thread: int, storage: Storage) -> None:
-        """The thread's client has ended in order."""
+        """Release the storage of a thread's client that has ended in order."""
         if isinstance(storage, MemoryStorage):
             self._memory[thread] = fresh = MemoryStorage(storage.name)
             fresh.replace(storage.read())
@@ -69,15 +69,15 @@ class Disks:
 
 
 class Doom:
-    """When a client is killed: at the given step of its send number ``sends``, or the first time after that it comes
-    there."""
+    """The time at which a client is killed: at the given step of its send number ``sends``, or when it first reaches
+    that step afterwards."""
 
     def __init__(self, sends: int, step: str, kill: Callable[[], None]) -> None:
         self._left, self._at, self._kill = sends, step, kill
         self.dead = False
 
     def step(self, step: str) -> None:
-        """The client comes to a step. Raises Killed."""
+        """Note that the client has reached a step. Raises Killed."""
         if self.dead:
             raise Killed(step)
         if step == BEGUN:
@@ -88,7 +88,7 @@ class Doom:
             raise Killed(step)
 
     def lift(self) -> None:
-        """It is not killed any more."""
+        """Cancel the kill."""
         self._at = ""
 
 
@@ -106,7 +106,7 @@ class OfflineProducer(StompClient):
         self._durable: DurableConnection | None = None
 
     async def open(self) -> None:
-        """Open the repository, and begin to connect; no broker need be there.
+        """Open the repository, and start to connect; this needs no broker.
 
         Raises:
             RepositoryError: the repository can't be used.
@@ -117,7 +117,7 @@ class OfflineProducer(StompClient):
             self._storage = storage = self._disks.open(self._thread)
             repository = Repository(storage, options["repository_bytes"], options["repository_messages"])
         except RepositoryError:
-            await asyncio.sleep(options["open_timeout"])  # only a person can mend that: there is no haste
+            await asyncio.sleep(options["open_timeout"])  # only a person can repair that, so there is no hurry
             raise
         if repository.set_aside:
             logger.info("%s: %d bytes of an unfinished end set aside", storage.name, repository.set_aside)
@@ -136,11 +136,11 @@ class OfflineProducer(StompClient):
         return self._neutral.queue_connection()
 
     def new_connection(self, undone: Any = ()) -> StompConnection:
-        """Never opened: the durable connection makes its own."""
+        """Return a connection that is never opened: the durable connection creates its own."""
         return StompConnection(self._addresses, self._settings)
 
     async def invoke(self, op: Op) -> Op:
-        """``enqueue``, ``offline``, ``online``, ``transfer``; or ``depth``."""
+        """Carry out ``enqueue``, ``offline``, ``online``, ``transfer``; or ``depth``."""
         if op.f == "depth":
             return await super().invoke(op)
         durable = self._durable
@@ -180,7 +180,7 @@ class OfflineProducer(StompClient):
         return op.ok(len(refused))
 
     async def flush(self) -> None:
-        """Transfer what is in the repository, as long as it takes; nothing to do for one that is dead."""
+        """Transfer the messages in the repository, without a time limit; do nothing if the client is dead."""
         durable = self._durable
         if durable is not None and not self._doom.dead:
             self._doom.lift()
@@ -196,7 +196,7 @@ class OfflineProducer(StompClient):
             self._storage = None
 
     async def close(self) -> None:
-        """End; what is left stays in the repository."""
+        """End; the remaining messages stay in the repository."""
         await self._end()
 
     async def _end(self) -> None:
@@ -209,17 +209,17 @@ class OfflineProducer(StompClient):
 
 
 class OfflineConsumer(QueueClient):
-    """A consumer that notes which copies say that they may not be the first."""
+    """A consumer that notes the copies that say that they may not be the first."""
 
     _renewed = False
 
     def reset(self) -> None:
-        """The connection was lost."""
+        """Note that the connection was lost."""
         super().reset()
         self._renewed = True
 
     async def acknowledge(self, op: Op, message: Frame, waited: str) -> Op:
-        """Acknowledge what was taken, with its marks."""
+        """Acknowledge a message, and record its marks."""
         done = await super().acknowledge(op, message, waited)
         marks = [AGAIN + " " + message.headers[SENT_AGAIN]] if SENT_AGAIN in message.headers else []
         marks += [NEW_CONNECTION] if self._renewed else []
@@ -231,17 +231,17 @@ class NeutralConsumer(NeutralQueueClient):
     """The same for a broker of any kind, whose messages carry the mark in their bodies."""
 
     def read(self, body: bytes) -> tuple[Any, str | None]:
-        """The message, and its mark."""
+        """Return the message and its mark."""
         text, found, number = body.partition(_NEUTRAL_MARK)
         return decode_body(text), f"{AGAIN} {int(number)}" if found and number.isdigit() else None
 
 
 def neutral_mark(headers: Mapping[str, str], body: bytes) -> bytes:
-    """A body that carries the mark of a copy that may not be the first."""
+    """Return a body with the mark of a copy that may not be the first."""
     return body + _NEUTRAL_MARK + headers[SENT_AGAIN].encode() if SENT_AGAIN in headers else body
 
 
 def with_marks(done: Op, marks: list[str]) -> Op:
-    """An operation whose error tells these, too."""
+    """Return an operation whose error includes these marks."""
     return done._replace(error=", ".join([*([done.error] if done.error else []), *marks])) if marks else done
 

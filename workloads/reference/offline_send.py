@@ -1,9 +1,10 @@
-"""Workload ``offline-send``: producers on durable connections, cut off and killed between; all is taken at the end.
+"""Workload ``offline-send``: producers on durable connections, cut off and killed in between; consumers take all at the
+end.
 
 A send ends *ok* when the message is accepted: by a broker, or by the producer's repository while no broker serves.
-Producers also leave their brokers for a while on purpose, and are killed at every step of a send; whoever comes after
-finds the repository as the kill has left it. At the end each repository is transferred, and one consumer for each queue
-takes everything: what was accepted must be there, and in the order in which it was accepted.
+Producers also leave their brokers for a while on purpose, and are killed at every step of a send; their successors find
+the repository as the kill has left it. At the end each repository is transferred, and one consumer for each queue takes
+everything: every accepted message must be there, in the order of acceptance.
 """
 
 from __future__ import annotations
@@ -51,9 +52,10 @@ _SHARED = ("op_timeout", "poll", "client_heartbeat", "reliable", "connect", "dra
 
 @dataclass(frozen=True, slots=True)
 class Sends(Generator):
-    """One producer's life: sends, and a while without a broker now and then.
+    """One producer's life: sends, and periods without a broker.
 
-    ``left`` are sends until it goes or comes; each process goes on from there, on line at first, as a new client is.
+    ``left`` is the number of sends until it leaves or rejoins its broker. Each process continues from there; it starts
+    online, as a new client does.
     """
 
     queues: int
@@ -115,10 +117,10 @@ class OfflineSendWorkload(QueueWorkload):
 
     @classmethod
     def concurrency(cls, options: Mapping[str, Any]) -> int:
-        """Number of client threads: producers, then a consumer for each queue.
+        """Return the number of client threads: producers, then a consumer for each queue.
 
         Raises:
-            UsageError: nobody would send, or a number is below 0.
+            UsageError: there would be no producer or queue, or ``away`` is too small.
         """
         producers, queues = options["producers"], options["queues"]
         if producers < 1 or queues < 1:
@@ -129,13 +131,13 @@ class OfflineSendWorkload(QueueWorkload):
 
     @classmethod
     def gates(cls, options: Mapping[str, Any]) -> dict[str, Any]:
-        """Coverage gates: what a run must have done for its verdict to be *valid*."""
+        """Return the coverage gates: the activity that a run needs for its verdict to be *valid*."""
         least = max(1, options["min_ok"])
         return {"min_enqueue_ok": least, "min_dequeue_ok": least, "min_kept": options["min_kept"], "drain": True,
                 "depth": True, "faults_confirmed": True}
 
     def client(self, cluster: Cluster, thread: int, host: str) -> Client:
-        """A producer, as its thread's repository has it; or a consumer."""
+        """Return a producer, which uses its thread's repository; or a consumer."""
         test = cluster.test
         if thread >= test.options["producers"]:
             if (connection := cluster.queue_connection()) is not None:
@@ -158,7 +160,7 @@ class OfflineSendWorkload(QueueWorkload):
         return self._disks
 
     def main(self, test: Test) -> Generator:
-        """Sends at the test's rate, for its time."""
+        """Send at the test's rate, for its time."""
         producers, options = range(test.options["producers"]), test.options
 
         def life(thread: int) -> Sends:
@@ -169,7 +171,8 @@ class OfflineSendWorkload(QueueWorkload):
         return clients(time_limit(test.time_limit, load))
 
     def drain(self, test: Test) -> Generator:
-        """Each producer transfers what is left; then, if all did, each consumer takes until its queue is empty."""
+        """Let each producer transfer its remaining messages; then, if all did, let each consumer take until its queue
+        is empty."""
         producers, limit = test.options["producers"], test.options["drain_limit"]
         transfers = per_thread(lambda thread: until_ok(repeat(Op(INVOKE, "transfer", key=0))))
         takes = per_thread(lambda thread: Drain(self._queue_of(test, thread)))

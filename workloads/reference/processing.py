@@ -1,8 +1,8 @@
 """Workload ``processing``: a client inside the broker consumes, computes and produces (HA Joram, 1.2).
 
-Producers send to ``in.K``; the broker's collocated client number K takes from there and sends what it computes to
-``out.K``, from where consumers take. In the history this is one queue K, and its messages are the originals: what comes
-out names the message that it was computed from. What is promised depends on the quality of service.
+Producers send to ``in.K``; the broker's collocated client number K takes messages from there and sends its outputs to
+``out.K``, from where consumers take. In the history this is one queue K, and its messages are the originals: an output
+names the message that it was computed from. The promises depend on the quality of service.
 """
 
 from __future__ import annotations
@@ -26,20 +26,22 @@ from workloads.reference.queue_client import QueueClient
 from workloads.reference.stomp_client import StompCluster, SubCluster, acknowledge
 
 SAME_COPY = "same copy"
-"""What the error of a completion says when the very copy that it took had been delivered before."""
+"""The mark in the error of a completion whose copy had already been delivered before."""
 
 _QUIET = 4
-"""Polls in a row that must find everything empty: a reaction may have taken its message and not yet sent."""
+"""The number of consecutive polls that must find everything empty: a reaction may have taken its message and not yet
+sent."""
 
 
 class Outputs:
-    """Which copies of messages have come out so far; all consumers share it."""
+    """The copies of messages that have been output so far; all consumers share it."""
 
     def __init__(self) -> None:
         self._known: set[tuple[str, str]] = set()
 
     def came_before(self, message: Frame) -> bool:
-        """Whether this is a redelivery; whatever another reaction made, or the broker has doubled, is none."""
+        """Return whether this is a redelivery; a copy from another reaction, or one that the broker has duplicated, is
+        not."""
         copy = message.headers.get("message-id", ""), message.headers.get(OUTPUT, "")
         if copy in self._known:
             return True
@@ -48,16 +50,16 @@ class Outputs:
 
 
 def origin_of(body: bytes) -> Any:
-    """The message that an output was computed from; the text of a body that no reaction computes."""
+    """Return the message that an output was computed from; the text of a body that no reaction computes."""
     original = body.partition(b" ")[0]
     return decode_body(original if compute(original) == body else body[:100] + b"?")
 
 
 class ReactionView(SubCluster):
-    """The cluster, with what is on its way in and out of a reaction counted as one queue."""
+    """A view of the cluster in which a reaction's waiting inputs and outputs count as one queue."""
 
     async def depths(self) -> dict[str, int] | None:
-        """By number of the client: what waits for it, and what it has made of that."""
+        """Return, by number of the collocated client, the number of its waiting inputs and of its outputs."""
         depths = await self._cluster.depths()
         if depths is None:
             return None
@@ -67,7 +69,7 @@ class ReactionView(SubCluster):
 
 
 def _waiting(options: Mapping[str, Any], number: int) -> str:
-    """The name under which the broker counts what waits for a collocated client."""
+    """Return the name under which the broker counts the inputs that wait for a collocated client."""
     return f"in.{number}" if options["source"] == "queue" else f"durable:{PREFIX}r{number}:r{number}"
 
 
@@ -79,11 +81,11 @@ class ProcessingClient(QueueClient):
         self._outputs = outputs
 
     def target(self, key: int) -> str:
-        """Where the collocated client number ``key`` takes its messages from."""
+        """Return the destination that the collocated client number ``key`` takes its messages from."""
         return f"/{self._options['source']}/in.{key}"
 
     def source(self, key: int) -> str:
-        """Where its outputs come from."""
+        """Return the destination of its outputs."""
         return f"/queue/out.{key}"
 
     async def acknowledge(self, op: Op, message: Frame, waited: str) -> Op:
@@ -93,7 +95,7 @@ class ProcessingClient(QueueClient):
         return done._replace(error=f"{done.error}, {SAME_COPY}" if done.error else SAME_COPY) if again else done
 
     async def await_drained(self, key: int) -> Frame | None:
-        """The next output; None when none is left, and none was under way for some time."""
+        """Return the next output; None when none is left, and none was in progress for some time."""
         for _ in range(_QUIET if self._options["quality"] == AT_MOST_ONCE else 1):
             if message := await super().await_drained(key):
                 return message
@@ -113,7 +115,7 @@ class ProcessingWorkload(QueueWorkload):
                ("queue", "topic")),
         Option("taking", PUSHED, "how messages come to it: pushed, some ahead of its acknowledgements; or pulled, "
                "one at a time", TAKING),
-        *(option for option in QueueWorkload.options if option is not SURFACE),  # it makes messages of its own
+        *(option for option in QueueWorkload.options if option is not SURFACE),  # the reaction creates its own messages
     )
 
     guarantees = ("lost", "phantom", "duplicated", "at-most-once", "depth")
@@ -123,7 +125,7 @@ class ProcessingWorkload(QueueWorkload):
 
     @classmethod
     def demands(cls, options: Mapping[str, Any]) -> Demands:
-        """A client inside the broker for each queue that goes in."""
+        """Demand a client inside the broker for each input queue."""
         reactions = tuple(
             Reaction(f"r{number}", options["quality"], f"/{options['source']}/in.{number}", f"/queue/out.{number}",
                      options["taking"])
@@ -132,5 +134,5 @@ class ProcessingWorkload(QueueWorkload):
         return Demands(queues=tuple(f"out.{number}" for number in range(options["queues"])), reactions=reactions)
 
     def client(self, cluster: Cluster, thread: int, host: str) -> Client:
-        """A client for one process of a thread; it tries the replica beside its host first."""
+        """Return a client for one process of a thread; it tries the replica nearest to its host first."""
         return ProcessingClient(cluster, host, thread, self._outputs)

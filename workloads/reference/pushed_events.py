@@ -1,4 +1,4 @@
-"""Where replicas push events to: a listener that takes what comes and acknowledges it."""
+"""A listener that replicas push events to, and that acknowledges them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ _READ = 1 << 16
 
 
 class PushedEvents:
-    """Listens for events; ``take`` is given each, and says whether it is acknowledged or the connection ended."""
+    """A listener for events; ``take`` receives each event, and returns True to acknowledge it, False to end the
+    connection."""
 
     def __init__(self, take: Callable[[Frame], Awaitable[bool]]) -> None:
         self._take = take
@@ -19,11 +20,11 @@ class PushedEvents:
         self._pushing: dict[asyncio.StreamWriter, None] = {}
 
     async def open(self, host: str, port: int) -> None:
-        """Begin to listen; raises OSError."""
+        """Start to listen; raises OSError."""
         self._server = await asyncio.start_server(self._accept, host, port)
 
     def close(self) -> None:
-        """Listen no longer."""
+        """Stop listening."""
         if self._server is not None:
             self._server.close()
         for writer in list(self._pushing):
@@ -40,7 +41,7 @@ class PushedEvents:
                             return
                         writer.write(encode(Frame("ACK", {"id": frame.headers.get("ack", "")})))
         except (OSError, ProtocolError):
-            pass  # The replica connects again.
+            pass  # The replica reconnects.
         finally:
             del self._pushing[writer]
             writer.transport.abort()

@@ -25,14 +25,14 @@ _SENSELESS: tuple[tuple[str, dict[str, str], str], ...] = (
     ("UNSUBSCRIBE", {"id": "9"}, "an id that is no subscription"),
     ("BEGIN", {}, "no name"),
 )
-"""Commands that a producer's connection can't have carried out."""
+"""Commands that a broker must refuse on a producer's connection."""
 
 
 class QueueClient(StompClient):
     """One producer or consumer on one reliable connection.
 
-    A consumer subscribes to the one queue that it is asked to take from, with a window of one message; or in whatever
-    way its process draws, where there is a ``surface`` to be used.
+    A consumer subscribes to the single queue of its operations, with a window of one message; where a ``surface`` is
+    used, its process draws the mode and the window.
     """
 
     def __init__(self, cluster: StompCluster, host: str, first: int, surface: Surface | None = None) -> None:
@@ -47,19 +47,19 @@ class QueueClient(StompClient):
             self._taker = Taker(self, self.manner, surface, lambda key, _: self.source(key))
 
     def reset(self) -> None:
-        """The subscription went with its connection."""
+        """Forget the subscription, which was lost with its connection."""
         self._subscribed = False
         if self.surface is not None:
             self._taker.reset()
 
     def notes(self, *, over: bool) -> list[tuple[Op, Op]]:
-        """What was carried out besides."""
+        """Return the further operations that were carried out."""
         if over and self.surface is not None:
             self._taker.leave()
         return super().notes(over=over)
 
     async def carry_out(self, op: Op) -> Op:
-        """``enqueue``, ``dequeue`` or ``drain``."""
+        """Carry out ``enqueue``, ``dequeue`` or ``drain``."""
         if op.f == "enqueue":
             if self.surface is not None and self.manner.will(REFUSALS, 0.01):
                 command, headers, why = self.manner.rng.choice(_SENSELESS)
@@ -71,7 +71,7 @@ class QueueClient(StompClient):
         return await self.take(op)
 
     def target(self, key: int) -> str:
-        """Where messages for queue number ``key`` are sent."""
+        """Return the destination to which messages for queue number ``key`` are sent."""
         return destination(key)
 
     async def send(self, key: int, value: tuple[int, int], **headers: str) -> None:
@@ -90,10 +90,10 @@ class QueueClient(StompClient):
         self.surface.use("send", *content.items)
 
     async def _way(self, routes: Routes, key: int) -> str | None:
-        """Where to send by an exchange, if so.
+        """Return the destination for sending through an exchange; None if no exchange is used this time.
 
         Raises:
-            Rejected: nothing was sent, whatever became of the way.
+            Rejected: no message was sent; the exchange and its bindings may or may not exist.
         """
         try:
             return await routes.target(queue_name(key), key)
@@ -101,7 +101,7 @@ class QueueClient(StompClient):
             raise Rejected(f"no way by an exchange: {error or 'no answer in time'}") from None
 
     async def _send_in_transaction(self, op: Op, surface: Surface) -> Op:
-        """Send by a transaction of its own, perhaps after one with something else that is aborted."""
+        """Send in a separate transaction, perhaps after another one that is aborted."""
         try:
             if self.manner.will(ABORTS, 0.5):
                 name = self.manner.transaction()
@@ -114,7 +114,7 @@ class QueueClient(StompClient):
             await self.send(op.key or 0, op.value, transaction=name)
             await self.manner.linger(0.25)
         except (Rejected, ConnectionBroken, TimeoutError) as error:
-            # Nobody will commit it. The connection stays: what was confirmed early may have to be sent again on it.
+            # With ack:auto, all messages that have arrived count as acknowledged with the next frame, taken or not.
             return op.fail(f"not committed: {error or 'no receipt in time'}")
         await self.request("COMMIT", {"transaction": name})
         surface.use("send-in-transaction")
@@ -127,18 +127,18 @@ class QueueClient(StompClient):
             await self._taker.move(op, {"destination": self.source(key)}, automatic=self._settings.reliable)
             return await self._taker.take(op, lambda: self.await_drained(key) if op.f == "drain" else self.poll())
         await self.subscribe(op.key or 0)
-        # What waits here since before this operation may have been given to somebody else meanwhile: the check
-        # of duplicates must not take its arrival for a delivery after that one's receipt.
+        # With ack:auto, all messages that have arrived count as acknowledged with the next frame, taken or not.
+        # With ack:auto, all messages that have arrived count as acknowledged with the next frame, taken or not.
         waited = " (buffered)" if self._connection.messages else ""
         message = await (self.await_drained(op.key or 0) if op.f == "drain" else self.poll())
         return op.fail("empty") if message is None else await self.acknowledge(op, message, waited)
 
     async def acknowledge(self, op: Op, message: Frame, waited: str) -> Op:
-        """Acknowledge what was taken; ``waited`` as in ``client.acknowledge``."""
+        """Acknowledge a message; ``waited`` as in ``client.acknowledge``."""
         return await acknowledge(self, op, message, waited, lambda _: value_of(message))
 
     def source(self, key: int) -> str:
-        """Where messages of queue number ``key`` are taken from."""
+        """Return the destination from which messages of queue number ``key`` are taken."""
         return destination(key)
 
     async def subscribe(self, key: int) -> None:

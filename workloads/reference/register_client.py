@@ -16,7 +16,7 @@ DESTINATION = f"{LAST_VALUE_PREFIX}registers"
 
 
 class RegisterClient(StompClient):
-    """Registers as keys of a last-value queue; a version is what compare-and-set compares."""
+    """Registers as keys of a last-value queue; compare-and-set compares the version."""
 
     _surface: Surface | None = None
 
@@ -26,18 +26,18 @@ class RegisterClient(StompClient):
         self._surface = surface
 
     def _address(self, key: int) -> dict[str, str]:
-        """The headers that say which register it is."""
+        """Return the headers that identify the register."""
         return {"destination": DESTINATION, KEY: str(key) if self._surface is None else self._surface.key(key)}
 
     def _read_value(self, key: int, body: bytes) -> int:
-        """A value that was read; ``FOREIGN`` where it is not, byte for byte, what was written."""
+        """Return a value that was read; ``FOREIGN`` where it differs from the written bytes."""
         if self._surface is None:
             return decode_value(body)
         value = decode_value(body.partition(b"\n")[0])
         return value if value == NOTHING or body == self._surface.single_value(key, value)[0] else FOREIGN
 
     async def carry_out(self, op: Op) -> Op:
-        """``read``, ``write`` or ``cas``."""
+        """Carry out ``read``, ``write`` or ``cas``."""
         key = op.key or 0
         if op.f == "read":
             return op.ok((await self.read(key)).value)
@@ -61,15 +61,15 @@ class RegisterClient(StompClient):
         return op.ok() if told else op.fail(NO_MATCH)
 
     async def read(self, key: int) -> Seen:
-        """What a register holds."""
+        """Return the content of a register."""
         answer = await self.request("READ", self._address(key))
         value = self._read_value(key, base64.b64decode(answer.get(VALUE, "")))
         seen = self._seen[key] = Seen(value, answer[VERSION])
         return seen
 
     async def put(self, key: int, value: int, version: str | None = None) -> bool | None:
-        """Write a value, if the register has that version; False when it has not, None when the broker only says that
-        it has done what was asked before."""
+        """Write a value, if the register has that version. Return False when it has another version, None when the
+        broker only reports that it has already carried out the request."""
         headers, body = {**self._address(key), "content-type": "text/plain"}, encode_value(value)
         if self._surface is not None:
             body, items = self._surface.single_value(key, value)
@@ -86,5 +86,5 @@ class RegisterClient(StompClient):
         return True
 
     def reset(self) -> None:
-        """A new connection, perhaps to another broker, which may count otherwise."""
+        """Forget the versions: the new connection may be to another broker, with another count."""
         self._seen.clear()

@@ -1,4 +1,5 @@
-"""Ways to a queue by exchanges, for brokers that have them: made by whoever first sends that way."""
+"""Routes to a queue through exchanges, for brokers that have exchanges: the first client that uses a route creates
+it."""
 
 from __future__ import annotations
 
@@ -17,7 +18,7 @@ _KINDS = ("direct", "fanout", "topic")
 
 @dataclass(frozen=True)
 class Route:
-    """An exchange, the keys by which a queue is bound to it, and the key of what is sent to that queue."""
+    """An exchange, the keys by which a queue is bound to it, and the key of messages that are sent to that queue."""
 
     kind: str
     exchange: str
@@ -26,9 +27,9 @@ class Route:
 
 
 def route_to(kind: str, number: int) -> Route:
-    """The way to queue ``number`` by an exchange of that type: nobody else's messages come by it.
+    """Return the route to queue ``number`` through an exchange of that type: no other messages take it.
 
-    By the topic exchange two bindings select each message, which has to come once all the same.
+    In the topic exchange two bindings select each message, which has to be delivered once all the same.
     """
     if kind == "fanout":
         return Route(kind, f"all-to-{number}", ("",), "whatever")
@@ -39,7 +40,7 @@ def route_to(kind: str, number: int) -> Route:
 
 @dataclass
 class Routes:
-    """What one client has seen to: exchanges and bindings that were confirmed to it."""
+    """The exchanges and bindings that were confirmed to one client."""
 
     client: StompClient
     manner: Manner
@@ -47,9 +48,9 @@ class Routes:
     made: set[str] = field(default_factory=set)
 
     async def target(self, queue: str, number: int) -> str | None:
-        """Where to send a message to a queue by an exchange; None: not by one this time.
+        """Return the destination for sending to a queue through an exchange; None: send directly this time.
 
-        Raises what ``StompConnection.request`` does; nothing was sent then.
+        Raises the exceptions of ``StompConnection.request``; in this case no message was sent.
         """
         if not self.manner.will(EXCHANGES, 0.3):
             return None
@@ -62,7 +63,7 @@ class Routes:
                 if not await self._ask(request, body):
                     return None
             self.made.add(route.exchange + queue)
-        if route.kind == "direct" and self.manner.rng.random() < 0.1:  # the end of one binding is not that of another
+        if route.kind == "direct" and self.manner.rng.random() < 0.1:  # ending one binding must not end another
             other = self._binding(route, queue, "another")
             if await self._ask("bind", other):
                 await self._ask("unbind", other)
@@ -75,7 +76,7 @@ class Routes:
         return {"exchange": route.exchange, "queue": queue, "key": key}
 
     async def _ask(self, request: str, body: dict[str, str]) -> bool:
-        """Whether it is done, or was so already."""
+        """Return whether the request was carried out, or was so already."""
         headers = {"destination": MANAGEMENT, "x-request": request, "content-type": "application/json"}
         answer = await self.client.request("SEND", headers, json.dumps(body).encode())
         error = str(answer.get("x-error", ""))

@@ -1,7 +1,8 @@
-"""Another connection of a dialogue's own login: what belongs to a connection is not its, what belongs to the login is.
+"""A second connection of a dialogue's login: it does not share the first connection's state, but shares the login's
+state.
 
-It comes, does one thing, and leaves in order, so that it is known what became of everything. What it does takes effect
-in the dialogue's model.
+It connects, does one thing, and disconnects in order, so that the outcome of every command is known. Its commands take
+effect in the dialogue's model.
 """
 
 from __future__ import annotations
@@ -24,23 +25,23 @@ _TEXT = {"content-type": "text/plain"}
 
 
 class Host(Protocol):
-    """What it needs of the dialogue."""
+    """The interface that a companion needs of the dialogue."""
 
     mine: str
     rng: random.Random
     model: BrokerModel
 
     def queue(self) -> str:
-        """The name of one of its queues."""
+        """Return the name of one of the dialogue's queues."""
         ...
 
     def ended(self, xid: str) -> None:
-        """A branch's end was confirmed."""
+        """Note that a branch's end was confirmed."""
 
 
 class Companion:
-    """``limits`` are a client's; ``counts``: redeliveries are counted for good; ``branches``: the broker has topics
-    and branches."""
+    """A second connection. ``limits`` are a client's limits; ``counts``: the broker keeps the number of redeliveries
+    permanently; ``branches``: the broker has topics and branches."""
 
     def __init__(self, host: Host, settings: Settings, addresses: Callable[[], list[tuple[str, int]]],
                  op_timeout: float, limits: Limits, *, counts: bool, branches: bool) -> None:
@@ -51,11 +52,11 @@ class Companion:
         self._numbers = 0
 
     async def visit(self) -> str:
-        """Do one thing; what it was.
+        """Do one thing and return a description of it.
 
         Raises:
-            Mismatch: the broker did otherwise than the model.
-            ConnectionBroken, NotSent, TimeoutError: it is not known what became of it.
+            Mismatch: the broker behaved differently from the model.
+            ConnectionBroken, NotSent, TimeoutError: the outcome is unknown.
         """
         connection = StompConnection(self._addresses(), self._settings)
         try:
@@ -94,7 +95,7 @@ class Companion:
         return done
 
     async def is_heard(self) -> bool:
-        """Whether somebody serves."""
+        """Return whether a broker serves."""
         connection = StompConnection(self._addresses(), self._settings)
         try:
             await connection.open(_LOGIN_SECONDS)
@@ -106,7 +107,7 @@ class Companion:
         return True
 
     def _senseless(self) -> list[tuple[str, str, Mapping[str, str]]]:
-        """What another connection can't do."""
+        """Return the commands that another connection must not be able to carry out."""
         model = self._host.model
         found: list[tuple[str, str, Mapping[str, str]]] = []
         for each in model.subscriptions.values():
@@ -124,7 +125,7 @@ class Companion:
 
     async def _say(self, connection: StompConnection, command: str, headers: Mapping[str, str],
                    body: bytes = b"") -> None:
-        """A command that makes sense; when it returns, what it did is safe."""
+        """Send a valid command; when this returns, its effect is safe."""
         try:
             await connection.request(command, headers, body, self._op_timeout)
         except Rejected as error:
@@ -143,7 +144,7 @@ class Companion:
         return "SEND"
 
     async def _take(self, connection: StompConnection) -> str:
-        """From a queue that nobody else has: some are acknowledged, and what is not goes back."""
+        """Take messages from a queue that has no other subscriber: acknowledge some; the others return to the queue."""
         rng, box = self._host.rng, self._host.model.queue(self._host.queue())
         if box.subscriptions:
             return "nothing"
@@ -158,9 +159,9 @@ class Companion:
                 await self._say(connection, "ACK", {"id": ident})
             else:
                 back.append(message)
-        if self._settings.reliable or rng.random() < 0.5:  # the end of a reliable one need not be safe
+        if self._settings.reliable or rng.random() < 0.5:  # the end of a reliable connection need not be safe
             await self._say(connection, "UNSUBSCRIBE", {"id": "1"})
-        # What came beyond these has been delivered, too.
+        # Messages that arrived beyond these have been delivered as well.
         given = window - len(back)
         for message in [*back, *box.ready[:given]]:
             if message in box.ready:
@@ -169,7 +170,7 @@ class Companion:
         return "took messages"
 
     async def _next(self, connection: StompConnection, box: Box) -> str:
-        """The id of the next message, which is due."""
+        """Return the id of the next message, which is due."""
         frame: Frame | None = await connection.next_message(self._op_timeout)
         if frame is None:
             await self._say(connection, "BEGIN", {"transaction": "is it there"})
@@ -184,7 +185,7 @@ class Companion:
         return frame.headers["ack"]
 
     async def _end_branch(self, connection: StompConnection) -> str:
-        """A prepared branch is the login's."""
+        """End a prepared branch, which belongs to the login."""
         model = self._host.model
         if not model.prepared:
             return "nothing"
@@ -196,7 +197,7 @@ class Companion:
         return "end of a branch"
 
     async def _delete_durable(self, connection: StompConnection) -> str:
-        """A durable subscription that nobody uses is the login's."""
+        """Delete an unused durable subscription, which belongs to the login."""
         model = self._host.model
         free = [name for name, box in model.durables.items() if not box.subscriptions]
         if not free:

@@ -1,9 +1,9 @@
-"""Workload ``security``: rights, principals and administered objects, changed by some and tried by others.
+"""Workload ``security``: rights, principals and administered objects, changed by some clients and tried by others.
 
-Each right (of a principal to produce to a queue, or to consume from it), each principal that nobody uses, and each
-administered object is an object that exists or does not. To look at a right is to try it: the principal logs in and
-sends a message, or subscribes, and is let do so or not. So a right that was granted or taken away holds for whatever
-comes later, whoever serves then.
+Each right (of a principal to produce to a queue, or to consume from it), each unused principal, and each administered
+object is an object that exists or does not. A right is checked by trying it: the principal logs in and sends a message,
+or subscribes, and the broker allows or refuses it. So a right that was granted or revoked must apply to all later
+commands, under any later primary.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _SETTLED = {GRANT: "granted-already", REVOKE: "not-granted"}
 
 @dataclass(frozen=True)
 class Rules:
-    """What a test's keys stand for: rights first, then loose principals, then administered objects."""
+    """The objects behind a test's keys: rights first, then loose principals, then administered objects."""
 
     principals: int
     queues: int
@@ -52,46 +52,47 @@ class Rules:
 
     @classmethod
     def of(cls, options: Mapping[str, Any]) -> Rules:
-        """Those of a test's options."""
+        """Return the rules that a test's options define."""
         return cls(*(int(options[name]) for name in ("principals", "queues", "loose_principals", "objects")))
 
     @property
     def rights(self) -> int:
-        """How many rights there are: two for each principal and queue."""
+        """The number of rights: two for each principal and queue."""
         return self.principals * self.queues * 2
 
     @property
     def count(self) -> int:
-        """How many things there are."""
+        """The number of objects."""
         return self.rights + self.loose + self.things
 
     def kind(self, key: int) -> str:
-        """What a key stands for."""
+        """Return the kind of a key's object."""
         if key < self.rights:
             return RIGHT
         return PRINCIPAL if key < self.rights + self.loose else OBJECT
 
     def right(self, key: int) -> tuple[str, str, str]:
-        """A right: whose, to do what, with which queue."""
+        """Return a right: the principal, the action and the queue."""
         principal, rest = divmod(key, self.queues * 2)
-        # Each name is the beginning of the next: a right to one is none to another.
+        # Each name is a prefix of the next: a right to one queue must not apply to another.
         return f"p{principal}", (PRODUCE, CONSUME)[rest % 2], f"/queue/s{'x' * (rest // 2)}"
 
     def name(self, key: int) -> str:
-        """What it is, for a person."""
+        """Return a readable name of a key's object."""
         kind = self.kind(key)
         return f"{kind} {' '.join(self.right(key)) if kind == RIGHT else self.ident(key)}"
 
     def ident(self, key: int) -> str:
-        """The name of a loose principal or an object."""
+        """Return the name of a loose principal or an administered object."""
         return f"loose{key - self.rights}" if self.kind(key) == PRINCIPAL else f"object{key - self.rights - self.loose}"
 
     def changes(self, key: int) -> tuple[str, str]:
-        """The operations that make it exist, and end it."""
+        """Return the operations that create and delete the object."""
         return (GRANT, REVOKE) if self.kind(key) == RIGHT else (CREATE, DESTROY)
 
     def request(self, function: str, key: int) -> tuple[str, dict[str, str]]:
-        """The request that carries out an operation, and what it says; of a right, of its changes only."""
+        """Return the request that carries out an operation, and its body; for a right, only the requests that change
+        it."""
         kind = self.kind(key)
         if kind == RIGHT:
             login, right, destination = self.right(key)
@@ -107,18 +108,18 @@ class Rules:
         return f"{'create' if function == CREATE else 'delete'}-object", {"name": name}
 
     def settled(self, function: str, key: int) -> str:
-        """The error that says that things were so already."""
+        """Return the error code for an object that is already in the requested state."""
         kind = self.kind(key)
         return _SETTLED.get(function) or (f"{kind}-exists" if function == CREATE else f"no-such-{kind}")
 
 
 def passcode_of(login: str) -> str:
-    """A principal's passcode."""
+    """Return a principal's passcode."""
     return f"pass-{login}"
 
 
 class SecurityClient(ManagedConnection):
-    """An administrator's connection to whoever serves, and one for each principal whose rights are tried."""
+    """An administrator's connection to the serving broker, and one for each principal whose rights are tried."""
 
     destination = SECURITY
 
@@ -127,14 +128,15 @@ class SecurityClient(ManagedConnection):
         self._rules = Rules.of(cluster.test.options)
         self._trials: dict[str, StompConnection] = {}
         self._sent: dict[str, str] = {}
-        """Login -> where it has sent in a transaction that is open; whether it still may shows at its end."""
+        """Login -> the destination of its SEND in an open transaction; the commit shows whether the right still
+        exists."""
         self._tried = 0
 
     async def open(self) -> None:
-        """Connect, and see to it that the principals are there whose rights are changed.
+        """Connect, and make sure that the principals exist whose rights are changed.
 
         Raises:
-            ConnectionBroken: no broker let us in, or could say whether they are.
+            ConnectionBroken: no broker accepted the client, or none could report whether they exist.
         """
         await self._connection.open(self._open_timeout)
         for number in range(self._rules.principals):
@@ -150,7 +152,7 @@ class SecurityClient(ManagedConnection):
         await super().close()
 
     async def invoke(self, op: Op) -> Op:
-        """``grant``, ``revoke``, ``create``, ``destroy`` or ``look``."""
+        """Carry out ``grant``, ``revoke``, ``create``, ``destroy`` or ``look``."""
         key = op.key or 0
         if op.f == LOOK and self._rules.kind(key) == RIGHT:
             done = await self._try(op, *self._rules.right(key))
@@ -172,7 +174,8 @@ class SecurityClient(ManagedConnection):
     # Trying a right.
 
     async def _try(self, op: Op, login: str, right: str, destination: str) -> Op:
-        """Whether a principal is let use a right; who could not tell changed nothing."""
+        """Try whether a principal may use a right. A failed trial ends as *fail* rather than unknown, since it changed
+        nothing."""
         try:
             trial = await self._trial(login)
             if right == PRODUCE:
@@ -195,7 +198,7 @@ class SecurityClient(ManagedConnection):
         return done._replace(node=self._names.get(peer or ("", 0)))
 
     async def _produce(self, trial: StompConnection, login: str, destination: str) -> None:
-        """SEND, now and then in a transaction, which the next trial of that right commits: then the right is needed
+        """SEND, sometimes in a transaction, which the next trial of that right commits: the commit needs the right
         again."""
         headers, transaction = {"destination": destination}, {"transaction": "tried"}
         if self._sent.get(login) == destination:
@@ -210,7 +213,7 @@ class SecurityClient(ManagedConnection):
         self._tried += 1
 
     async def _leave(self, trial: StompConnection, identity: dict[str, str]) -> None:
-        """End a subscription that was tried; what comes of that has nothing to do with the right."""
+        """End a subscription that was tried; the outcome has nothing to do with the right."""
         try:
             await trial.request("UNSUBSCRIBE", identity, b"", self._op_timeout)
         except (NotSent, Rejected, TimeoutError, ConnectionBroken):
@@ -260,14 +263,14 @@ class SecurityWorkload(SubscriptionsWorkload):
 
     @classmethod
     def demands(cls, options: Mapping[str, Any]) -> Demands:
-        """Brokers with principals and rights."""
+        """Demand brokers with principals and rights."""
         return Demands(security=True)
 
     def client(self, cluster: Cluster, thread: int, host: str) -> Client:
-        """A client for one process of a thread; it tries the broker beside its host first."""
+        """Return a client for one process of a thread; it tries the broker nearest to its host first."""
         return SecurityClient(cluster, host, thread)
 
     @classmethod
     def objects(cls, options: Mapping[str, Any]) -> Rules:
-        """What the keys stand for."""
+        """Return the objects behind the keys."""
         return Rules.of(options)

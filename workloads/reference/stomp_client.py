@@ -21,11 +21,11 @@ logger = logging.getLogger("stormproof.client")
 _IMPATIENT_HEARTBEAT, _IMPATIENT_PAUSE = 0.1, 0.05
 
 _SETTLE_SECONDS = 60.0
-"""How long a client tries to get a connection on which to bring back what came undone."""
+"""The time for which a client tries to get a connection on which to send undone messages again."""
 
 
 class StompCluster(Protocol):
-    """What a workload needs to know of a cluster whose brokers speak STOMP."""
+    """The interface that a workload needs of a cluster whose brokers speak STOMP."""
 
     test: Test
     backend: Backend
@@ -41,24 +41,26 @@ class StompCluster(Protocol):
 
     @property
     def servers(self) -> Sequence[Sequence[str]]:
-        """The nodes of each server, by its number: several where servers send each other messages."""
+        """The nodes of each server, by its number; there are several servers where servers forward messages to each
+        other."""
         ...
 
     def client_addresses(self) -> Sequence[tuple[str, int]]:
-        """Where clients connect, in the order of ``node_names``."""
+        """Return the addresses that clients connect to, in the order of ``node_names``."""
         ...
 
     def client_address(self, place: int) -> tuple[str, int] | None:
-        """The one address at which a client (of that number) finds whoever serves; None where it has the list."""
+        """Return the single address at which a client (of that number) finds the serving node; None where it has the
+        list."""
         ...
 
     async def depths(self) -> dict[str, int] | None:
-        """Name of a queue or durable subscription -> messages left; None when nobody can tell."""
+        """Return name of a queue or durable subscription -> messages left; None when no node can report it."""
         ...
 
 
 class SubCluster:
-    """A cluster of which clients see only some nodes."""
+    """A view of a cluster in which clients see only some nodes."""
 
     def __init__(self, cluster: StompCluster, nodes: Sequence[str]) -> None:
         self.test: Test = cluster.test
@@ -71,30 +73,31 @@ class SubCluster:
         self._cluster = cluster
 
     def client_addresses(self) -> list[tuple[str, int]]:
-        """Where clients connect, in the order of ``node_names``."""
+        """Return the addresses that clients connect to, in the order of ``node_names``."""
         addresses = dict(zip(self._cluster.node_names, self._cluster.client_addresses(), strict=True))
         return [addresses[name] for name in self.node_names]
 
     def client_address(self, place: int) -> None:
-        """There is none for some nodes only."""
+        """Return None: a subset of the nodes has no single address."""
 
     async def depths(self) -> dict[str, int] | None:
-        """Those of the whole cluster."""
+        """Return the depths of the whole cluster."""
         return await self._cluster.depths()
 
 
 class Unanswered(Exception):
-    """Nothing was taken, and nobody could tell whether anything is left."""
+    """No message was taken, and no node could report whether any message is left."""
 
 
 class StompClient:
-    """One process on one connection, reliable where the system has such; subclasses carry out operations.
+    """One process on one connection, reliable where the system supports it; subclasses carry out operations.
 
     A connection that is over is replaced by a new one before the next operation, after ``reset``.
     """
 
     def __init__(self, cluster: StompCluster, host: str, first: int) -> None:
-        """``host`` is the client host it stands at; ``first`` the place in the list of replicas it begins with."""
+        """Create a client on client host ``host``; ``first`` is the position in the list of replicas at which it
+        begins."""
         options = cluster.test.options
         self._cluster = cluster
         self._options = options
@@ -123,33 +126,34 @@ class StompClient:
 
     @property
     def connection(self) -> StompConnection:
-        """The connection as it is now."""
+        """The current connection."""
         return self._connection
 
     @property
     def node(self) -> str | None:
-        """The node that it talks to, or talked to last."""
+        """The node that it is connected to, or was connected to last."""
         return self._names.get(self._connection.peer or ("", 0))
 
     def note(self, begun: Op, done: Op, *, place: int | None = None) -> None:
-        """Have one more operation recorded behind the one that is under way: the last one, or at a ``place`` among
-        those that have been noted since that began."""
+        """Record one more operation after the current one: as the last, or at position ``place`` among the operations
+        that have been noted since the current one began."""
         self._noted.insert(len(self._noted) if place is None else place, (begun, done))
 
     def notes(self, *, over: bool) -> list[tuple[Op, Op]]:
-        """As ``stormproof.contracts.client.Noting`` has it."""
+        """Return the noted operations, as ``stormproof.contracts.client.Noting`` defines."""
         noted, self._noted = self._noted, []
         return noted
 
     def new_connection(self, undone: Sequence[Frame] = ()) -> StompConnection:
-        """A connection that is not open yet; ``undone`` is what came undone with the last one."""
+        """Return a connection that is not open yet; ``undone`` are the frames that were undone with the last
+        connection."""
         return StompConnection(self._addresses, self._settings, undone)
 
     async def open(self) -> None:
-        """Connect to whichever replica lets us in.
+        """Connect to the first replica that accepts the client.
 
         Raises:
-            ConnectionBroken: none did in time.
+            ConnectionBroken: no replica accepted the client in time.
         """
         await self._connection.open(float(self._options["open_timeout"]))
 
@@ -158,7 +162,7 @@ class StompClient:
         await self._connection.close()
 
     async def flush(self) -> None:
-        """Wait until what was confirmed is safe, and send again what came undone."""
+        """Wait until all confirmed frames are safe, and send undone frames again."""
         backoff = Backoff(self._cluster.test.rng("pause/flush"))
         try:
             while self._connection.unsafe:
@@ -166,7 +170,7 @@ class StompClient:
                     await self._connection.settled()
                 except ConnectionBroken as error:
                     if len(self._connection.undone) < self._connection.unsafe:
-                        # The broker has forgotten the connection: nobody can tell what became of them.
+                        # With ack:auto, all messages that have arrived count as acknowledged with the next frame, taken or not.
                         logger.warning("messages that were confirmed early are given up: %s", error)
                     if not self._connection.undone:
                         return
@@ -177,17 +181,17 @@ class StompClient:
             logger.warning("messages that were confirmed early are given up: %s", error)
 
     async def _renew(self, timeout: float) -> None:
-        """Go on with a new connection, as an application does when high availability is broken.
+        """Continue with a new connection, as an application does when high availability is broken.
 
         Raises:
-            ConnectionBroken: nobody let us in within ``timeout`` seconds.
+            ConnectionBroken: no replica accepted the client within ``timeout`` seconds.
         """
         await self._connection.abort()
         self._connection = self.new_connection(self._connection.undone)
         await self._connection.open(timeout)
 
     async def invoke(self, op: Op) -> Op:
-        """Carry out an operation and say how it ended."""
+        """Carry out an operation and return it with its outcome."""
         self.unserved = False
         if op.f == "depth":
             return await self._depth(op)
@@ -210,29 +214,29 @@ class StompClient:
         return done._replace(node=self.node)
 
     async def carry_out(self, op: Op) -> Op:
-        """Carry out one operation but ``depth``; what ``StompConnection.request`` raises may pass."""
+        """Carry out one operation other than ``depth``; exceptions of ``StompConnection.request`` may propagate."""
         raise NotImplementedError
 
     def reset(self) -> None:
-        """Forget what went with the last connection."""
+        """Forget the state that was lost with the last connection."""
 
     def place(self, key: int) -> str:
-        """The name under which the broker counts the messages of object ``key``."""
+        """Return the name under which the broker counts the messages of object ``key``."""
         return f"q{key}"
 
     def left(self, depths: Mapping[str, int], key: int) -> int:
-        """How many messages of object ``key`` the broker still counts."""
+        """Return the number of messages of object ``key`` that the broker still counts."""
         return depths.get(self.place(key), 0)
 
     async def request(self, command: str, headers: dict[str, str], body: bytes = b"") -> Any:
-        """``StompConnection.request`` within ``op_timeout``."""
+        """Call ``StompConnection.request`` with the time-out ``op_timeout``."""
         return await self._connection.request(command, headers, body, float(self._options["op_timeout"]))
 
     async def poll(self) -> Frame | None:
-        """The next message, None when none came within the time of a poll.
+        """Return the next message, None when none arrived within the time of a poll.
 
         Raises:
-            ConnectionBroken: none came, and the connection is over.
+            ConnectionBroken: no message arrived, and the connection is over.
         """
         message = await self._connection.next_message(float(self._options["poll"]))
         if message is None and self._connection.over:
@@ -240,10 +244,11 @@ class StompClient:
         return message
 
     async def await_drained(self, key: int) -> Frame | None:
-        """The next message; None when none is left, or the broker gives nothing though it had time to redeliver.
+        """Return the next message; None when none is left, or the broker delivers nothing though it had time to
+        redeliver.
 
         Raises:
-            Unanswered: no broker was there to ask. Silence is no emptiness: what is missing may still be there.
+            Unanswered: no broker answered. Silence does not prove that the queue is empty: messages may still be there.
         """
         loop = asyncio.get_running_loop()
         patience = loop.time() + float(self._options["drain_patience"])
@@ -259,16 +264,18 @@ class StompClient:
                 return None
 
     def outdated(self, arrived: float) -> bool:
-        """Whether what arrived at that time of the loop had been sent before the broker gave it to others.
+        """Return whether a message that arrived at that loop time was sent before the broker gave it to other
+        consumers.
 
-        It had if the broker has closed the connection for idleness and we heard so soon afterwards: the network held
-        both back. A connection that was in use when it arrived is not idle before ``idle_timeout`` has passed.
+        It was if the broker has closed the connection for idleness and the client learnt that shortly afterwards: the
+        network held both back. A connection that was in use when the message arrived is not idle before
+        ``idle_timeout`` has passed.
         """
         learnt = self._connection.closed_for_idleness
         return learnt is not None and learnt - arrived < float(self._options.get("idle_timeout", 0)) / 2
 
     async def leave(self) -> None:
-        """Give the connection up without a word, with all that was begun on it."""
+        """Abandon the connection without DISCONNECT, with everything that was begun on it."""
         await self._connection.abort()
 
     async def _open_again(self) -> None:
@@ -287,14 +294,14 @@ class StompClient:
 
 async def acknowledge(client: StompClient, op: Op, message: Frame, waited: str = "",
                       read: Callable[[bytes], Any] = decode_body) -> Op:
-    """Take a message for good; ``waited`` goes into the error of an ACK that was not confirmed, ``read`` tells the
-    operation's value from the body."""
+    """Take and acknowledge a message; ``waited`` goes into the error of an ACK that was not confirmed, ``read`` gets
+    the operation's value from the body."""
     value = read(message.body)
     arrived = asyncio.get_running_loop().time()
     try:
         await client.request("ACK", {"id": message.headers["ack"]})
     except (NotSent, Rejected, ConnectionBroken, TimeoutError) as error:
-        # The message has been delivered; only the fate of its acknowledgement is unknown.
+        # With ack:auto, all messages that have arrived count as acknowledged with the next frame, taken or not.
         if client.outdated(arrived):
             waited = " (buffered by the network)"
         return op.info(f"ack unconfirmed{waited}: {error or 'no receipt in time'}", value)

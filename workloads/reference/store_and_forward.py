@@ -1,8 +1,8 @@
 """Workload ``store-and-forward``: store and forward through local servers (HA Joram, 1.1.2).
 
-Producers send to a local server of their own, which is not replicated, confirms what it has stored, and forwards it
-to the HA server. Consumers take at the HA server, or at a server of their own as well (1.1.1), which the destination's
-server delivers to. An own server may be an HA server, too. What the queue workload promises is promised end to end.
+Each producer sends to a local server, which is not replicated, confirms the messages that it has stored, and forwards
+them to the HA server. Consumers take at the HA server, or also at local servers (1.1.1), to which the destination's
+server delivers. A local server may be an HA server, too. The promises of the queue workload apply end to end.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ class RemoteClient(QueueClient):
     """Sends to queues of the HA server, or consumes from them, through the server that it is connected to."""
 
     def target(self, key: int) -> str:
-        """The queue, at the HA server."""
+        """Return the queue, at the HA server."""
         return f"/server/{HA_SERVER}{destination(key)}"
 
     def source(self, key: int) -> str:
-        """The queue, at the HA server."""
+        """Return the queue, at the HA server."""
         return self.target(key)
 
 
@@ -66,7 +66,7 @@ class StoreAndForwardWorkload(QueueWorkload):
 
     @classmethod
     def concurrency(cls, options: Mapping[str, Any]) -> int:
-        """Number of client threads.
+        """Return the number of client threads.
 
         Raises:
             UsageError: as the queue workload, or there is no local server.
@@ -77,13 +77,13 @@ class StoreAndForwardWorkload(QueueWorkload):
 
     @classmethod
     def demands(cls, options: Mapping[str, Any]) -> Demands:
-        """The queues, and the servers beside the one that has them."""
+        """Demand the queues, and the servers in addition to the one that has them."""
         if options["own_servers"] == HA:
             return replace(super().demands(options), servers=2)
         return replace(super().demands(options), local_servers=options["local_servers"])
 
     def client(self, cluster: Cluster, thread: int, host: str) -> Client:
-        """A client of its own server; or a consumer at the HA server."""
+        """Return a client of a local server; or a consumer at the HA server."""
         ha_server, *own = cluster.servers
         options, surface = cluster.test.options, self.surface_of(cluster.test)
         if thread < options["producers"] or options["consume_at"] == AT_OWN_SERVER:

@@ -1,9 +1,9 @@
-"""Workload ``subscriptions``: a set of subscriptions, topics and links, changed and looked at by many clients.
+"""Workload ``subscriptions``: a set of subscriptions, topics and links, changed and checked by many clients.
 
-Each subscription (a subscriber of a topic), each topic of a second kind that nobody subscribes to, and each link from
-one topic of the first kind to another is an object that exists or does not. Clients make one exist, or end it, with the
-loop that HA IceStorm's documentation asks for: an unknown outcome is tried again, "already subscribed" is as good as
-done. Every attempt is an operation of its own.
+Each subscription (a subscriber of a topic), each topic of a second set that has no subscribers, and each link between
+two topics of the first set is an object that exists or does not. Clients create or delete an object with the loop that
+HA IceStorm's documentation asks for: an unknown outcome is retried, "already subscribed" counts as success. Every
+attempt is a separate operation.
 """
 
 from __future__ import annotations
@@ -45,7 +45,8 @@ from workloads.reference.connection import ConnectionBroken, NotSent, Settings, 
 SUBSCRIBE, UNSUBSCRIBE, CREATE, DESTROY = "subscribe", "unsubscribe", "create", "destroy"
 LINK, UNLINK, LOOK = "link", "unlink", "look"
 DONE, FOUND_SO = 1, 0
-"""Values of a change that completed: it was made, or things were so already. Of a look: exists, does not."""
+"""Values of a completed change: it was carried out, or the object was already in that state. Of a look: exists, does
+not exist."""
 
 _SETTLED = {SUBSCRIBE: "already-subscribed", UNSUBSCRIBE: "no-such-subscriber",
             CREATE: "topic-exists", DESTROY: "no-such-topic",
@@ -53,7 +54,7 @@ _SETTLED = {SUBSCRIBE: "already-subscribed", UNSUBSCRIBE: "no-such-subscriber",
 
 
 class TopicCluster(Protocol):
-    """What the workload needs to know of a cluster."""
+    """The interface that the workload needs of a cluster."""
 
     test: Test
     backend: Backend
@@ -61,13 +62,13 @@ class TopicCluster(Protocol):
     passcode: str
 
     def client_addresses(self) -> Sequence[tuple[str, int]]:
-        """Where clients connect, in node order."""
+        """Return the addresses that clients connect to, in node order."""
         ...
 
 
 @dataclass(frozen=True)
 class Objects:
-    """What a test's keys stand for: subscriptions first, then topics, then links."""
+    """The objects behind a test's keys: subscriptions first, then topics, then links."""
 
     topics: int
     subscribers: int
@@ -76,41 +77,41 @@ class Objects:
 
     @classmethod
     def of(cls, options: Mapping[str, Any]) -> Objects:
-        """Those of a test's options."""
+        """Return the objects that a test's options define."""
         topics = int(options["topics"])
         links = min(int(options["links"]), topics * (topics - 1))
         return cls(topics, int(options["subscribers"]), int(options["loose_topics"]), links)
 
     @property
     def count(self) -> int:
-        """How many there are."""
+        """The number of objects."""
         return self.topics * self.subscribers + self.loose + self.links
 
     def topic(self, key: int) -> str:
-        """The name of the topic that the object is, or belongs to, or links to another."""
+        """Return the name of the object's topic; of a link, its source."""
         loose = key - self.topics * self.subscribers
         if 0 <= loose < self.loose:
             return f"loose{loose}"
         return f"t{(key if loose < 0 else loose - self.loose) % self.topics}"
 
     def subscriber(self, key: int) -> str | None:
-        """The name of the subscriber, if the object is a subscription."""
+        """Return the name of the subscriber, if the object is a subscription."""
         return f"s{key // self.topics}" if key < self.topics * self.subscribers else None
 
     def target(self, key: int) -> str | None:
-        """The name of the topic that is linked to, if the object is a link."""
+        """Return the name of the link's target topic, if the object is a link."""
         link = key - self.topics * self.subscribers - self.loose
         return f"t{(link + 1 + link // self.topics) % self.topics}" if link >= 0 else None
 
     def name(self, key: int) -> str:
-        """The object, for a person."""
+        """Return a readable name of the object."""
         if (subscriber := self.subscriber(key)) is not None:
             return f"subscription of {subscriber} to {self.topic(key)}"
         target = self.target(key)
         return f"topic {self.topic(key)}" if target is None else f"link from {self.topic(key)} to {target}"
 
     def changes(self, key: int) -> tuple[str, str]:
-        """The operations that make the object exist, and end it."""
+        """Return the operations that create and delete the object."""
         if self.subscriber(key) is not None:
             return SUBSCRIBE, UNSUBSCRIBE
         return (CREATE, DESTROY) if self.target(key) is None else (LINK, UNLINK)
@@ -118,7 +119,7 @@ class Objects:
 
 @dataclass(frozen=True, slots=True)
 class Insist(Generator):
-    """One operation, again and again until its outcome is known."""
+    """One operation, repeated until its outcome is known."""
 
     template: Op
 
@@ -130,12 +131,13 @@ class Insist(Generator):
 
 
 class ManagedConnection:
-    """A client's connection to whichever broker takes its requests, which go to ``destination``."""
+    """A client's connection to the broker that handles its requests, which are sent to ``destination``."""
 
     destination = TOPIC_MANAGER
 
     def __init__(self, cluster: TopicCluster, host: str, first: int) -> None:
-        """``host`` is the client host it stands at; ``first`` the place in the list of replicas it begins with."""
+        """Create a connection from client host ``host``; ``first`` is the position in the list of replicas at which it
+        begins."""
         self._options = options = cluster.test.options
         self._op_timeout = float(options["op_timeout"])
         self._open_timeout = float(options["open_timeout"])
@@ -149,7 +151,7 @@ class ManagedConnection:
         self._connection = self._new_connection()
         self.unserved = False
         self.pages = 0
-        """How often a list went on."""
+        """The number of continuation pages of lists that were requested."""
 
     async def close(self) -> None:
         """Disconnect."""
@@ -159,7 +161,7 @@ class ManagedConnection:
         return StompConnection(in_order(self._addresses, self._place, self._options), self._settings)
 
     async def _reconnect(self) -> None:
-        """Go on at the next replica when the connection has ended."""
+        """If the connection has ended, reconnect at the next replica."""
         if self._connection.connected:
             return
         await self._connection.abort()
@@ -172,8 +174,8 @@ class ManagedConnection:
         return await self._connection.request("SEND", headers, json.dumps(body).encode(), self._op_timeout)
 
     async def _ask_all(self, request: str, body: Mapping[str, Any]) -> Mapping[str, str]:
-        """A question, and whatever else it takes until all pages of a long list are there; each name is in it, or not,
-        as it was when its page was made."""
+        """Send a request, and request all further pages of a long list. Each name is listed, or not, according to the
+        state at the time when its page was created."""
         answer = await self._ask(request, body)
         if "x-more" not in answer:
             return answer
@@ -188,7 +190,8 @@ class ManagedConnection:
 
     async def _carry_out(self, op: Op, request: str, body: Mapping[str, Any],
                          outcome: Callable[[Mapping[str, str]], Op]) -> Op:
-        """An operation by a request; ``outcome`` reads its answer, which of a long list has all pages."""
+        """Carry out an operation by a request; ``outcome`` interprets its answer, which contains all pages of a long
+        list."""
         self.unserved = True
         try:
             await self._reconnect()
@@ -204,7 +207,7 @@ class ManagedConnection:
         except ConnectionBroken as error:
             done = op.info(f"connection broken: {error}")
         if op.f == LOOK and done.type == INFO:
-            done = done._replace(type=FAIL)  # who only looked changed nothing
+            done = done._replace(type=FAIL)  # a failed look changed nothing
         self.unserved = done.type != OK
         return done._replace(node=self._names.get(self._connection.peer or ("", 0)))
 
@@ -217,10 +220,10 @@ class SubscriptionClient(ManagedConnection):
         self._objects = Objects.of(cluster.test.options)
 
     async def open(self) -> None:
-        """Connect, and see to it that the topics to subscribe to are there.
+        """Connect, and make sure that the topics to subscribe to exist.
 
         Raises:
-            ConnectionBroken: no replica let us in, or could say whether they are.
+            ConnectionBroken: no replica accepted the client, or none could report whether they exist.
         """
         await self._connection.open(self._open_timeout)
         for number in range(self._objects.topics):
@@ -229,7 +232,7 @@ class SubscriptionClient(ManagedConnection):
                 raise ConnectionBroken(f"topic t{number} can't be created: {answer['x-error']}")
 
     async def invoke(self, op: Op) -> Op:
-        """``subscribe``, ``unsubscribe``, ``create``, ``destroy``, ``link``, ``unlink`` or ``look``."""
+        """Carry out ``subscribe``, ``unsubscribe``, ``create``, ``destroy``, ``link``, ``unlink`` or ``look``."""
         key = op.key or 0
         subscriber, target = self._objects.subscriber(key), self._objects.target(key)
         body: dict[str, Any] = {"topic": self._objects.topic(key)}
@@ -243,7 +246,7 @@ class SubscriptionClient(ManagedConnection):
         return await self._carry_out(op, request, body, partial(self._outcome, op, subscriber or target))
 
     def _outcome(self, op: Op, member: str | None, answer: Mapping[str, str]) -> Op:
-        """What became of it; ``member`` is the subscriber or linked topic that it was about."""
+        """Return the operation's outcome; ``member`` is the subscriber or linked topic that it concerns."""
         error = answer.get("x-error")
         if error == "unknown":
             return op.info(error)
@@ -259,24 +262,25 @@ class SubscriptionClient(ManagedConnection):
 
 
 class ManagedObjects(Protocol):
-    """What the keys of a test stand for."""
+    """The objects behind the keys of a test."""
 
     @property
     def count(self) -> int:
-        """How many there are."""
+        """The number of objects."""
         ...
 
     def name(self, key: int) -> str:
-        """The object, for a person."""
+        """Return a readable name of the object."""
         ...
 
     def changes(self, key: int) -> tuple[str, str]:
-        """The operations that make the object exist, and end it."""
+        """Return the operations that create and delete the object."""
         ...
 
 
 class SubscriptionsWorkload(Workload):
-    """Clients that change the set and clients that look at it; at the end everything is looked at once more."""
+    """Clients that change the set of objects and clients that check it; at the end every object is checked once
+    more."""
 
     name = "subscriptions"
     needs = ("topic manager",)
@@ -302,21 +306,21 @@ class SubscriptionsWorkload(Workload):
 
     @classmethod
     def objects(cls, options: Mapping[str, Any]) -> ManagedObjects:
-        """What the keys stand for."""
+        """Return the objects behind the keys."""
         return Objects.of(options)
 
     @classmethod
     def names(cls, options: Mapping[str, Any]) -> tuple[str, ...]:
-        """The objects, for a person."""
+        """Return readable names of the objects."""
         objects = cls.objects(options)
         return tuple(map(objects.name, range(objects.count)))
 
     @classmethod
     def concurrency(cls, options: Mapping[str, Any]) -> int:
-        """Number of client threads.
+        """Return the number of client threads.
 
         Raises:
-            UsageError: nobody would change or look, or there would be nothing to.
+            UsageError: there would be no changer, no looker, or no object.
         """
         for name in cls.positive:
             if options[name] < 1:
@@ -328,16 +332,16 @@ class SubscriptionsWorkload(Workload):
 
     @classmethod
     def gates(cls, options: Mapping[str, Any]) -> dict[str, Any]:
-        """Coverage gates: what a run must have done for its verdict to be *valid*."""
+        """Return the coverage gates: the activity that a run needs for its verdict to be *valid*."""
         least = max(1, options["min_ok"])
         return {"min_changes_ok": least, "min_looks_ok": least, "last_looks": True, "faults_confirmed": True}
 
     def client(self, cluster: Cluster, thread: int, host: str) -> Client:
-        """A client for one process of a thread; it tries the replica beside its host first."""
+        """Return a client for one process of a thread; it tries the replica nearest to its host first."""
         return SubscriptionClient(cluster, host, thread)
 
     def main(self, test: Test) -> Generator:
-        """Changes and looks at the test's rate, for its time."""
+        """Change and look at the test's rate, for its time."""
         objects = self.objects(test.options)
 
         def role(thread: int) -> Source:
@@ -346,12 +350,12 @@ class SubscriptionsWorkload(Workload):
         return clients(time_limit(test.time_limit, rate(test.rate, per_thread(role), test.rng("rate"))))
 
     def drain(self, test: Test) -> Generator:
-        """Looks at each object until it is seen."""
+        """Look at each object until a look succeeds."""
         looks = sequence(*(Insist(Op(INVOKE, LOOK, key=key)) for key in range(self.objects(test.options).count)))
         return clients(time_limit(test.options["drain_limit"], on_threads([0], looks)))
 
     def depth(self, test: Test) -> Generator:
-        """Nothing is left to count."""
+        """Do nothing: no depth remains to be counted."""
         return lift(None)
 
     def _life(self, test: Test, objects: ManagedObjects, thread: int) -> Iterator[Source]:

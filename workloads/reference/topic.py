@@ -38,12 +38,12 @@ from workloads.reference.topic_client import TopicClient, selects, topic_name
 from workloads.subscribers import Publishes, Subscriber, subscriptions
 
 SEND_SHARE = 1 / 3
-"""The share of the test's rate that is sent; what is sent is taken as it comes, by several."""
+"""The share of the test's rate that is published; each event is delivered to several subscribers."""
 MAX_TOPICS = 30
 DELETES = 0.3
 """The share of a durable subscriber's departures that delete the subscription, where the surface is used."""
 SURFACE_PATTERNS = (">", "t.>", "t.a.>", "t.*.*", "*.a.*", "*.*.0", "t.b.1", "*.b.>", "*.*.*", "t.*.2")
-"""What subscriptions then select, beside the test's own patterns."""
+"""Patterns that subscriptions then use in addition to the test's own patterns."""
 
 
 class TopicWorkload(SurfacedWorkload):
@@ -76,14 +76,15 @@ class TopicWorkload(SurfacedWorkload):
 
     def __init__(self) -> None:
         self._latest: dict[int, int] = {}
-        """Number of a durable subscription at the beginning -> that of the one that has its name now."""
+        """Initial number of a durable subscription -> the number of the subscription that now has its name."""
 
     @classmethod
     def concurrency(cls, options: Mapping[str, Any]) -> int:
-        """Number of client threads.
+        """Return the number of client threads.
 
         Raises:
-            UsageError: nobody would publish or subscribe, or a subscription would select nothing.
+            UsageError: there would be no producer or subscriber, a number is out of range, or a pattern selects no
+                topic.
         """
         topics, subscriptions = options["topics"], options["durables"] + options["transients"]
         if options["producers"] < 1 or subscriptions < 1:
@@ -100,29 +101,29 @@ class TopicWorkload(SurfacedWorkload):
 
     @classmethod
     def gates(cls, options: Mapping[str, Any]) -> dict[str, Any]:
-        """Coverage gates: what a run must have done for its verdict to be *valid*."""
+        """Return the coverage gates: the activity that a run needs for its verdict to be *valid*."""
         least = max(1, options["min_ok"])
         return {"min_ok": {"publish": least, "receive": least}, "drain": True, "depth": True, "faults_confirmed": True}
 
     @classmethod
     def demands(cls, options: Mapping[str, Any]) -> Demands:
-        """The topics."""
+        """Demand the topics."""
         return Demands(topics=tuple(topic_name(topic) for topic in range(options["topics"])))
 
     def client(self, cluster: Cluster, thread: int, host: str) -> Client:
-        """A client for one process of a thread; it tries the replica beside its host first."""
+        """Return a client for one process of a thread; it tries the replica nearest to its host first."""
         return TopicClient(cluster, host, thread, self.pattern(cluster.test, thread), self.surface_of(cluster.test),
                            self._latest)
 
     @staticmethod
     def pattern(test: Test, thread: int) -> str:
-        """What the subscription of a thread selects."""
+        """Return the pattern of a thread's subscription."""
         return _pattern(test, max(0, thread - test.options["producers"]))
 
     def main(self, test: Test) -> Generator:
-        """Publishes at their share of the test's rate; takes as messages come."""
+        """Publish at their share of the test's rate; take messages as they arrive."""
         options, producers = test.options, test.options["producers"]
-        # Each at a rate of its own: among threads that share one, and compete with others, the first get most.
+        # With ack:auto, all messages that have arrived count as acknowledged with the next frame, taken or not.
         each = test.rate * SEND_SHARE / producers
         publishers = per_thread(lambda thread: rate(each, Publishes(options["topics"]), test.rng(f"rate/{thread}")))
         load = on_threads(range(producers), publishers)
@@ -141,14 +142,14 @@ class TopicWorkload(SurfacedWorkload):
         return clients(time_limit(test.time_limit, any_of(load, takers)))
 
     def drain(self, test: Test) -> Generator:
-        """Each durable subscriber comes back and takes until nothing is left."""
+        """Let each durable subscriber reattach and take until no message is left."""
         first = test.options["producers"]
         threads = range(first, first + test.options["durables"])
         drains = per_thread(lambda thread: self._subscriber(test, self._now(thread - first), "drain", Seed(0)))
         return clients(time_limit(test.options["drain_limit"], on_threads(threads, drains)))
 
     def depth(self, test: Test) -> Generator:
-        """Reads how many messages each durable subscription holds, once the subscribers are gone."""
+        """Read the number of messages in each durable subscription, once the subscribers are gone."""
         reads = sequence(*(Op(INVOKE, "depth", key=self._now(key)) for key in range(test.options["durables"])))
         return on_threads([0], reads)
 
@@ -167,7 +168,7 @@ def _patterns(options: Mapping[str, Any]) -> list[str]:
 
 
 def _pattern(test: Test, key: int) -> str:
-    """What a subscription selects: the patterns in turn, for the durable and for the transient ones."""
+    """Return a subscription's pattern: the patterns are assigned in turn, to the durable and to the transient ones."""
     patterns, durables = _patterns(test.options), test.options["durables"]
     if test.options[SURFACE.name]:
         known = [pattern for pattern in SURFACE_PATTERNS if _mask(pattern, test.options["topics"])]

@@ -19,12 +19,12 @@ TOPIC_PREFIX = "/topic/"
 
 
 def topic_name(topic: int) -> str:
-    """The name of a topic: even ones are ``t.a.N``, odd ones ``t.b.N``."""
+    """Return the name of a topic."""
     return f"t.{'ab'[topic % 2]}.{topic}"
 
 
 def selects(pattern: str, name: str) -> bool:
-    """Whether a pattern selects a topic: ``*`` is any one level, ``>`` at the end is any further ones, one at least."""
+    """Return whether a pattern selects a topic: ``*`` matches one level, ``>`` at the end matches one or more."""
     first, _, pattern_rest = pattern.partition(".")
     level, _, name_rest = name.partition(".")
     if pattern == ">":
@@ -37,12 +37,12 @@ def selects(pattern: str, name: str) -> bool:
 
 
 class TopicClient(StompClient):
-    """One producer or one subscriber. ``pattern`` is what its subscription selects, ``window`` how many messages the
-    broker may push ahead of the acknowledgements."""
+    """One producer or one subscriber. ``pattern`` is the pattern of its subscription; the option ``window`` is the
+    number of messages that the broker may push ahead of the acknowledgements."""
 
     def __init__(self, cluster: StompCluster, host: str, first: int, pattern: str,
                  surface: Surface | None = None, latest: dict[int, int] | None = None) -> None:
-        """``latest`` is told which number the next subscription of a name has that was deleted."""
+        """Create a client; ``latest`` receives the number of a deleted subscription's successor of the same name."""
         super().__init__(cluster, host, first)
         self._latest = latest if latest is not None else {}
         self.surface = surface
@@ -55,10 +55,10 @@ class TopicClient(StompClient):
         self._transient = False
 
     def reset(self) -> None:
-        """The subscription went with its connection.
+        """Forget the subscription, which was lost with its connection.
 
         Raises:
-            ConnectionBroken: it was transient: who subscribes again is another process.
+            ConnectionBroken: it was transient: the next subscriber is another process.
         """
         self._subscription = None
         if self.surface is not None:
@@ -67,24 +67,24 @@ class TopicClient(StompClient):
             raise ConnectionBroken("the subscription went with it")
 
     def notes(self, *, over: bool) -> list[tuple[Op, Op]]:
-        """What was carried out besides."""
+        """Return the further operations that were carried out."""
         if over and self.surface is not None:
             self._taker.leave()
         return super().notes(over=over)
 
     def _destination(self, key: int, value: tuple[int, int]) -> str:
-        """The topic to which a message was published: producers take turns over all."""
+        """Return the topic to which a message was published: producers cycle through all topics."""
         return f"{TOPIC_PREFIX}{topic_name(value[1] % int(self._options['topics']))}"
 
     def place(self, key: int) -> str:
-        """The durable subscription's name in the broker's status."""
+        """Return the durable subscription's name in the broker's status."""
         return f"durable:{self._cluster.login}:{self._name(key)}"
 
     def _name(self, key: int) -> str:
         return f"s{key % subscriptions(self._options)}"
 
     async def carry_out(self, op: Op) -> Op:
-        """``publish``, ``listen``, ``attach``, ``receive``, ``drain``, ``detach``, ``delete``."""
+        """Carry out ``publish``, ``listen``, ``attach``, ``receive``, ``drain``, ``detach`` or ``delete``."""
         key = op.key or 0
         if op.f == "publish":
             headers = {"destination": f"{TOPIC_PREFIX}{topic_name(key)}", "content-type": "text/plain"}
@@ -99,7 +99,7 @@ class TopicClient(StompClient):
         elif op.f == "detach":
             await self._unsubscribe({})
         elif op.f == "delete":
-            if self._subscription is None:  # of a connection that is gone: the name alone says which
+            if self._subscription is None:  # of an earlier connection: only the name identifies it
                 await self.request("UNSUBSCRIBE", {"x-durable": self._name(key)})
             await self._unsubscribe({"x-durable": self._name(key)})
             number = subscriptions(self._options)
@@ -109,7 +109,7 @@ class TopicClient(StompClient):
         return op.ok()
 
     async def _publish(self, op: Op, headers: dict[str, str], surface: Surface) -> Op:
-        """Publish a content that is drawn, perhaps by a transaction of its own."""
+        """Publish drawn content, perhaps in a separate transaction."""
         content = surface.content(op.value)
         headers |= content.headers
         surface.use("publish", *content.items)
@@ -148,7 +148,7 @@ class TopicClient(StompClient):
             self._subscription = None
         elif self._subscription is not None:
             await self.request("UNSUBSCRIBE", {"id": self._subscription, **headers})
-            # What it had pushed goes back; all of it came before the receipt.
+            # With ack:auto, all messages that have arrived count as acknowledged with the next frame, taken or not.
             self._connection.messages.clear()
             self._subscription = None
 
@@ -166,7 +166,8 @@ class TopicClient(StompClient):
         return await acknowledge(self, op, message)
 
     def _misrouted(self, message: Frame) -> str | None:
-        """What is wrong with a message that names another subscription, or a topic that ours doesn't select."""
+        """Return the error of a message that names another subscription, or a topic that this subscription doesn't
+        select."""
         to, topic = message.headers.get("subscription"), message.headers.get("destination", "")
         if to != self._subscription:
             return f"{message.body[:100]!r} for subscription {to}"

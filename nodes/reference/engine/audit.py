@@ -1,6 +1,6 @@
 """Compares the contents of an engine's memory and of its store, which must be equal.
 
-Bodies are left out: their recipients check them.
+Bodies are left out: a wrong one is noticed by its recipient.
 """
 
 from __future__ import annotations

@@ -2,9 +2,9 @@
 
 Every server has an *element* of it. A message published on one element of a topic is forwarded to all others. An
 element of a queue keeps the messages sent to it. When its consumers have room and it has no messages for them, it asks
-the others, once, for as many messages as there is room for. An element that was asked moves messages that none of its
-own consumers has room for: it removes them and sends them to the other server within one command, so that they are
-neither lost nor duplicated.
+the others, once, for as many messages as there is room for. An element that gets such a request moves messages for
+which its own consumers have no room: it removes them and sends them to the other server within one command, so that
+they are neither lost nor duplicated.
 """
 
 from __future__ import annotations

@@ -30,7 +30,7 @@ def _wrong(state: State, limits: Limits) -> Iterator[str]:
     reserved = sum(len(each.items) for each in state.prepared.values())
     yield from _same("sends of prepared branches", state.reserved, reserved)
     yield from _most("prepared branches", len(state.prepared), limits.max_prepared)
-    own = sum(queue.id > 0 for queue in state.queues.values())  # services may exceed the limit
+    own = sum(queue.id > 0 for queue in state.queues.values())  # services are not bound by this limit
     yield from _most("queues and subscriptions to topics", own + len(state.routes) + len(state.proxies),
                      limits.max_queues)
     yield from _most("ends of connections that are remembered", len(state.closed), limits.max_closed)

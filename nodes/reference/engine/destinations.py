@@ -439,7 +439,7 @@ class Destinations:
         self._state.remove_subscription(subscription)
 
     def _discard_unacked(self, subscription: Subscription) -> None:
-        """Discard the unacknowledged messages of a subscription that no other consumer shares."""
+        """Discard a subscription's unacknowledged messages, which no other consumer will ever get."""
         context = subscription.context
         was_full = context.full
         discarded = subscription.release_all()

@@ -93,7 +93,7 @@ class StoreEngine:
     # Called by designs and sessions.
 
     def apply(self, command: Command) -> list[Effect]:
-        """Apply one command inside ``Broker.transaction``; a client's mistake never raises.
+        """Apply one command inside ``Broker.transaction``; a client's mistake raises no exception.
 
         Raises:
             ValueError: the engine has no command of this kind.
@@ -144,7 +144,7 @@ class StoreEngine:
         return effects
 
     def flush(self) -> None:
-        """Write what has changed to the store; ``Broker.transaction`` calls it before the commit."""
+        """Write the changes to the store; ``Broker.transaction`` calls it before the commit."""
         if STATE_BEHIND_LOG not in self._bugs:
             self._state.flush(self.changes)
             self.server_queues.flush(self.changes)

@@ -1,4 +1,4 @@
-"""The bounds of what clients can make the broker hold, with their option names and defaults."""
+"""The bounds of the resources that clients can make the broker hold, with their option names and defaults."""
 
 from __future__ import annotations
 

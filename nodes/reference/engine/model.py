@@ -1,4 +1,4 @@
-"""The engine's objects in memory: queues with their messages, and the state of clients beyond their connections.
+"""The engine's objects in memory: queues with their messages, and the state of clients that outlives their connections.
 
 A queue knows its ready messages, the subscriptions that have room, and the subscription to be served next. Each topic
 subscription has its own queue, so it keeps, delivers and takes back messages as a queue does.
@@ -28,7 +28,7 @@ PULLED = "pulled"
 """Acts as client-individual, for collocated clients only: each ``pull`` requests one message, and no others are
 delivered."""
 MAX_WINDOW_BYTES = 8 << 20
-"""A subscription whose unacknowledged messages reach this size gets no more, whatever its window."""
+"""A subscription whose unacknowledged messages reach this size gets no further ones, even if its window has room."""
 
 
 def content_bytes(size: int, content: tuple[dict[str, str], bytes] | None) -> int:
@@ -118,7 +118,7 @@ class Queue:
         return bool(self.with_room) and bool(self.returned or self.fresh)
 
     def could_deliver(self) -> bool:
-        """Return whether it should be ``ready``, computed from its subscriptions themselves."""
+        """Return whether it should be ``ready``, judged by its subscriptions instead of ``with_room``."""
         return self.has_waiting() and any(each.has_room for each in self.subscriptions.values())
 
     def has_waiting(self) -> bool:
@@ -256,7 +256,7 @@ class Transaction:
         return self.login, self.xid
 
     def add(self, item: Item) -> int:
-        """Put one more item at the end; returns its size."""
+        """Append an item; return its size."""
         size = content_size(item.args)
         self.items.append(item)
         self.size += size
@@ -267,7 +267,7 @@ class Transaction:
 class Context:
     """A client's connection; ``in_seq``, ``out_seq`` and ``received`` are its three counters.
 
-    ``held`` is the size of the bodies in flight; when it reaches ``window``, the connection gets no more messages.
+    ``held`` is the size of the bodies in flight; when it reaches ``window``, the connection gets no further messages.
     ``backlog`` counts the messages in the queues of its transient subscriptions. ``settled`` is the highest output that
     was settled automatically (AUTO), as far as this process has seen.
     """

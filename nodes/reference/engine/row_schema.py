@@ -24,7 +24,7 @@ Rule = Callable[[Any], bool]
 
 
 class ShapeError(ValueError):
-    """The data is no valid command or row of any replica; the text gives the reason."""
+    """The data is not a valid command or row of a replica; the text gives the reason."""
 
 
 def _text(value: Any) -> bool:

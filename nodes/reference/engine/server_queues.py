@@ -1,4 +1,4 @@
-"""The state machine's knowledge of other servers, and of its own deployment (HA Joram 4.2, 4.6.1).
+"""The state machine's knowledge of other servers, and of this server's deployment (HA Joram 4.2, 4.6.1).
 
 Messages for another server are kept, in one *sequence* per server, until that server has confirmed that they are safe
 there. Every replica keeps them; only the master sends them. Messages from another server are taken in the order of its

@@ -41,7 +41,7 @@ from nodes.reference.engine.trace import PREPARED, START, STATE, MessageTrace, n
 
 @dataclass(slots=True)
 class Counters:
-    """The next numbers to give: to messages, and to everything else."""
+    """The next numbers to be assigned: to messages, and to everything else."""
 
     next_id: int = 1
     next_message: int = 1

@@ -2,7 +2,7 @@
 
 Option ``trace`` switches it on, to find out how a message was lost. It changes nothing that clients or other nodes see.
 A line describes the moment in which a command is applied: its effect may not be on disk yet. After a crash, the lines
-of the next start tell what is on disk.
+of the next start show the contents of the disk.
 
 A message is named by the first line of its body, or by a header for bodies that can't hold a name; a name that is too
 long or not printable is recorded as ``?``.

@@ -1,1 +1,1 @@
-"""What replicated designs share: links between nodes, the state transfer, feeding a log, the lease."""
+"""The common parts of replicated designs: links between nodes, the state transfer, feeding a log, the lease."""

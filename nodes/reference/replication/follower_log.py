@@ -1,4 +1,4 @@
-"""Receiving the log (and the state) from one source: the master, or the peer whose log a proposer adopts."""
+"""Receives the log (and the state) from one source: the master, or the peer whose log a proposer adopts."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from nodes.reference.replication.transfer import Row, add_chunk, rows_of
 
 
 class FollowerLog:
-    """What this replica has from ``source`` in ``epoch``.
+    """The log received from ``source`` in ``epoch``.
 
-    ``matched`` is the highest index up to which its log is known to equal the source's; -1 before that is
-    known. Only entries up to there may be taken for committed: behind it there may be an old, uncommitted tail.
+    ``matched`` is the highest index up to which this log is known to equal the source's; -1 before that is known. Only
+    entries up to there may be considered committed: an old, uncommitted tail may follow.
     """
 
     def __init__(self, replica: Replica, source: str, epoch: int) -> None:
@@ -28,7 +28,7 @@ class FollowerLog:
         self.matched = -1
         self.echo = -1.0
         self._told = 0
-        """Up to where the source has said that its log is committed."""
+        """The index up to which the source has declared its log committed."""
         self._owes_ack = False
         self._state: dict[str, dict[int, Row]] | None = None
         self._chunks = 0
@@ -36,7 +36,7 @@ class FollowerLog:
         self._undelivered: list[Append] = []
 
     def introduce(self) -> None:
-        """Tell the source how far this replica's log goes, so that it knows where to begin."""
+        """Send the extent of this replica's log to the source, so that it knows where to begin."""
         last, applied = self._replica.log.position()
         self._replica.send(
             self.source, LogPosition(self.epoch, last.epoch, last.idx, applied.epoch, applied.idx)
@@ -48,7 +48,7 @@ class FollowerLog:
         While the state is incomplete they are kept undelivered (4.7.3).
 
         Raises:
-            LinkError: they are no entries, or contradict what has been applied.
+            LinkError: they are malformed, or contradict applied entries.
         """
         self.echo = max(self.echo, message.sent)
         log = self._replica.log
@@ -80,22 +80,22 @@ class FollowerLog:
         self.commit(message.commit)
 
     def commit(self, index: int) -> None:
-        """The source says that its log is committed up to ``index``; what is not here yet is when it comes."""
+        """Note that the source's log is committed up to ``index``; entries not here yet are committed on arrival."""
         replica = self._replica
         self._told = max(self._told, index)
         replica.broker.observe(
             replica.advance(index if COMMIT_UNMATCHED in replica.bugs else min(self._told, self.matched)))
-        # An entry of the source's own epoch is committed with all that was confirmed in earlier ones before it.
+        # A committed entry of the source's own epoch implies that every entry confirmed in earlier epochs precedes it.
         if self._told <= self.matched and replica.log.epoch_at(self._told) == self.epoch:
             replica.log.whole = True
 
     def begin_state(self, message: StateBegin) -> None:
-        """The whole state is about to come."""
+        """Prepare to receive the whole state."""
         self._replica.runtime.log("state transfer begin", source=self.source)
         self._state, self._chunks, self._undelivered, self._held = {}, 0, [], 0
 
     def receive_chunk(self, message: StateChunk) -> None:
-        """A piece of the state; raises LinkError when it is none, or the state becomes too large."""
+        """Take a piece of the state; raises LinkError when it is malformed, or the state becomes too large."""
         if self._state is None or message.number != self._chunks:
             return
         self._hold(len(message.rows))
@@ -107,10 +107,10 @@ class FollowerLog:
         self._replica.send(self.source, StateAck(self.epoch, self._chunks))
 
     def end_state(self, message: StateEnd) -> None:
-        """The state is complete: it replaces what is here, and what was kept undelivered follows.
+        """Replace the local state by the complete received one, and deliver the entries kept undelivered.
 
         Raises:
-            LinkError: what has come is no state.
+            LinkError: the received rows are not a valid state.
         """
         if self._state is None or message.chunks != self._chunks:
             return
@@ -135,14 +135,14 @@ class FollowerLog:
         self.commit(self._told)
 
     def _hold(self, size: int) -> None:
-        """So many bytes more have to be kept until the state is complete; raises LinkError when that is too much."""
+        """Count further bytes to be kept until the state is complete; raises LinkError when there are too many."""
         self._held += size
         most = self._replica.options.max_state
         if self._held > most:
             raise LinkError(f"the state, and what came with it, is larger than {most} bytes (option `max_state`)")
 
     def settle(self) -> bool:
-        """Acknowledge, once, what the frames just read have brought, if anything; it is made durable first."""
+        """Make the entries of the frames just read durable, if there are any, and then acknowledge them once."""
         if not self._owes_ack:
             return False
         self._owes_ack = False

@@ -1,11 +1,11 @@
 """Persistent all-to-all TCP links between the brokers of one group.
 
-A frame is a 32-bit length and that many bytes, the ``wire`` encoding of a list. A link begins with a hello in
-each direction (protocol, cluster, name of the node, a number used once) and a proof in each direction that both
-know the same secret (HMAC-SHA256 over all of that); what follows is neither encrypted nor signed. Of two
-nodes the one that comes first in the group's order dials. Any byte received proves that the peer lives. A
-link that is silent for ``silence`` seconds, or on which more than ``MAX_UNSENT`` bytes wait, is cut and dialled
-again: after a partition TCP would take much longer to find out that a connection is dead.
+A frame is a 32-bit length and that many bytes, the ``wire`` encoding of a list. A link begins with a hello in each
+direction (protocol, cluster, name of the node, a number used once) and a proof in each direction that both know the
+same secret (HMAC-SHA256 over all of that); the traffic after that is neither encrypted nor signed. Of two nodes, the
+one that is first in the group's order dials. Any byte received proves that the peer is alive. A link that is silent for
+``silence`` seconds, or on which more than ``MAX_UNSENT`` bytes wait, is cut and dialled again: after a partition, TCP
+would take much longer to detect a dead connection.
 """
 
 from __future__ import annotations
@@ -38,16 +38,16 @@ class LinkError(Exception):
 
 
 class LinkEvents(Protocol):
-    """Who is told of what happens on the links; called on the event loop, in order for each peer."""
+    """Receives the events of the links; called on the event loop, in order for each peer."""
 
     def link_up(self, peer: str) -> None:
-        """The link to the peer is ready for frames."""
+        """Take note that the link to the peer is ready for frames."""
 
     def link_down(self, peer: str) -> None:
-        """The link is gone; frames that were on their way may or may not have arrived."""
+        """Take note that the link is gone; frames under way may or may not have arrived."""
 
     def frames(self, peer: str, frames: Sequence[Any]) -> None:
-        """All frames that were read at once, in order; raises LinkError to have the link cut."""
+        """Take all frames that were read at once, in order; raise LinkError to have the link cut."""
 
 
 class FrameParser:
@@ -58,12 +58,12 @@ class FrameParser:
         self._buffer = bytearray()
 
     def feed(self, data: bytes) -> list[Any]:
-        """The frames that ``data`` completes.
+        """Return the frames that ``data`` completes.
 
         Raises:
-            LinkError: a frame is longer than the limit, or is no encoding of a value.
+            LinkError: a frame is longer than the limit, or does not encode a value.
         """
-        # A frame rarely comes in pieces: what came is then cut up as it is, without a copy of the whole.
+        # A frame rarely arrives in pieces: the input is then cut up directly, without copying all of it.
         buffer: bytes | bytearray = data
         if self._buffer:
             self._buffer += data
@@ -90,7 +90,7 @@ class FrameParser:
 
 
 def encode_frame(value: Any) -> bytes:
-    """One frame, ready to be sent to any number of peers.
+    """Encode one frame, which can be sent to any number of peers.
 
     Raises:
         wire.WireError: the value can't be encoded, or its encoding is longer than MAX_FRAME.
@@ -102,7 +102,7 @@ def encode_frame(value: Any) -> bytes:
 
 
 def check_hello(hello: Any, cluster: str, allowed: Collection[str], protocol: str = PROTOCOL) -> tuple[str, bytes]:
-    """The name of the peer that said hello, and its number.
+    """Return the name of the peer that sent a hello, and its number.
 
     Raises:
         LinkError: it speaks another protocol, belongs to another cluster, or isn't expected on this link.
@@ -124,13 +124,13 @@ def check_hello(hello: Any, cluster: str, allowed: Collection[str], protocol: st
 def proof(
     secret: str, protocol: str, cluster: str, side: str, names: Sequence[str], numbers: Sequence[bytes]
 ) -> bytes:
-    """What only somebody with the secret can say: of the side (``dial`` or ``accept``), for these two nodes."""
+    """Compute the proof of the secret by one side (``dial`` or ``accept``) of a connection between these two nodes."""
     said = wire.encode([protocol, cluster, side, *names, *numbers])
     return hmac.digest(secret.encode(), said, "sha256")
 
 
 async def read_hello(reader: asyncio.StreamReader) -> Any:
-    """The first frame on a connection; raises LinkError when it is none or too long, and what ``readexactly`` does."""
+    """Read the first frame on a connection; raises LinkError for an invalid or too long one, and as ``readexactly``."""
     (size,) = _LENGTH.unpack(await reader.readexactly(_LENGTH.size))
     if size > MAX_HELLO:
         raise LinkError("no hello of a broker")
@@ -142,9 +142,9 @@ async def read_hello(reader: asyncio.StreamReader) -> Any:
 
 @dataclass(frozen=True)
 class Handshake:
-    """How two brokers make sure that they mean each other and know the same secret, before anything else is said.
+    """The handshake by which two brokers verify each other's identity and secret, before any other exchange.
 
-    Both methods raise LinkError when the other side is somebody else, and what ``readexactly`` raises.
+    Both methods raise LinkError when the other side is not the expected one, and as ``readexactly``.
     """
 
     protocol: str
@@ -154,7 +154,7 @@ class Handshake:
     random: random.Random
 
     async def dial(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, peer: str) -> None:
-        """The side that has opened the connection, to reach ``peer``."""
+        """Perform the handshake on the side that has opened the connection, to reach ``peer``."""
         number = self._number()
         writer.write(self._hello(number))
         _, its_number = check_hello(await read_hello(reader), self.cluster, [peer], self.protocol)
@@ -164,7 +164,7 @@ class Handshake:
 
     async def accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter,
                      allowed: Collection[str]) -> str:
-        """The other side; returns which of those that may connect has done so."""
+        """Perform the handshake on the accepting side; return the name of the peer, one of ``allowed``."""
         peer, its_number = check_hello(await read_hello(reader), self.cluster, allowed, self.protocol)
         number = self._number()
         names, numbers = (peer, self.name), (its_number, number)
@@ -188,9 +188,9 @@ class Handshake:
 
 
 class Complaints:
-    """Why there is no connection, for the log; what is tried again and again is told once.
+    """Log lines about refused connections; a reason that recurs is logged once.
 
-    Nor can strangers fill the log: of more than ``MAX_COMPLAINTS`` the rest is not told.
+    To keep strangers from filling the log, at most ``MAX_COMPLAINTS`` reasons are logged.
     """
 
     def __init__(self, runtime: Runtime, event: str) -> None:
@@ -198,25 +198,27 @@ class Complaints:
         self._told: dict[tuple[str, str], None] = {}
 
     def tell(self, peer: str, reason: str, level: str = "warning", **fields: Any) -> None:
-        """The connection with a peer (empty: with whoever that was) was refused."""
+        """Log that the connection with a peer (empty: an unidentified one) was refused."""
         if (peer, reason) not in self._told and len(self._told) < MAX_COMPLAINTS:
             self._told[peer, reason] = None
             self._runtime.log(self._event, level=level, peer=peer, reason=reason, **fields)
 
     def forget(self, peer: str) -> None:
-        """There is a connection with the peer, who may be one of those of whom nobody knew who that was."""
+        """Forget the reasons logged for a peer that is connected now, and for unidentified ones, which it may have
+        been."""
         self._told = {told: None for told in self._told if told[0] not in ("", peer)}
 
 
 class Strangers:
-    """Connections whose other side has not proven who it is: ``MAX_STRANGERS``; the oldest gives way to a new one."""
+    """Connections whose other side has not proven its identity: at most ``MAX_STRANGERS``; the oldest gives way to a
+    new one."""
 
     def __init__(self) -> None:
         self._writers: dict[asyncio.StreamWriter, None] = {}
 
     @contextmanager
     def waiting(self, writer: asyncio.StreamWriter) -> Iterator[None]:
-        """As long as the other side of this connection is a stranger."""
+        """Count the connection as a stranger's inside the block."""
         if len(self._writers) >= MAX_STRANGERS:
             oldest = next(iter(self._writers))
             del self._writers[oldest]
@@ -228,15 +230,15 @@ class Strangers:
             self._writers.pop(writer, None)
 
     def cut(self) -> None:
-        """Cut them all off."""
+        """Cut off all of them."""
         for writer in self._writers:
             writer.transport.abort()
 
 
 class _Reading(asyncio.Protocol):
-    """Hands on what comes as it comes: a task that reads would cost two turns of the loop for each read.
+    """Hands on input as it arrives: a reading task would cost two turns of the loop for each read.
 
-    ``over`` is done when nothing more comes, with the exception that ended it, if any.
+    ``over`` is done when no more input can arrive, with the exception that ended it, if any.
     """
 
     def __init__(self, take: Callable[[bytes], None]) -> None:
@@ -247,7 +249,7 @@ class _Reading(asyncio.Protocol):
         if data and not self.over.done():
             try:
                 self._take(data)
-            except Exception as error:  # whoever waits for `over` is to have it, whatever it is
+            except Exception as error:  # any error must reach the waiter of `over`
                 self.over.set_exception(error)
 
     def eof_received(self) -> bool:
@@ -314,7 +316,7 @@ class Links:
         self._times_heard: dict[str, int] = {}
         self._exempt_until: dict[str, float] = {}
         self._unspoken: dict[str, None] = {}
-        """Peers to whom nothing was sent since their link came up."""
+        """Peers to which nothing was sent since their link came up."""
         self._dials: dict[str, asyncio.Task[None]] = {}
         self._server: asyncio.Server | None = None
         self._strangers = Strangers()
@@ -322,14 +324,14 @@ class Links:
         self._stopping = False
 
     async def start(self) -> None:
-        """Listen, and begin to dial; raises OSError when the port can't be had."""
+        """Listen, and begin to dial; raises OSError when the port is not available."""
         host, port = self._addresses[self._node]
         self._server = await self._runtime.serve(self._accept, host, port)
         for peer in self._dialled:
             self._begin_to_dial(peer)
 
     def add(self, peer: str, address: tuple[str, int], dial: bool) -> None:
-        """A peer, which this node dials, or which dials it; a known one keeps its address, and its link."""
+        """Add a peer, which this node dials, or which dials it; a known one keeps its address, and its link."""
         self._addresses.setdefault(peer, address)
         if not dial and peer in self._dialled:
             self._dialled.remove(peer)
@@ -339,14 +341,14 @@ class Links:
                 self._begin_to_dial(peer)
 
     def move(self, peer: str, address: tuple[str, int]) -> None:
-        """A known peer is at that address from now on: a link that was dialled to another one is cut."""
+        """Change the address of a known peer; a link that was dialled to another address is cut."""
         if self._addresses[peer] != address:
             self._addresses[peer] = address
             if peer in self._dialled:
                 self.cut(peer, reason="at another address")
 
     def retain(self, peers: Collection[str]) -> None:
-        """Forget all other peers: they are not dialled any more, and not let in."""
+        """Forget all other peers: they are no longer dialled or admitted."""
         for peer in [name for name in self._others() if name not in peers]:
             del self._addresses[peer]
             if peer in self._dialled:
@@ -364,7 +366,7 @@ class Links:
             self._dials[peer] = self._runtime.spawn(self._dial(peer), f"link to {peer}")
 
     async def stop(self) -> None:
-        """Flush what can be flushed at once, close every link and the listener."""
+        """Flush the output that can be flushed at once, then close every link and the listener."""
         self._stopping = True
         if self._server is not None:
             self._server.close()
@@ -380,7 +382,8 @@ class Links:
             await asyncio.wait(dials)
 
     def send(self, peer: str, frame: bytes) -> bool:
-        """Queue an encoded frame; False when there is no link (or it had to be cut, being hopelessly slow)."""
+        """Queue an encoded frame; return False when there is no link, or it had to be cut because the peer is too
+        slow."""
         link = self._links.get(peer)
         if link is None or (transport := link.writer.transport).is_closing():
             return False
@@ -393,15 +396,15 @@ class Links:
         return True
 
     def missing(self) -> list[str]:
-        """The peers to whom there is no link."""
+        """Return the peers without a link."""
         return [name for name in self._others() if name not in self._links]
 
     def unspoken(self) -> list[str]:
-        """The peers to whom nothing was said since there is a link."""
+        """Return the peers to which nothing was sent since their link came up."""
         return list(self._unspoken)
 
     def last_heard(self) -> list[tuple[str, float]]:
-        """The peers to whom there is a link, each with the time by this node's clock when it was heard last."""
+        """Return the peers with a link, each with the time by this node's clock when it was heard last."""
         return [(peer, self._heard[peer]) for peer in self._links if peer in self._heard]
 
     def _note_heard(self, peer: str) -> None:
@@ -409,29 +412,29 @@ class Links:
         self._times_heard[peer] = self._times_heard.get(peer, 0) + 1
 
     def times_heard(self, peer: str) -> int:
-        """How often anything was heard of the peer."""
+        """Return the number of times that the peer was heard."""
         return self._times_heard.get(peer, 0)
 
     def silent_for(self, peer: str) -> float:
-        """Seconds since anything was heard of the peer; infinite when nothing ever was."""
+        """Return the seconds since the peer was heard last; infinite when it never was."""
         return self._runtime.now() - self._heard.get(peer, float("-inf"))
 
     def forgive(self, seconds: float) -> None:
-        """Don't count ``seconds`` in which this node itself stood still as silence of the peers."""
+        """Exclude ``seconds`` in which this node itself was stopped from the peers' silence."""
         now = self._runtime.now()
         for peer in self._heard:
             self._heard[peer] = min(now, self._heard[peer] + seconds)
 
     def forget(self, peer: str) -> None:
-        """The peer has said that it stops: as if it had never been heard."""
+        """Treat the peer, which has announced that it stops, as if it had never been heard."""
         self._heard.pop(peer, None)
 
     def exempt(self, peer: str, seconds: float) -> None:
-        """Don't cut the link with a peer for its silence until then: it is busy with what it was sent."""
+        """Don't cut the link with a peer for its silence until then: it is busy with the state it was sent."""
         self._exempt_until[peer] = self._runtime.now() + seconds
 
     def exempted(self) -> list[str]:
-        """The peers whose links are not cut for their silence now."""
+        """Return the peers whose links are not cut for their silence now."""
         now = self._runtime.now()
         return [peer for peer, until in self._exempt_until.items() if until > now]
 
@@ -456,14 +459,14 @@ class Links:
 
     async def _dial(self, peer: str) -> None:
         while peer in self._dialled:
-            # The peer has dialled where the two don't agree, which lasts until the log of both says who dials.
+            # The peer may have dialled while the two disagree on who dials, until both logs have the change.
             if peer not in self._links:
                 host, port = self._addresses[peer]
                 try:
                     async with within(max(self._silence / 2, 0.05)):
                         link = await self._open(peer, host, port)
                 except (OSError, TimeoutError, UnicodeError, LinkError, asyncio.IncompleteReadError) as error:
-                    if isinstance(error, (LinkError, UnicodeError)):  # the latter: no name of a host is like that
+                    if isinstance(error, (LinkError, UnicodeError)):  # UnicodeError: not a valid host name
                         self._complaints.tell(peer, str(error))
                 else:
                     await self._run(peer, link)
@@ -519,7 +522,7 @@ class Links:
             over = link.reader.at_eof() or link.writer.transport.is_closing()
             link.writer.transport.set_protocol(reading)
             link.reader.feed_eof()
-            reading.data_received(await link.reader.read())  # what came with the end of the handshake
+            reading.data_received(await link.reader.read())  # input that arrived with the end of the handshake
             if not over or reading.over.done():
                 await reading.over
         except OSError as error:

@@ -1,8 +1,8 @@
-"""What replicas that share a log say to each other to keep it equal, and how messages are laid out in link frames.
+"""The messages by which replicas keep a shared log equal, and their layout in link frames.
 
 A message is a named tuple, sent as one link frame: a code of one byte, then the fields. Fields that are all numbers are
 laid out one after the other (8 bytes each, big-endian; a bool is one byte); so are the entries of an ``Append``, each
-behind its epoch and its length. The fields of other messages are a ``wire`` list.
+preceded by its epoch and its length. The fields of other messages are a ``wire`` list.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from nodes.reference.replication.positions import LogId, Position
 
 
 class LogPosition(NamedTuple):
-    """A replica that begins to follow a master (or has lost the thread) tells how far its log goes."""
+    """The extent of a replica's log, sent when it begins to follow a master or its log does not match the master's."""
 
     epoch: int
     last_epoch: int
@@ -27,8 +27,8 @@ class LogPosition(NamedTuple):
 
 
 class Append(NamedTuple):
-    """Entries that follow the entry (prev_epoch, prev): a list of [epoch, entry]. ``commit`` is the index up to
-    which the source's log is committed."""
+    """Entries that follow the entry (prev_epoch, prev): a list of [epoch, entry]. ``commit`` is the index up to which
+    the source's log is committed."""
 
     epoch: int
     prev: int
@@ -61,7 +61,8 @@ class StateChunk(NamedTuple):
 
 
 class StateEnd(NamedTuple):
-    """That was all: the state after entry (upto_epoch, upto), with its view and group, in so many chunks."""
+    """The end of the state, sent in ``chunks`` chunks: the state after entry (upto_epoch, upto), with its view and
+    group."""
 
     epoch: int
     upto: int
@@ -72,18 +73,18 @@ class StateEnd(NamedTuple):
 
 
 class StateAck(NamedTuple):
-    """So many chunks have arrived."""
+    """The number of chunks that have arrived."""
 
     epoch: int
     chunks: int
 
 
 FeedMessage = LogPosition | Append | Ack | StateBegin | StateChunk | StateEnd | StateAck
-"""What feeding a follower needs; a design has more messages of its own."""
+"""The messages for feeding a follower; a design has further messages."""
 
 
 class TellsPosition(Protocol):
-    """A message that tells how far its sender's log goes."""
+    """A message with the extent of its sender's log."""
 
     @property
     def last_epoch(self) -> int: ...
@@ -96,19 +97,19 @@ class TellsPosition(Protocol):
 
 
 def position_of(message: TellsPosition) -> Position:
-    """How far the sender's log goes."""
+    """Return the extent of the sender's log."""
     return Position(LogId(message.last_epoch, message.last), LogId(message.applied_epoch, message.applied))
 
 
 MAX_NUMBER = 1 << 62
-"""Above all epochs and indices: what a replica makes of them, such as the next epoch, still fits into 64 bits."""
+"""Upper limit of all epochs and indices: values derived from them, such as the next epoch, still fit into 64 bits."""
 _LETTERS: dict[Any, str] = {int: "q", float: "d", bool: "?"}
 _APPEND_HEAD = struct.Struct(">Bqqqqd")
 _ENTRY_HEAD = struct.Struct(">qI")
 
 
 class MessageCodec:
-    """Link frames of a design's messages; ``classes`` are named tuples, each known by its place among them."""
+    """Link frames of a design's messages; ``classes`` are named tuples, each identified by its index among them."""
 
     def __init__(self, classes: Sequence[type[tuple[Any, ...]]]) -> None:
         self._classes = tuple(classes)
@@ -119,10 +120,10 @@ class MessageCodec:
             struct.Struct(">B" + "".join(map(_LETTERS.__getitem__, each))) if set(each) <= _LETTERS.keys() else None
             for each in hints
         ]
-        """For each code, how a message of nothing but numbers is laid out, as nearly all messages are."""
+        """For each code, the layout of a message that consists of numbers only, as nearly all messages do."""
 
     def pack(self, message: tuple[Any, ...]) -> bytes:
-        """The link frame of a message.
+        """Encode a message as a link frame.
 
         Raises:
             wire.WireError: a number has more than 64 bits, or the frame is too long.
@@ -143,7 +144,7 @@ class MessageCodec:
         return encode_frame(bytes([code]) + wire.encode(list(message)))
 
     def unpack(self, frame: Any) -> tuple[Any, ...]:
-        """The message in a decoded frame.
+        """Decode the message in a frame.
 
         Raises:
             LinkError: the frame is none of the messages, or a field has the wrong type.
@@ -171,7 +172,7 @@ class MessageCodec:
 
 
 def _check_numbers(code: int, numbers: Sequence[float]) -> None:
-    """Raises LinkError for what is no epoch, index or time; sums find what is no number (NaN)."""
+    """Raise LinkError for a value that can't be an epoch, index or time; the sum detects NaN."""
     total = sum(numbers)
     if numbers and (min(numbers) < -1 or max(numbers) > MAX_NUMBER or total != total):
         raise LinkError(f"a frame with code {code} holds a number that can't be")

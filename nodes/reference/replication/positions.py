@@ -1,4 +1,4 @@
-"""How far a replica's log goes, and how to bring it up to date."""
+"""The extent of a replica's log, and the way to bring it up to date."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ NOTHING = LogId(0, 0)
 
 
 class Position(NamedTuple):
-    """How far a replica's log goes, and how much of it has been applied."""
+    """The last entry of a replica's log, and the last one applied."""
 
     last: LogId
     applied: LogId
 
 
 class Feed(NamedTuple):
-    """How to bring a replica up to date: entries from ``start``, after the whole state if ``state``."""
+    """The way to bring a replica up to date: entries from ``start``, after the whole state if ``state``."""
 
     start: int
     state: bool
 
 
 def plan_feed(position: Position, epoch_at: Callable[[int], int | None]) -> Feed:
-    """How a source feeds a replica that is at ``position``.
+    """Return how a source feeds a replica that is at ``position``.
 
     Args:
         epoch_at: epoch of the source's entry at an index; None where it has no entry or dropped it.

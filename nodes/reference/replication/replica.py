@@ -1,4 +1,4 @@
-"""What a replica must offer so that its log can be fed to others, and from others."""
+"""The interface of a replica whose log can be fed to others, and from others."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from nodes.reference.replication.transfer import Marks
 class ReplicatedLog(Protocol):
     """Numbered entries, each of an epoch; ``base`` is the last one that was dropped, ``applied`` the last applied.
 
-    ``whole``: it has all that this replica may ever have acknowledged.
+    ``whole``: the log has every entry that this replica may ever have acknowledged.
     """
 
     base: int
@@ -24,7 +24,7 @@ class ReplicatedLog(Protocol):
 
     @property
     def last(self) -> int:
-        """Index of the last entry."""
+        """The index of the last entry."""
         ...
 
     @property
@@ -33,43 +33,43 @@ class ReplicatedLog(Protocol):
         ...
 
     def epoch_at(self, index: int) -> int | None:
-        """Epoch of the entry at an index; None when there is none, or it was dropped."""
+        """Return the epoch of the entry at an index; None when there is none, or it was dropped."""
         ...
 
     def id_at(self, index: int) -> LogId:
-        """The id of the entry at an index that the log holds."""
+        """Return the id of the entry at an index that the log holds."""
         ...
 
     def position(self) -> Position:
-        """How far this replica is."""
+        """Return the extent of this replica's log."""
         ...
 
     def read(self, start: int, limit: int) -> list[tuple[int, bytes]]:
-        """(epoch, entry) from ``start`` on, at least one if there is one, up to ``limit`` bytes in all."""
+        """Return (epoch, entry) from ``start`` on, at least one if there is one, up to ``limit`` bytes in all."""
         ...
 
     def append(self, epoch: int, entry: bytes) -> int:
-        """Add an entry at the end; returns its index."""
+        """Append an entry; return its index."""
         ...
 
     def truncate(self, index: int) -> None:
         """Remove the entries from ``index`` on."""
 
     def compact(self, keep: int, keep_bytes: int, hold: int) -> bool:
-        """Drop the oldest applied entries that need not be kept; True if some were dropped."""
+        """Drop the oldest applied entries that need not be kept; return True if some were dropped."""
         ...
 
     def view_at(self, index: int) -> list[str]:
-        """The members of the view at an entry."""
+        """Return the members of the view at an entry."""
         ...
 
     def group_at(self, index: int) -> list[list[Any]]:
-        """Who belonged to the group at an entry."""
+        """Return the members of the group at an entry."""
         ...
 
 
 class ReplicationOptions(Protocol):
-    """How a log is fed; times are in seconds, ``joram.options`` says what each means."""
+    """Options for feeding a log; times are in seconds, ``joram.options`` explains each."""
 
     @property
     def detection_timeout(self) -> float: ...
@@ -88,7 +88,7 @@ class ReplicationOptions(Protocol):
 
 
 class Replica(Protocol):
-    """One replica of a group: its log, its links, and how entries reach the engine."""
+    """One replica of a group: its log, its links, and the path of entries to the engine."""
 
     broker: Broker
     runtime: Runtime
@@ -99,40 +99,40 @@ class Replica(Protocol):
 
     @property
     def options(self) -> ReplicationOptions:
-        """How the log is fed."""
+        """The options for feeding the log."""
         ...
 
     @property
     def log(self) -> ReplicatedLog:
-        """The entries."""
+        """The log's entries."""
         ...
 
     def now(self) -> float:
-        """Monotonic seconds."""
+        """Return monotonic seconds."""
         ...
 
     def encode(self, message: FeedMessage) -> bytes:
-        """The link frame of a message."""
+        """Return the link frame of a message."""
         ...
 
     def check_entry(self, index: int, entry: bytes) -> None:
-        """Raises LinkError when an entry that a peer has sent for this index is none."""
+        """Raise LinkError when an entry that a peer has sent for this index is invalid."""
 
     def check_group(self, view: Sequence[Any], group: Sequence[Any]) -> None:
-        """Raises LinkError when these, which a peer has sent, are no view or no group."""
+        """Raise LinkError when a view or a group that a peer has sent is invalid."""
 
     def send(self, peer: str, message: FeedMessage) -> None:
-        """Send to a peer; lost when there is no link."""
+        """Send to a peer; the message is lost when there is no link."""
 
     def advance(self, committed: int) -> list[Any]:
-        """Apply the entries up to ``committed``; their effects."""
+        """Apply the entries up to ``committed``; return their effects."""
         ...
 
     def persist(self) -> None:
-        """Commit the log and what has been applied to disk."""
+        """Commit the log and the applied changes to disk."""
 
     def progress(self) -> Callable[[], None]:
-        """To be called now and then during work that keeps the event loop from running."""
+        """Return a function to be called periodically during work that blocks the event loop."""
         ...
 
     def load(self, rows: Iterable[list[Any]], at: LogId, view: Sequence[str], group: Sequence[Sequence[Any]]) -> None:

@@ -1,4 +1,4 @@
-"""Bringing a peer's log up to date: by the entries that it lacks, or by the whole state and what follows."""
+"""Brings a peer's log up to date: by the entries that it lacks, or by the whole state and the entries after it."""
 
 from __future__ import annotations
 
@@ -16,18 +16,19 @@ from nodes.reference.replication.transfer import TWO_STEP, HeldBack, Transfer, T
 APPEND_BYTES = 256 << 10
 CHUNK_WINDOW = 4
 LOADING = 10
-"""How many detection time-outs a peer may be silent while it loads the state: it can't speak while SQLite commits."""
+"""Number of detection time-outs that a peer may be silent while it loads the state: it can't send while SQLite
+commits."""
 
 
 class SharedFrames:
-    """The last frame made, so that entries which go to several peers are encoded once."""
+    """A cache of the last frame, so that entries for several peers are encoded once."""
 
     def __init__(self) -> None:
         self._key: tuple[int, int, int, int, float] | None = None
         self._frame = b""
 
     def append(self, replica: Replica, epoch: int, start: int, stamp: float) -> tuple[bytes, int]:
-        """The frame with entries from ``start`` on, and the index of the last of them."""
+        """Return the frame with entries from ``start`` on, and the index of the last of them."""
         log = replica.log
         if self._key != (epoch, start, log.last, replica.committed, stamp):
             self._key = (epoch, start, log.last, replica.committed, stamp)
@@ -41,7 +42,7 @@ class SharedFrames:
 
 
 class Replicator:
-    """Sends one peer what it lacks, in ``epoch``, as fast as it acknowledges.
+    """Sends one peer the entries or the state that it lacks, in ``epoch``, as fast as it acknowledges.
 
     ``match`` is the highest index that the peer has acknowledged, -1 before the first acknowledgement.
     """
@@ -54,7 +55,7 @@ class Replicator:
         self._in_flight: deque[tuple[int, int]] = deque()
         self._unacked = 0
         self._most = -1
-        """Bytes that were under way when more were sent, at most."""
+        """Largest number of bytes under way at the time when further ones were sent."""
         self._transfer: Transfer | None = None
         self._sent_chunks = self._acked_chunks = self._bytes = 0
         self._ended = False
@@ -67,17 +68,17 @@ class Replicator:
         else:
             if plan.start < replica.log.last:
                 replica.runtime.log("catch-up by log", to=peer, first=plan.start, last=replica.log.last)
-            # Makes the peer check that its log fits and acknowledge, even if it lacks nothing.
+            # Makes the peer check that its log matches and acknowledge, even if it lacks nothing.
             self._send(self.next, replica.now(), empty=True)
 
     @property
     def in_step(self) -> bool:
-        """Whether the peer needs no state and has acknowledged something."""
+        """Whether the peer needs no state and has acknowledged an index."""
         return self._transfer is None and self.match >= 0
 
     @property
     def progress(self) -> tuple[int, int]:
-        """What the peer has acknowledged: of the log, and of a state that is sent now."""
+        """The peer's acknowledged index of the log, and its acknowledged chunks of a state under way."""
         return self.match, self._acked_chunks
 
     @property
@@ -87,11 +88,11 @@ class Replicator:
 
     @property
     def lacks_pieces(self) -> bool:
-        """Whether there is more of a state that the peer could be sent now."""
+        """Whether further chunks of a state could be sent to the peer now."""
         return self.sends_state and not self._ended and self._sent_chunks < self._acked_chunks + CHUNK_WINDOW
 
     def lacks_entries(self, upto: int) -> bool:
-        """Whether there are entries, up to that one, that the peer could be sent now."""
+        """Return whether entries, up to this index, could be sent to the peer now."""
         transfer, log = self._transfer, self._replica.log
         if transfer is not None and not self._ended and not transfer.sends_entries:
             return False
@@ -100,22 +101,22 @@ class Replicator:
 
     @property
     def hold(self) -> int:
-        """Entries after this index will be needed."""
+        """The index after which entries will be needed."""
         if self._transfer is not None and self._transfer.at is None:
             return self._replica.log.applied
         return self.next - 1
 
     @property
     def must_hold(self) -> int | None:
-        """The entry that the state is complete up to, while it is under way: it and what follows must not be dropped.
+        """The entry that a state under way is complete up to: this entry and later ones must not be dropped.
 
-        The end of the transfer tells the view and the group at that entry, and the peer goes on from there.
+        The end of the transfer gives the view and the group at that entry, and the peer continues from there.
         """
         transfer = self._transfer
         return None if transfer is None or transfer.at is None else transfer.at.idx
 
     def close(self) -> None:
-        """The peer needs nothing any more, or not from here."""
+        """Stop sending to the peer, which needs nothing further, or not from this node."""
         if self._transfer is not None:
             if self._ended:
                 self._replica.links.exempt(self._peer, 0)
@@ -123,7 +124,7 @@ class Replicator:
             self._transfer = None
 
     def pump(self, stamp: float) -> None:
-        """Send what may be sent now; ``stamp`` is this node's clock, which the peer will echo."""
+        """Send as much as is allowed now; ``stamp`` is this node's clock, which the peer will echo."""
         log = self._replica.log
         if self._transfer is None and log.epoch_at(self.next - 1) is None:
             self._begin_state()
@@ -135,7 +136,7 @@ class Replicator:
             self._send(self.next, stamp)
 
     def acked(self, match: int) -> None:
-        """The peer holds everything up to ``match``."""
+        """Take an acknowledgement: the peer has everything up to ``match``."""
         transfer = self._transfer
         if transfer is not None:
             if not self._ended or transfer.at is None or match < transfer.at.idx:
@@ -150,12 +151,11 @@ class Replicator:
             self._unacked -= self._in_flight.popleft()[1]
 
     def acked_chunks(self, count: int) -> None:
-        """The peer has received so many chunks of the state."""
+        """Take an acknowledgement of chunks: the peer has received this number of them."""
         self._acked_chunks = max(self._acked_chunks, count)
 
     def miscounted(self) -> str:
-        """Whether the bytes that the peer has not acknowledged are counted otherwise than they are there, or were too
-        many for more."""
+        """Describe a wrong counter of unacknowledged bytes, or a breach of the send window; empty if there is none."""
         there, window = sum(size for _, size in self._in_flight), self._replica.options.send_window
         if self._most >= window:
             return f"{self._peer} was sent more when {self._most} bytes were under way, and {window} are enough"
@@ -202,7 +202,7 @@ class Replicator:
         return HeldBack(dump, at, replica.options.transfer_chunk)
 
     def _persisted(self) -> LogId:
-        # The engine writes its unsaved changes before it dumps them: they must be saved with `applied`.
+        # The engine writes its unsaved changes before it dumps them: they must be saved together with `applied`.
         replica, log = self._replica, self._replica.log
         replica.persist()
         at = log.id_at(log.last if TRANSFER_MISSES_CHANGES in replica.bugs else log.applied)

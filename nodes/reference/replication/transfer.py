@@ -1,10 +1,10 @@
-"""The whole state, in pieces, for a replica that the log can't bring up to date (4.7.3).
+"""The transfer of the whole state, in pieces, to a replica that the log can't bring up to date (4.7.3).
 
-Two forms. ``held-back``: the state as it is at one moment; what the master multicasts meanwhile is sent as well,
-and kept undelivered by the receiver until it has the whole state. ``two-step``: all rows first, in slices, while
-the source goes on and marks what changes; then the marked rows once more, and what the log brought since. The first
-is simple, but the source stands still while it takes the state, and the receiver holds all that arrives. With the
-second the source never stands still for longer than a slice takes.
+There are two forms. ``held-back`` sends the state of one moment; the entries that the master multicasts in the meantime
+are sent as well, and the receiver keeps them undelivered until it has the whole state. ``two-step`` first sends all
+rows, in slices, while the source continues and marks changed rows; then it sends the marked rows again, and the entries
+that were logged since. The first form is simple, but the source is blocked while it reads the state, and the receiver
+holds everything that arrives. With the second form the source is never blocked for longer than a slice takes.
 """
 
 from __future__ import annotations
@@ -21,37 +21,37 @@ from nodes.reference.replication.positions import LogId
 TWO_STEP, HELD_BACK = TRANSFERS = ("two-step", "held-back")
 CHUNK_BYTES = 128 << 10
 ROW_BYTES = 128
-"""About what a marked row is taken to have: as many as are one piece are copied at once, in the last step."""
+"""Assumed size of a marked row: in the last step, as many rows as fit into one piece are copied at once."""
 MOST_ROUNDS = 8
-"""Rounds of copying marked rows, after which the last step takes them all, however many there are; also pieces of a
-table that hold rows which were added while it was copied."""
+"""Rounds of copying marked rows, after which the last step takes all that remain, however many there are. Also the
+limit of a table's pieces with rows that were added while it was copied."""
 
 Row = list[Any]
-"""``[table, id, column...]``, or ``[table, id]`` for a row that is gone."""
+"""``[table, id, column...]``, or ``[table, id]`` for a deleted row."""
 
 
 class Transfer(Protocol):
-    """Gives the state piece by piece. ``at`` is the entry that it is complete up to, None before that is known."""
+    """Yields the state in pieces. ``at`` is the entry that it is complete up to, None before that is known."""
 
     at: LogId | None
     sends_entries: bool
     """Whether entries of the log may be sent along with the pieces."""
 
     def next_chunk(self) -> bytes | None:
-        """The next piece, encoded; None when all have been given."""
+        """Return the next piece, encoded; None after the last one."""
         ...
 
     def close(self) -> None:
-        """It is no longer needed."""
+        """Release its resources."""
 
 
 def encode_chunk(rows: list[Row]) -> bytes:
-    """One piece."""
+    """Encode one piece."""
     return wire.encode(rows)
 
 
 def add_chunk(tables: dict[str, dict[int, Row]], chunk: bytes) -> None:
-    """Add a piece to what has been received: table -> id -> row; raises WireError or ShapeError for what is none."""
+    """Add a piece to the received tables: table -> id -> row; raises WireError or ShapeError for an invalid one."""
     received = wire.decode(chunk)
     for row in received if isinstance(received, list) else [received]:
         check_row(row)
@@ -63,13 +63,13 @@ def add_chunk(tables: dict[str, dict[int, Row]], chunk: bytes) -> None:
 
 
 def rows_of(tables: dict[str, dict[int, Row]]) -> Iterator[Row]:
-    """All rows received, table by table, as the engine loads them."""
+    """Iterate over all received rows, table by table, in the order in which the engine loads them."""
     for table in TABLES:
         yield from tables.get(table, {}).values()
 
 
 def cut(rows: Iterator[Row], limit: int) -> list[Row]:
-    """Rows of about that many bytes from the front, at least one if there is one."""
+    """Take rows of about that many bytes from the front, at least one if there is one."""
     taken: list[Row] = []
     size = 0
     for row in rows:
@@ -81,7 +81,7 @@ def cut(rows: Iterator[Row], limit: int) -> list[Row]:
 
 
 class HeldBack:
-    """The state as it is now; the source stands still while it reads all rows, not while it sends them."""
+    """The state of the present moment; the source is blocked while it reads all rows, not while it sends them."""
 
     sends_entries = True
 
@@ -90,17 +90,17 @@ class HeldBack:
         self._rows, self._chunk = iter(list(dump)), chunk
 
     def next_chunk(self) -> bytes | None:
-        """The next piece; None when all have been given."""
+        """Return the next piece; None after the last one."""
         rows = cut(self._rows, self._chunk)
         return encode_chunk(rows) if rows else None
 
     def close(self) -> None:
-        """Let the rows go."""
+        """Release the rows."""
         self._rows = iter(())
 
 
 class Marks:
-    """Which rows of the engine's tables have changed, while somebody asks: temporary triggers tell."""
+    """Tracks changed rows of the engine's tables while there are watchers, by temporary triggers."""
 
     def __init__(self, database: sqlite3.Connection) -> None:
         self._database = database
@@ -108,7 +108,7 @@ class Marks:
         self._remove()
 
     def watch(self) -> dict[tuple[str, int], None]:
-        """A set, kept in order, to which changed rows will be added by ``gather``."""
+        """Return a new ordered set, to which ``gather`` will add changed rows."""
         if not self._watchers:
             self._create()
         marked: dict[tuple[str, int], None] = {}
@@ -116,18 +116,18 @@ class Marks:
         return marked
 
     def unwatch(self, marked: dict[tuple[str, int], None]) -> None:
-        """The set is no longer needed."""
+        """Stop adding to the set."""
         self._watchers = [each for each in self._watchers if each is not marked]
         if not self._watchers:
             self._remove()
 
     @property
     def watched(self) -> int:
-        """How many ask."""
+        """The number of watchers."""
         return len(self._watchers)
 
     def gather(self) -> None:
-        """Tell every watcher what has changed since the last call."""
+        """Add the rows that have changed since the last call to every watcher's set."""
         changed = list(self._database.execute("SELECT tbl, id FROM temp.changed_rows ORDER BY tbl, id"))
         self._database.execute("DELETE FROM temp.changed_rows")
         for marked in self._watchers:
@@ -149,12 +149,12 @@ class Marks:
 
 
 class TwoStep:
-    """All rows in slices, as each is when its turn comes; then, until few are left, those that changed meanwhile.
+    """All rows in slices, each row as it is when it is read; then, until few are left, the rows changed since.
 
     Args:
-        persist: writes all that has been applied to the database; returns the entry up to which that is.
-        forgetful: leaves the second step out (a bug that can be switched on).
-        chunk: about how many bytes a piece has, at least.
+        persist: writes all applied changes to the database; returns the last entry that they include.
+        forgetful: omits the second step (a bug that can be switched on).
+        chunk: approximate minimum number of bytes of a piece.
     """
 
     sends_entries = False
@@ -168,11 +168,11 @@ class TwoStep:
         self.at: LogId | None = None
 
     def next_chunk(self) -> bytes | None:
-        """The next piece; None when all have been given."""
+        """Return the next piece; None after the last one."""
         return next(self._pieces, None)
 
     def close(self) -> None:
-        """Mark nothing any more."""
+        """Stop marking rows."""
         self._pieces.close()
         self._marks.unwatch(self._marked)
 
@@ -180,7 +180,7 @@ class TwoStep:
         for table in TABLES:
             after: int | None = None
             highest, fresh = highest_key(self._database, table), 0
-            # Rows may be added as fast as they are copied; they are marked, so they need not come now.
+            # Rows may be added as fast as they are copied; they are marked, so they may be sent later.
             while fresh < MOST_ROUNDS and (
                 rows := cut(read_slice(self._database, table, after), self._chunk)
             ):

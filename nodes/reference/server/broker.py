@@ -1,4 +1,4 @@
-"""The broker: listener, sessions, engine and design put together."""
+"""The broker: listener, sessions, engine and design combined."""
 
 from __future__ import annotations
 
@@ -56,13 +56,13 @@ _IDLE_PARTS = 4
 _FAILED_LINGER = 0.2
 """Seconds that clients have to read their ERROR when the store has failed."""
 _MOST_ADMINS = 64
-"""Connections of administrators, beside those of clients."""
+"""Maximum number of administrators' connections, in addition to those of clients."""
 _LEAVING_SESSIONS = 1024
-"""Sessions that have been told why they end and may still read that; beyond, the oldest is cut off."""
+"""Ended sessions whose clients may still read the reason; beyond this number the oldest is cut off."""
 
 
 class ReferenceBroker:
-    """One node. ``start`` it, and ``stop`` it when it is no longer needed.
+    """One node. Call ``start`` to run it, and ``stop`` when it is no longer needed.
 
     Raises:
         ConfigError: the configuration names no known design, or the data folder can't be used.
@@ -106,18 +106,18 @@ class ReferenceBroker:
         self._doors = Doors(runtime, config, self.limits)
         self._sessions: dict[Session, None] = {}
         self._logins: dict[Session, None] = {}
-        """Those that have not shown the right login yet, the oldest first."""
+        """Sessions that have not logged in yet, the oldest first."""
         self._seated: dict[Session, None] = {}
         self.budget = Budget(self.limits.max_memory, lambda: self._sessions)
         self.turns = Turns(self.limits.max_bytes_under_way)
         self._attached: dict[str, Session] = {}
         self._waiting: dict[str, list[Session | None]] = {}
-        """Connection -> who awaits the answer to each ``open`` of it, in order; None where nobody does any more."""
+        """Connection -> sessions that await the answer to each ``open`` of it, in order; None for one that is gone."""
         self._asked = 0
         self._overtaken: dict[str, None] = {}
-        """Connections that a session has got which had asked for it before the one that had it."""
+        """Connections given to a session whose request preceded that of the session that had them."""
         self._cut_early: list[str | None] = []
-        """Connections of sessions that were ended as silent and had been heard lately, which never happens."""
+        """Connections of sessions that were ended as silent but were heard recently, which never happens."""
         self._idle: dict[str, asyncio.TimerHandle] = {}
         self._idle_since: dict[str, float] = {}
         self._serving = False
@@ -147,8 +147,8 @@ class ReferenceBroker:
     async def stop(self) -> None:
         """End all sessions, then the design, then close the database.
 
-        When the store has failed, the sessions only, and quickly: a broker that can't keep anything must not go on
-        talking. The others notice when the process is gone.
+        When the store has failed, end only the sessions, and quickly: a broker that can't store anything must stop
+        communicating. The others notice when the process is gone.
         """
         self.stopping = True
         self._doors.close()
@@ -171,11 +171,11 @@ class ReferenceBroker:
             self.database.close()
         self.runtime.log("stopped", node=self.config.node)
 
-    # What designs are given.
+    # For designs.
 
     @contextmanager
     def transaction(self, forgives: Callable[[sqlite3.Error], bool] | None = None) -> Iterator[None]:
-        """All that is written inside is committed together; see ``api.Broker``.
+        """Commit all writes inside the block together; see ``api.Broker``.
 
         Raises:
             RuntimeError: an earlier transaction failed, so memory and store may differ.
@@ -193,7 +193,7 @@ class ReferenceBroker:
                 self._try_to_commit(forgives)
         except BaseException as error:
             self._store_failed = True
-            # Whoever called may survive the exception (one peer's connection, say); the broker must not.
+            # The caller may survive the exception (one peer's connection, say); the broker must not.
             self.runtime.spawn(_fail(error), "store")
             if self.database.in_transaction:
                 self.database.execute("ROLLBACK")
@@ -215,7 +215,7 @@ class ReferenceBroker:
             self.engine.saved()
 
     def began_serving(self) -> None:
-        """Start the services; once they are there, clients and other servers are let in."""
+        """Start the services; once they run, clients and other servers are admitted."""
         self._serving = True
         if not self.design.has_services:
             self._take_over_connections()
@@ -223,7 +223,7 @@ class ReferenceBroker:
             self.services.promoted(self.engine.server_queues.deployment)
 
     def _open_doors(self) -> None:
-        """The services run: let other servers and clients in."""
+        """Admit other servers and clients, because the services run."""
         self.networks.open()
         self._take_over_connections()
 
@@ -293,7 +293,7 @@ class ReferenceBroker:
                 session.depose(reason, headers)
 
     def pending(self) -> Pending:
-        """What clients wait for here, or somebody has to do about them."""
+        """Return the work that clients here wait for, or that a component has yet to do for them."""
         found: dict[str, Collection[Hashable]] = self.networks.pending()
         if self._idle_since:
             found["idle-connection"] = list(self._idle_since.items())
@@ -336,7 +336,7 @@ class ReferenceBroker:
         return found
 
     def _reactions(self) -> dict[str, Collection[Hashable]]:
-        """Collocated clients that have no connection here, and those that have a message in their hands."""
+        """Return the collocated clients without a connection here, and those with an unacknowledged message."""
         open_now = self.engine.collocated()
         here = {name: open_now[name] for name in self._collocated
                 if name in open_now and open_now[name][0].startswith(f"{PREFIX}{name}:{self.config.node}-")}
@@ -347,11 +347,11 @@ class ReferenceBroker:
         return {name: things for name, things in found.items() if things}
 
     def unlike_store(self) -> str:
-        """In what this node's memory and its store differ, which should hold the same."""
+        """Describe how this node's memory differs from its store; both should be equal."""
         return "" if self._store_failed else self.engine.unlike_store()
 
     def miscounted(self) -> str:
-        """What is counted otherwise than it is there: by the engine, or of what all sessions hold together."""
+        """Describe a counter that is wrong: one of the engine, or one over all sessions."""
         sums = {
             "bytes that sessions hold": (self.budget.total, sum(each.held for each in self._sessions)),
             "weight of commands under way": (self.turns.weight, sum(each.weight for each in self._sessions)),
@@ -366,12 +366,12 @@ class ReferenceBroker:
             self.engine.miscounted() or next(iter(wrong), "") or self.networks.miscounted() or self.left_over())
 
     def _kept(self, session: Session) -> int:
-        """What a session has noted beyond one thing for each transaction that its connection has open."""
+        """Return the number of things a session has noted beyond one for each open transaction of its connection."""
         open_now = self.engine.open_transactions(session.conn) if session.conn is not None else None
         return max(0, session.keeps - open_now) if open_now is not None else 0
 
     def left_over(self) -> str:
-        """What is counted of the time when this node served."""
+        """Describe state that is left over from the time when this node served."""
         left = 0 if self._serving else (
             len(self._attached) + len(self._waiting) + len(self._idle) + len(self._overtaken))
         if left:
@@ -381,14 +381,14 @@ class ReferenceBroker:
         running = self.services.left_running
         return f"services that were stopped: {running} are counted" if running else ""
 
-    # What sessions need.
+    # For sessions.
 
     def submit(self, command: Command) -> None:
         """Hand a command to the design."""
         self.design.submit(command)
 
     def admission(self) -> Admission:
-        """Whether ordinary clients are let in now: the master lets them in once its services run."""
+        """Return whether ordinary clients are admitted now: the master admits them once its services run."""
         admission = self.design.admission()
         if admission.accepted and not self._runs_services():
             return Admission(False, NO_SERVICES)
@@ -398,7 +398,7 @@ class ReferenceBroker:
         return not self.design.has_services or (self.services.ready and self.entry_open)
 
     def master_place(self) -> int | None:
-        """Place of the master among the replicas, if this node knows who it is."""
+        """Return the master's index among the replicas; None if this node does not know the master."""
         addresses, master = self.config.client_addresses, self.design.admission().master
         for place, name in enumerate(self.config.peers):
             if master is not None and addresses.get(name) == master:
@@ -406,15 +406,15 @@ class ReferenceBroker:
         return None
 
     def cut_early(self, session: Session) -> None:
-        """The session's client is ended as one that is silent, and was heard lately."""
+        """Record that a session was ended as silent although its client was heard recently."""
         self._cut_early.append(session.conn)
 
     def log(self, event: str, **fields: Any) -> None:
-        """One line in the node's log."""
+        """Write one line to the node's log."""
         self.runtime.log(event, **fields)
 
     def run_collocated(self, name: str, thread: Thread) -> Channel:
-        """Let a thread run on this replica; see ``services.Host``."""
+        """Run a thread on this replica; see ``services.Host``."""
         if name in self._collocated:
             raise ConfigError(f"services: two collocated clients are called {name}")
         channel = Channel(self, name)
@@ -422,7 +422,7 @@ class ReferenceBroker:
         return channel
 
     def add_replica(self, name: str, link: tuple[str, int], client: str) -> None:
-        """Let the group grow by one replica.
+        """Add a replica to the group.
 
         Raises:
             ConfigError: the design can't, or not now.
@@ -434,7 +434,7 @@ class ReferenceBroker:
         self.design.add_replica(name, link, client)
 
     def administer(self, request: Mapping[str, Any], answer: Callable[[Mapping[str, Any]], None]) -> None:
-        """Have the design carry out an administrator's request; ``answer`` is told what came of it."""
+        """Pass an administrator's request to the design; ``answer`` is called with the result."""
         self.runtime.spawn(self._administer(request, answer), "administrator's request")
 
     async def _administer(self, request: Mapping[str, Any], answer: Callable[[Mapping[str, Any]], None]) -> None:
@@ -447,20 +447,20 @@ class ReferenceBroker:
             answer({"ok": False, "error": str(error)})
 
     def weight(self, command: Command) -> int:
-        """How much work a command is, about."""
+        """Return the approximate work of a command."""
         return self.engine.weight(command)
 
     def value(self, command: Command) -> Mapping[str, str]:
-        """What this node holds of what a READ asks for."""
+        """Return this node's own value for a READ."""
         return self.engine.value(command.args)
 
     def told(self, conn: str, seq: int, answer: Mapping[str, str]) -> None:
-        """What a receipt says besides that something is done, for the trace."""
+        """Record in the trace the answer that a receipt carries in addition to its confirmation."""
         if self.engine.message_trace is not None:
             self.engine.message_trace.told(conn, seq, answer)
 
     def seat(self, session: Session) -> bool:
-        """The session has shown the right login: whether there is room for it among those that have."""
+        """Give a session that has logged in a place among the logged-in sessions; return whether there was one."""
         self._logins.pop(session, None)
         alike = sum(each.admin == session.admin for each in self._seated)
         if alike >= (_MOST_ADMINS if session.admin else self.limits.max_connections):
@@ -469,11 +469,11 @@ class ReferenceBroker:
         return True
 
     def time_of_day(self) -> float:
-        """Seconds since 1970 by the node's clock, which may be wrong."""
+        """Return seconds since 1970 by the node's clock, which may be wrong."""
         return self.runtime.time_of_day()
 
     def status(self) -> dict[str, Any]:
-        """What an administrator's connection tells."""
+        """Return the status for an administrator's connection."""
         state = self.design.status()
         state["serving"] = state["serving"] and self._runs_services()
         return {"node": self.config.node, "design": self.config.design, "depths": self.engine.depths(),
@@ -483,10 +483,10 @@ class ReferenceBroker:
                                for name, (channel, _) in self._collocated.items()}, **state}
 
     def open(self, session: Session, greeting: Greeting) -> None:
-        """Open or resume a connection context for a session; the answer comes as an effect."""
+        """Open or resume a connection context for a session; the answer follows as an effect."""
         conn = greeting.resume
         if conn is not None and is_collocated(conn):
-            session.end("connection closed", {"x-closed": "unknown"})  # nobody outside has such a connection
+            session.end("connection closed", {"x-closed": "unknown"})  # no client outside the broker has such an id
             return
         args: dict[str, Any] = {"reliable": greeting.reliable, "login": greeting.login}
         if session.principal:
@@ -505,7 +505,7 @@ class ReferenceBroker:
         self.submit(Command("open", conn, 0, args))
 
     def leave(self, session: Session) -> None:
-        """The session is over: close its context, or let it wait to be resumed."""
+        """Remove a session that is over: close its context, or keep it for a resumption."""
         self._logins.pop(session, None)
         self._seated.pop(session, None)
         conn, session.conn = session.conn, None
@@ -513,39 +513,39 @@ class ReferenceBroker:
             return
         waiting = self._waiting.get(conn, [])
         if session in waiting:
-            # What becomes of the context is decided when the answer to the open command comes, which is nobody else's.
+            # The pending answer to the session's own open command decides about the context.
             waiting[waiting.index(session)] = None
         if self._attached.get(conn) is session:
             del self._attached[conn]
             self.runtime.log("client left", conn=conn)
-            if not self._is_awaited(conn):  # else whoever waits is about to have it
+            if not self._is_awaited(conn):  # otherwise the waiting session is about to get it
                 self._abandoned(conn, session.reliable)
 
     # Inner workings.
 
     def _channel_of(self, conn: str) -> Channel | None:
-        """The channel of the collocated client that this connection belongs to, if it runs here."""
+        """Return the channel of the collocated client that has this connection, if it runs here."""
         if not is_collocated(conn):
             return None
         channel, _ = self._collocated.get(thread_of(conn), (None, None))
         return channel
 
     def _tell_thread(self, effect: ClientEffect) -> bool:
-        """Hand an effect to the collocated thread whose connection it is on; whether there is one."""
+        """Hand an effect to the collocated thread that has its connection; return whether there is one."""
         channel = self._channel_of(effect.conn)
         if channel is not None:
             channel.put(effect)
         return channel is not None
 
     def _watch_deployment(self) -> None:
-        """Whether the deployment has failed since the last look, of which every replica learns by applying it."""
+        """React to a failure of the deployment since the last call; every replica learns of it by applying it."""
         phase = self.engine.server_queues.deployment.phase
         if phase == FAILED and self._known_phase != FAILED:
             self.runtime.spawn(self._give_up(), "give up")
         self._known_phase = phase
 
     async def _give_up(self) -> None:
-        """End this replica, once the others have had time to learn why, unless a new attempt is under way already."""
+        """End this replica after the others have had time to learn the reason, unless a new attempt has begun."""
         self._failed = True
         await asyncio.sleep(self.limits.linger)
         deployment = self.engine.server_queues.deployment
@@ -556,7 +556,7 @@ class ReferenceBroker:
 
     async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         if len(self._logins) >= self.limits.max_logins:
-            # Whoever means to log in does so at once; the one that has taken longest gives way to the newest.
+            # Clients log in right after connecting; the one that has taken longest gives way to the newest.
             next(iter(self._logins)).yield_place("too many connections are about to log in, and this one took longest")
         if len(self._sessions) >= len(self._logins) + len(self._seated) + _LEAVING_SESSIONS:
             oldest = next((session for session in self._sessions if session.ended), None)
@@ -579,7 +579,7 @@ class ReferenceBroker:
                 return conn
 
     def _attach(self, effect: Opened) -> Session | None:
-        """Let who has asked for a connection have it; returns the session, if that is still there."""
+        """Give a connection to the session that requested it; return the session, if it still exists."""
         conn = effect.conn
         session = self._next_waiting(conn)
         older = self._attached.get(conn)
@@ -596,7 +596,8 @@ class ReferenceBroker:
         return session
 
     def _not_let_in(self, conn: str) -> Session | None:
-        """The session whose ``open`` was refused; the connection stays with whom it has, if there is one."""
+        """Return the session whose ``open`` was refused; the connection stays with its current session, if it has
+        one."""
         session = self._next_waiting(conn)
         if conn not in self._attached and not self._is_awaited(conn):
             reliable = self.engine.connections().get(conn)
@@ -630,7 +631,8 @@ class ReferenceBroker:
             self.submit(Command("close", conn, 0, {"reason": "connection lost"}))
 
     def _start_idle_timer(self, conn: str, parts: int = _IDLE_PARTS) -> None:
-        """Parts are counted, not time: the clients can't come back while this process stands still."""
+        """Start the idle timer. It counts intervals instead of time: clients can't come back while this process is
+        stopped."""
         since = self.runtime.now() if parts == _IDLE_PARTS else self._idle_since[conn]
         self._stop_idle_timer(conn)
         self._idle_since[conn] = since

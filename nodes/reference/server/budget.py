@@ -1,6 +1,7 @@
-"""What all sessions of a broker share: memory, and how much of their work may be under way at a time.
+"""Resources that all sessions of a broker share: memory, and the amount of their work under way at a time.
 
-Nothing here decides what a command does: replicas may differ in it. It ends sessions, or makes their clients wait.
+Nothing here affects the result of a command, so replicas may differ in it: it only ends sessions, or delays their
+clients.
 """
 
 from __future__ import annotations
@@ -17,20 +18,20 @@ class Holder(Protocol):
     held: int
 
     def end(self, reason: str) -> None:
-        """End it; it holds nothing then."""
+        """End the session, which then holds nothing."""
 
 
 T = TypeVar("T", bound=Holder)
 
 _PAUSE = 4
-"""Turns of the event loop between large pieces of work: small commands that have come are read and done first."""
+"""Turns of the event loop between large pieces of work, in which small commands that have arrived are done first."""
 
 
 class Budget:
-    """Bytes that all sessions hold together: what came of unfinished frames, what is under way, what waits to go out.
+    """The bytes that all sessions hold together: unfinished frames, work under way, and waiting output.
 
-    When there are more than ``limit``, the session that holds most is ended, and the next. One that holds less than
-    its equal share never is: there is always one that holds more.
+    While there are more than ``limit``, the session that holds most is ended. A session below its equal share never is:
+    there is always one that holds more.
     """
 
     def __init__(self, limit: int, sessions: Callable[[], Iterable[Holder]]) -> None:
@@ -38,7 +39,7 @@ class Budget:
         self.total = 0
 
     def note(self, holder: Holder, held: int) -> None:
-        """A session holds so much now."""
+        """Update the number of bytes that a session holds."""
         self.total += held - holder.held
         holder.held = held
         while self.total > self._limit:
@@ -50,18 +51,19 @@ class Budget:
 
 
 class Worker:
-    """Who has work that takes turns; ``finished`` is where its turns end so far, in the virtual time of ``Turns``."""
+    """An owner of work that takes turns; ``finished`` is the end of its turns so far, in the virtual time of
+    ``Turns``."""
 
     finished = 0
 
 
 class Turns:
-    """Lets the work of many clients through side by side, so that nobody waits behind all that another has sent.
+    """Interleaves the work of many clients, so that no client waits behind all the work that another has sent.
 
     ``limit`` bytes of large frames, or other work of that size, are under way at a time, at least one frame; the others
-    wait for their turn. Who has had little is before who has had much: Start-time Fair Queueing (Goyal, Vin and Cheng,
-    1996), with equal weights. ``weight`` is that of all commands under way, ``busy`` the number of sessions that have
-    any, ``taken`` the size of what has its turn.
+    wait for their turn. Clients that have had little work done precede those that have had much: Start-time Fair
+    Queueing (Goyal, Vin and Cheng, 1996), with equal weights. ``weight`` is that of all commands under way, ``busy``
+    the number of sessions that have any, ``taken`` the size of the work that has its turn.
     """
 
     def __init__(self, limit: int) -> None:
@@ -74,7 +76,7 @@ class Turns:
         self.weight = self.busy = 0
 
     def enter(self, worker: Worker, size: int) -> asyncio.Future[bool] | None:
-        """Begin with work of that size: at once (None), or when the future is done. Its result tells whether."""
+        """Begin work of that size: at once (None), or when the future is done. Its result tells whether to begin."""
         start = max(self._clock, worker.finished)
         worker.finished = start + size
         if not self._waiting and self._fits(size):
@@ -86,7 +88,7 @@ class Turns:
         return turn
 
     def leave(self, size: int) -> None:
-        """Work that had its turn is done; who waits is let in when what others have sent meanwhile has been read."""
+        """End the turn of finished work; waiting work is admitted after the input of others has been read."""
         self.taken -= size
         if self._waiting and not self._pausing:
             self._pausing = True
@@ -100,7 +102,7 @@ class Turns:
             self.admit()
 
     def admit(self) -> None:
-        """Let in who waits, as far as there is room."""
+        """Admit waiting work while there is room."""
         while self._waiting:
             start, _, size, turn = self._waiting[0]
             if not turn.done():
@@ -112,7 +114,7 @@ class Turns:
 
     @property
     def stands_still(self) -> bool:
-        """Whether somebody waits for whom there is room; not for longer than it takes to read what others have sent."""
+        """Whether work waits although there is room for it; this lasts only until the input of others has been read."""
         waiting = [each for each in self._waiting if not each[3].done()]
         return bool(waiting) and self._fits(min(waiting)[2])
 

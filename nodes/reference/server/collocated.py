@@ -1,7 +1,7 @@
 """Collocated clients (HA Joram, 1.2, 4.3, 5.2): clients that run inside the broker, one on every replica.
 
-A *thread* of the same name runs on every replica, as a task of the broker's event loop. It reaches the replicated
-state through its replica's ``Channel``: what it sends is multicast by the master and dropped by a slave, and the
+A *thread* of the same name runs on every replica, as a task of the broker's event loop. It accesses the replicated
+state through its replica's ``Channel``: its commands are multicast by the master and dropped by a slave, and the
 replies reach the threads on all replicas, since all of them apply the same commands.
 """
 
@@ -17,15 +17,15 @@ from nodes.reference.engine.model import INDIVIDUAL, PULLED
 from nodes.reference.engine.threads import PREFIX
 
 _SOURCE = "source"
-"""What a collocated client calls its subscription."""
+"""The name of a collocated client's subscription."""
 
 
 class ConnectionLost(Exception):
-    """The connection is over, and what was asked on it last may or may not have taken effect."""
+    """The connection is over; the last request on it may or may not have taken effect."""
 
 
 class ChannelHost(Protocol):
-    """What a channel needs of its broker."""
+    """The broker, as a channel uses it."""
 
     config: Config
     runtime: Runtime
@@ -35,10 +35,10 @@ class ChannelHost(Protocol):
 
 
 class Channel:
-    """The HA channel of one replica, as the thread of one name sees it.
+    """The HA channel of one replica, as seen by the thread of one name.
 
-    ``master`` tells whether this replica is the master; ``term`` counts the times that it became that. ``dropped``
-    counts what the thread sent on a slave, ``witnessed`` the replies that came to it there.
+    ``master`` tells whether this replica is the master; ``term`` counts how often it has become master. ``dropped``
+    counts the commands that the thread sent on a slave, ``witnessed`` the replies that it received there.
     """
 
     def __init__(self, host: ChannelHost, name: str) -> None:
@@ -56,11 +56,12 @@ class Channel:
 
     @property
     def login(self) -> str:
-        """Whose durable subscriptions and prepared branches the thread's are; nobody can log in as this."""
+        """The login that owns the thread's durable subscriptions and prepared branches; no client can log in with
+        it."""
         return PREFIX + self.name
 
     def direct_send(self, command: Command) -> bool:
-        """Multicast a command if this replica is the master, else drop it (4.3.1); returns which."""
+        """Multicast a command if this replica is the master, else drop it (4.3.1); return whether it was multicast."""
         if not self.master:
             self.dropped += 1
             return False
@@ -68,32 +69,34 @@ class Channel:
         return True
 
     async def reply(self) -> ClientEffect | None:
-        """The next reply to a thread of this name on whatever replica (4.3.2), or None: look whether ``master`` has
-        changed. What comes on a slave is up to the thread."""
+        """Return the next reply to a thread of this name on any replica (4.3.2), or None when ``master`` may have
+        changed.
+
+        On a slave, the thread decides what to do with a reply."""
         reply = await self._replies.get()
         if reply is not None and not self.master:
             self.witnessed += 1
         return reply
 
     def new_conn(self) -> str:
-        """A name for a connection context that no other has."""
+        """Return a new, unique name for a connection context."""
         return f"{PREFIX}{self.name}:{self.node}-{self.runtime.random.getrandbits(64):016x}"
 
     # The broker's side.
 
     def promoted(self) -> None:
-        """This replica has become master."""
+        """Note that this replica has become master."""
         self.master = True
         self.term += 1
         self._replies.put_nowait(None)
 
     def demoted(self) -> None:
-        """This replica is a slave now."""
+        """Note that this replica is a slave now."""
         self.master = False
         self._replies.put_nowait(None)
 
     def put(self, reply: ClientEffect) -> None:
-        """A reply for the thread."""
+        """Queue a reply for the thread."""
         self._replies.put_nowait(reply)
 
 
@@ -111,8 +114,8 @@ class CollocatedConnection:
     async def open(self) -> None:
         """Wait until this replica is master, then open a new context.
 
-        What former connections of the thread have left (subscriptions, what these had not acknowledged, transactions
-        that were not prepared) is cleaned in the same command.
+        The same command cleans up after former connections of the thread: their subscriptions, unacknowledged messages
+        and unprepared transactions.
 
         Raises:
             ConnectionLost: the replica did not stay master, or the broker has too many connections.
@@ -124,7 +127,7 @@ class CollocatedConnection:
         await self.request("open", reliable=False, login=channel.login, collocated=True)
 
     async def request(self, kind: str, **args: Any) -> Done | None:
-        """Carry out a command and wait until it is safe; as ``post`` and ``settled``."""
+        """Carry out a command and wait until it is safe; combines ``post`` and ``settled``."""
         self.post(kind, **args)
         return await self.settled()
 
@@ -135,7 +138,7 @@ class CollocatedConnection:
         self._asked += 1
 
     async def settled(self) -> Done | None:
-        """Wait until all that was sent is safe; the answer to the last command.
+        """Wait until all commands sent are safe; return the answer to the last one.
 
         Raises:
             ConnectionLost: this replica is no longer master, or the broker refused a command.
@@ -146,18 +149,19 @@ class CollocatedConnection:
         return done
 
     async def next_message(self) -> Deliver:
-        """The next message of the connection's subscriptions; raises ConnectionLost as ``settled``."""
+        """Return the next message of the connection's subscriptions; raises ConnectionLost as ``settled``."""
         while not self._messages:
             await self._take()
         return self._messages.popleft()
 
     async def subscribe(self, source: str, durable: str, prefetch: int) -> None:
-        """Consume from a queue, or from a topic by the durable subscription of that name; without a window (0) nothing
-        comes that was not pulled."""
+        """Consume from a queue, or from a topic by the durable subscription of that name.
+
+        Without a window (0), messages are delivered only when pulled."""
         await self.request("subscribe", **subscription(source, durable, prefetch))
 
     async def pull(self) -> Deliver:
-        """Ask for one message, and wait for it; raises ConnectionLost as ``settled``."""
+        """Request one message, and wait for it; raises ConnectionLost as ``settled``."""
         await self.request("pull", id=_SOURCE)
         return await self.next_message()
 
@@ -170,7 +174,7 @@ class CollocatedConnection:
         self._check()
         if reply is None:
             return None
-        if reply.conn != self.conn:  # a former connection's, whose thread has gone on without it
+        if reply.conn != self.conn:  # It belongs to a former connection, which its thread has given up.
             if isinstance(reply, Closed):
                 self._channel.runtime.log("former collocated connection cleaned", conn=reply.conn)
             return None
@@ -184,11 +188,12 @@ class CollocatedConnection:
 
 
 def subscription(source: str, durable: str, prefetch: int) -> dict[str, Any]:
-    """Arguments of the command that consumes from a queue, or a topic, one acknowledgement for each message; without a
-    window (``prefetch`` 0) messages are pulled."""
+    """Return the arguments of the command that consumes from a queue or a topic, with one acknowledgement per message.
+
+    Without a window (``prefetch`` 0) messages are pulled."""
     args = {"id": _SOURCE, "destination": source, "ack": INDIVIDUAL if prefetch else PULLED, "prefetch": prefetch}
     return args if source.startswith("/queue/") else {**args, "durable": durable}
 
 
 Thread = Callable[[Channel], Coroutine[Any, Any, None]]
-"""What runs on every replica as long as its broker does."""
+"""A client that runs on every replica as long as its broker does."""

@@ -1,9 +1,9 @@
-"""The configuration descriptor of HA Joram (4.6.3): ``a3servers.xml``, read as the document prints it.
+"""The configuration descriptor of HA Joram (4.6.3): ``a3servers.xml``, in the document's format.
 
 ``config`` holds ``domain``, ``cluster`` and ``server`` elements. A ``server`` in a cluster is one replica of the HA
-server that the cluster declares; one outside of any is a server of its own. Both hold ``network`` and ``service``.
-Beyond what the document prints there are ``property`` (``descriptor_options``) and, in ``config``, ``clustered``: a
-destination that is spread over several servers.
+server that the cluster declares; one outside any cluster is a separate server. Both hold ``network`` and ``service``.
+There are two additions to the document's format: ``property`` (``descriptor_options``) and, in ``config``,
+``clustered``: a destination that is spread over several servers.
 Every error names the file and the line.
 """
 
@@ -31,10 +31,10 @@ SERVICE_CLASSES: Mapping[str, str] = {
     DESTINATIONS: "args \"/queue/NAME ...\": destinations to make when the server is first started",
     REACTION: ARGUMENTS,
 }
-"""The classes that a ``service`` may name, and what their ``args`` mean."""
+"""The classes that a ``service`` may name, and the meaning of their ``args``."""
 
 LINK_OFFSET = 1000
-"""The document leaves the ports of the group communication to JGroups: here they follow from the network's."""
+"""The document leaves the ports of the group communication to JGroups: here they follow from the network's port."""
 
 _CHILDREN = {
     "": ("config",), "config": ("domain", "property", "cluster", "server", "clustered"),
@@ -51,7 +51,7 @@ _OPTIONAL = {"server": ("name",), "service": ("args",)}
 
 @dataclass
 class Element:
-    """One XML element with the line that it begins at."""
+    """One XML element with the number of its first line."""
 
     name: str
     attributes: Mapping[str, str]
@@ -59,7 +59,7 @@ class Element:
     children: list[Element] = field(default_factory=list)
 
     def all(self, name: str) -> list[Element]:
-        """The children of that name, in order."""
+        """Return the children of that name, in order."""
         return [child for child in self.children if child.name == name]
 
 
@@ -73,7 +73,7 @@ class Service:
 
 @dataclass(frozen=True)
 class Machine:
-    """One replica of a server, or the whole of one that is not replicated.
+    """One replica of a replicated server, or a whole server that is not replicated.
 
     ``networks`` maps a domain to the port where other servers connect.
     """
@@ -85,19 +85,19 @@ class Machine:
     line: int
 
     def args_of(self, kind: str) -> tuple[str, ...]:
-        """The args of its service of that class, which it has."""
+        """Return the arguments of its service of that class, which must exist."""
         return next(service.args for service in self.services if service.kind == kind)
 
     @property
     def client_port(self) -> int:
-        """Where clients connect."""
+        """The port where clients connect."""
         return int(self.args_of(TCP_PROXY)[0])
 
 
 @dataclass(frozen=True)
 class Server:
     """A server as the others see it: replicated (``cluster``) or not. ``machines`` are its replicas in order,
-    ``options`` what its properties, and those of the whole configuration, set."""
+    ``options`` the values set by its properties and those of the whole configuration."""
 
     id: int
     name: str
@@ -108,7 +108,7 @@ class Server:
 
 @dataclass(frozen=True)
 class Descriptor:
-    """All servers by id, in the order of the file; ``clustered`` maps a destination to the servers that it is on."""
+    """All servers by id, in the order of the file; ``clustered`` maps a destination to the servers that have it."""
 
     path: str
     servers: Mapping[int, Server]
@@ -116,10 +116,10 @@ class Descriptor:
 
 
 def read_descriptor(path: str | Path) -> Descriptor:
-    """The descriptor in a file.
+    """Read the descriptor in a file.
 
     Raises:
-        ConfigError: it can't be read, is no XML, or describes no usable configuration; ``FILE:LINE: what is wrong``.
+        ConfigError: it can't be read, is not XML, or describes no usable configuration; ``FILE:LINE: what is wrong``.
     """
     try:
         content = Path(path).read_bytes()
@@ -129,14 +129,14 @@ def read_descriptor(path: str | Path) -> Descriptor:
 
 
 def parse_descriptor(content: bytes, path: str) -> Descriptor:
-    """The descriptor in an XML text; ``path`` names it in errors (ConfigError, as of ``read_descriptor``)."""
+    """Parse the descriptor in an XML text; ``path`` names it in errors (ConfigError, as of ``read_descriptor``)."""
     if len(content) > MAX_BYTES:
         raise ConfigError(f"{path}: has {len(content)} bytes; a descriptor has at most {MAX_BYTES}")
     return _Reader(path).descriptor(_parse(content, path))
 
 
 def _parse(content: bytes, path: str) -> Element:
-    """The tree of elements. Nothing outside of the text is ever read, and no entity is ever expanded."""
+    """Parse the tree of elements. Nothing outside the text is ever read, and no entity is ever expanded."""
     parser = expat.ParserCreate()
     top = Element("", {}, 0)
     stack = [top]
@@ -175,7 +175,7 @@ def _parse(content: bytes, path: str) -> Element:
 
 
 def _check(element: Element, path: str) -> None:
-    """Whether every element and attribute is one that the document knows, where it stands."""
+    """Check that every element and attribute is known, and allowed at its place."""
     allowed = _CHILDREN[element.name]
     for child in element.children:
         if child.name not in allowed:
@@ -194,7 +194,7 @@ def _check(element: Element, path: str) -> None:
 
 
 class _Reader:
-    """From elements to servers."""
+    """Converts elements to servers."""
 
     def __init__(self, path: str) -> None:
         self._path = path
@@ -248,11 +248,11 @@ class _Reader:
                       self._options(element, ()))
 
     def _options(self, element: Element, replicas: Sequence[str]) -> dict[str, Any]:
-        """What the properties of a server set, its own before those of the whole configuration."""
+        """Return the options that a server's properties set; they override those of the whole configuration."""
         own, options, where = element.all("property"), dict[str, Any](), dict[str, Element]()
         self._unique(own, lambda each: each.attributes["name"], "property")
         for each in (*self._common, *own):
-            try:  # one of the whole configuration is for the servers that have such an option
+            try:  # A property of the whole configuration applies to the servers that have such an option.
                 for_any = bool(replicas) or each not in own
                 name, value = option_of(each.attributes["name"], each.attributes["value"], for_any)
             except ConfigError as error:
@@ -302,7 +302,7 @@ class _Reader:
     def _service(self, element: Element) -> Service:
         kind, args = element.attributes["class"], tuple(element.attributes.get("args", "").split())
         if IMPORT_PATH.fullmatch(kind):
-            return Service(kind, args)  # whose class says what args it takes
+            return Service(kind, args)  # its class checks the arguments
         if kind not in SERVICE_CLASSES:
             self._fail(element, f"there is no service {kind!r} (there are: {', '.join(SERVICE_CLASSES)}; or one of "
                        "your own: package.module:Class)")
@@ -318,7 +318,7 @@ class _Reader:
         return Service(kind, args)
 
     def _addresses(self, config: Element) -> None:
-        """No two machines of one host may listen on one port."""
+        """Check that no two machines on one host listen on the same port."""
         used: dict[tuple[str, int], str] = {}
         replicas = [each for cluster in config.all("cluster") for each in cluster.all("server")]
         for machine in sorted([*config.all("server"), *replicas], key=lambda each: each.line):
@@ -362,13 +362,13 @@ def _is_number(text: str) -> bool:
 
 def config_of(descriptor: Descriptor, server: int, storage: str, replica: int | None,
               expected: int | None, join: bool = False) -> dict[str, Any]:
-    """What ``nodes.reference.config.parse_config`` takes, for one machine: the starting parameters of 4.7.2.
+    """Build the input of ``nodes.reference.config.parse_config`` for one machine: the starting parameters of 4.7.2.
 
     Args:
         server: id of the server.
         storage: folder for its data.
         replica: id of the replica inside its cluster; None for a server that is not replicated.
-        expected: how many replicas must have joined before anything starts; None for all.
+        expected: number of replicas that must have joined before anything starts; None for all.
         join: whether the replica is added to a cluster that runs already.
 
     Raises:
@@ -421,7 +421,7 @@ def config_of(descriptor: Descriptor, server: int, storage: str, replica: int | 
 
 
 def node_name(server: Server, machine: Machine) -> str:
-    """``s0.1`` for replica 1 of the cluster s0; the server's name if it is not replicated."""
+    """Return ``s0.1`` for replica 1 of the cluster s0; the server's name if it is not replicated."""
     return f"{server.name}.{machine.id}" if server.replicated else server.name
 
 
@@ -437,7 +437,7 @@ def _link_port(descriptor: Descriptor, machine: Machine) -> int:
 
 
 def _reachable(me: Machine, other: Server) -> list[list[Any]]:
-    """Where the replicas of another server listen, in the first domain that both are in."""
+    """Return the addresses of another server's replicas, in the first domain that both share."""
     for domain in me.networks:
         if domain in other.machines[0].networks:
             return [[machine.host, machine.networks[domain]] for machine in other.machines]

@@ -1,7 +1,7 @@
-"""The modes that a descriptor chooses: ``property`` elements, by the names of the brokers' options.
+"""Options in a descriptor: ``property`` elements, by the names of the brokers' options.
 
-``nbClusterExpected`` has the document's name (HA Joram, 4.7.2). What is written in ``config`` holds for all servers
-that have such an option, what is written in a ``cluster``, or a ``server`` outside of any, for that one.
+``nbClusterExpected`` has the document's name (HA Joram, 4.7.2). A property in ``config`` applies to all servers that
+have such an option; one in a ``cluster``, or in a ``server`` outside any cluster, applies to that server only.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ from nodes.reference.engine.limits import Limits
 NB_CLUSTER_EXPECTED = "nbClusterExpected"
 _LONG = {NB_CLUSTER_EXPECTED: "nb_cluster_expected"}
 _NOT_WRITTEN = ("cluster", "secret", "join", "restart_expected")
-"""What the descriptor says otherwise, what stands in no file that is handed round, and what is a start's own."""
+"""Options that the descriptor gives in another form, that must not be in a file that is passed around (the secret), or
+that belong to a single start."""
 
 OF_ALL: Mapping[str, type] = {
     **{each.name: type(each.default) for each in fields(Limits)}, "network_timeout": float,
@@ -26,19 +27,19 @@ OF_ALL: Mapping[str, type] = {
 OF_CLUSTERS: Mapping[str, type] = {
     each.name: type(each.default) for each in fields(Options) if each.name not in _NOT_WRITTEN
 }
-"""Properties that replicated servers have besides."""
+"""Additional properties of replicated servers."""
 
 
 def known(replicated: bool) -> dict[str, type]:
-    """The properties of a server, by name, with their types."""
+    """Return the properties of a server, by name, with their types."""
     return {**OF_ALL, **OF_CLUSTERS} if replicated else dict(OF_ALL)
 
 
 def option_of(name: str, value: str, replicated: bool = True) -> tuple[str, Any]:
-    """The option that a property sets, and its value.
+    """Return the option that a property sets, and its value.
 
     Raises:
-        ConfigError: there is no such property, or the text is no value of its type.
+        ConfigError: there is no such property, or the text is not a value of its type.
     """
     option = _LONG.get(name, name)
     kinds = known(replicated)
@@ -54,10 +55,10 @@ def option_of(name: str, value: str, replicated: bool = True) -> tuple[str, Any]
 
 
 def check_options(options: Mapping[str, Any], replicas: Sequence[str]) -> None:
-    """Whether a server's options can be used together; ``replicas`` are the names of a cluster's, none of another's.
+    """Check a server's options together; ``replicas`` are the names of a cluster's replicas, empty for other servers.
 
     Raises:
-        ConfigError: one can't; the text begins with ``options.NAME:``.
+        ConfigError: one can't be used; the text begins with ``options.NAME:``.
     """
     Limits.from_options(options)
     if replicas:

@@ -1,4 +1,4 @@
-"""What STOMP frames mean: client frames as commands, effects as server frames. Pure functions."""
+"""The meaning of STOMP frames: client frames as commands, effects as server frames. Pure functions."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ ADMIN_TIME = "/admin/time"
 ADMIN_ADD_REPLICA = "/admin/add-replica"
 ADMIN_DESIGN = "/admin/design"
 DECLARE = "x-declare"
-"""Header of SEND and SUBSCRIBE, named as in Qpid's addresses: with which arguments their queue is made on demand."""
+"""Header of SEND and SUBSCRIBE, named as in Qpid's addresses: the arguments for creating their queue on demand."""
 MAX_VALUE = 16 << 10
-"""Bytes of a value of a last-value queue: a RECEIPT's header brings it."""
+"""Maximum bytes of a last-value queue's value, because a RECEIPT's header carries it."""
 MAX_NAME = 200
-"""Characters in a destination, and in the names that clients give to subscriptions and transactions."""
+"""Maximum characters in a destination, and in the names that clients give to subscriptions and transactions."""
 
 _QUEUE = re.compile(rf"{QUEUE_PREFIX}(?!{DURABLE}:|{LAST_VALUE})[^\s\x00-\x1f]+")
 _LAST_VALUE = re.compile(rf"{LAST_VALUE_PREFIX}[^\s\x00-\x1f]+")
@@ -39,7 +39,7 @@ _DURABLE = re.compile(r"[^\s\x00-\x1f:]+")
 _XID = re.compile(r"[A-Za-z0-9_.:-]{1,128}")
 _NUMBER = re.compile(r"[0-9]{1,15}")
 _WORD = re.compile(rf"[!-~]{{1,{MAX_NAME}}}")
-# Headers of SEND that speak to the broker, and headers of MESSAGE that only the broker may set.
+# Headers of SEND that are meant for the broker, and headers of MESSAGE that only the broker may set.
 _NOT_FORWARDED = frozenset({
     "destination", "receipt", "transaction", "content-length", "subscription", "message-id", "ack",
     "redelivered", "x-redeliveries", "x-seq", "x-received", DECLARE, EXPECTED,
@@ -47,7 +47,7 @@ _NOT_FORWARDED = frozenset({
 
 
 class FrameError(Exception):
-    """The client's frame can't be honoured: it gets an ERROR with this reason, and headers, and is closed."""
+    """The client's frame can't be honoured: it gets an ERROR with this reason and these headers, and is closed."""
 
     def __init__(self, reason: str, headers: Mapping[str, str] | None = None) -> None:
         super().__init__(reason)
@@ -55,7 +55,7 @@ class FrameError(Exception):
 
 
 class Greeting(NamedTuple):
-    """What CONNECT asks for; heart-beats in milliseconds."""
+    """The contents of CONNECT; heart-beats are in milliseconds."""
 
     login: str
     passcode: str
@@ -91,11 +91,11 @@ def greeting(frame: Frame) -> Greeting:
 
 
 def command_of(frame: Frame, conn: str, reliable: bool, manager: bool = False, secured: bool = False) -> Command:
-    """The command that a client's frame stands for. ``manager``: whether there is somebody who takes requests;
-    ``secured``: whether there are requests about security.
+    """Convert a client's frame to a command. ``manager``: the design takes requests; ``secured``: there are requests
+    about security.
 
     Raises:
-        FrameError: a header is missing or wrong, or the frame has no business here.
+        FrameError: a header is missing or wrong, or the frame is not allowed here.
     """
     reader = _READERS.get(frame.command)
     if reader is None:
@@ -128,7 +128,8 @@ def command_of(frame: Frame, conn: str, reliable: bool, manager: bool = False, s
 
 
 def new_replica(frame: Frame) -> tuple[str, tuple[str, int], str]:
-    """The replica that an administrator wants to add: its name, the address of its links, and where clients connect.
+    """Read an administrator's request to add a replica: its name, the address of its links, and its address for
+    clients.
 
     Raises:
         FrameError: the body is not JSON of that form.
@@ -146,7 +147,7 @@ def new_replica(frame: Frame) -> tuple[str, tuple[str, int], str]:
 
 
 def design_request(frame: Frame) -> dict[str, Any]:
-    """What an administrator asks of the design: a JSON object; raises FrameError for anything else."""
+    """Read an administrator's request to the design: a JSON object; raises FrameError for anything else."""
     try:
         asked = json.loads(frame.body)
     except (ValueError, RecursionError) as error:
@@ -157,7 +158,7 @@ def design_request(frame: Frame) -> dict[str, Any]:
 
 
 def message(delivery: Deliver, reliable: bool) -> bytes:
-    """The MESSAGE frame, encoded."""
+    """Encode the MESSAGE frame."""
     headers = {
         "subscription": delivery.subscription,
         "message-id": delivery.message_id,
@@ -170,26 +171,26 @@ def message(delivery: Deliver, reliable: bool) -> bytes:
     if delivery.redeliveries:
         headers["redelivered"] = "true"
         headers["x-redeliveries"] = str(delivery.redeliveries)
-    # The broker's own come first, and the client's can't have their names.
+    # The broker's own headers come first, and the client's can't have their names.
     headers.update(delivery.headers)
     headers["content-length"] = str(len(delivery.body))
     return stomp.encode(Frame("MESSAGE", headers, delivery.body))
 
 
 def receipt(receipt_id: str, headers: Mapping[str, str] | None = None) -> bytes:
-    """The RECEIPT frame, encoded."""
+    """Encode the RECEIPT frame."""
     if headers:
         return stomp.encode(Frame("RECEIPT", {"receipt-id": receipt_id, **headers}))
     return b"RECEIPT\nreceipt-id:%b\n\n\0" % stomp.escape(receipt_id).encode()
 
 
 def safe(seq: int) -> bytes:
-    """The SAFE frame, encoded."""
+    """Encode the SAFE frame."""
     return b"SAFE\nx-safe:%d\n\n\0" % seq
 
 
 def error(reason: str, headers: Mapping[str, str]) -> bytes:
-    """The ERROR frame, encoded; its body repeats the reason for people."""
+    """Encode the ERROR frame; its body repeats the reason for human readers."""
     return stomp.encode(Frame("ERROR", {"message": reason, "content-type": "text/plain", **headers},
                               f"{reason}\n".encode()))
 
@@ -213,7 +214,7 @@ def _name(frame: Frame, header: str) -> str:
 
 
 def _destination(frame: Frame, topics: re.Pattern[str]) -> str:
-    """The destination of SEND or SUBSCRIBE, which may be on another server."""
+    """Return the destination of SEND or SUBSCRIBE, which may be on another server."""
     named = _name(frame, "destination")
     _check_destination(frame, split(named)[1], topics)
     return named
@@ -265,7 +266,7 @@ def _read(frame: Frame) -> tuple[str, dict[str, Any]]:
 
 
 def _place(frame: Frame) -> dict[str, Any]:
-    """The key of a last-value queue that a frame is about."""
+    """Return the last-value destination and the key that a frame names."""
     destination = _name(frame, "destination")
     if not _LAST_VALUE.fullmatch(destination):
         raise FrameError(f"{frame.command}: the destination is not {LAST_VALUE_PREFIX}NAME")

@@ -1,6 +1,6 @@
-"""Passcodes: what becomes of them before anything is stored or sent on, and whether one is right.
+"""Passcodes: their replacement before anything is stored or sent on, and their verification.
 
-A passcode is replaced by its salted hash (scrypt) in the broker that is told it; no command, log or store holds it.
+The broker that receives a passcode replaces it by its salted hash (scrypt); no command, log or store holds it.
 """
 
 from __future__ import annotations
@@ -19,20 +19,20 @@ DEFAULT_COST = 1 << 12
 _BLOCK = 8
 _MEMORY = 64 << 20
 MOST_CHECKS = 20
-"""Passcodes that are hashed in a second: guesses must not take the processor from those who are let in."""
+"""Maximum number of passcodes hashed in a second: guesses must not take the processor from logged-in clients."""
 _KNOWN = 1_000
-"""Logins whose last right passcode is recognised without hashing it."""
+"""Maximum number of logins whose last right passcode is recognised without hashing it."""
 
 
 class TooManyPasscodes(Exception):
-    """So many passcodes were hashed just now that this one has to wait."""
+    """The limit of passcodes hashed in a second is reached, so this one has to wait."""
 
     def __init__(self) -> None:
         super().__init__("too many passcodes just now; try again in a second")
 
 
 class Guard:
-    """Checks passcodes against the principals of ``security``; ``now`` tells monotonic seconds.
+    """Checks passcodes against the principals of ``security``; ``now`` returns monotonic seconds.
 
     Raises:
         ConfigError: the option ``passcode_cost`` makes no sense.
@@ -49,11 +49,11 @@ class Guard:
         self._cost = cost
         self._key = b""
         self._known: dict[str, tuple[int, bytes]] = {}
-        """Login -> the principal, and a keyed digest of the passcode that it has shown."""
+        """Login -> its principal, and a keyed digest of the passcode that it has shown."""
         self._window, self._checks = 0.0, 0
         self._lately: deque[float] = deque(maxlen=MOST_CHECKS)
         self.refused_idle: list[float] = []
-        """When a passcode had to wait though fewer were hashed in the second before, which never happens."""
+        """Times when a passcode had to wait although the second before was below the limit, which never happens."""
 
     @property
     def enabled(self) -> bool:
@@ -61,7 +61,7 @@ class Guard:
         return self._security.enabled
 
     def identify(self, login: str, passcode: str) -> int:
-        """The identity of the principal whose login and passcode these are; 0 when they are nobody's.
+        """Return the identity of the principal with this login and passcode; 0 when there is none.
 
         Raises:
             TooManyPasscodes: it has to wait.
@@ -74,7 +74,7 @@ class Guard:
         if principal is not None and principal.id == identity and hmac.compare_digest(shown, digest):
             return identity
         self._count()
-        # Somebody unknown takes as long as somebody with a wrong passcode.
+        # An unknown login takes as long as a wrong passcode.
         salt, cost = (principal.salt, principal.cost) if principal is not None else (bytes(SALT_BYTES), self._cost)
         found = hashed(passcode, salt, cost)
         if principal is None or not hmac.compare_digest(found, principal.verifier):
@@ -97,7 +97,7 @@ class Guard:
         self._lately.append(now)
 
     def sealed(self, command: Command) -> Command:
-        """A command of a client without a passcode in it. Raises TooManyPasscodes."""
+        """Return a client's command with its passcode replaced. Raises TooManyPasscodes."""
         if command.kind != "security":
             return command
         said = dict(command.args["said"])
@@ -110,5 +110,5 @@ class Guard:
 
 
 def hashed(passcode: str, salt: bytes, cost: int) -> bytes:
-    """A passcode's salted hash."""
+    """Return a passcode's salted hash."""
     return hashlib.scrypt(passcode.encode(), salt=salt, n=cost, r=_BLOCK, p=1, maxmem=_MEMORY, dklen=HASH_BYTES)

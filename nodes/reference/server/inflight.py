@@ -1,4 +1,4 @@
-"""How much work a client's commands are, as far as that can be told before they are applied."""
+"""Estimates the work of a client's commands, as far as possible before they are applied."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from typing import NamedTuple
 from nodes.reference.api import Command
 
 _LARGE = 4 << 10
-"""Bytes of a body from which on a command needs its turn."""
+"""Bytes of a body from which on a command needs a turn."""
 _MANY = 16
-"""Weight beyond which it needs one: that is how many messages it brings, say."""
+"""Weight beyond which a command needs a turn: for instance, the number of messages that it creates."""
 _COPY = 4 << 10
-"""Bytes that take as long as one of these."""
+"""Bytes whose handling takes as long as one unit of weight."""
 
 
 class UnderWay(NamedTuple):
-    """A command under way: bytes of its body, how much work it is, and bytes of the turn that it has (0: none)."""
+    """A command under way: bytes of its body, its weight, and the size of its turn in bytes (0: none)."""
 
     size: int
     weight: int
@@ -24,14 +24,14 @@ class UnderWay(NamedTuple):
 
 
 class Work:
-    """Estimates the commands of one connection; ``weight`` is the engine's estimate by what it holds now."""
+    """Estimates the work of one connection's commands; ``weight`` is the engine's estimate from its current state."""
 
     def __init__(self, weight: Callable[[Command], int]) -> None:
         self._weight = weight
         self._deferred: dict[str, int] = {}
 
     def of(self, command: Command) -> UnderWay:
-        """How much work a command is, and the turn that it needs if that is much."""
+        """Return the work of a command, and the turn that it needs if that is much."""
         size, weight = len(command.args.get("body", b"")), self._weight(command)
         if "tx" in command.args:
             weight = max(weight, self._in_transaction(command))
@@ -40,7 +40,8 @@ class Work:
         return UnderWay(size, weight, size + weight * _COPY)
 
     def _in_transaction(self, command: Command) -> int:
-        """What a COMMIT brings, which may come before the engine knows what the transaction holds."""
+        """Return the weight of a command in a transaction; a COMMIT may arrive before the engine knows the
+        transaction's items."""
         name = command.args["tx"]
         if command.kind == "send":
             plain = Command("send", command.conn, 0, {"destination": command.args["destination"]})

@@ -1,4 +1,4 @@
-"""Where a broker's clients come in: its own address, and one that its machine has only at times, if there is one."""
+"""The listeners for a broker's clients: at its own address, and at one that its machine has only at times, if any."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from nodes.reference.server.sessions import login_limits
 
 
 class Doors:
-    """The listeners for clients, and nothing wider than these."""
+    """The listeners for clients; only these accept clients."""
 
     def __init__(self, runtime: Runtime, config: Config, limits: Limits) -> None:
         self._runtime, self._config, self._limits = runtime, config, limits
         self._listeners: list[Listener] = []
 
     async def open(self, handler: Handler) -> int:
-        """Listen; ``handler`` runs for each connection. The port (0 takes a free one).
+        """Listen; ``handler`` runs for each connection. Return the port (0 takes a free one).
 
         Raises:
             ConfigError: an address can't be listened on.
@@ -28,7 +28,7 @@ class Doors:
         return port
 
     def close(self) -> None:
-        """Listen no more."""
+        """Stop listening."""
         for listener in self._listeners:
             listener.close()
 

@@ -1,8 +1,8 @@
-"""Where connections wait until they have said who they are: for little work and some hundred bytes each.
+"""A waiting area for connections before their greeting, at little work and some hundred bytes each.
 
-A connection of asyncio's with its streams takes many times as much, and thousands of strangers a second who never
-finish their greeting would take that from everybody else. All who wait have one epoll of their own; a turn of the event
-loop looks at a bounded number of its events.
+A connection of asyncio's with its streams takes many times as much, and thousands of strangers a second that never
+finish their greeting would take these resources from all other clients. All waiting connections share a separate epoll;
+a turn of the event loop handles a bounded number of its events.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from typing import Any
 from nodes.reference.api import Entrance, Handler
 
 _EVENTS = 32
-"""Connections that are looked at, and let in, in one turn of the event loop."""
+"""Maximum number of connections that are handled, and accepted, in one turn of the event loop."""
 _BACKLOG = 1024
 _NO_ROOM = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
 _PAUSE = 0.2
-"""Seconds without new connections when the system has no room for one more."""
+"""Seconds without new connections when the system has no resources for another one."""
 _REPORT = 1.0
-"""Seconds, at least, between two lines in the log."""
+"""Minimum number of seconds between two lines in the log."""
 
 
 class _Newcomer:
@@ -39,15 +39,16 @@ class _Newcomer:
 
 
 class Lobby:
-    """Listens, and hands a connection over when a whole greeting has come, or what can't become one.
+    """Listens, and hands a connection over when a complete greeting, or an invalid one, has arrived.
 
-    Those who wait have places; who has waited longest gives way to a new one, and nobody waits longer than the
-    entrance says. What is handed over has no limit here.
+    The number of waiting connections is limited: the one that has waited longest gives way to a new one, and none waits
+    longer than the entrance permits. Connections that were handed over are not limited here.
     """
 
     def __init__(self, server: asyncio.Server, entrance: Entrance, hand_over: Callable[[socket.socket, bytes], None],
                  log: Callable[..., None]) -> None:
-        """``server`` has addresses and does not listen yet. Raises OSError when one can't be listened on."""
+        """Listen at the addresses of ``server``, which must not listen yet. Raises OSError when one can't be listened
+        on."""
         self._server, self._entrance, self._hand_over, self._log = server, entrance, hand_over, log
         self._loop = asyncio.get_running_loop()
         self._doors = {copy.fileno(): copy for copy in (
@@ -69,7 +70,7 @@ class Lobby:
         self._loop.add_reader(self._epoll.fileno(), self._look)
 
     def close(self) -> None:
-        """Listen no more; who waits is cut off."""
+        """Stop listening, and cut off waiting connections."""
         if self._closed:
             return
         self._closed = True
@@ -89,7 +90,7 @@ class Lobby:
             door = self._doors.get(descriptor)
             if door is not None:
                 self._let_in(door)
-            elif descriptor in self._waiting:  # else it has just given way
+            elif descriptor in self._waiting:  # otherwise it has just given way
                 self._read(self._waiting[descriptor])
 
     def _let_in(self, door: socket.socket) -> None:
@@ -131,7 +132,7 @@ class Lobby:
             self._forget(newcomer)
             self._hand_over(newcomer.socket, newcomer.greeting)
 
-    # Those who don't make it.
+    # Connections that are turned away.
 
     def _forget(self, newcomer: _Newcomer) -> None:
         self._epoll.unregister(newcomer.socket.fileno())
@@ -156,19 +157,20 @@ class Lobby:
             self._turn_away(oldest, f"no CONNECT within {self._entrance.seconds:g} s")
 
     def _report(self) -> None:
-        """One line for many strangers: they must not fill the disk with the log."""
+        """Log one line for many strangers, because they must not fill the disk with the log."""
         for reason, count in self._turned_away.items():
             self._log("strangers turned away", count=count, reason=reason)
         self._turned_away.clear()
 
-    # The doors.
+    # Listeners.
 
     def _open_doors(self) -> None:
         for descriptor in self._doors:
             self._epoll.register(descriptor, select.EPOLLIN)
 
     def _pause(self, reason: str) -> None:
-        """The system has no room for one more: the one that has waited longest goes, and no new one comes for now."""
+        """Drop the longest-waiting connection and accept no new ones for a while, because the system has no resources
+        left."""
         if self._waiting:
             self._turn_away(next(iter(self._waiting.values())), reason)
         if "open" not in self._timers:
@@ -185,13 +187,13 @@ class Lobby:
 
 
 class Streams:
-    """Makes streams of connections that are handed over, with what has been read of them already."""
+    """Creates streams for connections that are handed over, including the input that was read already."""
 
     def __init__(self, handler: Handler, limit: int, spawn: Callable[[Coroutine[Any, Any, None], str], object]) -> None:
         self._handler, self._limit, self._spawn = handler, limit, spawn
 
     def __call__(self, connection: socket.socket, read: bytes) -> None:
-        """Let the handler run with the connection."""
+        """Run the handler with the connection."""
         self._spawn(self._begin(connection, read), "newcomer")
 
     async def _begin(self, connection: socket.socket, read: bytes) -> None:

@@ -1,10 +1,10 @@
 """Networks: connections between servers, replicated or not (HA Joram 4.2, 4.6.2, 4.9).
 
-A server that has messages for another one connects to it and sends them in the order of their sequences; the other
-acknowledges what is safe there. Networks are open on the master only: a slave refuses a connection and tells where the
-master listens, and whoever connects tries the replicas of the descriptor one after the other. Frames are those of the
-links between replicas (``links.py``), and so are the handshake, by which both sides prove that they know the same
-secret (option ``secret``), and the hygiene: heartbeats, and a silent connection is cut.
+A server that has messages for another one connects to it and sends them in the order of their sequence numbers; the
+other acknowledges those that are safe there. Networks are open on the master only: a slave refuses a connection and
+names the master's address, and the connecting server tries the replicas of the descriptor one after the other. Frames,
+handshake and liveness checks are those of the links between replicas (``links.py``): both sides prove that they know
+the same secret (option ``secret``), heartbeats are sent, and a silent connection is cut.
 
 Sender: ``[first sequence kept, last sequence given]``, then ``[sequence, destination, headers, body]``. Receiver:
 ``["welcome"]`` or ``["refused", reason, host, port]``, then ``[sequence]``. Both: ``[]`` is a heartbeat.
@@ -34,7 +34,7 @@ Address = tuple[str, int]
 
 
 class NetworksHost(Protocol):
-    """What networks need of their broker."""
+    """The broker, as its networks use it."""
 
     config: Config
     runtime: Runtime
@@ -44,13 +44,14 @@ class NetworksHost(Protocol):
         """Hand a command to the design."""
 
     def master_place(self) -> int | None:
-        """Place of the master among the replicas, if it is known."""
+        """Return the master's index among the replicas; None if it is unknown."""
         ...
 
 
 @dataclass(eq=False)
 class _Connection:
-    """One direction of messages; ``sent`` and ``acked`` are sequences, ``sizes`` those of what is under way."""
+    """One direction of messages; ``sent`` and ``acked`` are sequence numbers, ``sizes`` the sizes of messages under
+    way."""
 
     reader: asyncio.StreamReader
     writer: asyncio.StreamWriter
@@ -74,7 +75,7 @@ class _Connection:
 
 
 class _Refused(Exception):
-    """The other side lets nobody in; ``args[1]`` is where to try instead, if it said so."""
+    """The other side admits no connections; ``args[1]`` is an alternative address, if it named one."""
 
 
 class Networks:
@@ -95,18 +96,18 @@ class Networks:
         self._wanted = {server: asyncio.Event() for server in self._config.servers}
         self._calls = dict.fromkeys(self._wanted, 0)
         self._calling: set[int] = set()
-        """Servers that are called, or connected with, or that a person has to do something about first."""
+        """Servers that are being called or connected, or whose refusal requires an operator's action first."""
         self._outward: dict[int, _Connection] = {}
         self._inward: dict[int, _Connection] = {}
         self._to_acknowledge: dict[int, int] = {}
-        # The state may be ahead of what is safe, so what it holds is not sent before the design says so.
+        # The state may be ahead of the safe part, so its messages are not sent before the design permits it.
         self._may_send: dict[int, int] = {}
         self._accepting: dict[asyncio.StreamWriter, None] = {}
 
     # Life.
 
     async def start(self) -> None:
-        """Listen, on slaves too: they tell who the master is.
+        """Listen, on slaves too: they name the master.
 
         Raises:
             ConfigError: an address can't be listened on.
@@ -132,7 +133,7 @@ class Networks:
             self._ticker.cancel()
 
     def open(self) -> None:
-        """This node is master now: let others in, and send what waits."""
+        """Admit other servers and send waiting messages, because this node is master now."""
         self.close()
         self._open = True
         for server in self._wanted:
@@ -142,7 +143,7 @@ class Networks:
                 self._wanted[server].set()
 
     def close(self) -> None:
-        """This node is not master (any more)."""
+        """Close all connections, because this node is not, or no longer, master."""
         self._open = False
         for task in self._tasks:
             task.cancel()
@@ -155,7 +156,7 @@ class Networks:
         self._to_acknowledge.clear()
 
     def apply(self, effect: Waiting | Arrived | Declined) -> None:
-        """Something has become of the messages of, or for, another server; ``flush`` follows."""
+        """Take an effect on messages of, or for, another server; ``flush`` follows."""
         if not self._open:
             return
         if isinstance(effect, Waiting):
@@ -171,7 +172,7 @@ class Networks:
                 connection.cut()
 
     def flush(self) -> None:
-        """Send what the effects taken ask for."""
+        """Send the messages and acknowledgements that the effects permit."""
         acknowledged, self._to_acknowledge = self._to_acknowledge, {}
         for server, sequence in acknowledged.items():
             connection = self._inward.get(server)
@@ -181,8 +182,11 @@ class Networks:
             self._pump(server, connection)
 
     def pending(self) -> dict[str, Collection[Hashable]]:
-        """Other servers for which messages wait, each with how far it has them; those of them that are not called, with
-        how often they were; connections on which nothing was said, or heard, since then."""
+        """Return the pending work on networks.
+
+        It consists of the servers with waiting messages, each with its acknowledged sequence number; those of them that
+        are not being called, with the number of calls; and connections with the times of their last output and input.
+        """
         if not self._open:
             return {}
         waiting = [(server, peer.acked) for server in self._wanted
@@ -199,11 +203,11 @@ class Networks:
 
     @property
     def connected(self) -> int:
-        """How many connections with other servers there are."""
+        """The number of connections with other servers."""
         return len(self._outward) + len(self._inward)
 
     def miscounted(self) -> str:
-        """What is counted of messages under way otherwise than it is there, or beyond the window, in words."""
+        """Describe a wrong counter of messages under way, or one beyond the window; empty if there is none."""
         for server, connection in self._outward.items():
             there, sizes = sum(connection.sizes.values()), connection.sizes
             if there != connection.bytes:
@@ -213,7 +217,7 @@ class Networks:
         return ""
 
     def status(self) -> dict[str, Any]:
-        """For an administrator: which connections there are."""
+        """Return the existing connections, for an administrator."""
         return {"to": sorted(self._outward), "from": sorted(self._inward)}
 
     # Sending.
@@ -223,7 +227,7 @@ class Networks:
         return self._may_send[server] > peer.acked
 
     async def _send_to(self, server: int) -> None:
-        """Keep a connection to another server as long as there is something for it."""
+        """Keep a connection to another server as long as there are messages for it."""
         wanted, known = self._wanted[server], list(self._config.servers[server])
         place = 0
         while True:
@@ -237,7 +241,7 @@ class Networks:
                     connection = await self._dial(server, known[place % len(known)])
             except _Refused as refusal:
                 reason, elsewhere = refusal.args
-                if reason != _NOT_MASTER:  # a person has to do something about it
+                if reason != _NOT_MASTER:  # an operator has to act first
                     self._complaints.tell(name_of(server), reason)
                     await asyncio.sleep(self._silence)
                 if elsewhere in known and elsewhere != known[place % len(known)]:
@@ -274,7 +278,7 @@ class Networks:
         self._outward[server] = connection
         self._complaints.forget(name_of(server))
         self._runtime.log("network up", to=server)
-        # What was safe there when the connection was asked for may have been removed here meanwhile.
+        # Messages that were safe there when the connection was requested may have been removed here since.
         connection.sent = connection.acked = max(connection.sent, self._server_queues().peer(server).acked)
         self._pump(server, connection)
 
@@ -290,7 +294,7 @@ class Networks:
                 self._runtime.log("network down", to=server)
 
     def _pump(self, server: int, connection: _Connection) -> None:
-        """Send what the window has room for."""
+        """Send messages while the window has room."""
         server_queues = self._server_queues()
         peer = server_queues.peer(server)
         upto = self._may_send[server]
@@ -309,7 +313,7 @@ class Networks:
     def _acknowledged(self, server: int, connection: _Connection, sequence: int) -> None:
         for each in range(connection.acked + 1, min(sequence, connection.sent) + 1):
             connection.bytes -= connection.sizes.pop(each, 0)
-        # What an earlier connection had brought there is acknowledged before this one has come to it.
+        # Messages sent on an earlier connection may be acknowledged before this connection has reached them.
         connection.sent = max(connection.sent, sequence)
         if sequence > connection.acked:
             connection.acked = sequence
@@ -326,7 +330,7 @@ class Networks:
             except LinkError as error:
                 self._complaints.tell("", str(error))
             except (OSError, TimeoutError, asyncio.IncompleteReadError):
-                pass  # It will be tried again by the other side.
+                pass  # The other side will try again.
             finally:
                 del self._accepting[writer]
                 writer.close()
@@ -374,7 +378,7 @@ class Networks:
     # Both.
 
     async def _read(self, connection: _Connection, take: Callable[[Sequence[Any]], None]) -> None:
-        """Frames until the connection ends; heartbeats only prove that the other side lives."""
+        """Read frames until the connection ends; heartbeats only prove that the other side is alive."""
         try:
             while data := await connection.reader.read(_READ_SIZE):
                 connection.heard = self._runtime.now()
@@ -382,14 +386,14 @@ class Networks:
                     if frame and connection in (*self._inward.values(), *self._outward.values()):
                         take(frame)
         except OSError:
-            pass  # The connection failed, which ends it like the other side's orderly end does.
+            pass  # A failed connection ends like the other side's orderly end.
         except (LinkError, TypeError, ValueError) as error:
             self._runtime.log("network cut", level="warning", reason=str(error))
         finally:
             connection.cut()
 
     async def _tick(self) -> None:
-        """Heartbeats, and the end of silent connections."""
+        """Send heartbeats, and cut silent connections."""
         while True:
             await asyncio.sleep(self._silence / 5)
             now = self._runtime.now()
@@ -401,17 +405,17 @@ class Networks:
 
 
 def name_of(server: int) -> str:
-    """How a server calls itself to another; all its replicas do so."""
+    """Return the name by which a server, with all its replicas, identifies itself to others."""
     return f"server {server}"
 
 
 def handshake(server: int, secret: str, random: Random) -> Handshake:
-    """How connections of a server begin."""
+    """Return the handshake of a server's connections."""
     return Handshake(PROTOCOL, "", name_of(server), secret, random)
 
 
 def _stamps(offer: Any) -> tuple[int, int]:
-    """The first sequence that the sender keeps and the last that it has given; raises LinkError for anything else."""
+    """Return the sender's first kept and last given sequence number; raises LinkError for anything else."""
     if not (isinstance(offer, list) and list(map(type, offer)) == [int, int]):
         raise LinkError("no offer of a server")
     return offer[0], offer[1]
@@ -424,7 +428,7 @@ def _refusal(answer: Any) -> Exception:
 
 
 def _message(server: int, frame: Sequence[Any]) -> Mapping[str, Any]:
-    """The arguments of the command ``external``; raises LinkError when the frame is none."""
+    """Return the arguments of the command ``external``; raises LinkError when the frame is malformed."""
     if len(frame) == 4:
         sequence, destination, headers, body = frame
         right = type(sequence) is int and isinstance(destination, str) and isinstance(body, bytes)

@@ -1,4 +1,4 @@
-"""The sending side of a client's connection: bounded, watched for a client that does not read."""
+"""The sending side of a client's connection: bounded, and watched for a client that does not read."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ from nodes.reference.engine.limits import Limits
 from nodes.timeouts import within
 
 PIECE = 1 << 20
-"""Bytes that are made and written at a time; what follows is made when the kernel has taken these."""
+"""Bytes that are encoded and written at a time; further frames are encoded when the kernel has taken these."""
 
 
 def _tell_nobody(*reason: str) -> None:
-    """The connection is over."""
+    """Do nothing: the connection is over."""
 
 
 class OutputBuffer:
-    """Gathers frames, writes them together, and tells when all of them have reached the kernel.
+    """Gathers frames, writes them together, and reports when all of them have reached the kernel.
 
-    A frame may be given as what makes it, with about its size: many that carry the same body then cost nothing before
-    their turn comes. ``emptied`` is called when nothing waits here any more; ``stuck``, once, when more than
-    ``max_output`` bytes wait or the client has taken none of them for ``output_timeout`` seconds; ``lost`` when the
-    connection fails while some wait, which nobody will take.
+    A frame may be given as a function that encodes it, with its approximate size: many frames with the same body then
+    cost nothing before they are written. ``emptied`` is called when no output waits here any longer. ``stuck`` is
+    called, once, when more than ``max_output`` bytes wait or the client has taken none of them for ``output_timeout``
+    seconds. ``lost`` is called when the connection fails while output waits that will never be taken.
     """
 
     def __init__(self, writer: asyncio.StreamWriter, limits: Limits, emptied: Callable[[], None],
@@ -48,21 +48,21 @@ class OutputBuffer:
         self._watching = True
         self.last_write = self._loop.time()
         self._seen: tuple[int, float] | None = None
-        """What the client was last seen to have taken of what waits, and since when it has taken no more."""
+        """The amount of output that the client has taken, and the time when that amount was first seen."""
         # `drain` then waits until the buffer is empty, not just shorter.
         self._transport.set_write_buffer_limits(high=0)
 
     def add(self, frame: bytes) -> None:
-        """One more frame for the next ``flush``."""
+        """Add a frame for the next ``flush``."""
         self.add_later(len(frame), frame)
 
     def add_later(self, size: int, make: bytes | Callable[[], bytes]) -> None:
-        """One more frame of about that size for the next ``flush``, made when it is written."""
+        """Add a frame of about that size for the next ``flush``, to be encoded when it is written."""
         self._frames.append((size, make))
         self._unmade += size
 
     def flush(self) -> None:
-        """Write what was added."""
+        """Write the added frames."""
         if not self._frames:
             return
         if self._transport.is_closing():
@@ -101,25 +101,24 @@ class OutputBuffer:
 
     @property
     def rests(self) -> bool:
-        """Whether nothing waits, and everybody who is to know that has been told; not where the connection has ended.
-        """
+        """Whether no output waits and all callbacks about it have run; false once the connection has ended."""
         return not self.waiting() and self._drain is None and not self.closing
 
     @property
     def closing(self) -> bool:
-        """Whether the connection has ended, or is about to: nothing can be sent on it any more."""
+        """Whether the connection has ended, or is about to: nothing can be sent on it any longer."""
         return self._transport.is_closing()
 
     def waiting(self) -> int:
-        """Bytes, about, that the kernel has not taken yet."""
+        """Return the approximate number of bytes that the kernel has not taken yet."""
         return self._unmade + self._transport.get_write_buffer_size()
 
     def miscounted(self) -> bool:
-        """Whether the bytes that are not made yet are counted wrongly."""
+        """Return whether the counter of bytes not encoded yet is wrong."""
         return self._unmade != sum(size for size, _ in self._frames)
 
     def refused_since(self, now: float) -> float | None:
-        """Since when, at least, the client has taken nothing though something waits for it; None: it takes it."""
+        """Return a time since when the client has taken none of its waiting output; None if it takes it."""
         unwritten = self._unwritten()
         if not unwritten and not self._unmade:
             self._seen = None
@@ -130,7 +129,8 @@ class OutputBuffer:
         return self._seen[1]
 
     def unconfirmed(self) -> int:
-        """Bytes written that the client's system has not confirmed yet, as far as ours can tell."""
+        """Return the number of bytes written that the client's system has not confirmed yet, as far as ours can
+        tell."""
         waiting, connection = self.waiting(), self._writer.get_extra_info("socket")
         if connection is None:
             return waiting
@@ -141,7 +141,7 @@ class OutputBuffer:
         return waiting + int(struct.unpack("i", answer)[0])
 
     def reset(self) -> None:
-        """Reset the connection: what the client has not got yet, it never gets."""
+        """Reset the connection: the client never gets the output that it has not received yet."""
         self._watching = False
         connection = self._writer.get_extra_info("socket")
         if connection is not None and not self._transport.is_closing():
@@ -152,8 +152,8 @@ class OutputBuffer:
     def finish(self, last: bytes) -> None:
         """Write a last frame and end our side; the connection is cut off after the ``linger`` time at most.
 
-        The client's side stays open meanwhile: closing while its data is unread would reset the connection
-        and could destroy what we just wrote.
+        The client's side stays open in the meantime: closing while its data is unread would reset the connection and
+        could destroy what we just wrote.
         """
         self._watching = False
         transport = self._transport
@@ -161,7 +161,7 @@ class OutputBuffer:
             self._drop()
             return
         if last and self.waiting() > PIECE:
-            self._drop()  # it is told why it gets no more, and not later than it can be told
+            self._drop()  # the reason must still arrive in time
         self.add(last)
         if self._unmade <= PIECE:
             self._writer.write(b"".join(frame if isinstance(frame, bytes) else frame() for _, frame in self._frames))
@@ -174,12 +174,12 @@ class OutputBuffer:
     def _end_output(self) -> None:
         transport = self._transport
         if transport.can_write_eof() and not transport.is_closing():
-            # A client that reset the connection is not noticed before the loop reads; there is nothing to end then.
+            # A reset by the client is not noticed before the loop reads; there is nothing to end then.
             with contextlib.suppress(OSError):
                 transport.write_eof()
 
     async def _write_rest(self) -> None:
-        """Write what is left, piece by piece; the connection is cut off when that takes too long."""
+        """Write the remaining output, piece by piece; the connection is cut off when that takes too long."""
         with contextlib.suppress(ConnectionError):
             while self._frames and not self._transport.is_closing():
                 self._write_pieces()
@@ -187,14 +187,14 @@ class OutputBuffer:
             self._end_output()
 
     def close(self) -> None:
-        """The connection is over."""
+        """Stop, because the connection is over."""
         self._watching = False
         for task in (self._drain, self._finishing):
             if task is not None:
                 task.cancel()
         self._drop()
         self._transport.abort()
-        # Whoever is told has this buffer: what is in a circle would stay until a collection finds it.
+        # The callbacks' owner refers to this buffer: such a cycle would stay in memory until a garbage collection.
         self._emptied, self._stuck, self._lost = _tell_nobody, _tell_nobody, _tell_nobody
 
     async def _drained(self) -> None:
@@ -209,7 +209,7 @@ class OutputBuffer:
                 continue
             except ConnectionError:
                 break
-            self.last_write = self._loop.time()  # the client is sent what has waited
+            self.last_write = self._loop.time()  # waiting output has been sent to the client
             if self._watching:
                 self._write_pieces()
             if self.waiting() == 0:

@@ -1,4 +1,4 @@
-"""A broker, or another program of a node, as an operating-system process or as a task in somebody's event loop."""
+"""A broker, or another program of a node, as an operating-system process or as a task in a caller's event loop."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ EXIT_FAILED = 1
 EXIT_CONFIG = 3
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
 _OWN_PIECE = 8 << 20
-"""Bytes from which on a piece of memory is the system's own business: more than a body and what surrounds it."""
+"""Size from which on the C library maps a piece of memory separately: more than a body with its surroundings."""
 _KEPT = 64 << 20
 """Free bytes at the end of the heap beyond which they are given back."""
 
@@ -31,7 +31,7 @@ async def run_broker(config: Config, runtime: Runtime,
                      service_classes: Mapping[str, ServiceFactory] = SERVICES) -> None:
     """Run a broker until the task is cancelled, which is its orderly stop.
 
-    ``started`` is called once clients can connect; ``service_classes`` are what the configuration's services may name.
+    ``started`` is called once clients can connect; ``service_classes`` are those that the configuration may name.
 
     Raises:
         ConfigError: the configuration can't be used.
@@ -47,10 +47,10 @@ async def run_broker(config: Config, runtime: Runtime,
 
 
 def serve(config: Config) -> int:
-    """Run a broker in this process until SIGTERM or SIGINT; returns the exit status.
+    """Run a broker in this process until SIGTERM or SIGINT; return the exit status.
 
-    0 after an orderly stop, 3 when the configuration can't be used (one line on standard error tells why),
-    1 when the broker failed (its log tells why).
+    It is 0 after an orderly stop, 3 when the configuration can't be used (one line on standard error gives the reason),
+    1 when the broker failed (its log gives the reason).
     """
     return serve_process(lambda: BrokerProcess(config, RealRuntime(config)))
 
@@ -65,18 +65,19 @@ def serve_process(make: Callable[[], NodeProcess]) -> int:
 
 
 def _allow_many_files() -> None:
-    """Every client takes a file descriptor; the usual soft limit is for people's shells."""
+    """Raise the limit of open files: every client takes a file descriptor; the usual soft limit suits interactive
+    shells."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 def _reuse_memory() -> None:
-    """Have the C library keep what large bodies took for the next ones, and give back what is too much.
+    """Have the C library keep the memory of large bodies for later ones, and give back the excess.
 
-    It would ask the system for each large piece anew; a system that fills each page with zeros first can take longer
-    for that than the database for the rest.
+    Otherwise it would request each large piece from the system again. On a system that first fills each page with
+    zeros, this can take longer than the database takes for everything else.
     """
-    with contextlib.suppress(OSError, AttributeError):  # another C library than GNU's
+    with contextlib.suppress(OSError, AttributeError):  # a C library other than GNU's
         library = ctypes.CDLL(None)
         library.mallopt(_M_MMAP_THRESHOLD, _OWN_PIECE)
         library.mallopt(_M_TRIM_THRESHOLD, _KEPT)
@@ -95,7 +96,7 @@ async def _serve(make: Callable[[], NodeProcess]) -> int:
 class NodeProcess:
     """A program from its start to its exit status, in a running event loop; ``stop`` ends it in order.
 
-    ``main`` runs until it is cancelled; ``name`` is what the log calls the program.
+    ``main`` runs until it is cancelled; ``name`` is the program's name in the log.
     """
 
     def __init__(self, main: Coroutine[Any, Any, None], runtime: LoopRuntime, name: str) -> None:
@@ -104,12 +105,12 @@ class NodeProcess:
         self._stopping = False
 
     def stop(self) -> None:
-        """What SIGTERM does."""
+        """Stop in order, as on SIGTERM."""
         self._stopping = True
         self._main.cancel()
 
     async def run(self) -> int:
-        """Wait for the end; the status to exit with.
+        """Wait for the end; return the exit status.
 
         Raises:
             ConfigError: the configuration can't be used.

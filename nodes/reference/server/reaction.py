@@ -1,13 +1,13 @@
-"""A collocated client of the event-reaction kind (HA Joram, 1.2): consume a message, compute, produce, and so on.
+"""A collocated client of the event-reaction kind (HA Joram, 1.2): it repeatedly consumes a message, computes, produces.
 
 Messages are *pushed* to it, some ahead of its acknowledgements, or it *pulls* one when it is done with the last.
 
-What happens to a message whose reaction a failure interrupts depends on the *quality of service*:
+The fate of a message whose reaction is interrupted by a failure depends on the *quality of service*:
 
 * ``at-most-once``: acknowledge, then react. The message may be lost.
 * ``duplicate-okay``: react, then acknowledge. The reaction may happen again.
 * ``exactly-once``: acknowledgement and reaction are one branch of a distributed transaction (XA), prepared and then
-  committed. A new master commits the branches that the former one had prepared: all they need is there.
+  committed. A new master commits the branches that the former one had prepared: they contain all that is needed.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ ARGUMENTS = (f'args "NAME QUALITY SOURCE TARGET [TAKING]": a client inside the b
              f"/topic/..., and sends what it computes to /queue/...; the quality is {', '.join(QUALITIES)}; messages "
              f"are {' (unless it is said) or '.join(TAKING)}")
 OUTPUT = "x-output"
-"""Header of what a reaction produces: no two reactions have the same."""
+"""Header of a reaction's output: a value that is unique to the reaction."""
 
 _PREFETCH = 8
 _RETRY = 0.1
 
 
 def check_arguments(arguments: Sequence[str]) -> str | None:
-    """What is wrong with the arguments of the service, None if nothing is."""
+    """Return the error in the service's arguments, None if there is none."""
     if len(arguments) in (4, 5):
         name, quality, source, target, *taking = arguments
         wanted = ":" not in name and quality in QUALITIES and target.startswith("/queue/")
@@ -47,15 +47,15 @@ def check_arguments(arguments: Sequence[str]) -> str | None:
 
 
 def compute(body: bytes) -> bytes:
-    """What the reaction makes of a message: its body, a blank, and the beginning of the body's SHA-256."""
+    """Compute the reaction to a message: its body, a blank, and the beginning of the body's SHA-256."""
     return body + b" " + hashlib.sha256(body).hexdigest()[:8].encode()
 
 
 class Reaction:
     """The service: a collocated client on every replica, whose connection opens on the master.
 
-    Arguments: the client's name, the quality of service, where it takes messages from, where it sends to; and whether
-    they are pushed or pulled.
+    Arguments: the client's name, the quality of service, the source of its messages, the destination of its output; and
+    whether messages are pushed or pulled.
     """
 
     def __init__(self, host: Host, reserved: int, arguments: Sequence[str]) -> None:
@@ -70,9 +70,9 @@ class Reaction:
         self._channel = host.run_collocated(name, self._run)
 
     def init(self, first_time: bool) -> None:
-        """This replica is master: the client's connection may open.
+        """Let the client's connection open, because this replica is master.
 
-        A durable subscription is there before anybody can publish.
+        On the first start, a durable subscription is created here, before any client can publish.
         """
         if first_time and self._source.startswith("/topic/"):
             conn, login = self._channel.new_conn(), self._channel.login
@@ -81,11 +81,11 @@ class Reaction:
         self._channel.promoted()
 
     def stop(self) -> None:
-        """This replica is master no longer."""
+        """Stop the client's connection, because this replica is no longer master."""
         self._channel.demoted()
 
     async def _run(self, channel: Channel) -> None:
-        """The client's thread, which runs on slaves too: there its opening of a connection blocks."""
+        """The client's thread, which also runs on slaves: there it blocks while it opens a connection."""
         while True:
             connection = CollocatedConnection(channel)
             try:
@@ -123,7 +123,7 @@ class Reaction:
         await connection.request("commit", xid=xid)
 
     async def _finish_branches(self, connection: CollocatedConnection, channel: Channel) -> None:
-        """Commit what the former master had prepared."""
+        """Commit the branches that the former master had prepared."""
         done = await connection.request("recover")
         for xid in done.headers["x-xids"].split() if done is not None else ():
             await connection.request("commit", xid=xid)

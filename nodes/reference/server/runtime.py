@@ -1,4 +1,5 @@
-"""The outside world for node code: asyncio's clock and sockets; really, SQLite files and standard output as well."""
+"""The outside world for node code: asyncio's clock and sockets; in a real process, also SQLite files and standard
+output."""
 
 from __future__ import annotations
 
@@ -20,23 +21,24 @@ from nodes.reference.api import ConfigError, Entrance, Handler, Listener
 from nodes.reference.server.login_queue import Lobby, Streams
 
 DATABASE_SETTINGS = (
-    # One process owns the file, which also keeps a second broker from using the same data folder.
+    # One process owns the file, which also prevents a second broker from using the same data folder.
     "PRAGMA locking_mode=EXCLUSIVE",
     "PRAGMA journal_mode=WAL",
     "PRAGMA synchronous=FULL",
     "PRAGMA foreign_keys=OFF",
-    # Some systems build SQLite to write zeros over all that is deleted: ten times the work for a large message.
+    # Some systems build SQLite to overwrite all deleted data with zeros: ten times the work for a large message.
     "PRAGMA secure_delete=OFF",
 )
 FORMAT = 0
-"""``user_version`` of every database; who changes what is stored, so that this version could not read it, raises it."""
+"""``user_version`` of every database; to be raised with any change of the stored format that this version can't
+read."""
 _STREAM_LIMIT = 1 << 18
 _IP_FREEBIND = 15
 _DAMAGED = "move it away: a replicated broker gets its data from the others, one that stands alone needs a copy"
 
 
 def prepared(database: sqlite3.Connection, path: str) -> sqlite3.Connection:
-    """The database, durable at every commit from now on, and whole as far as SQLite can see.
+    """Make a database durable at every commit from now on, and check its integrity as far as SQLite can.
 
     Raises:
         ConfigError: the file can't be written, is damaged, of a newer version, or is used by another broker.
@@ -45,7 +47,7 @@ def prepared(database: sqlite3.Connection, path: str) -> sqlite3.Connection:
         for setting in DATABASE_SETTINGS:
             database.execute(setting)
         (version,) = database.execute("PRAGMA user_version").fetchone()
-        # A page that turned into noise is found here, and not when its messages are delivered or missing.
+        # This finds a damaged page now, before its messages are delivered or found missing.
         damage = [str(row[0]) for row in database.execute("PRAGMA quick_check(1)")]
         database.execute("BEGIN IMMEDIATE")
         database.execute("COMMIT")
@@ -66,7 +68,7 @@ def prepared(database: sqlite3.Connection, path: str) -> sqlite3.Connection:
 
 
 class LoopRuntime(ABC):
-    """What every Runtime on an event loop shares: clock, connections and tasks are the loop's."""
+    """The common part of every Runtime on an event loop: clock, connections and tasks are the loop's."""
 
     random: random.Random
 
@@ -76,31 +78,31 @@ class LoopRuntime(ABC):
 
     @abstractmethod
     def open_database(self, name: str) -> sqlite3.Connection:
-        """The node's database of that name: durable at commit, no implicit transactions."""
+        """Open the node's database of that name: durable at commit, no implicit transactions."""
 
     @abstractmethod
     def write_log(self, line: str) -> None:
-        """Take one line of the node's log."""
+        """Write one line to the node's log."""
 
     @abstractmethod
     def clocks(self) -> tuple[float, datetime]:
-        """Seconds since the broker's start, and the time of day."""
+        """Return seconds since the broker's start, and the time of day."""
 
     def expose(self, group: str, name: str, program: object) -> None:
-        """Nobody looks."""
+        """Do nothing: there are no invariants here."""
 
     def withdraw(self) -> None:
-        """Nobody has looked."""
+        """Do nothing: there are no invariants here."""
 
     def point(self, name: str) -> None:
-        """Nothing strikes."""
+        """Do nothing: no faults are injected here."""
 
     def now(self) -> float:
-        """Monotonic seconds, by the event loop's clock."""
+        """Return monotonic seconds, by the event loop's clock."""
         return asyncio.get_running_loop().time()
 
     def time_of_day(self) -> float:
-        """Seconds since 1970 by the node's clock."""
+        """Return seconds since 1970 by the node's clock."""
         return self.clocks()[1].timestamp()
 
     async def connect(self, host: str, port: int) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
@@ -116,7 +118,7 @@ class LoopRuntime(ABC):
 
     async def serve_strangers(self, handler: Handler, host: str, port: int, entrance: Entrance,
                               movable: bool = False) -> Listener:
-        """Listen on a TCP port; ``handler`` runs for everybody. Raises OSError when that is not possible."""
+        """Listen on a TCP port; ``handler`` runs for every connection. Raises OSError when that is not possible."""
         return _Served(await self.serve(handler, host, port))
 
     def _handling(self, handler: Handler) -> Handler:
@@ -149,7 +151,7 @@ class LoopRuntime(ABC):
         self.write_log(" ".join(words))
 
     async def supervise(self, main: asyncio.Future[None]) -> None:
-        """Wait for ``main``; when a background task fails first, cancel it and raise that failure."""
+        """Wait for ``main``; when a background task fails first, cancel ``main`` and raise that failure."""
         self._failure = asyncio.get_running_loop().create_future()
         try:
             await asyncio.wait((main, self._failure), return_when=asyncio.FIRST_COMPLETED)
@@ -176,7 +178,7 @@ class LoopRuntime(ABC):
 
 
 class ProgramConfig(Protocol):
-    """What a program's configuration tells of the world outside."""
+    """The parts of a program's configuration that concern the outside world."""
 
     @property
     def data(self) -> str:
@@ -185,15 +187,15 @@ class ProgramConfig(Protocol):
 
     @property
     def options(self) -> Mapping[str, Any]:
-        """What else can be set."""
+        """Further settings."""
         ...
 
 
 class RealRuntime(LoopRuntime):
     """The Runtime of a program that runs as an operating-system process; needs a running event loop.
 
-    Its randomness is the operating system's, as nobody may foresee the numbers of a handshake. Option ``seed`` of the
-    configuration makes it repeatable instead, for tests.
+    Its randomness is the operating system's, because the numbers of a handshake must be unpredictable. Option ``seed``
+    of the configuration makes it repeatable instead, for tests.
     """
 
     def __init__(self, config: ProgramConfig, output: TextIO | None = None) -> None:
@@ -205,7 +207,7 @@ class RealRuntime(LoopRuntime):
         self._began = time.monotonic()
 
     def open_database(self, name: str) -> sqlite3.Connection:
-        """``<data folder>/<name>.sqlite``, made when it is missing.
+        """Open ``<data folder>/<name>.sqlite``, creating it if necessary.
 
         Raises:
             ConfigError: the folder or the file can't be written, is damaged, or is used by another broker.
@@ -220,7 +222,8 @@ class RealRuntime(LoopRuntime):
 
     async def serve_strangers(self, handler: Handler, host: str, port: int, entrance: Entrance,
                               movable: bool = False) -> Listener:
-        """Listen on a TCP port; ``handler`` runs for who may have greeted. Raises OSError when that is not possible."""
+        """Listen on a TCP port; ``handler`` runs for connections that sent a possible greeting. Raises OSError on
+        failure."""
         if not hasattr(select, "epoll"):
             return await super().serve_strangers(handler, host, port, entrance)
         loop = asyncio.get_running_loop()
@@ -235,12 +238,12 @@ class RealRuntime(LoopRuntime):
         print(line, file=self._output, flush=True)
 
     def clocks(self) -> tuple[float, datetime]:
-        """The machine's clocks."""
+        """Return the times of the machine's clocks."""
         return time.monotonic() - self._began, datetime.now(UTC)
 
 
 class _Served:
-    """A server as a listener."""
+    """Adapts a server to a listener."""
 
     def __init__(self, server: asyncio.Server) -> None:
         self._server = server
@@ -251,7 +254,7 @@ class _Served:
         return int(self._server.sockets[0].getsockname()[1])
 
     def close(self) -> None:
-        """Listen no more."""
+        """Stop listening."""
         self._server.close()
 
 
@@ -262,7 +265,7 @@ def _readable(value: Any) -> str:
 
 
 def _movable_socket(host: str, port: int) -> socket.socket:
-    """A socket at an IPv4 address that this machine need not have now (ip(7))."""
+    """Bind a socket to an IPv4 address that this machine need not have now (ip(7))."""
     movable = socket.socket()
     try:
         movable.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

@@ -1,12 +1,12 @@
-"""Services (HA Joram, 4.6.1): started on the master only, told whether they are started for the first time.
+"""Services (HA Joram, 4.6.1): started on the master only, with a flag for the first start.
 
-Whether they are is a fact of the replicated state, the *deployment*, which changes through the log:
+Whether a start is the first is part of the replicated state, the *deployment*, which changes through the log:
 
 ``NEW`` --first master--> ``BEGUN`` --all services initialised--> ``DONE``
 ``BEGUN`` --the master failed, or a service did--> ``FAILED`` --all replicas stopped and started again--> ``BEGUN``
 
 A replica whose deployment has failed stops with an error. Because agents that a service deploys have reserved
-identifiers, the next attempt finds those that are there already, on the same disks.
+identifiers, the next attempt finds those that exist already, on the same disks.
 """
 
 from __future__ import annotations
@@ -26,10 +26,11 @@ TCP_PROXY = "org.objectweb.joram.mom.proxies.tcp.TcpProxyService"
 DESTINATIONS = "stormproof.Destinations"
 
 DEFAULT_SERVICES: Sequence[Sequence[str]] = ((CONNECTION_MANAGER,), (TCP_PROXY,))
-"""Those of a node whose configuration names none."""
+"""The services of a node whose configuration names none."""
 
 RESERVED_EACH = 1000
-"""Reserved identifiers of one service. They are negative; the identifiers that replicas generate are positive."""
+"""Number of reserved identifiers of one service. They are negative; the identifiers that replicas generate are
+positive."""
 
 
 class DeploymentFailed(Exception):
@@ -37,24 +38,24 @@ class DeploymentFailed(Exception):
 
 
 class ConnectionManager:
-    """The account that clients use is part of every replica's configuration: there is nothing to start."""
+    """The clients' account is part of every replica's configuration, so this service has nothing to start."""
 
     def __init__(self, host: Host, reserved: int, arguments: Sequence[str]) -> None:
         if len(arguments) not in (0, 2):
             raise ConfigError(f"services: {CONNECTION_MANAGER} takes a name and a password")
 
     def init(self, first_time: bool) -> None:
-        """Nothing."""
+        """Do nothing."""
 
     def stop(self) -> None:
-        """Nothing."""
+        """Do nothing."""
 
 
 class TcpProxyService:
     """The clients' entry point: open while this replica is master.
 
-    The listener itself is there on every replica, so that an administrator can ask a slave how it is and a client
-    learns from a slave who the master is; only the master lets clients in.
+    Every replica has the listener itself, so that an administrator can query a slave's status and a client learns from
+    a slave which node is the master; only the master admits clients.
     """
 
     def __init__(self, host: Host, reserved: int, arguments: Sequence[str]) -> None:
@@ -63,16 +64,16 @@ class TcpProxyService:
         self._host = host
 
     def init(self, first_time: bool) -> None:
-        """Let clients in."""
+        """Admit clients."""
         self._host.entry_open = True
 
     def stop(self) -> None:
-        """Let nobody in any more."""
+        """Stop admitting clients."""
         self._host.entry_open = False
 
 
 class Destinations:
-    """Makes destinations when the server is started for the first time."""
+    """Creates destinations when the server is started for the first time."""
 
     def __init__(self, host: Host, reserved: int, arguments: Sequence[str]) -> None:
         if len(arguments) > RESERVED_EACH or not all(name.startswith("/queue/") for name in arguments):
@@ -80,13 +81,13 @@ class Destinations:
         self._host, self._reserved, self._names = host, reserved, arguments
 
     def init(self, first_time: bool) -> None:
-        """Make them, each with its own reserved identifier."""
+        """Create the destinations, each with its own reserved identifier."""
         if first_time:
             for place, name in enumerate(self._names):
                 self._host.submit(Command("deploy", "", 0, {"id": self._reserved - place, "destination": name}))
 
     def stop(self) -> None:
-        """They stay."""
+        """Do nothing: the destinations remain."""
 
 
 ServiceFactory = Callable[[Host, int, Sequence[str]], Service]
@@ -97,17 +98,17 @@ SERVICES: dict[str, ServiceFactory] = {
     DESTINATIONS: Destinations,
     REACTION: Reaction,
 }
-"""Class name in the descriptor -> what is started for it."""
+"""Class name in the descriptor -> factory of the service."""
 
 IMPORT_PATH = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*")
-"""A service that is none of these: ``package.module:Class``, on the broker's import path."""
+"""A service outside this table: ``package.module:Class``, on the broker's import path."""
 
 
 def factory_of(name: str, factories: Mapping[str, ServiceFactory]) -> ServiceFactory:
-    """What makes a service of that class name or import path.
+    """Return the factory of a service class, given by its class name or import path.
 
     Raises:
-        ConfigError: there is no such class, or it has not what a service needs.
+        ConfigError: there is no such class, or it lacks the methods of a service.
     """
     if name in factories:
         return factories[name]
@@ -126,9 +127,9 @@ def factory_of(name: str, factories: Mapping[str, ServiceFactory]) -> ServiceFac
 
 
 class Services:
-    """The services of one node; ``ready`` once all are started. ``opened`` is called each time that they are.
+    """The services of one node; ``ready`` once all are started. ``opened`` is called each time that happens.
 
-    ``alone``: the node has no replicas, so that all of them have been started again when it has.
+    ``alone``: the node has no replicas, so that its restart is a restart of all replicas.
 
     Raises:
         ConfigError: a service has no such class, or wrong arguments.
@@ -146,7 +147,8 @@ class Services:
         self._started: list[Service] = []
 
     def promoted(self, deployment: Deployment) -> None:
-        """This replica serves from now on; ``deployment`` is what its state says."""
+        """Start the services on this replica, which serves from now on; ``deployment`` is that of the replicated
+        state."""
         if deployment.phase == DONE:
             self._start(first_time=False)
             self._open()
@@ -156,11 +158,11 @@ class Services:
             self._decide(BEGUN, self._node)
 
     def decided(self, phase: int) -> None:
-        """A phase that this master decided on has been replicated."""
+        """React to the replication of a phase that this master decided on."""
         if phase == BEGUN:
             try:
                 self._start(first_time=True)
-            except Exception as error:  # whatever a service raises, the group must not go on without its agents
+            except Exception as error:  # after any failure, the group must not run without the agents
                 self._host.log("service failed", level="error", error=repr(error))
                 self._decide(FAILED, f"{self._node}: {error}")
             else:
@@ -170,11 +172,11 @@ class Services:
 
     @property
     def left_running(self) -> int:
-        """How many count as started beyond those that there are."""
+        """The number of services counted as started beyond the existing ones."""
         return max(0, len(self._started) - len(self._services))
 
     def demoted(self) -> None:
-        """This replica serves no longer: stop what was started, the last first."""
+        """Stop the started services in reverse order, because this replica no longer serves."""
         self.ready = False
         while self._started:
             self._started.pop().stop()

@@ -36,32 +36,32 @@ from nodes.reference.server.output_buffer import OutputBuffer
 from nodes.stomp import Frame, FrameLimits, ProtocolError
 
 HEART_BEAT_MS = 100
-"""Shortest interval of heart-beats offered and asked for, so that the client's wish decides."""
+"""Shortest interval of heart-beats offered and requested, so that the client's preference decides."""
 
 _MISSED_BEATS = 3
 HEART_BEAT, SILENT_CLIENT, HELD_UP, LEFT_OVER, UNREAD = "heart-beat", "silent-client", "held-up", "left-over", "unread"
 MUTE_CLIENT, IDLE_SESSION, LINGERING = "mute-client", "idle-session", "lingering"
-"""What is overdue on a session, as deadlines call it."""
+"""The names of overdue events on a session, as used by the checks of deadlines."""
 _CLOCK_STEP = 0.001
 """Seconds by which a timer may end too early: sums of floating-point numbers are rounded, and so are clocks."""
 _SOON_MS = 300
-"""Between heart-beats that are close together, at most."""
+"""Largest interval that counts as frequent heart-beats, in milliseconds."""
 _IDLE_PARTS = 4
 _CHUNK = 1 << 16
 _RECEIVED = 1 << 15
-"""Bytes that a real connection is asked for in one turn of the event loop, in which hundreds may have something."""
+"""Bytes read from a real connection in one turn of the event loop, in which hundreds may have input."""
 _HIGH_OUTPUT = 1 << 18
 _FRAMES = 64
-"""Frames that are read at a time: many small ones take long, and others want their turn."""
+"""Frames that are read at a time: many small ones take long, and other sessions need their turn."""
 _DISCARDED = 16 << 20
 _DISCARDED_OF_STRANGERS = 256 << 10
-"""Bytes that a client may still send after it was told that it is ended; then it is cut off."""
+"""Bytes that a client may still send after its session has ended, before its connection is cut off."""
 _FRAME = 200
-"""Bytes, about, of a MESSAGE beside its body and the sender's headers."""
+"""Approximate bytes of a MESSAGE in addition to its body and the sender's headers."""
 
 
 class SessionHost(Protocol):
-    """What a session needs of the broker."""
+    """The broker, as a session uses it."""
 
     config: Config
     limits: Limits
@@ -72,60 +72,60 @@ class SessionHost(Protocol):
     turns: Turns
 
     def weight(self, command: Command) -> int:
-        """How much work a command is, about."""
+        """Return the approximate work of a command."""
         ...
 
     def value(self, command: Command) -> Mapping[str, str]:
-        """What this node holds of what a READ asks for (a switchable bug: nobody was asked whether that is so)."""
+        """Return this node's own value for a READ, without confirming with other replicas (a switchable bug)."""
         ...
 
     def told(self, conn: str, seq: int, answer: Mapping[str, str]) -> None:
-        """What a receipt says besides that something is done, for the trace."""
+        """Record in the trace the answer that a receipt carries in addition to its confirmation."""
 
     def submit(self, command: Command) -> None:
         """Hand a command to the design."""
 
     def time_of_day(self) -> float:
-        """Seconds since 1970 by the node's clock, which may be wrong: for an administrator who asks."""
+        """Return seconds since 1970 by the node's clock, which may be wrong; for an administrator."""
         ...
 
     def admission(self) -> Admission:
-        """Whether ordinary clients are let in now."""
+        """Return whether ordinary clients are admitted now."""
         ...
 
     def status(self) -> dict[str, Any]:
-        """For an administrator."""
+        """Return the broker's status, for an administrator."""
         ...
 
     def add_replica(self, name: str, link: tuple[str, int], client: str) -> None:
-        """Let the group grow; raises ConfigError when the design can't."""
+        """Add a replica to the group; raises ConfigError when the design can't."""
 
     def administer(self, request: Mapping[str, Any], answer: Callable[[Mapping[str, Any]], None]) -> None:
-        """Have the design carry out an administrator's request; ``answer`` is told what came of it."""
+        """Pass an administrator's request to the design; ``answer`` is called with the result."""
 
     def seat(self, session: Session) -> bool:
-        """The session has shown the right login: whether there is room for it among those that have."""
+        """Give a session that has logged in a place among the logged-in sessions; return whether there was one."""
         ...
 
     def open(self, session: Session, greeting: Greeting) -> None:
-        """Open or resume a connection context; ``Opened``, ``Closed`` or ``Refused`` comes back."""
+        """Open or resume a connection context; ``Opened``, ``Closed`` or ``Refused`` is the answer."""
 
     def leave(self, session: Session) -> None:
-        """The session is over; its context, if it has one, may live on."""
+        """Remove a session that is over; its context, if it has one, may continue to exist."""
 
     def cut_early(self, session: Session) -> None:
-        """The session's client is ended as one that is silent, and was heard lately."""
+        """Record that a session was ended as silent although its client was heard recently."""
 
     def log(self, event: str, **fields: Any) -> None:
-        """One line in the node's log."""
+        """Write one line to the node's log."""
 
 
 class Session:
-    """From accepting the TCP connection to its end.
+    """A client's TCP connection, from its acceptance to its end.
 
-    ``conn`` is the id of the connection context once one was asked for, as the ``asked``-th here; ``principal`` who has
-    logged in, 0 for the broker's own login; ``ended`` is true when the client gets nothing any more; ``held`` is what
-    the session counts for in the broker's budget of memory.
+    ``conn`` is the id of the connection context once one was requested, and ``asked`` the number of that request on
+    this node. ``principal`` is the principal that has logged in, 0 for the broker's own login. ``ended`` is true when
+    the client gets nothing further. ``held`` is the session's share of the broker's memory budget.
     """
 
     def __init__(self, host: SessionHost, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -139,7 +139,7 @@ class Session:
         self._host = host
         self._reader = reader
         self._loop = asyncio.get_running_loop()
-        # Who has not logged in can't make the broker hold much.
+        # A client that has not logged in must not make the broker hold much.
         self._parser = stomp.Parser(login_limits(host.limits), most=1)
         transport: Any = writer.transport
         if hasattr(transport, "max_size"):
@@ -150,7 +150,7 @@ class Session:
         self._open = False
         self._leaving = False
         self._fault: tuple[str, Mapping[str, str]] | None = None
-        """Why the connection is being closed, and what else the ERROR says."""
+        """The reason why the connection is being closed, and additional headers of the ERROR."""
         self._outstanding: deque[UnderWay] = deque()
         self._outstanding_bytes = self._outstanding_weight = 0
         self._turn: asyncio.Future[bool] | None = None
@@ -169,7 +169,7 @@ class Session:
     # Reading.
 
     async def run(self) -> None:
-        """Serve the client until it goes or is ended."""
+        """Serve the client until it disconnects or is ended."""
         limit = self._host.limits.connect_timeout
         self._timer("connect", limit, lambda: self.end(f"no CONNECT within {limit:g} s"))
         try:
@@ -182,7 +182,7 @@ class Session:
                     if discarded > (_DISCARDED if self._greeting is not None else _DISCARDED_OF_STRANGERS):
                         break
         except OSError:
-            pass  # The connection failed, which ends the session like its orderly end does.
+            pass  # A failed connection ends the session like an orderly end.
         finally:
             self.ended = True
             for timer in self._timers.values():
@@ -215,8 +215,10 @@ class Session:
         self._count()
 
     def _refuse(self, reason: str, headers: Mapping[str, str]) -> None:
-        """What came stands for no command. That ends a reliable connection for good: its client, whom nobody told so,
-        would say it again wherever it goes on. What comes behind a last command has no effect."""
+        """End the session because of input that is not a valid command.
+
+        This ends a reliable connection for good. Otherwise its client, not knowing the reason, would repeat the input
+        wherever it resumes. Input after a final command is ignored."""
         if self._leaving:
             return
         if self.ended or not self._open or self.conn is None or not self.reliable:
@@ -226,7 +228,7 @@ class Session:
         self._host.submit(Command("close", self.conn, 0, {"reason": "error"}))
 
     def _count(self) -> None:
-        """Tell the budget what this session holds now."""
+        """Report the memory that this session holds to the budget."""
         held = self._parser.buffered + self._waiting_bytes + self._outstanding_bytes + self._output.waiting()
         held = 0 if self.ended else held
         if held != self.held:
@@ -234,14 +236,15 @@ class Session:
 
     @property
     def miscounted(self) -> bool:
-        """Whether it counts what waits to go out, or is under way, otherwise than it is there."""
+        """Whether its counters of waiting output or of commands under way are wrong."""
         under_way = sum(each.size for each in self._outstanding), sum(each.weight for each in self._outstanding)
         return self._output.miscounted() or under_way != (self._outstanding_bytes, self._outstanding_weight)
 
     @property
     def keeps(self) -> int:
-        """How many things it has noted of what its client has said, where nothing of that is under way or waits: one
-        for each transaction that is open, at most."""
+        """The number of things noted about the client's input; 0 while a command is under way or output waits.
+
+        There should be at most one for each open transaction."""
         output, work = self._output, self._work
         busy = self.ended or self._leaving or self._outstanding or self._entering or self._repeated
         if busy or not output.rests:
@@ -252,7 +255,7 @@ class Session:
 
     @property
     def turns(self) -> int:
-        """Size of its work that has its turn: under way, or let in just now."""
+        """Size of its work that has its turn: under way, or just admitted."""
         turn = self._turn
         let_in = self._entering and turn is not None and turn.done() and not turn.cancelled() and turn.result()
         return sum(each.turn for each in self._outstanding) + (self._entering if let_in else 0)
@@ -264,11 +267,11 @@ class Session:
 
     @property
     def weight(self) -> int:
-        """That of its commands under way."""
+        """Weight of its commands under way."""
         return self._outstanding_weight
 
     def _let_go(self) -> None:
-        """Hold nothing any more, and keep nobody waiting."""
+        """Release everything that the session holds, and admit work that waited for it."""
         self._parser.clear()
         turns = self._host.turns
         if self._turn is not None and not self._turn.done():
@@ -281,7 +284,7 @@ class Session:
         self._count()
 
     async def _take_turn(self, work: UnderWay) -> bool:
-        """Wait until the work may be under way; whether it still is to be done."""
+        """Wait until the work may be under way; return whether it still has to be done."""
         self._turn = self._host.turns.enter(self._worker, work.turn)
         if self._turn is not None:
             self._entering = work.turn
@@ -303,9 +306,9 @@ class Session:
         return admitted
 
     def _must_wait(self) -> bool:
-        """Whether the client has to wait before more of its frames are taken.
+        """Return whether the client has to wait before more of its frames are taken.
 
-        That is: it isn't let in yet, too many of its commands are under way, or it doesn't read its output.
+        It waits while it is not admitted yet, too many of its commands are under way, or it doesn't read its output.
         """
         if self.ended or self._leaving:
             return False
@@ -316,7 +319,7 @@ class Session:
                 or self._output.waiting() > _HIGH_OUTPUT or self._has_share())
 
     def _has_share(self) -> bool:
-        """Whether all clients together have as much under way as they may, and this one its equal share of that."""
+        """Return whether all clients together have reached their limit of work, and this one its equal share of it."""
         turns, most = self._host.turns, self._host.limits.max_under_way
         return bool(self._outstanding) and turns.weight >= most and self._outstanding_weight * turns.busy >= most
 
@@ -330,9 +333,10 @@ class Session:
         self._last_read = self._loop.time()
 
     def overdue(self, now: float) -> list[tuple[str, float]]:
-        """What should happen on this session before long, and since when it is waited for: the client is sent no
-        heart-beat, or says nothing, or may send more and is not listened to, or has lost its connection to another, or
-        reads nothing; or it was ended and is still there."""
+        """Return the conditions that should end before long on this session, each with the time of its beginning.
+
+        Such conditions are: the client gets no heart-beat; the client is silent; it may send more but is not read; it
+        has lost its connection to another session; it reads nothing; the session was ended and still exists."""
         if self.ended:
             return [(LINGERING, self._last_read)]
         if self._leaving:
@@ -345,7 +349,7 @@ class Session:
     def _late(self, now: float) -> list[tuple[str, float]]:
         read = self._last_read
         if self._waits:
-            # Who had too much output goes on when all is taken, who had its share when a command is done.
+            # A session with too much output continues when all is taken; one at its share, when a command is done.
             waits = self._output.waiting() or (self._for_share and self._outstanding)
             return [] if self._must_wait() or waits else [(HELD_UP, read)]
         greeting = self._greeting
@@ -354,7 +358,7 @@ class Session:
         if self.conn is None and not self.admin:
             return [(LEFT_OVER, read)]
         owed, wrote, found = greeting.wants_beat, self._output.last_write, []
-        # A session that waits for its turn learns afterwards that its connection has failed.
+        # A session that waits for its turn learns of its connection's failure only afterwards.
         failed = self._output.closing and not self._reading
         if owed and now - wrote > max(owed, HEART_BEAT_MS) / 1000 and not self._output.waiting() and not failed:
             found.append((HEART_BEAT, wrote))
@@ -367,7 +371,7 @@ class Session:
         return found
 
     def _handle(self, frame: Frame) -> Command | None:
-        """Act on a frame; the command that it stands for, if it is one for the design."""
+        """Act on a frame; return its command, if it is one for the design."""
         if not self._open:
             self._connect(frame)
         elif self.admin:
@@ -405,7 +409,7 @@ class Session:
         self._host.submit(command)
 
     def _done(self, done: UnderWay) -> None:
-        """What was submitted is done, or nobody waits for it any more."""
+        """Release what a command under way occupied, after it is done or when its outcome is no longer awaited."""
         turns = self._host.turns
         turns.weight -= done.weight
         self._outstanding_bytes -= done.size
@@ -413,7 +417,7 @@ class Session:
         if done.turn:
             turns.leave(done.turn)
 
-    # Being let in.
+    # Login.
 
     def _connect(self, frame: Frame) -> None:
         greeting = frames.greeting(frame)
@@ -443,7 +447,7 @@ class Session:
         self._host.open(self, greeting)
 
     def _is_principal(self, greeting: Greeting) -> bool:
-        """Whether login and passcode are those of a principal; only who serves knows, and spends time on it."""
+        """Return whether login and passcode belong to a principal; only a serving node knows, and spends time on it."""
         admission = self._host.admission()
         if not admission.accepted:
             raise FrameError(admission.reason or "not master", master_header(admission))
@@ -480,7 +484,7 @@ class Session:
         if self.admin:
             self._output.flush()
 
-    # Effects; `flush` follows when all of a transaction's have been taken.
+    # Effects; `flush` follows when all effects of a transaction have been taken.
 
     def receive(self, effect: ClientEffect) -> None:
         """Turn an effect on this session's context into frames."""
@@ -492,11 +496,11 @@ class Session:
             if effect.auto:
                 self._to_acknowledge[effect.subscription] = effect.ack_id
         elif isinstance(effect, Done):
-            # Until it says something new, its transactions may have ended before.
+            # Until its next new command, its transactions may have ended before.
             self._repeated = effect.duplicate
             if effect.duplicate:
                 self._host.log("duplicate discarded", conn=effect.conn, seq=effect.seq)
-            # There may be none: after a takeover come the outcomes of what the older session submitted.
+            # There may be none: after a takeover, the outcomes of the older session's commands arrive here.
             if self._outstanding:
                 self._done(self._outstanding.popleft())
                 self._host.turns.busy -= not self._outstanding
@@ -548,7 +552,7 @@ class Session:
         self.end(reason, headers)
 
     def end(self, reason: str, headers: Mapping[str, str] | None = None) -> None:
-        """Send ERROR and close; once."""
+        """Send ERROR and close, once."""
         if self.ended:
             return
         self.ended = True
@@ -559,20 +563,20 @@ class Session:
         self._may_go_on.set()
 
     def yield_place(self, reason: str) -> None:
-        """Tell the reason and be gone at once: somebody else needs the place."""
+        """Send the reason and close at once, because another session needs the place."""
         self.end(reason)
         self.cut_off()
 
     def cut_off(self) -> None:
-        """Be gone at once."""
+        """Close the connection at once."""
         self._output.close()
 
     def depose(self, reason: str, headers: Mapping[str, str]) -> None:
-        """End it because this node no longer serves.
+        """End the session because this node no longer serves.
 
-        What was written may be waiting in this system for a network that is down, and could reach the client when
-        another node has long delivered the same to somebody else. So a client that has not taken everything gets no
-        ERROR but a reset, of which it can conclude no more than of any lost connection.
+        Written output may be waiting in this system for a network that is down, and could reach the client long after
+        another node has delivered the same message to another client. Therefore a client that has not taken everything
+        gets a reset instead of an ERROR; from a reset it can conclude no more than from any lost connection.
         """
         if not self.ended and self._output.unconfirmed():
             self.ended = True
@@ -588,7 +592,8 @@ class Session:
         self.end(f"client does not read: {reason}")
 
     def _lost(self) -> None:
-        """Whoever has to wait until its output is taken would never see that its connection has ended."""
+        """Wake a reader that waits until its output is taken: otherwise it would never notice that its connection has
+        ended."""
         self._may_go_on.set()
 
     def _all_written(self) -> None:
@@ -647,7 +652,7 @@ class Session:
         """Send a heart-beat when nothing else was sent for most of the interval."""
         left = self._output.last_write + interval * 0.75 - self._loop.time()
         if left <= _CLOCK_STEP:
-            # Where output waits, the client is sent something when it takes that.
+            # Waiting output is sent to the client as soon as it takes it.
             if not self.ended and self._output.waiting() == 0:
                 self._output.add(stomp.EOL)
                 self._output.flush()
@@ -657,10 +662,10 @@ class Session:
         self._timer("beat", left, lambda: self._beat(interval))
 
     def _listen(self, name: str, interval: float, most: int, silent: Callable[[], None]) -> None:
-        """Call ``silent`` after so many intervals in which nothing was read.
+        """Call ``silent`` after ``most`` intervals in which nothing was read.
 
-        Intervals are counted, not time, because this process may have stood still: what came meanwhile gets
-        read before the next count. They are counted from when something was read.
+        Intervals are counted instead of time, because this process may have been stopped: input that arrived in the
+        meantime is read before the next count. Counting starts at the last read.
         """
 
         def count(heard: float, missed: int) -> None:
@@ -681,7 +686,7 @@ class Session:
         count(0.0, 0)
 
     def _idle(self) -> None:
-        """Nothing came, not even a heart-beat: the connection, not just its TCP connection, is closed (5.1.3)."""
+        """Close an idle connection: not only its TCP connection, because not even a heart-beat was received (5.1.3)."""
         if self.conn is not None and not self.ended:
             self._idled = True
             self._host.log("idle connection closed", conn=self.conn)
@@ -689,10 +694,10 @@ class Session:
 
 
 def login_limits(limits: Limits) -> FrameLimits:
-    """What frames before the login are bounded by."""
+    """Return the limits of frames before the login."""
     return FrameLimits(limits.max_login_bytes, limits.max_headers, limits.max_login_bytes)
 
 
 def master_header(admission: Admission) -> dict[str, str]:
-    """The header that tells a refused client where to go."""
+    """Return the header that names the master to a refused client."""
     return {} if admission.master is None else {"x-master": admission.master}

@@ -12,14 +12,14 @@ from nodes.reference.server.descriptor import config_of, read_descriptor
 
 def start_config(descriptor: str | Path, arguments: Sequence[str], expected: int | None, join: bool = False,
                  secret_file: str | Path | None = None) -> Config:
-    """The configuration of one machine of a descriptor.
+    """Build the configuration of one machine of a descriptor.
 
     Args:
         descriptor: path of the XML file.
         arguments: id of the server, storage path, and for a cluster the id of the replica.
         expected: ``nbClusterExpected``; None for all replicas.
         join: the replica is added to a cluster that runs; it must be the last of its cluster.
-        secret_file: holds what all servers of the descriptor must share to be let in by each other.
+        secret_file: holds the secret that all servers of the descriptor must share to admit each other.
 
     Raises:
         ConfigError: the descriptor or an argument can't be used.
@@ -41,7 +41,7 @@ def start_config(descriptor: str | Path, arguments: Sequence[str], expected: int
 
 
 def _secret(path: Path) -> str:
-    """What a file holds, without the white space around it; raises ConfigError when that is nothing."""
+    """Return the contents of a file, without the white space around it; raises ConfigError when that is empty."""
     try:
         secret = path.read_text(encoding="utf-8").strip()
     except (OSError, ValueError) as error:

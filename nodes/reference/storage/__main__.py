@@ -11,7 +11,7 @@ from nodes.reference.storage.process import serve_storage
 
 
 def main(arguments: list[str]) -> int:
-    """Run the service that the JSON file describes; returns the exit status."""
+    """Run the service that the JSON file describes; return the exit status."""
     try:
         if len(arguments) != 1:
             raise ConfigError("usage: python -m nodes.reference.storage CONFIG.json")

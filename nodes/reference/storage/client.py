@@ -1,7 +1,7 @@
-"""A broker's side of the storage service: requests with a deadline each, over one connection that is made when needed.
+"""A broker's client of the storage service: requests with a deadline each, over one connection, opened when needed.
 
-A service that is out of reach costs a caller no more than the deadline, and holds up nothing else: the connection is
-aborted rather than closed, since closing would wait for a peer that does not answer.
+An unreachable service costs a caller no more than the deadline, and delays nothing else: the connection is aborted
+instead of closed, since closing would wait for a peer that does not answer.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class StorageClient:
     * StorageUnavailableError: there was no answer by then, or no connection;
     * StorageError: the service refused the connection or the request.
 
-    Requests may be under way at the same time; they are done in the order in which they were made.
+    Requests may be under way at the same time; they are carried out in the order of the calls.
     """
 
     def __init__(self, runtime: Runtime, name: str, address: tuple[str, int], cluster: str = "storage",
@@ -47,13 +47,13 @@ class StorageClient:
         self._reading: asyncio.Task[None] | None = None
         self._connecting = asyncio.Lock()
         self._answers: dict[int, tuple[asyncio.StreamWriter, asyncio.Future[list[Any]]]] = {}
-        """What was asked, by its number: on which connection, and the answer."""
+        """Number of a request -> its connection, and its answer."""
         self._number = 0
         self.asked: dict[int, None] = {}
-        """The numbers of what was asked and is not answered."""
+        """The numbers of unanswered requests."""
 
     async def claim(self, epoch: int) -> int:
-        """Let this broker write in ``epoch`` and nobody in an older one; how many of its commits are applied.
+        """Let this broker write in ``epoch``, and fence older epochs; return the number of the epoch's applied commits.
 
         Raises:
             FencedError: a newer epoch holds the store, or this one belongs to another broker.
@@ -72,7 +72,7 @@ class StorageClient:
                                                    for name, rows, removed in changes])
 
     async def read(self, epoch: int, table: str) -> AsyncIterator[list[list[Any]]]:
-        """All rows of a table, page by page, in order of their keys.
+        """Yield all rows of a table, page by page, in order of their keys.
 
         Raises:
             FencedError: another epoch holds the store.
@@ -86,17 +86,17 @@ class StorageClient:
                 yield rows
 
     async def state(self) -> StoreState:
-        """Who holds the store."""
+        """Return the current epoch of the store and its holder."""
         return StoreState(*await self._ask("state"))
 
     def unanswerable(self) -> list[int]:
-        """The numbers of what was asked on a connection that is lost, and is waited for; between callbacks there are
-        none."""
+        """Return the numbers of requests that are awaited although their connection is lost; between callbacks there
+        are none."""
         return [number for number, (writer, waiting) in self._answers.items()
                 if writer is not self._writer and not waiting.done()]
 
     def close(self) -> None:
-        """End the connection; whoever waits for an answer gets StorageUnavailableError."""
+        """End the connection; waiting callers get StorageUnavailableError."""
         self._lose("the connection was closed")
 
     async def _ask(self, *request: Any) -> list[Any]:
@@ -161,7 +161,7 @@ class StorageClient:
                     if waiting is not None and not waiting.done():
                         waiting.set_result(answer)
         except (OSError, LinkError, TypeError, ValueError):
-            pass  # whatever came, it was no answer
+            pass  # the input was not a valid answer
         if self._writer is writer:
             self._reading = None
             self._lose("the connection ended")

@@ -13,7 +13,7 @@ from nodes.reference.trust import is_loopback
 
 SQLITE, POSTGRES = "sqlite", "postgres"
 STORES = (SQLITE, POSTGRES)
-"""What the rows are kept in: a file of the service's own, or PostgreSQL on the same machine."""
+"""The possible stores of the rows: the service's own file, or PostgreSQL on the same machine."""
 _KINDS: dict[str, type] = {"data": str, "host": str, "port": int, "cluster": str, "secret": str, "clients": list,
                            "store": str, "database_port": int, "page_rows": int}  # fmt: skip
 _WORDS = {str: "a text", int: "a whole number", list: "a list of names"}
@@ -22,10 +22,10 @@ _NEEDED = ("data", "host", "port", "clients")
 
 @dataclass(frozen=True)
 class StorageConfig:
-    """Where the service listens, where it keeps its data, and who may use it.
+    """The service's address, the place of its data, and its permitted clients.
 
-    ``clients`` are the names of the brokers; ``cluster`` and ``secret`` are what they share with the service. ``store``
-    is one of ``STORES``; PostgreSQL listens at ``database_port`` of this machine. Of its own file the service reads
+    ``clients`` are the names of the brokers; they share ``cluster`` and ``secret`` with the service. ``store`` is one
+    of ``STORES``; PostgreSQL listens at ``database_port`` of this machine. From its own file the service reads
     ``page_rows`` rows at once.
     """
 
@@ -42,16 +42,16 @@ class StorageConfig:
 
 
 def read_storage_config(path: str | Path) -> StorageConfig:
-    """The configuration in a JSON file.
+    """Read the configuration in a JSON file.
 
     Raises:
-        ConfigError: the file can't be read, is no JSON object, or holds a setting that can't be used.
+        ConfigError: the file can't be read, is not a JSON object, or holds a setting that can't be used.
     """
     return read_json(path, parse_storage_config)
 
 
 def parse_storage_config(content: Any) -> StorageConfig:
-    """The configuration in a decoded JSON object.
+    """Parse the configuration in a decoded JSON object.
 
     Raises:
         ConfigError: a setting is missing, unknown, or can't be used.

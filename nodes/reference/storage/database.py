@@ -1,4 +1,4 @@
-"""The databases of the storage service: rows by table and key, and the fence that every change passes."""
+"""The databases of the storage service: rows by table and key, and the fence that checks every change."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ HIGHEST_KEY = (1 << 63) - 1
 
 
 class StoreLostError(Exception):
-    """The database is gone, and what was not finished may be in it or not; it has to be opened again."""
+    """The database is gone, and unfinished changes may or may not be in it; it has to be opened again."""
 
 
 class StoreTakenError(Exception):
@@ -29,23 +29,23 @@ class Store(Protocol):
     applied: int
 
     async def open(self) -> None:
-        """Begin, or begin again, with what is stored. Raises StoreLostError."""
+        """Open the database, or open it again, and load the stored fence. Raises StoreLostError."""
 
     def begin(self) -> None:
-        """What follows is written together."""
+        """Begin a batch of changes that are written together."""
 
     async def finish(self) -> None:
-        """Write all that was changed since ``begin`` to disk. Raises StoreLostError."""
+        """Write all changes since ``begin`` to disk. Raises StoreLostError."""
 
     def claim(self, epoch: int, holder: str) -> int:
-        """As ``Fence.claim``."""
+        """See ``Fence.claim``."""
         ...
 
     def commit(self, epoch: int, sequence: int, changes: Sequence[Change]) -> None:
-        """As ``Fence.commit``."""
+        """See ``Fence.commit``."""
 
     async def page(self, epoch: int, table: str, after: int | None) -> tuple[list[list[Any]], bool]:
-        """Rows of a table in order of their keys, from the first above ``after``, and whether there are more.
+        """Return rows of a table in order of their keys, from the first above ``after``, and whether there are more.
 
         Raises:
             FencedError: another epoch holds the store.
@@ -55,13 +55,13 @@ class Store(Protocol):
 
 
 class Fence:
-    """Who may write: an epoch and its holder, and how many of its commits are applied."""
+    """Fencing of writers: the epoch that may write, its holder, and the number of its applied commits."""
 
     def __init__(self) -> None:
         self.epoch, self.holder, self.applied = 0, "", 0
 
     def claim(self, epoch: int, holder: str) -> int:
-        """Let this epoch write, and no older one; the number of its commits that are applied already.
+        """Let this epoch write, and no older one; return the number of its commits that are applied already.
 
         Raises:
             FencedError: a newer epoch holds the store, or this one belongs to another holder.
@@ -73,7 +73,7 @@ class Fence:
         return self.applied
 
     def commit(self, epoch: int, sequence: int, changes: Sequence[Change]) -> None:
-        """Write the changes, unless they are there already.
+        """Write the changes, unless they were written before.
 
         Raises:
             FencedError: another epoch holds the store.
@@ -89,20 +89,20 @@ class Fence:
         self.applied = sequence
 
     def check(self, epoch: int) -> None:
-        """Raises FencedError unless this epoch holds the store."""
+        """Raise FencedError unless this epoch holds the store."""
         if epoch != self.epoch:
             raise FencedError(self.epoch)
 
     def write(self, change: Change) -> None:
-        """Make a change that has passed."""
+        """Record a change that has passed the fence."""
         raise NotImplementedError
 
 
 class StoredRows(Fence):
-    """Rows of whatever tables its users have; a change is made by ``claim`` or ``commit``, inside ``transaction``.
+    """Rows of any tables; ``claim`` and ``commit`` change them, inside a transaction (``begin`` to ``end``).
 
     The fence (epoch, holder, commits applied) is written in the same transaction as the rows, so that a service that
-    was killed knows exactly what it has confirmed.
+    was killed knows exactly which commits it has confirmed.
     """
 
     def __init__(self, database: sqlite3.Connection, page_rows: int = PAGE_ROWS) -> None:
@@ -118,11 +118,11 @@ class StoredRows(Fence):
         self._written = (self.epoch, self.holder, self.applied)
 
     def begin(self) -> None:
-        """What follows is written together."""
+        """Begin a batch of changes that are written together."""
         self._database.execute("BEGIN IMMEDIATE")
 
     def end(self) -> None:
-        """Write all that was changed since ``begin`` to disk."""
+        """Write all changes since ``begin`` to disk."""
         fence = (self.epoch, self.holder, self.applied)
         if fence != self._written:
             self._database.execute("INSERT OR REPLACE INTO fence VALUES (0, ?, ?, ?)", fence)
@@ -130,14 +130,14 @@ class StoredRows(Fence):
         self._database.execute("COMMIT")
 
     def write(self, change: Change) -> None:
-        """Make a change that has passed."""
+        """Write a change that has passed the fence."""
         name, rows, removed = change
         self._database.executemany("DELETE FROM stored WHERE name = ? AND id = ?", [(name, key) for key in removed])
         self._database.executemany(
             "INSERT OR REPLACE INTO stored VALUES (?, ?, ?)", [(name, row[0], encoded_columns(row)) for row in rows])
 
     def read(self, epoch: int, table: str, after: int | None) -> tuple[list[list[Any]], bool]:
-        """Rows of a table in order of their keys, from the first above ``after``, and whether there are more.
+        """Return rows of a table in order of their keys, from the first above ``after``, and whether there are more.
 
         Raises:
             FencedError: another epoch holds the store.
@@ -158,26 +158,26 @@ class StoredRows(Fence):
         return found, False
 
     def rows(self) -> dict[str, dict[int, list[Any]]]:
-        """All that is stored: table -> key -> the other columns."""
+        """Return all stored rows: table -> key -> the other columns."""
         found: dict[str, dict[int, list[Any]]] = {}
         for name, key, columns in self._database.execute("SELECT name, id, columns FROM stored"):
             found.setdefault(str(name), {})[int(key)] = list(wire.decode(columns))
         return found
 
-    # As the service uses it: nothing waits, and a failure of the disk ends the service.
+    # The interface of ``Store``: nothing has to wait, and a failure of the disk ends the service.
 
     async def open(self) -> None:
-        """It is open."""
+        """Do nothing: it is open already."""
 
     async def finish(self) -> None:
-        """As ``end``."""
+        """See ``end``."""
         self.end()
 
     async def page(self, epoch: int, table: str, after: int | None) -> tuple[list[list[Any]], bool]:
-        """As ``read``."""
+        """See ``read``."""
         return self.read(epoch, table, after)
 
 
 def encoded_columns(row: Sequence[Any]) -> bytes:
-    """A row's columns as they are stored, without its key."""
+    """Encode a row's columns, without its key, as they are stored."""
     return wire.encode(list(row[1:]))

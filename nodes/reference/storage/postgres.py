@@ -1,7 +1,7 @@
-"""A client of PostgreSQL: its protocol, version 3, as far as the storage service needs it.
+"""A client of PostgreSQL: the part of its protocol, version 3, that the storage service needs.
 
-One connection, on which statements are sent together and answered together. What is sent at once is one transaction:
-PostgreSQL carries out all of it, or nothing from the first statement that fails on.
+It uses one connection, on which statements are sent together and answered together. Statements that are sent together
+form one transaction: PostgreSQL carries out all of them, or nothing from the first failing statement on.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ _INT8, _BYTEA, _TEXT = 20, 17, 25
 _INT8_ARRAY, _BYTEA_ARRAY = 1016, 1001
 _MOST_REPLY = 64 << 20
 _MOST_ROUNDS = 100_000
-"""Of the hash of a password; a server that wants more is none of ours."""
+"""Maximum rounds of a password's hash; a server that requires more is not one of ours."""
 
 
 class PostgresError(Exception):
-    """PostgreSQL refused a statement or a connection: all of its transaction is undone. ``code`` is its SQLSTATE."""
+    """PostgreSQL refused a statement or a connection: its whole transaction is undone. ``code`` is its SQLSTATE."""
 
     def __init__(self, code: str, text: str) -> None:
         super().__init__(text)
@@ -36,7 +36,7 @@ class PostgresError(Exception):
 
 
 class PostgresLostError(Exception):
-    """There is no connection any more, or no answer in time: nobody knows what became of a transaction under way."""
+    """The connection is lost, or no answer arrived in time: the outcome of a transaction under way is unknown."""
 
 
 class Statement(NamedTuple):
@@ -47,10 +47,11 @@ class Statement(NamedTuple):
 
 
 class PostgresConnection:
-    """A connection to a server on this machine; whoever gets an exception but PostgresError has to make a new one."""
+    """A connection to a server on this machine; after any exception but PostgresError it must be replaced by a new
+    one."""
 
     def __init__(self, runtime: Runtime, port: int, user: str, password: str, deadline: float) -> None:
-        """Everything takes at most ``deadline`` seconds."""
+        """Prepare a connection, each of whose operations takes at most ``deadline`` seconds."""
         self._runtime, self._port, self._user, self._password = runtime, port, user, password
         self._deadline = deadline
         self._reader: asyncio.StreamReader | None = None
@@ -61,7 +62,7 @@ class PostgresConnection:
 
         Raises:
             PostgresError: the server refuses us, or is about to start or to stop.
-            PostgresLostError: nobody answers.
+            PostgresLostError: the server does not answer.
         """
         try:
             async with within(self._deadline):
@@ -78,17 +79,18 @@ class PostgresConnection:
             raise
 
     def abort(self) -> None:
-        """Leave without a word."""
+        """Abort the connection without notice to the server."""
         if self._writer is not None:
             self._writer.transport.abort()
             self._writer = None
 
     async def run(self, statements: Sequence[Statement]) -> list[list[list[Any]]]:
-        """Carry out statements as one transaction; for each its rows, of columns in their binary form (None: null).
+        """Carry out statements as one transaction; return the rows of each, with columns in their binary form (None:
+        null).
 
         Raises:
             PostgresError: one of them failed: nothing was done.
-            PostgresLostError: the connection is gone; it may have been done.
+            PostgresLostError: the connection is gone; the transaction may have been carried out.
         """
         writer = self._writer
         if writer is None:
@@ -133,7 +135,7 @@ class PostgresConnection:
                 raise _error(reply[1])
 
     async def _log_in(self) -> None:
-        """SCRAM-SHA-256 (RFC 5802, RFC 7677), in which the server shows as well that it knows the password."""
+        """Log in by SCRAM-SHA-256 (RFC 5802, RFC 7677), in which the server also proves that it knows the password."""
         assert self._writer is not None
         content = await self._asked(10)
         if b"SCRAM-SHA-256" not in content.split(b"\0"):
@@ -161,7 +163,7 @@ class PostgresConnection:
             raise ValueError("it wants more than a password")
 
     async def _asked(self, step: int) -> bytes:
-        """What the server says at a step of the login."""
+        """Return the server's message at a step of the login."""
         kind, content = await self._read()
         if kind == b"E":
             raise _error(content)
@@ -184,7 +186,7 @@ def _error(content: bytes) -> PostgresError:
 
 
 def _encoded(statement: Statement) -> bytes:
-    """Parse, Bind and Execute."""
+    """Encode Parse, Bind and Execute."""
     typed = [_parameter(value) for value in statement.parameters]
     types = b"".join(_LONG.pack(kind) for kind, _ in typed)
     values = b"".join(_LONG.pack(len(value)) + value for _, value in typed)
@@ -195,7 +197,7 @@ def _encoded(statement: Statement) -> bytes:
 
 
 def _parameter(value: Any) -> tuple[int, bytes]:
-    """The type and the encoding of a parameter."""
+    """Return the type and the encoding of a parameter."""
     if isinstance(value, list):
         kind = _BYTEA if isinstance(value[0], bytes) else _INT8
         items = [_parameter(each)[1] for each in value]
@@ -208,7 +210,7 @@ def _parameter(value: Any) -> tuple[int, bytes]:
 
 
 def _row(content: bytes) -> list[Any]:
-    """The columns of a row, in their binary form."""
+    """Return the columns of a row, in their binary form."""
     columns: list[Any] = []
     (count,), place = _SHORT.unpack_from(content), 2
     for _ in range(count):
@@ -220,5 +222,5 @@ def _row(content: bytes) -> list[Any]:
 
 
 def number(column: bytes) -> int:
-    """A column of the type int8."""
+    """Decode a column of the type int8."""
     return int(struct.unpack(">q", column)[0])

@@ -1,7 +1,8 @@
-"""PostgreSQL behind the storage service, on the service's own machine.
+"""PostgreSQL as the storage service's database, on the service's own machine.
 
-All that a batch of requests changes is one transaction with the fence, in one exchange of messages. The fence names the
-service that has opened the database last: one that was replaced by another, and does not know it, changes nothing.
+All changes of a batch of requests form one transaction together with the fence, in one exchange of messages. The fence
+names the service that has opened the database last: a service that was replaced by another, and does not know it,
+changes nothing.
 """
 
 from __future__ import annotations
@@ -32,12 +33,12 @@ from nodes.reference.storage.protocol import PAGE_BYTES, Change
 USER = "storage"
 """The role that owns the database."""
 DEADLINE = 5.0
-"""Seconds that a transaction may take before its outcome is unknown."""
+"""Seconds that a transaction may take before its outcome counts as unknown."""
 _RETRY = 0.1
 _STATEMENT_ROWS = 1000
 """Rows that one statement writes."""
 
-# Names are bytes: what brokers call their tables may hold what PostgreSQL's texts can't.
+# Names are bytes: the brokers' table names may contain characters that PostgreSQL's texts can't.
 _TABLES = (
     Statement("CREATE TABLE IF NOT EXISTS stored (name bytea NOT NULL, id bigint NOT NULL, columns bytea NOT NULL,"
               " PRIMARY KEY (name, id))"),
@@ -46,7 +47,7 @@ _TABLES = (
     Statement("INSERT INTO fence VALUES (0, 0, 0, '', 0) ON CONFLICT DO NOTHING"),
 )  # fmt: skip
 _TAKE = Statement("UPDATE fence SET service = service + 1 RETURNING service, epoch, holder, applied")
-# Whoever is not the service any more divides by zero, which undoes the whole transaction.
+# A service that was replaced divides by zero, which undoes the whole transaction.
 _FENCE = ("WITH mine AS (UPDATE fence SET epoch = $2, holder = $3, applied = $4 WHERE service = $1 RETURNING 1)"
           " SELECT 1 / count(*) FROM mine")
 _REPLACED = "22012"
@@ -62,7 +63,8 @@ _MORE = "SELECT count(*) FROM (SELECT 1 FROM stored WHERE name = $1 AND id > $2 
 
 
 class PostgresStore(Fence):
-    """The database of a server that listens at ``port`` of this machine; ``password`` reads that of ``USER``."""
+    """The database of a server that listens at ``port`` of this machine; ``password`` reads the password of
+    ``USER``."""
 
     def __init__(self, runtime: Runtime, port: int, password: Callable[[], str]) -> None:
         super().__init__()
@@ -73,7 +75,7 @@ class PostgresStore(Fence):
         self._changes: dict[tuple[str, int], bytes | None] = {}
 
     async def open(self) -> None:
-        """Wait until the server is there, and take what it has stored."""
+        """Wait until the server is available, then take over the fence and load it."""
         self._drop()
         told = ""
         while True:
@@ -100,20 +102,20 @@ class PostgresStore(Fence):
             return ""  # the server has never run yet
 
     def begin(self) -> None:
-        """What follows is written together."""
+        """Begin a batch of changes that are written together."""
 
     def write(self, change: Change) -> None:
-        """Make a change that has passed."""
+        """Record a change that has passed the fence."""
         for key in change.removed:
             self._changes[change.table, key] = None
         for row in change.rows:
             self._changes[change.table, row[0]] = encoded_columns(row)
 
     async def finish(self) -> None:
-        """Write what has changed since ``begin``.
+        """Write the changes since ``begin``.
 
         Raises:
-            StoreLostError: nobody knows whether it is written.
+            StoreLostError: the outcome of the write is unknown.
             StoreTakenError: another service has opened the database since.
         """
         fence = (self.epoch, self.holder, self.applied)
@@ -142,7 +144,7 @@ class PostgresStore(Fence):
         return statements
 
     async def page(self, epoch: int, table: str, after: int | None) -> tuple[list[list[Any]], bool]:
-        """Rows of a table, after what was changed before.
+        """Return rows of a table, after writing earlier changes.
 
         Raises:
             FencedError: another epoch holds the store.

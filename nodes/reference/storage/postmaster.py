@@ -1,9 +1,10 @@
 """``python -m nodes.reference.storage.postmaster CONFIG.json`` runs PostgreSQL for a storage service on this machine.
 
-CONFIG.json is that of the service, with ``"store": "postgres"``. The database is made where there is none. PostgreSQL
-refuses to run as root: started by root, it runs as ``postgres`` (or ``nobody``), and in a user namespace that has no
-such user as one of a namespace below. It listens at a loopback address, and asks for a password (SCRAM-SHA-256) that is
-in a file beside its data. This process becomes the server, so whoever watches or kills the one has the other.
+CONFIG.json is that of the service, with ``"store": "postgres"``. The database is created if it does not exist.
+PostgreSQL refuses to run as root: started by root, it runs as ``postgres`` (or ``nobody``). In a user namespace without
+such a user, it runs as a user of a nested namespace. It listens at a loopback address, and requires a password
+(SCRAM-SHA-256) that is in a file next to its data. This process becomes the server, so whatever watches or kills this
+process affects the server itself.
 """
 
 from __future__ import annotations
@@ -27,19 +28,19 @@ from nodes.reference.storage.postgres_store import USER
 _OWN = ("postgres", "nobody")
 """Users that the server may run as when root starts it."""
 _PLACES = ("/usr/lib/postgresql",)
-"""Where Debian has a folder for each version."""
+"""The folder where Debian has a subfolder for each version."""
 _CHILDREN_SECONDS = 20.0
-"""How long processes of a server that was killed may take to end."""
+"""Seconds that processes of a killed server may take to end."""
 _SETTINGS = {"listen_addresses": "127.0.0.1", "unix_socket_directories": "", "shared_buffers": "32MB", "jit": "off",
              "max_connections": "50", "logging_collector": "off", "log_line_prefix": ""}  # fmt: skip
 
 
 CAPABILITIES = ("CHOWN", "KILL", "SETGID", "SETUID")
-"""What root needs in a container to start the server as somebody else, and to end it."""
+"""Root's capabilities that a container needs, to start the server as another user, and to end it."""
 
 
 def programs() -> Path:
-    """The folder of PostgreSQL's server programs, the newest if there are several.
+    """Return the folder of PostgreSQL's server programs, the newest if there are several.
 
     Raises:
         ConfigError: they are not installed.
@@ -56,7 +57,7 @@ def programs() -> Path:
 
 
 def password_file(config: StorageConfig) -> Path:
-    """Where the password of the service's role is."""
+    """Return the path of the file with the password of the service's role."""
     return Path(config.data) / "postgres.password"
 
 
@@ -64,7 +65,7 @@ class Postmaster:
     """PostgreSQL for one storage service."""
 
     def __init__(self, config: StorageConfig) -> None:
-        """Raises ConfigError when the configuration asks for none, or it is not installed."""
+        """Raise ConfigError when the configuration does not use PostgreSQL, or it is not installed."""
         if config.store != POSTGRES:
             raise ConfigError(f'store: is {config.store!r}; a database server is for "postgres" only')
         self._config, self._bin = config, programs()
@@ -76,7 +77,7 @@ class Postmaster:
         """Become the server; does not return.
 
         Raises:
-            ConfigError: the database can't be made, or another server uses it.
+            ConfigError: the database can't be created, or another server uses it.
             OSError: the folder can't be used.
         """
         self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -86,7 +87,8 @@ class Postmaster:
         self._lock()
         if not self._cluster.exists():
             self._make()
-        # Nobody has the lock but this process, so whoever left this file is dead, whatever process has its number now.
+        # Only this process has the lock, so the process that left this file is dead, even if its number is in use
+        # again.
         with contextlib.suppress(FileNotFoundError):
             (self._cluster / "postmaster.pid").unlink()
         settings = {**_SETTINGS, "port": str(self._config.database_port)}
@@ -95,10 +97,10 @@ class Postmaster:
         os.execvpe(command[0], command, {**os.environ, "LC_ALL": "C"})
 
     def _become_somebody(self) -> None:
-        """Root gives its rights away.
+        """Give up root's rights.
 
-        Where there is nobody to become, as in a namespace of an ordinary user, or who can't reach the folder, the
-        server's user is one of a namespace of its own: not called root, and with no rights but those to these files.
+        If no such user exists, as in an ordinary user's namespace, or if it can't access the folder, the server's user
+        is one of a nested namespace: it is not called root, and has no rights except to these files.
         """
         if os.geteuid() != 0:
             return
@@ -107,7 +109,7 @@ class Postmaster:
             if owner is None or not _reachable(self._folder.resolve().parent, owner):
                 raise OSError("there is no such user here")
             if self._folder.stat().st_uid != owner.pw_uid:
-                # The password is still the service's, and nobody else's but the server's.
+                # The password remains the service's own; only the server's group may read it in addition.
                 os.chown(password_file(self._config), -1, owner.pw_gid)
                 password_file(self._config).chmod(0o640)
                 _give(self._folder, owner)
@@ -118,7 +120,7 @@ class Postmaster:
             self._prefix = ["unshare", "--user", "--map-user=1000", "--map-group=1000", "--"]
 
     def _write_password(self) -> None:
-        """Make a password for the service's role."""
+        """Create a password for the service's role."""
         path = password_file(self._config)
         fresh = path.with_suffix(".new")
         with open(fresh, "w", opener=lambda name, flags: os.open(name, flags, 0o600)) as file:
@@ -128,9 +130,9 @@ class Postmaster:
         fresh.replace(path)
 
     def _lock(self) -> None:
-        """Nobody but one server and its processes; those of one that was killed are about to end.
+        """Allow one server and its processes only; wait for the processes of a killed one, which are about to end.
 
-        The lock goes on to the server and all that it starts, since the file stays open.
+        The server and its child processes inherit the lock, since the file stays open.
         """
         file = os.open(self._folder / "lock", os.O_RDWR | os.O_CREAT, 0o600)
         os.set_inheritable(file, True)
@@ -145,7 +147,7 @@ class Postmaster:
                 time.sleep(0.02)
 
     def _make(self) -> None:
-        """Make a new database; it is there when it is whole."""
+        """Create a new database; it gets its final name when it is complete."""
         password, fresh = password_file(self._config), self._folder / "cluster.new"
         shutil.rmtree(fresh, ignore_errors=True)
         command = [*self._prefix, str(self._bin / "initdb"), "-D", str(fresh), "-U", USER, "-A", "scram-sha-256",
@@ -166,7 +168,7 @@ def _user(name: str) -> pwd.struct_passwd | None:
 
 
 def _reachable(folder: Path, owner: pwd.struct_passwd) -> bool:
-    """Whether somebody may pass through a folder and those above."""
+    """Return whether a user may pass through a folder and its parents."""
     for each in (folder, *folder.parents):
         found = each.stat()
         if not found.st_mode & 0o001 and not (found.st_uid == owner.pw_uid and found.st_mode & 0o100):
@@ -181,7 +183,7 @@ def _give(folder: Path, owner: pwd.struct_passwd) -> None:
 
 
 def main(arguments: list[str]) -> int:
-    """Run PostgreSQL for the service that the JSON file describes; returns only when that can't be."""
+    """Run PostgreSQL for the service that the JSON file describes; returns only on failure."""
     try:
         if len(arguments) != 1:
             raise ConfigError("usage: python -m nodes.reference.storage.postmaster CONFIG.json")

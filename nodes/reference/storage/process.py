@@ -25,5 +25,5 @@ class StorageProcess(NodeProcess):
 
 
 def serve_storage(config: StorageConfig) -> int:
-    """Run the service in this process until SIGTERM or SIGINT; returns the exit status, as ``process.serve`` does."""
+    """Run the service in this process until SIGTERM or SIGINT; return the exit status, as ``process.serve`` does."""
     return serve_process(lambda: StorageProcess(config, RealRuntime(config)))

@@ -1,17 +1,17 @@
-"""What a broker and the storage service say to each other, on a connection that begins as a link does.
+"""The protocol between a broker and the storage service, on a connection that begins as a link does.
 
-Requests are lists: a number that the reply repeats, what is asked, and its arguments.
+Requests are lists: a number that the reply repeats, the name of the request, and its arguments.
 
-* ``claim EPOCH``: from now on only this epoch may write. Answer: ``ok APPLIED``. Asked again by the same holder it
-  changes nothing, so a holder whose reply was lost asks again; it also tells that the holder lives.
+* ``claim EPOCH``: from now on only this epoch may write. Answer: ``ok APPLIED``. A repeated claim by the same holder
+  changes nothing, so a holder whose reply was lost claims again; a claim also shows that the holder is alive.
 * ``commit EPOCH SEQUENCE CHANGES``: write all changes or none, durably; only on the connection of the last claim,
-  so that nothing of an earlier connection can follow it. ``SEQUENCE`` counts an epoch's commits from 1.
-  One that was applied before is answered ``ok`` again, one that leaves a gap is refused (``order``), so commits may be
-  sent without waiting for each other. ``CHANGES`` is a list of ``[table, [row...], [removed key...]]``.
+  so that no request of an earlier connection can follow it. ``SEQUENCE`` counts an epoch's commits from 1.
+  A commit that was applied before is answered ``ok`` again, one that leaves a gap is refused (``order``). Therefore
+  commits may be sent without waiting for each other. ``CHANGES`` is a list of ``[table, [row...], [removed key...]]``.
 * ``read EPOCH TABLE AFTER``: rows whose keys are above ``AFTER`` (None: all), as many as fit. Answer: ``ok ROWS MORE``.
-* ``state``: who holds which epoch. Answer: ``ok EPOCH HOLDER APPLIED IDLE``.
+* ``state``: the current epoch and its holder. Answer: ``ok EPOCH HOLDER APPLIED IDLE``.
 
-Other answers: ``fenced EPOCH`` (another epoch holds), ``order APPLIED``, ``refused REASON``.
+Other answers: ``fenced EPOCH`` (another epoch holds the store), ``order APPLIED``, ``refused REASON``.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ Row = Sequence[Any]
 
 
 class Change(NamedTuple):
-    """What is written to one table: rows, each in place of the one with its key, and the keys of rows that go."""
+    """A change of one table: rows, each replacing the one with its key, and the keys of removed rows."""
 
     table: str
     rows: Sequence[Row]
@@ -37,7 +37,8 @@ class Change(NamedTuple):
 
 
 class StoreState(NamedTuple):
-    """Who holds which epoch, how many of its commits are applied, and for how many seconds it has not been heard."""
+    """The current epoch and its holder, the number of its applied commits, and the seconds since the holder was
+    heard."""
 
     epoch: int
     holder: str
@@ -46,11 +47,11 @@ class StoreState(NamedTuple):
 
 
 class StorageError(Exception):
-    """The service did not do what it was asked; the text is one line."""
+    """The service did not carry out a request; the text is one line."""
 
 
 class StorageUnavailableError(StorageError):
-    """No answer in time, or no connection: what was asked may or may not have been done."""
+    """No answer in time, or no connection: the request may or may not have been carried out."""
 
 
 class FencedError(StorageError):
@@ -70,7 +71,7 @@ class OutOfOrderError(StorageError):
 
 
 class StoreDamagedError(StorageError):
-    """What the store holds is no state of any broker; the text says what is wrong with it."""
+    """The contents of the store are not a valid state of a broker; the text gives the error."""
 
 
 class MalformedRequestError(StorageError):
@@ -79,7 +80,7 @@ class MalformedRequestError(StorageError):
 
 
 def changes_of(value: Any) -> list[Change]:
-    """The changes of a decoded request.
+    """Return the changes of a decoded request.
 
     Raises:
         MalformedRequestError: it holds something else.

@@ -1,4 +1,4 @@
-"""The storage service itself: requests of several brokers, done in the order in which they arrive, in batches."""
+"""The storage service itself: carries out requests of several brokers in the order of their arrival, in batches."""
 
 from __future__ import annotations
 
@@ -30,20 +30,21 @@ from nodes.reference.storage.protocol import (
 from nodes.timeouts import within
 
 STORAGE = "storage"
-"""What it is to whoever watches programs."""
+"""The kind of program that it is for observers of programs."""
 MOST_UNSENT = 16 << 20
-"""Bytes of answers that may wait for a client to read them; whoever has more is cut off."""
+"""Bytes of answers that may wait for a client to read them; a client with more is cut off."""
 _CHUNK = 1 << 16
 _HANDSHAKE_SECONDS = 2.0
 _TELL_EVERY = 2.0
 _MOST_READS = 16
 """Pages that are read in one transaction."""
 _MOST_WAITING = 10_000
-"""Requests that may wait; whoever sends more is not read until they are done."""
+"""Requests that may wait; beyond this number no further input is read until they are done."""
 
 
 class StorageObserved(NamedTuple):
-    """What invariants look at: which epoch holds the store, who that is, how many of its commits are applied."""
+    """The service as invariants see it: the epoch that holds the store, its holder, and its number of applied
+    commits."""
 
     epoch: int
     holder: str
@@ -57,7 +58,7 @@ class _Request(NamedTuple):
 
 
 def _end_of_batch(requests: Sequence[_Request]) -> int:
-    """How many of these are done together: all, but not many that read, whose answers are long."""
+    """Return the number of requests that form a batch: all, but not many reads, because their answers are long."""
     reads = 0
     for place, (_, _, content) in enumerate(requests):
         reads += isinstance(content, list) and len(content) > 1 and content[1] == "read"
@@ -69,21 +70,21 @@ def _end_of_batch(requests: Sequence[_Request]) -> int:
 class StorageService:
     """Keeps one database for the brokers that its configuration names.
 
-    All requests that have arrived are done in one transaction, and answered when it is on disk. When the database is
-    lost, clients are cut off, and served again when it is back.
+    All requests that have arrived are carried out in one transaction, and answered when it is on disk. When the
+    database is lost, clients are cut off, and served again when it is available again.
     """
 
     kind, name = STORAGE, SERVICE
 
     def __init__(self, config: StorageConfig, runtime: Runtime, store: Store | None = None) -> None:
-        """``store`` is the database, the embedded one unless it is given."""
+        """Use ``store`` as the database; by default, an embedded one."""
         self._config, self._runtime = config, runtime
         self._handshake = Handshake(PROTOCOL, config.cluster, SERVICE, config.secret, runtime.random)
         self._complaints = Complaints(runtime, "connection refused")
         self._rows: Store = store or StoredRows(runtime.open_database(SERVICE), config.page_rows)
         self._heard = self._told_at = runtime.now()
         self._writes = self._told = 0
-        """Transactions that changed something."""
+        """The number of transactions that changed something."""
         self._waiting: list[_Request] = []
         self._batches = 0
         self._wake, self._room = asyncio.Event(), asyncio.Event()
@@ -94,18 +95,18 @@ class StorageService:
         """The connection of the last claim, the only one that may commit."""
         runtime.expose(f"{config.cluster}/0", SERVICE, self)
 
-    # What invariants look at.
+    # For invariants.
 
     def observed(self) -> StorageObserved:
-        """Who holds the store."""
+        """Return the current epoch and its holder."""
         return StorageObserved(self._rows.epoch, self._rows.holder, self._rows.applied)
 
     def pending(self) -> Pending:
-        """Requests that wait to be done."""
+        """Return the requests that wait to be carried out."""
         return {"request": [self._batches]} if self._waiting else {}
 
     def rows(self) -> Rows | None:
-        """All that is stored; None where another program keeps it."""
+        """Return all stored rows; None where another program keeps them."""
         return self._rows.rows() if isinstance(self._rows, StoredRows) else None
 
     async def run(self) -> None:
@@ -158,7 +159,8 @@ class StorageService:
             await self._room.wait()
 
     async def _reopen(self, reason: str) -> None:
-        """The database is gone: who has asked may have got it or not, and asks again when it is back."""
+        """Open the lost database again. Pending requests may or may not have been applied; clients repeat them
+        afterwards."""
         self._runtime.log("database lost", reason=reason)
         self._claimant = None
         self._waiting = []
@@ -189,14 +191,14 @@ class StorageService:
                 request.writer.write(encode_frame(answer))
 
     def _tell_writes(self) -> None:
-        """Log how often the disk was written to, now and then."""
+        """Log the number of disk writes, periodically."""
         now = self._runtime.now()
         if self._writes != self._told and now >= self._told_at + _TELL_EVERY:
             self._told, self._told_at = self._writes, now
             self._runtime.log("disk writes", writes=self._writes)
 
     async def _do(self, request: _Request) -> list[Any] | None:
-        """Do what is asked; the answer, None for somebody who doesn't speak the protocol."""
+        """Carry out a request; return the answer, None for a client that doesn't speak the protocol."""
         content = request.content
         if not (isinstance(content, list) and len(content) >= 2 and type(content[0]) is int):
             self._complaints.tell(request.client, "a request is malformed")
@@ -237,7 +239,7 @@ class StorageService:
                 return []
             case "read", [int(epoch), str(table), after] if after is None or type(after) is int:
                 if writer.transport.is_closing():
-                    return []  # it was cut off, or has gone
+                    return []  # The client was cut off, or has gone.
                 return list(await rows.page(epoch, table, after))
             case "state", []:
                 return [rows.epoch, rows.holder, rows.applied, self._runtime.now() - self._heard]

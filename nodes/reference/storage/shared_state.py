@@ -1,8 +1,8 @@
 """An engine whose state is kept by the storage service; the engine's own database is only a working copy.
 
-A command is applied, its changes are written to the working copy and sent to the service; its effects may go out when
-the service has them on disk. So a commit costs a round trip, and many may be under way. Whoever takes the store over
-claims a newer epoch, which fences the holder before, and loads all that it holds.
+After a command is applied, its changes are written to the working copy and sent to the service; its effects may be
+released when the service has the changes on disk. So a commit costs a round trip, and many may be under way. A broker
+that takes the store over claims a newer epoch, which fences the former holder, and loads the whole store.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from nodes.reference.storage.protocol import Change, FencedError, StorageError, 
 
 
 class SharedState:
-    """Keeps what ``engine`` holds in the store that ``client`` reaches.
+    """Keeps the state of ``engine`` in the store that ``client`` connects to.
 
     ``transaction`` opens a transaction of the working copy, as ``Broker.transaction`` does. ``epoch`` is the epoch in
-    which this broker holds the store, 0 when it does not: before ``take_over``, and after any commit that failed,
-    since memory is ahead of the store then.
+    which this broker holds the store. It is 0 when the broker does not hold it: before ``take_over``, and after any
+    failed commit, since memory is then ahead of the store.
     """
 
     def __init__(self, client: StorageClient, engine: StoreEngine,
@@ -40,14 +40,14 @@ class SharedState:
         return self.epoch, self._sequence
 
     async def take_over(self, epoch: int, on_progress: Callable[[], None] = lambda: None) -> None:
-        """Hold the store from now on, with all that it holds as the engine's state.
+        """Hold the store from now on, and load its contents as the engine's state.
 
-        The epoch must be a new one, even for its holder: commits that failed, or those of this broker before it was
-        restarted, may still be on their way, and would be taken for the first ones of this time.
+        The epoch must be a new one, even for its holder: commits that failed, or commits that this broker sent before
+        its restart, may still be under way, and would be mistaken for the first ones of this epoch.
 
         Raises:
             FencedError: the store was claimed in this epoch or a newer one.
-            StoreDamagedError: what it holds can't be an engine's state; the engine has kept its own.
+            StoreDamagedError: its contents can't be an engine's state; the engine has kept its own.
             StorageError: the service can't be reached, or refuses.
         """
         self.let_go()
@@ -67,9 +67,9 @@ class SharedState:
         self.epoch = epoch
 
     async def go_on(self, epoch: int) -> None:
-        """Hold the store again, without loading it: what was changed meanwhile is never written.
+        """Hold the store again, without loading it: changes made in the meantime are never written.
 
-        For brokers that are to show what comes of that. Raises as ``take_over`` does.
+        For brokers that have to demonstrate the consequences. Raises as ``take_over`` does.
         """
         self._sequence = await self._client.claim(epoch)
         self._changes.clear()
@@ -77,14 +77,14 @@ class SharedState:
         self.epoch = epoch
 
     def let_go(self) -> None:
-        """Hold the store no longer; what follows is written nowhere but to the working copy."""
+        """Stop holding the store; later changes are written only to the working copy."""
         self.epoch = 0
         self._engine.changes = None
 
     def commit(self, told: Callable[[Sequence[Change]], None] = lambda changes: None) -> asyncio.Task[None]:
-        """Send what has changed since the last call, of which ``told`` is told; the task ends when that is durable.
+        """Send the changes since the last call, and pass them to ``told``; the task ends when they are durable.
 
-        Tasks end in the order of the calls. After one has failed all that follow do.
+        Tasks end in the order of the calls. After one has failed, all later ones fail.
 
         Raises:
             StorageError: the store is not held.
@@ -100,7 +100,7 @@ class SharedState:
         return task
 
     async def _commit(self, epoch: int, sequence: int, changes: list[Change]) -> None:
-        if self.epoch != epoch:  # lost since the call: nothing may follow a commit that failed
+        if self.epoch != epoch:  # Lost since the call: no commit may follow a failed one.
             raise StorageError("the store is not held any more")
         try:
             await self._client.commit(epoch, sequence, changes)
@@ -110,7 +110,7 @@ class SharedState:
             raise
 
     async def renew(self) -> None:
-        """Tell the service that the holder lives.
+        """Tell the service that the holder is alive.
 
         Raises:
             FencedError: another broker holds the store now; this one has let go.
@@ -128,17 +128,18 @@ class SharedState:
 
 
 def _note_failure(task: asyncio.Task[None]) -> None:
-    """That the store was let go is enough where whoever would have waited has ended: it is no mishap of the task's."""
+    """Retrieve a task's exception, so that it is not reported as lost when its waiter has ended: letting go is
+    enough."""
     if not task.cancelled():
         task.exception()
 
 
 def _check(rows: list[list[Any]]) -> None:
-    """Raises StoreDamagedError unless these rows make one state together."""
+    """Raise StoreDamagedError unless these rows form a consistent state."""
     tables: dict[str, dict[int, list[Any]]] = {table: {} for table in TABLES}
     try:
         for row in rows:
-            if len(row) < 3:  # what a link says of a row that is gone
+            if len(row) < 3:  # a link's form of a deleted row
                 raise ShapeError(f"a row of {row[0]} has no columns")
             check_row(row)
             tables[row[0]][row[1]] = row

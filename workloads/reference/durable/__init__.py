@@ -1,4 +1,5 @@
-"""A durable connection: what an application sends while no broker serves is kept in a file, and transferred in order.
+"""A durable connection: messages that an application sends while no broker serves are kept in a file, and transferred
+in order.
 
-``repository`` is the file, ``connection`` what applications use, ``links`` how it reaches brokers of each kind.
+``repository`` is the file, ``connection`` the interface for applications, ``links`` the access to brokers of each kind.
 """

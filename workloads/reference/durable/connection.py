@@ -1,14 +1,14 @@
-"""What an application uses in place of a connection: no operation fails because no broker serves.
+"""A replacement for a connection in applications: no operation fails because no broker serves.
 
-A message is confirmed by a broker, or it is in the local repository, on disk; either way ``send`` returns. While
-brokers serve, messages go to them directly. Those that could not are kept, and transferred as soon as one serves, in
-the order in which they were accepted; what is sent meanwhile goes behind them.
+A message is confirmed by a broker, or it is on disk in the local repository; in both cases ``send`` returns. While
+brokers serve, messages go to them directly. Other messages are kept and transferred, in the order in which they were
+accepted, as soon as a broker serves; messages that are sent in the meantime follow them.
 
-**At least once.** Whatever was sent on a connection that ended before it was confirmed may or may not have arrived, and
-only the broker knows. A reliable connection of the reference broker is resumed on the next one, which discards what it
-has already. Where there is no such connection any more (it was closed, or this process was killed), the message is sent
-again: with the same ``x-message-id``, and with ``x-sent-again``, which tells the receiver that it may have come before.
-A copy without it was never sent before.
+**At least once.** A message that was sent on a connection that ended before the confirmation may or may not have
+arrived, and only the broker knows. A reliable connection of the reference broker is resumed by the next link, and the
+broker discards messages that it already has. Where that connection no longer exists (it was closed, or this process was
+killed), the message is sent again: with the same ``x-message-id``, and with ``x-sent-again``, which warns the receiver
+that an earlier copy may have arrived. A copy without ``x-sent-again`` was never sent before.
 """
 
 from __future__ import annotations
@@ -32,16 +32,16 @@ BEGUN, HANDED, WRITTEN, STORED, CONFIRMED, TRANSFERRED = (
     "before anything", "handed to the connection", "written but not on disk", "in the repository", "confirmed",
     "transferred but not noted",
 )  # fmt: skip
-"""Where a client may be killed."""
+"""The points at which a client may be killed."""
 STEPS = (BEGUN, HANDED, WRITTEN, STORED, CONFIRMED, TRANSFERRED)
 
 
 @dataclass(frozen=True)
 class Patience:
-    """Times in seconds, and how many messages are on their way at once.
+    """Times in seconds, and the number of messages in transit at once.
 
-    ``confirm``: how long a message waits for its confirmation before it is put into the repository; ``attempt``: how
-    long one attempt to connect goes along the list of brokers; ``rest``: how long it waits after one that failed.
+    ``confirm``: the time that a message waits for its confirmation before it is put into the repository; ``attempt``:
+    the time that one attempt to connect spends on the list of brokers; ``rest``: the pause after a failed attempt.
     """
 
     confirm: float = 0.3
@@ -52,10 +52,10 @@ class Patience:
 
 @dataclass(eq=False)
 class _Entry:
-    """A message in line.
+    """A queued message.
 
-    ``stored``: it is in the repository. ``maybe``: a broker may have it. ``link``: on which it was handed over last.
-    ``outcome``: ends when it is confirmed or refused.
+    ``stored``: it is in the repository. ``maybe``: a broker may have it. ``link``: the link on which it was last sent.
+    ``outcome``: completes when the message is confirmed or refused.
     """
 
     message: Stored
@@ -66,15 +66,15 @@ class _Entry:
 
 
 class DurableConnection:
-    """A connection for sending, under a ``name`` that is in the ids of its messages.
+    """A connection for sending, under a ``name`` that is part of the ids of its messages.
 
-    ``make_link`` makes a new way to the brokers. ``on_step`` is told where it is, and may raise to end it there.
-    ``forgets`` is a bug that can be switched on: the repository forgets a message when it is sent.
+    ``make_link`` creates a new link to the brokers. ``on_step`` is called with each step, and may raise to end the
+    client there. ``forgets`` is a bug that can be switched on: the repository forgets a message when it is sent.
     """
 
     def __init__(self, name: str, repository: Repository, make_link: Callable[[], Link], patience: Patience,
                  on_step: Callable[[str], None] = lambda step: None, forgets: bool = False) -> None:
-        """Raises OSError when the repository fails."""
+        """Load the stored messages and begin a session; raises OSError when the repository fails."""
         self._forgets = forgets
         self._name, self._repository, self._make_link, self._patience = name, repository, make_link, patience
         self._step = on_step
@@ -89,19 +89,19 @@ class DurableConnection:
         self._task: asyncio.Task[None] | None = None
         self._sending: dict[asyncio.Task[None], None] = {}
         self.failure: Exception | None = None
-        """What has ended it, if anything did: the disk, most likely."""
+        """The error that ended the connection, if any: most likely a disk error."""
 
     def start(self) -> None:
-        """Begin to connect, in the background."""
+        """Start to connect, in the background."""
         self._task = asyncio.create_task(self._run(), name="durable connection")
 
     async def send(self, queue: str, body: bytes, headers: Mapping[str, str] | None = None) -> bool:
-        """Send a message to a queue; True when a broker has confirmed it, False when it is in the repository.
+        """Send a message to a queue; return True when a broker has confirmed it, False when it is in the repository.
 
         Raises:
-            Rejected: the broker refuses it: it has no effect.
+            Rejected: the broker refused it: it has no effect.
             RepositoryFull: there is no room for it: it was not accepted.
-            OSError: the repository fails: the message may arrive, or not.
+            OSError: the repository failed: the message may or may not arrive.
         """
         self._step(BEGUN)
         self._demand_sound()
@@ -136,25 +136,26 @@ class DurableConnection:
 
     @property
     def connected(self) -> bool:
-        """Whether a broker serves us now."""
+        """Return whether a broker serves this client now."""
         return self._link is not None and self._link.connected
 
     @property
     def node(self) -> tuple[str, int] | None:
-        """Whom it talks to, or talked to last."""
+        """The node that it is connected to, or was connected to last."""
         return self._link.node if self._link is not None else None
 
     @property
     def waiting(self) -> int:
-        """Messages that were accepted and that no broker has confirmed yet."""
+        """The number of accepted messages that no broker has confirmed yet."""
         return len(self._line)
 
     def take_refusals(self) -> list[tuple[Stored, str]]:
-        """Messages that a broker refused when they were in the repository already, with its reasons; told once."""
+        """Return the messages that a broker refused after they had entered the repository, with its reasons; each is
+        returned once."""
         return self._repository.take_refusals()
 
     async def transferred(self) -> None:
-        """Wait until every accepted message is confirmed, or refused.
+        """Wait until every accepted message is confirmed or refused.
 
         Raises:
             OSError: the repository has failed, or the connection is closed.
@@ -166,7 +167,7 @@ class DurableConnection:
             await asyncio.wait([self._line[0].outcome, self._task], return_when=asyncio.FIRST_COMPLETED)
 
     async def go_offline(self) -> None:
-        """Leave the broker, and come to none until ``go_online``."""
+        """Leave the broker, and connect to none until ``go_online``."""
         self._online.clear()
         self._changed.set()
         if self._link is not None:
@@ -177,7 +178,7 @@ class DurableConnection:
         self._online.set()
 
     async def close(self) -> None:
-        """End; what is in the repository stays there for the next connection of this name."""
+        """Close the connection; the messages in the repository stay there for the next connection of this name."""
         tasks = [*self._sending] if self._task is None else [self._task, *self._sending]
         for task in tasks:
             task.cancel()
@@ -198,7 +199,7 @@ class DurableConnection:
             self._fail(error)
 
     async def _live(self) -> bool:
-        """Go on with a new link until it is over; whether anybody served on it."""
+        """Use a new link until it is over; return whether a broker served on it."""
         self._link = link = self._make_link()
         try:
             await link.open(self._patience.attempt)
@@ -212,7 +213,7 @@ class DurableConnection:
         return True
 
     async def _serve(self, link: Link) -> None:
-        """Hand over what is in line, in its order, until the link is over."""
+        """Send the queued messages in order, until the link is over."""
         while not link.over and self._online.is_set() and self.failure is None:
             self._changed.clear()
             for entry in list(islice(self._line, 2 * self._patience.window)):
@@ -234,7 +235,7 @@ class DurableConnection:
             self._fail(error)
 
     async def _hand(self, link: Link, entry: _Entry) -> None:
-        """Send a message on a link; what becomes of it."""
+        """Send a message on a link, and handle the outcome."""
         message = entry.message
         headers = {**message.headers, MESSAGE_ID: f"{self._name}/{message.session}/{message.number}"}
         if entry.maybe:
@@ -261,7 +262,7 @@ class DurableConnection:
                 entry.outcome.set_result(None)
             else:
                 entry.outcome.set_exception(error)
-                entry.outcome.exception()  # whoever sent it may have gone
+                entry.outcome.exception()  # the sender may have stopped waiting
         else:
             if entry.stored:
                 self._step(TRANSFERRED)

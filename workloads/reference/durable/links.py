@@ -1,4 +1,4 @@
-"""How a durable connection reaches brokers: over STOMP, or by the four primitives of a broker of another kind."""
+"""The links of a durable connection to brokers: over STOMP, or by the four primitives of a broker of another kind."""
 
 from __future__ import annotations
 
@@ -14,47 +14,47 @@ from workloads.reference.connection import ConnectionBroken, NotSent, Settings, 
 Address = tuple[str, int]
 
 MESSAGE_ID = "x-message-id"
-"""Header: ``CLIENT/SESSION/NUMBER``, the same for all copies of a message."""
+"""Header: ``CLIENT/SESSION/NUMBER``, identical for all copies of a message."""
 SENT_AGAIN = "x-sent-again"
-"""Header of a copy that may not be the first: the number of the connection in which it was sent."""
+"""Header of a copy that may not be the first: the number of the connection on which it was sent."""
 
 
 class Link(Protocol):
-    """One connection to whichever broker serves; it is used once."""
+    """One connection to a serving broker; it is used once."""
 
     @property
     def node(self) -> Address | None:
-        """Whom it talks to, or talked to last."""
+        """The node that it is connected to, or was connected to last."""
         ...
 
     @property
     def connected(self) -> bool:
-        """Whether a broker has let us in, and the connection has not failed since."""
+        """Return whether a broker has accepted the client, and the connection has not failed since."""
         ...
 
     @property
     def over(self) -> bool:
-        """Whether it is closed for good, or was never opened."""
+        """Return whether it is closed for good, or was never opened."""
         ...
 
     async def open(self, timeout: float) -> None:
-        """Connect to whoever serves.
+        """Connect to a serving broker.
 
         Raises:
-            ConnectionBroken: nobody let us in within ``timeout`` seconds.
+            ConnectionBroken: no broker accepted the client within ``timeout`` seconds.
         """
 
     async def send(self, queue: str, headers: Mapping[str, str], body: bytes) -> None:
-        """Send a message, and wait until it is confirmed; messages go out in the order of the calls.
+        """Send a message, and wait until it is confirmed; messages are sent in the order of the calls.
 
         Raises:
             NotSent: it certainly had no effect, and may be tried again on another link.
             Rejected: the broker refuses it for good: it had no effect.
-            ConnectionBroken: the connection is over, and nobody knows what became of it.
+            ConnectionBroken: the connection is over, and the outcome is unknown.
         """
 
     async def abort(self) -> None:
-        """Leave without a word."""
+        """Drop the connection without DISCONNECT."""
 
 
 class StompLink:
@@ -65,17 +65,17 @@ class StompLink:
 
     @property
     def node(self) -> Address | None:
-        """Whom it talks to, or talked to last."""
+        """The node that it is connected to, or was connected to last."""
         return self._connection.peer
 
     @property
     def connected(self) -> bool:
-        """Whether it can send now."""
+        """Return whether it can send now."""
         return self._connection.connected
 
     @property
     def over(self) -> bool:
-        """Whether it is of no use any more."""
+        """Return whether it can no longer be used."""
         return self._connection.over
 
     async def open(self, timeout: float) -> None:
@@ -83,21 +83,21 @@ class StompLink:
         await self._connection.open(timeout)
 
     async def send(self, queue: str, headers: Mapping[str, str], body: bytes) -> None:
-        """Send a message; over a reliable connection, through as many failovers as it takes."""
+        """Send a message; over a reliable connection, through any number of failovers."""
         await self._connection.request("SEND", {"destination": f"/queue/{queue}", **headers}, body, None)
 
     async def abort(self) -> None:
-        """Leave without a word."""
+        """Drop the connection without DISCONNECT."""
         await self._connection.abort()
 
 
 class NeutralLink:
-    """A link to a broker of any kind, whose messages have no headers; ``mark`` puts them into the body."""
+    """A link to a broker of any kind, whose messages have no headers; ``mark`` puts the headers into the body."""
 
     def __init__(self, addresses: Sequence[Address], connect: Callable[[], QueueConnection], local: str,
                  send_timeout: float, mark: Callable[[Mapping[str, str], bytes], bytes]) -> None:
-        """``connect`` makes a connection that is not open yet, ``local`` is the address to connect from; a broker that
-        has not confirmed a message within ``send_timeout`` seconds is taken for lost."""
+        """Create a link. ``connect`` returns a connection that is not open yet, ``local`` is the address to connect
+        from; a broker that has not confirmed a message within ``send_timeout`` seconds counts as lost."""
         self.node: Address | None = None
         self._addresses = list(addresses)
         self._make, self._local, self._send_timeout, self._mark = connect, local, send_timeout, mark
@@ -106,16 +106,16 @@ class NeutralLink:
 
     @property
     def connected(self) -> bool:
-        """Whether it can send now."""
+        """Return whether it can send now."""
         return self._connection is not None
 
     @property
     def over(self) -> bool:
-        """Whether it is of no use any more."""
+        """Return whether it can no longer be used."""
         return self._connection is None
 
     async def open(self, timeout: float) -> None:
-        """Connect to the first broker of the list that lets us in."""
+        """Connect to the first broker of the list that accepts the client."""
         deadline = asyncio.get_running_loop().time() + timeout
         trouble = "no broker was tried"
         for address in self._addresses:
@@ -132,7 +132,7 @@ class NeutralLink:
         raise ConnectionBroken(trouble)
 
     async def send(self, queue: str, headers: Mapping[str, str], body: bytes) -> None:
-        """Send a message; after anything but a confirmation the connection is over."""
+        """Send a message; any outcome other than a confirmation ends the connection."""
         async with self._turn:
             connection = self._connection
             if connection is None:
@@ -148,7 +148,7 @@ class NeutralLink:
                 raise ConnectionBroken(str(error) or type(error).__name__) from error
 
     async def abort(self) -> None:
-        """Leave without a word."""
+        """Close the connection."""
         connection, self._connection = self._connection, None
         if connection is not None:
             await _closed(connection)

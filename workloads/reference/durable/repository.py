@@ -1,12 +1,12 @@
-"""A client's local repository: messages that it has accepted and no broker has confirmed yet, in a file.
+"""A client's local repository: messages that it has accepted and that no broker has confirmed yet, in a file.
 
-The file is a log. A frame is ``marker, size, check, synced, payload``: ``check`` is a CRC-32 of the frame, of its place
-and of the file's own random ``salt``, so that a frame inside a message's body is never taken for one; ``synced`` says
-how much of the file had been brought to disk when the frame was written. So an end that a crash has left unfinished is
-told from damage: behind a broken frame there is none that was written after it had been synced. The former is set
-aside, as nothing in it was ever confirmed to anybody; the latter is refused.
+The file is a log. A frame is ``marker, size, check, synced, payload``. ``check`` is a CRC-32 of the frame, its offset
+and the file's random ``salt``, so that a frame inside a message's body is never taken for a real one. ``synced`` is the
+number of bytes of the file that were on disk when the frame was written. It distinguishes an unfinished end after a
+crash from damage: after an unfinished frame, no frame was written after that one had been synced. An unfinished end is
+set aside, as no part of it was ever confirmed to a caller; a damaged file is refused.
 
-That a message is done is not synced: after a crash it is sent once more, and marked as such.
+The record that a message is done is not synced: after a crash the message is sent once more, and marked as such.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _PLACE = struct.Struct(">QIQ")
 _LENGTH = struct.Struct(">I")
 _MESSAGE, _DONE, _SESSION, _REFUSED = "message", "done", "session", "refused"
 _WASTE_BYTES = 256 << 10
-"""The file is written anew when this much of it, and more than half, is about messages that are done."""
+"""The file is rewritten when this many bytes of it, and more than half of it, concern messages that are done."""
 
 
 class RepositoryFull(Exception):
@@ -39,7 +39,8 @@ class RepositoryFull(Exception):
 
 @dataclass(frozen=True)
 class Stored:
-    """A message: ``session`` and ``number`` are its identity, in the order in which messages were accepted."""
+    """A message: ``session`` and ``number`` are its identity, and increase in the order in which messages were
+    accepted."""
 
     session: int
     number: int
@@ -49,23 +50,24 @@ class Stored:
 
     @property
     def place(self) -> tuple[int, int]:
-        """Its place in the order of all messages."""
+        """The position of the message in the order of all messages."""
         return self.session, self.number
 
     @property
     def size(self) -> int:
-        """Bytes that it counts for."""
+        """The bytes that the message takes of the repository's limit."""
         return len(self.body) + len(self.queue) + sum(len(name) + len(text) for name, text in self.headers.items())
 
 
 class Repository:
-    """The repository in ``storage``, with room for so many bytes and messages.
+    """The repository in ``storage``, with a limit of bytes and of messages.
 
-    ``session`` numbers the connections to brokers, those of earlier processes included. ``messages`` are those that are
-    not done, in order; ``refusals`` those that a broker has refused, with its reason, until somebody takes them.
+    ``session`` numbers the connections to brokers, including those of earlier processes. ``messages`` are the messages
+    that are not done, in order; ``refusals`` are those that a broker has refused, with its reason, until a caller takes
+    them.
 
     Raises:
-        RepositoryError: it is damaged, or no repository at all; it is left as it is.
+        RepositoryError: it is damaged, or no repository at all; the file is left unchanged.
     """
 
     def __init__(self, storage: Storage, max_bytes: int = 64 << 20, max_messages: int = 100_000) -> None:
@@ -73,14 +75,14 @@ class Repository:
         self.refusals: dict[tuple[int, int], tuple[Stored, str]] = {}
         self.session = 0
         self.set_aside = 0
-        """Bytes of an unfinished end that were found when it was opened."""
+        """Bytes of an unfinished end that were found when the repository was opened."""
         self._storage = storage
         self._max_bytes, self._max_messages = max_bytes, max_messages
         self._bytes = 0
         self._failed = ""
         self._salt = b""
         self._end = self._synced = 0
-        """Of the file: where it ends, and how much of it is on disk."""
+        """Offsets in the file: its end, and the end of the part that is on disk."""
         try:
             self._open()
         except BaseException:
@@ -88,13 +90,13 @@ class Repository:
             raise
 
     def demand_room(self, message: Stored) -> None:
-        """Raises RepositoryFull when there is no room for the message."""
+        """Raise RepositoryFull when there is no room for the message."""
         held = len(self.messages) + len(self.refusals)
         if held >= self._max_messages or self._bytes + message.size > self._max_bytes:
             raise RepositoryFull(f"{self._storage.name} holds {held:,} messages ({self._bytes:,} bytes) already")
 
     def write(self, message: Stored) -> None:
-        """Keep a message; it is on disk after ``sync``. Raises OSError."""
+        """Append a message; it is on disk after ``sync``. Raises OSError."""
         self._add([_MESSAGE, message.session, message.number, message.queue, dict(message.headers), message.body])
         self._keep(message)
 
@@ -105,20 +107,20 @@ class Repository:
         self._synced = self._end
 
     def done(self, message: Stored) -> None:
-        """A broker has confirmed the message. Raises OSError."""
+        """Record that a broker has confirmed the message. Raises OSError."""
         if message.place in self.messages:
             self._add([_DONE, *message.place])
             self._forget(message.place)
             self._tidy()
 
     def refuse(self, message: Stored, reason: str) -> None:
-        """A broker has refused the message for good; it is kept until somebody takes it. Raises OSError."""
+        """Record that a broker has refused the message for good; it is kept until a caller takes it. Raises OSError."""
         self._add([_REFUSED, *message.place, reason])
         self.sync()
         self._set_refused(message.place, reason)
 
     def take_refusals(self) -> list[tuple[Stored, str]]:
-        """The messages that were refused, with the reasons; they are forgotten here. Raises OSError."""
+        """Return and forget the messages that were refused, with the reasons. Raises OSError."""
         taken = list(self.refusals.values())
         for message, _ in taken:
             self._add([_DONE, *message.place])
@@ -127,14 +129,14 @@ class Repository:
         return taken
 
     def begin_session(self) -> int:
-        """A new connection to a broker begins; its number, which is on disk when this returns. Raises OSError."""
+        """Begin a new connection to a broker; return its number, which is on disk when this returns. Raises OSError."""
         self._add([_SESSION, self.session + 1])
         self.sync()
         self.session += 1
         return self.session
 
     def close(self) -> None:
-        """Let another process use it."""
+        """Release the storage for other processes."""
         self._storage.close()
 
     def _keep(self, message: Stored) -> None:
@@ -167,20 +169,20 @@ class Repository:
         return zlib.crc32(payload, zlib.crc32(self._salt + _PLACE.pack(place, len(payload), synced)))
 
     def _failing(self) -> _Failing:
-        """After an error of the disk nobody knows what is on it, so nothing is added any more."""
+        """Guard a disk access: after a disk error the content of the disk is unknown, so no more is added."""
         return _Failing(self)
 
     def failed(self, reason: str) -> None:
-        """The disk has failed."""
+        """Record that the disk has failed."""
         self._failed = self._failed or reason
 
     @property
     def failure(self) -> str:
-        """How the disk failed; empty if it did not."""
+        """The reason of the disk's failure; empty if it has not failed."""
         return self._failed
 
     def _tidy(self) -> None:
-        """Write the file anew if most of it is of no use any more."""
+        """Rewrite the file if most of it is no longer needed."""
         if self._end > _WASTE_BYTES and self._end > 4 * self._bytes:
             self._rewrite()
 
@@ -193,7 +195,7 @@ class Repository:
         contents += [[_MESSAGE, *place, m.queue, dict(m.headers), m.body] for place, m in sorted(kept.items())]
         contents += [[_REFUSED, *place, reason] for place, (_, reason) in self.refusals.items()]
         for content in contents:
-            parts.append(self._frame(content, end, end))  # none of them is seen before all are on disk
+            parts.append(self._frame(content, end, end))  # none of the frames is visible before all are on disk
             end += len(parts[-1])
         with self._failing():
             self._storage.replace(b"".join(parts))
@@ -202,7 +204,7 @@ class Repository:
     def _open(self) -> None:
         data = self._storage.read()
         if len(data) < _HEADER_BYTES and MAGIC.startswith(data[: len(MAGIC)]):
-            self._rewrite()  # new, or its first write was never finished
+            self._rewrite()  # a new file, or one whose first write was never finished
             return
         if not data.startswith(MAGIC):
             raise RepositoryError(f"{self._storage.name}: this is no repository of a durable connection; "
@@ -220,21 +222,21 @@ class Repository:
             self._storage.cut(end)
         self._end = self._synced = end
         with self._failing():
-            self._storage.sync()  # what a killed process had written may not be on disk yet
+            self._storage.sync()  # data written by a killed process may not be on disk yet
 
     def _damaged(self, place: int) -> RepositoryError:
         return RepositoryError(f"{self._storage.name}: damaged at byte {place:,}, before messages that were accepted; "
                                "it is left as it is: restore it from a copy, or move it away")
 
     def _frames(self, data: bytes) -> Iterator[tuple[int, list[Any]]]:
-        """The frames from the beginning up to the first that is broken, each with the place of its end."""
+        """Yield the frames from the beginning up to the first broken one, each with the offset of its end."""
         place = _HEADER_BYTES
         while (payload := self._payload(data, place)) is not None:
             place += _FRAME.size + len(payload)
             yield place, _decoded(payload)
 
     def _payload(self, data: bytes, place: int) -> bytes | None:
-        """The payload of the frame at a place; None where there is none."""
+        """Return the payload of the frame at an offset; None where there is no valid frame."""
         if place + _FRAME.size > len(data):
             return None
         marker, size, check, synced = _FRAME.unpack_from(data, place)
@@ -243,7 +245,8 @@ class Repository:
         return payload if whole and check == self._check(payload, place, synced) else None
 
     def _synced_beyond(self, data: bytes, place: int) -> bool:
-        """Whether some frame behind a place was written after what lies at the place had been brought to disk."""
+        """Return whether a frame after the offset was written when the bytes at the offset had already been synced to
+        disk."""
         found = data.find(_MARKER, place + 1)
         while found >= 0:
             if self._payload(data, found) is not None and _FRAME.unpack_from(data, found)[3] > place:
@@ -267,7 +270,7 @@ class Repository:
 
 
 class _Failing:
-    """What is inside uses the disk; its failure is remembered, and refuses all that follows."""
+    """A guard of disk accesses: it remembers a failure of the disk, and refuses all later accesses."""
 
     def __init__(self, repository: Repository) -> None:
         self._repository = repository
@@ -286,14 +289,15 @@ def _header(salt: bytes) -> bytes:
 
 
 def _encoded(content: list[Any]) -> bytes:
-    """A record: JSON, and the body behind it if it ends with one."""
+    """Return a record's bytes: JSON, followed by the body if the record is a message."""
     body = bytes(content[-1]) if content[0] == _MESSAGE else b""
     head = json.dumps(content[:-1] if content[0] == _MESSAGE else content).encode()
     return _LENGTH.pack(len(head)) + head + body
 
 
 def _decoded(payload: bytes) -> list[Any]:
-    """What ``_encoded`` was given; a message always has a body. An empty list for anything else."""
+    """Return the record that ``_encoded`` was given; a message always has a body. Return an empty list for invalid
+    bytes."""
     end = _LENGTH.size + int.from_bytes(payload[: _LENGTH.size])
     try:
         content = json.loads(payload[_LENGTH.size : end])

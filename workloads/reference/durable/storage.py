@@ -1,4 +1,4 @@
-"""Where a repository's bytes lie: a file, or memory that forgets at a crash what a disk would."""
+"""The storage of a repository's bytes: a file, or memory that loses at a crash the data that a disk would lose."""
 
 from __future__ import annotations
 
@@ -11,39 +11,40 @@ from typing import Protocol
 
 
 class RepositoryError(Exception):
-    """The repository can't be used; the text is one line: which, what is wrong, what to do."""
+    """The repository can't be used; the text is one line: the repository, the problem, and the remedy."""
 
 
 class Storage(Protocol):
-    """Bytes that grow at the end, and are replaced as a whole now and then."""
+    """Bytes that are appended to, and sometimes replaced as a whole."""
 
     name: str
 
     def read(self) -> bytes:
-        """All that is there."""
+        """Return all stored bytes."""
         ...
 
     def append(self, data: bytes) -> None:
-        """Add bytes at the end, where a crash may leave a part of them. Raises OSError."""
+        """Add bytes at the end; a crash may leave only a part of them. Raises OSError."""
 
     def sync(self) -> None:
-        """Make durable what was added. Raises OSError; nothing may be added after that."""
+        """Make the added bytes durable. Raises OSError; after that no bytes may be added."""
 
     def replace(self, data: bytes) -> None:
-        """Put these bytes in place of all others, durably: after a crash it is the one or the other. Raises OSError."""
+        """Replace all bytes by these, durably and atomically: a crash leaves either the old or the new ones. Raises
+        OSError."""
 
     def cut(self, size: int) -> None:
-        """Keep this many bytes, durably; those behind are set aside where a person finds them. Raises OSError."""
+        """Truncate to this many bytes, durably; the rest is set aside where a person finds it. Raises OSError."""
 
     def close(self) -> None:
-        """Let somebody else use it."""
+        """Release the storage for other users."""
 
 
 class FileStorage:
     """A file, used by one process at a time."""
 
     def __init__(self, path: Path) -> None:
-        """Open the file, or make it.
+        """Open the file, or create it.
 
         Raises:
             RepositoryError: another process uses it, or it can't be opened.
@@ -52,7 +53,7 @@ class FileStorage:
         self._path = path
         self._lock = self._file = -1
         try:
-            # The lock has a file of its own, since the other one is replaced.
+            # The lock is a separate file, since the other one is replaced.
             self._lock = os.open(f"{path}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             self._file = self._open()
@@ -67,7 +68,7 @@ class FileStorage:
         return os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
 
     def read(self) -> bytes:
-        """All that is there."""
+        """Return all stored bytes."""
         return self._path.read_bytes()
 
     def append(self, data: bytes) -> None:
@@ -77,11 +78,11 @@ class FileStorage:
             view = view[os.write(self._file, view) :]
 
     def sync(self) -> None:
-        """Make durable what was added."""
+        """Make the added bytes durable."""
         os.fsync(self._file)
 
     def replace(self, data: bytes) -> None:
-        """Put these bytes in place of all others."""
+        """Replace all bytes by these."""
         self._write_beside(".new", data)
         Path(f"{self._path}.new").replace(self._path)
         self._sync_folder()
@@ -89,7 +90,7 @@ class FileStorage:
         self._file = self._open()
 
     def cut(self, size: int) -> None:
-        """Keep this many bytes."""
+        """Truncate to this many bytes."""
         self._write_beside(".tail", self.read()[size:])
         self._sync_folder()
         os.ftruncate(self._file, size)
@@ -109,7 +110,7 @@ class FileStorage:
             os.close(folder)
 
     def close(self) -> None:
-        """Let another process use it."""
+        """Release the file for other processes."""
         for descriptor in (self._file, self._lock):
             if descriptor >= 0:
                 with contextlib.suppress(OSError):
@@ -118,18 +119,18 @@ class FileStorage:
 
 
 class MemoryStorage:
-    """The same in memory; ``crash`` forgets what a power failure would."""
+    """The same in memory; ``crash`` loses the data that a power failure would lose."""
 
     def __init__(self, name: str = "repository") -> None:
         self.name = name
         self.tail = b""
-        """What was set aside last."""
+        """The bytes that were set aside last."""
         self._data = bytearray()
         self._synced = 0
         self._used = True
 
     def read(self) -> bytes:
-        """All that is there."""
+        """Return all stored bytes."""
         return bytes(self._data)
 
     def append(self, data: bytes) -> None:
@@ -139,27 +140,27 @@ class MemoryStorage:
         self._data += data
 
     def sync(self) -> None:
-        """Make durable what was added."""
+        """Make the added bytes durable."""
         self._synced = len(self._data)
 
     def replace(self, data: bytes) -> None:
-        """Put these bytes in place of all others."""
+        """Replace all bytes by these."""
         self._data[:] = data
         self.sync()
 
     def cut(self, size: int) -> None:
-        """Keep this many bytes."""
+        """Truncate to this many bytes."""
         self.tail = bytes(self._data[size:])
         del self._data[size:]
         self.sync()
 
     def close(self) -> None:
-        """Nothing is added any more."""
+        """Refuse further additions."""
         self._used = False
 
     def crash(self, rng: random.Random) -> MemoryStorage:
-        """What the next process finds; this one's is of no use any more. Of what was not synced some came to the disk:
-        a part of it, or a part with a hole where nothing was written."""
+        """Return the storage that the next process finds; this one becomes unusable. A part of the unsynced bytes
+        reached the disk: a prefix, or a prefix with a hole where nothing was written."""
         found = MemoryStorage(self.name)
         unsynced = bytes(self._data[self._synced :])
         kept = rng.randrange(len(unsynced) + 1)
