@@ -118,7 +118,7 @@ class Taker:
                 if len(taken) == 1 and manner.will(REFUSALS, 0.015):
                     return await self._be_refused(op, message)
             except _TROUBLE as error:
-                # With ack:auto, all messages that have arrived count as acknowledged with the next frame, taken or not.
+                # The process ends, and its connection: else nobody would ever give back what it has.
                 return op.info(f"not known to be given back: {error or 'no receipt in time'}")
         arrived = asyncio.get_running_loop().time()
         if not final:

@@ -153,7 +153,7 @@ class Publisher(EventClient):
                 done = await self._publish(op, deadline - loop.time())
                 self.unserved = False
             except NotSent as error:
-                # With ack:auto, all messages that have arrived count as acknowledged with the next frame, taken or not.
+                # Never sent: the run time of a replicated publisher tries again by itself.
                 again = max(begun + self._backoff.failed(), loop.time())
                 if self._kind == REPLICATED and again + 0.1 < deadline:
                     await asyncio.sleep(again - loop.time())
@@ -278,7 +278,7 @@ class Listener(EventClient):
         except NotSent as error:
             return op.fail(str(error))
         except ConnectionBroken as error:
-            # With ack:auto, all messages that have arrived count as acknowledged with the next frame, taken or not.
+            # The listener stays: events may come already.
             return op.fail(f"unknown, to be asked again: {error}")
         return op.ok()
 

@@ -170,7 +170,7 @@ class StompClient:
                     await self._connection.settled()
                 except ConnectionBroken as error:
                     if len(self._connection.undone) < self._connection.unsafe:
-                        # With ack:auto, all messages that have arrived count as acknowledged with the next frame, taken or not.
+                        # The broker has forgotten the connection: nobody can tell what became of them.
                         logger.warning("messages that were confirmed early are given up: %s", error)
                     if not self._connection.undone:
                         return
@@ -301,7 +301,7 @@ async def acknowledge(client: StompClient, op: Op, message: Frame, waited: str =
     try:
         await client.request("ACK", {"id": message.headers["ack"]})
     except (NotSent, Rejected, ConnectionBroken, TimeoutError) as error:
-        # With ack:auto, all messages that have arrived count as acknowledged with the next frame, taken or not.
+        # The message has been delivered; only the fate of its acknowledgement is unknown.
         if client.outdated(arrived):
             waited = " (buffered by the network)"
         return op.info(f"ack unconfirmed{waited}: {error or 'no receipt in time'}", value)

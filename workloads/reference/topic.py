@@ -123,7 +123,7 @@ class TopicWorkload(SurfacedWorkload):
     def main(self, test: Test) -> Generator:
         """Publish at their share of the test's rate; take messages as they arrive."""
         options, producers = test.options, test.options["producers"]
-        # With ack:auto, all messages that have arrived count as acknowledged with the next frame, taken or not.
+        # Each at a rate of its own: among threads that share one, and compete with others, the first get most.
         each = test.rate * SEND_SHARE / producers
         publishers = per_thread(lambda thread: rate(each, Publishes(options["topics"]), test.rng(f"rate/{thread}")))
         load = on_threads(range(producers), publishers)

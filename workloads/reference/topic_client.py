@@ -148,7 +148,7 @@ class TopicClient(StompClient):
             self._subscription = None
         elif self._subscription is not None:
             await self.request("UNSUBSCRIBE", {"id": self._subscription, **headers})
-            # With ack:auto, all messages that have arrived count as acknowledged with the next frame, taken or not.
+            # What it had pushed goes back; all of it came before the receipt.
             self._connection.messages.clear()
             self._subscription = None
 
