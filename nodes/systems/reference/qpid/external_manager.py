@@ -1,4 +1,4 @@
-"""Cluster managers that are not ours, which run brokers through the service scripts (docs/designs/qpid-managers.md)."""
+"""Cluster managers that are not ours, which run brokers through the service scripts (docs/designs/qpid.md)."""
 
 from __future__ import annotations
 
