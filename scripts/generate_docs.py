@@ -43,7 +43,7 @@ def names_page() -> str:
                 named = ", ".join(f"`{choice}`" for choice in option["choices"])
                 choices = f" One of {named}." if named else ""
                 lines.append(f"| `{option['name']}` | `{option['default']}` | {option['help']}.{choices} |")
-    lines += ["", "## Faults and backends", "", "A fault that is missing for a backend is refused there.", ""]
+    lines += ["", "## Faults and backends", "", "A backend refuses the faults for which it has no line.", ""]
     lines += ["| fault | backend | how |", "| --- | --- | --- |"]
     lines += [f"| `{fault}` | `{backend}` | {how} |" for fault, backend, how in fault_matrix()]
     return "\n".join(lines) + "\n"
@@ -51,8 +51,8 @@ def names_page() -> str:
 
 def invariants_page() -> str:
     """Return the page of the rules that simulated nodes satisfy at every instant, by system."""
-    lines = ["# Invariants", "", "Made by `make docs` from what the systems declare. How they are looked at:",
-             "[simulation.md](../simulation.md#invariants)."]  # fmt: skip
+    lines = ["# Invariants", "", "Made by `make docs` from the declarations of the systems.",
+             "[simulation.md](../simulation.md#invariants) explains when a simulated run checks them."]  # fmt: skip
     for system in (SYSTEMS.load(name) for name in SYSTEMS.names()):
         if not system.invariants and not system.deadlines:
             continue
@@ -77,36 +77,38 @@ def _deadlines(system: System) -> list[str]:
 
 _OF_BOUNDS = """# Bounds of time and work
 
-Made by `make docs` from what the systems declare (`nodes/systems/*/bounds.py`, `stormproof/contracts/bounds.py`).
+Made by `make docs` from the declarations of the systems (`bounds.py` of each, `stormproof/contracts/bounds.py`).
 
-A system claims bounds as multiples of its own settings. `run.json` has those that are claimed of the run, with their
-values (`bounds`); the checks `availability` and `stability` decide where one of theirs is there.
+A system claims bounds as multiples of its settings. `run.json` has the bounds that are claimed for the run, with their
+values (`bounds`). A claimed bound makes the check in the last column decide.
 
 | bound | seconds | judged by |
 | --- | --- | --- |
-| `healthy` | from the last heal until the system says that it is well | `availability` |
-| `serves` | in which nothing succeeds that clients ask for, with no fault in force | `availability` |
-| `serves-with-majority` | the same with a minority of the nodes down or standing still | `availability` |
-| `serves-with-one` | the same with one of a pair that was at rest down or standing still | `availability` |
-| `keeps-roles` | after which, with no fault in force, no node changes its role any more | `stability` |
+| `healthy` | from the last heal until the system reports that it is healthy | `availability` |
+| `serves` | without any successful operation, with no fault in force | `availability` |
+| `serves-with-majority` | the same, with a minority of the nodes down or paused | `availability` |
+| `serves-with-one` | the same, with one node of an idle pair down or paused | `availability` |
+| `keeps-roles` | until the last change of a role, with no fault in force | `stability` |
 
-Time counts from the last step of any fault, when that was complete. Nothing is concluded from times in which another
-fault is in force (a cut, a slow link, a wrong clock, a bad disk), in which one was not shown to have taken effect, or
-failed; nor from one client that waits alone, or from clients that ask for nothing for a second. Bounds are claimed of
-simulated runs only: what a busy machine adds to the times of real nodes nobody knows. Those about serving are not
-claimed where clients stay with the node beside them, nor those with nodes down where nodes are spare or in several
-groups. `icestorm`, `qpid` and `fiorano` claim these where one of the nodes that stay was of use when that began, by its
-role: after a start of all, all are waited for, and a backup that is not ready takes nothing over. A pair was at rest
-when no fault had been in force for a second.
+Time counts from the end of the last step of any fault. The checks draw no conclusion from these times:
 
-Bounds of work say how many frames (what a program hands to its kernel at once) and bytes the machines of a simulated
-run may send each other (`work` in `run.json`, beside `work_bounds`; the check `work` decides). They are in proportion
-to what clients sent to machines, to the other machines that may have to have it, to time, and to faults:
+- another fault is in force (a cut, a slow link, a wrong clock, a bad disk), or a fault failed or has no evidence;
+- only one client waits, or the clients request nothing for a second.
+
+Systems claim bounds for simulated runs only, because the delay that a busy machine adds to real nodes is unknown. They
+do not claim the bounds about serving where each client stays with one node. They do not claim those with nodes down
+where nodes are spare or in several groups. `icestorm`, `qpid` and `fiorano` claim the latter only if the role of a
+remaining node allowed it to serve at that time: after a start of all nodes each waits for all others, and a backup that
+is not ready cannot take over. A pair is idle when no fault has been in force for a second.
+
+Bounds of work limit the frames (one hand-over of a program to its kernel) and bytes that the machines of a simulated
+run send each other (`work` in `run.json`, next to `work_bounds`; judged by the check `work`). They are proportional to
+the traffic from clients, to the number of other machines that may need it, to time, and to faults:
 
 (machines - 1) x
-((`each` + `again` x faults) x what clients sent + machines x (`times` x seconds + `fixed` x (1 + faults)))
+((`each` + `again` x faults) x traffic from clients + machines x (`times` x seconds + `fixed` x (1 + faults)))
 
-Their numbers are what 50 seeds of the default campaign of each design needed at most, and half as much again or more.
+Their numbers are the maximum of 50 seeds of each design's default campaign, plus at least half of it.
 """
 
 
@@ -133,11 +135,12 @@ def _claimed(bound: Bound | WorkBound) -> str:
 
 _OF_POINTS = """# Fault points
 
-Made by `make docs` from what the designs declare (`nodes/reference/points.py`); `stormproof list points` prints them.
+Made by `make docs` from the declarations of the designs (`nodes/reference/points.py`). `stormproof list points` prints
+them, too.
 
-A point is a named place in a broker's code where a fault hurts: something is appended and not committed, written and
-not answered, promised and not told. There the broker says `runtime.point(NAME)`, which does nothing on real nodes. In
-simulation the nemesis `points` strikes a program exactly there ([nemeses.md](../nemeses.md#points)).
+A point is a named place in a broker's code where a fault does harm: an entry is appended and not committed, written and
+not answered, promised and not announced. The broker calls `runtime.point(NAME)` there, which does nothing on real
+nodes. In simulation the nemesis `points` injects a fault exactly there ([nemeses.md](../nemeses.md#points)).
 """
 
 

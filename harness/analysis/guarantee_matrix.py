@@ -244,13 +244,13 @@ def page(sections: Mapping[str, Findings], others: Mapping[str, str] | None = No
     lines = [
         TITLE,
         "",
-        "Made by `stormproof guarantees` from the guarantees as data (`guarantees.py` of each system). A guarantee is"
-        " named by the check that would find it violated.",
-        "A *known violation* is what the document demands and a mode can't keep: runs are judged by it, and are to show"
-        " it; one that none has shown is marked. What is *not promised* is reported and does not decide. What a"
-        " guarantee leaves open may go wrong all the same: where a check counts that, the number stands in brackets.",
-        "A run counts for a guarantee if its check could judge it, and if the run's settings and faults give it the"
-        " status that is shown. Runs with a bug switched on, or with an unknown verdict, do not count.",
+        "Made by `stormproof guarantees` from the guarantees as data (`guarantees.py` of each system). A guarantee has"
+        " the name of the check that finds its violations.",
+        "A *known violation* is a demand of the design's document that a mode cannot meet. It decides the verdict of a"
+        " run, and runs must show it; the page marks one that no run has shown. A *not promised* guarantee is reported"
+        " and does not decide. A number in brackets counts anomalies that a guarantee does not cover.",
+        "A run counts for a guarantee if its check could judge the run, and if the run's settings and faults give the"
+        " guarantee this status. Runs with a bug switched on or with an unknown verdict do not count.",
     ]
     texts = {**(others or {}), **{system: "\n".join(_section(system, found)) for system, found in sections.items()}}
     order = [*systems_compared(), *texts]

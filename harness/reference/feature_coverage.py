@@ -204,9 +204,9 @@ ITEMS: tuple[Item, ...] = tuple(_with_dialogues(item) for item in (
     Item("icestorm-pages", "lists that come in pages", "designs/icestorm.md", ("icestorm",), ("topic-dialogue",),
          (DIALOGUE,)),
     _by("security", "fiorano-rights", "principals, rights and administered objects", "grant revoke create destroy look",
-        ("metadata",), ("fiorano", "standalone"), "designs/fiorano-security.md"),
+        ("metadata",), ("fiorano", "standalone"), "designs/fiorano.md"),
     Item("other-logins", "rights and passcodes of a login that change while it sends, takes, prepares, recovers",
-         "designs/fiorano-security.md", ("fiorano", "standalone"), (DIALOGUE,), (DIALOGUE,),
+         "designs/fiorano.md", ("fiorano", "standalone"), (DIALOGUE,), (DIALOGUE,),
          settings=(("visitors", True),)),
     _by("offline-send", "durable-connection", "a connection whose client keeps what it can't send", "offline online",
         ("lost", "transfer-order"), ("fiorano", "standalone"), "durable-connection.md"),
@@ -295,7 +295,7 @@ class SurfaceTable:
 
 def surface_page() -> str:
     """Return the content of docs/reference/feature-coverage.md."""
-    lines = ["# The surface", "", "Made by `make docs` from `harness/reference/feature_coverage.py`.", ""]
+    lines = ["# Feature coverage", "", "Made by `make docs` from `harness/reference/feature_coverage.py`.", ""]
     lines += _INTRODUCTION.strip().splitlines()
     lines += ["", "| item | what clients do | systems | workloads | checks |", "| --- | --- | --- | --- | --- |"]
     for item in ITEMS:
@@ -308,18 +308,18 @@ def surface_page() -> str:
 
 
 _INTRODUCTION = """
-What the pages of the designs offer a client, which workload uses it, and which checks judge it. With `--set
-surface=true` the clients of the workloads that have this setting use more than the plain things: each run draws a part
-of the features, each process its own way of taking, each message its content, from random streams of their own (the
-same seed without the setting is the same run as ever). What consumers see of it is judged by the checks `content`,
-`subscription`, `redelivery` and `refusal`, besides those of the workload ([checks.md](../checks.md)).
+The features that the designs offer to clients, with the workloads that use them and the checks that judge them. With
+`--set surface=true` the clients of the workloads that have this setting use more than the basic features. Each run
+draws a part of the features, each process its way to consume, and each message its content. These draws have separate
+random streams: a seed without the setting gives the same run as before. The checks `content`, `subscription`,
+`redelivery` and `refusal` judge the result, in addition to the checks of the workload ([checks.md](../checks.md)).
 
-`stormproof simulate`, and the simulated runs of a night that are to be valid, have the setting on unless they say
-otherwise. Both tell at their end which items their runs have *used and judged*, and which not; `--json` has the table,
-and so has a night's folder (`surface.md`). An item counts as judged in a run when it was used there, and every check of
-it that the run is judged by came to a verdict. *None*: no workload uses it yet.
+The setting is on by default in `stormproof simulate`, and in the simulated runs of a night that must be valid. Both
+report at the end the items that their runs have *used and judged*, and the others. `--json` and the folder of a night
+(`surface.md`) have the table. An item counts as judged in a run if the run used it, and each of its checks that judge
+the run came to a verdict. *None*: no workload uses it yet.
 
-A new item is a line in `ITEMS` there, a name under which clients count it (`Surface.use`), and something that draws it
-(`workloads/feature_coverage.py`, `workloads/reference/consumer.py`); then a bug in `nodes/reference/bugs.py` that only
-its check can catch.
+A new item needs a line in `ITEMS`, a name under which clients count it (`Surface.use`), and a draw
+(`workloads/feature_coverage.py`, `workloads/reference/consumer.py`). It also needs a bug in `nodes/reference/bugs.py`
+that only its check can catch.
 """

@@ -20,19 +20,19 @@ SEEN_FILE = DOCS / "reproductions.json"
 
 _HEAD = """# Reproductions
 
-Published misbehaviours of real systems, shown by `stormproof reproduce NAME`, each with a twin: the same system, the
-same load and the same faults under settings that are safe. This page is generated (`make docs`): what is expected is
-from `nodes/systems/*/reproductions.toml`, what was seen from `docs/reproductions.json`, which
-`stormproof reproduce --all --times 5 --record` writes.
+Published misbehaviours of real systems, which `stormproof reproduce NAME` shows. Each has a twin: the same system, load
+and faults under safe settings. `make docs` generates this page from `nodes/systems/*/reproductions.toml` (the
+expectations) and `docs/reproductions.json` (the results). `stormproof reproduce --all --times 5 --record` writes the
+results.
 
 ```sh
-stormproof reproduce                        # what there is
+stormproof reproduce                        # list them
 stormproof reproduce redis-D2 --times 3     # one of them, and its twin
 stormproof reproduce --all --times 5        # all; `make reproduce` also records them
 ```
 
-*Seen* is how many runs came out as expected, of how many, with the date and the commit of the record; *time* the
-median of one run, with set-up and checks.
+*Seen* is the number of runs with the expected result, of all runs, with the date and the commit of the record. *Time*
+is the median of one run, with set-up and checks.
 """
 
 

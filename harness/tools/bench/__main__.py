@@ -60,8 +60,8 @@ def main(groups: Sequence[str]) -> None:
         "",
         f"Made by `make bench` on {datetime.now(UTC):%Y-%m-%d}, {commit()}: {machine()}.",
         "",
-        f"*Scaled*: where Python alone makes {REFERENCE / 1e6:.0f} million turns of an empty loop a second; here it "
-        f"made {turns / 1e6:.1f} before. Rates, and times that machines decide, not time-outs.",
+        f"*Scaled*: the figure on a machine on which Python makes {REFERENCE / 1e6:.0f} million turns of an empty loop "
+        f"a second. This machine made {turns / 1e6:.1f}. Rates and machine-bound times are scaled, time-outs are not.",
         "",
         "| what | measured | scaled | asked for |",
         "| --- | ---: | ---: | --- |",

@@ -1,4 +1,4 @@
-"""Third-party cluster managers, which run brokers through the service scripts (docs/designs/qpid-managers.md)."""
+"""Third-party cluster managers, which run brokers through the service scripts (docs/designs/qpid.md)."""
 
 from __future__ import annotations
 

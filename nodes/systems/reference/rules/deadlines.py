@@ -77,7 +77,7 @@ DEADLINES = (
         "refused-idle",
         {},
         0.02,
-        "guard.py: passcodes that are hashed in a second, at most; docs/designs/fiorano-security.md",
+        "guard.py: passcodes that are hashed in a second, at most; docs/designs/fiorano.md",
         what="a login is refused for too many passcodes, and fewer were looked at in the second before,",
         momentary=True,
     ),

@@ -24,7 +24,7 @@ _HOT = {**_MANAGED, "standby": ("hot",)}
 _BOTH = (BROKER, MANAGER)
 _CAUTION = 1.25
 """Leases for which a manager that backs a new primary must not have backed an earlier one
-(docs/designs/qpid-manager.md).
+(docs/designs/qpid.md).
 """
 _SLACK = 0.01
 """Seconds by which clocks may diverge within a lease."""
@@ -387,10 +387,10 @@ class MayLead(Watcher):
 
 
 _PAXOS = "Lamport, The Part-Time Parliament, 1998"
-_LEASES = "Gray and Cheriton 1989; Ongaro's dissertation, 6.4.1; docs/designs/qpid-manager.md: Why there are never two"
-_NOTES = ("docs/designs/qpid-manager.md: a primary that goes on without a backup first has that noted by a majority of "
+_LEASES = "Gray and Cheriton 1989; Ongaro's dissertation, 6.4.1; docs/designs/qpid.md: Why there are never two"
+_NOTES = ("docs/designs/qpid.md: a primary that goes on without a backup first has that noted by a majority of "
           "managers")  # fmt: skip
-_OWN = "docs/designs/qpid-manager.md: the coordinator keeps the primary that there is"
+_OWN = "docs/designs/qpid.md: the coordinator keeps the primary that there is"
 
 MANAGER_INVARIANTS = (
     Invariant("elected-by-most", "who coordinates has the promises of most managers, on disk, which heard nobody else",
@@ -409,13 +409,13 @@ MANAGER_INVARIANTS = (
     Invariant("confirmed-or-noted", "what is completed is at each backup, or most managers have noted that it is not",
               _NOTES, ConfirmedOrNoted, unless=("disk", "clock"), where={**_HOT, "as_documented": ("",)}, of=_BOTH),
     Invariant("noted-are-not-promoted", "nobody is promoted whom the latest note of most managers names",
-              "docs/designs/qpid-manager.md: nobody whom the latest note names is promoted", NotedAreNotPromoted,
+              "docs/designs/qpid.md: nobody whom the latest note names is promoted", NotedAreNotPromoted,
               unless=("disk", "clock"), where=_HOT, of=_BOTH),
     Invariant("has-its-time", "nothing is completed without a backup that has its time to catch up still",
               "the document: New backups connecting to primary", HasTheirTime,
               where={**_MANAGED, "as_documented": ("",)}),
     Invariant("ends-when-not-let", "a broker ends itself when no grant of its manager's runs any more",
-              "docs/designs/qpid-manager.md: a broker that was not let for a lease ends itself", EndsWhenNotLet,
+              "docs/designs/qpid.md: a broker that was not let for a lease ends itself", EndsWhenNotLet,
               where=_MANAGED),
     Invariant("newest-leads", "a new primary's generation is behind all in which something was completed",
               "the document: generation number, incremented by new primary", NewestLeads, unless=("disk", "clock"),
