@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from nodes.reference.api import ConfigError
-from nodes.reference.mutations import MUTATIONS
+from nodes.reference.mutation_table import MUTATIONS
 
 NONE = "none"
 

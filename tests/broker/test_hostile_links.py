@@ -19,7 +19,7 @@ from nodes.reference import wire
 from nodes.reference.api import Config
 from nodes.reference.designs.icestorm.design import IceStorm
 from nodes.reference.designs.icestorm.topics import Subscriber, Topic
-from nodes.reference.replication.links import PROTOCOL, FrameParser, Handshake, encode_frame
+from nodes.reference.replication.handshake import PROTOCOL, FrameParser, Handshake, encode_frame
 from nodes.reference.server.broker import ReferenceBroker
 from nodes.reference.server.runtime import RealRuntime
 from nodes.reference.storage import protocol as storage_protocol

@@ -23,7 +23,7 @@ from postgres_server import PostgresServer
 
 from nodes.reference.api import Command, ConfigError
 from nodes.reference.engine.engine import StoreEngine
-from nodes.reference.replication.links import MAX_FRAME, Handshake, encode_frame
+from nodes.reference.replication.handshake import MAX_FRAME, Handshake, encode_frame
 from nodes.reference.server.runtime import RealRuntime
 from nodes.reference.storage import service as service_module
 from nodes.reference.storage.client import StorageClient

@@ -23,7 +23,7 @@ from nodes.reference.designs.fiorano.messages import Begin, Changes, Complete, H
 from nodes.reference.designs.fiorano.states import ACTIVE, PASSIVE, STANDALONE
 from nodes.reference.gateway import GatewayProcess
 from nodes.reference.replication import links
-from nodes.reference.replication.links import PROTOCOL, Handshake, LinkError, encode_frame
+from nodes.reference.replication.handshake import PROTOCOL, Handshake, LinkError, encode_frame
 from nodes.reference.server.process import NodeProcess
 from nodes.reference.storage.protocol import PROTOCOL as STORAGE_PROTOCOL
 from nodes.reference.storage.protocol import SERVICE

@@ -26,7 +26,7 @@ from nodes.reference.designs.fiorano.gateway.lockfile import RealLockFile, decod
 from nodes.reference.designs.fiorano.gateway.protocol import MAX_FRAME, PROTOCOL, SERVICE
 from nodes.reference.designs.fiorano.gateway.service import Gateway
 from nodes.reference.designs.fiorano.lock import GatewayLock, Wish
-from nodes.reference.replication.links import FrameParser, Handshake, LinkError, encode_frame
+from nodes.reference.replication.handshake import FrameParser, Handshake, LinkError, encode_frame
 from nodes.reference.server.runtime import RealRuntime
 from nodes.systems.reference.fiorano.system import FIORANO
 from stormproof.contracts.system import Grant

@@ -50,7 +50,7 @@ def _wired(value: Any) -> Any:
 
 
 def _frame(value: Any) -> bytes | None:
-    from nodes.reference.replication.links import encode_frame
+    from nodes.reference.replication.handshake import encode_frame
     from nodes.reference.wire import WireError
 
     try:
@@ -221,7 +221,7 @@ class _Peer:
 
     def __init__(self, backend: Any, cluster: str, port: int = LINK_PORT, name: str = "n1", whom: str = "n2",
                  protocol: str = "") -> None:
-        from nodes.reference.replication.links import PROTOCOL, Handshake
+        from nodes.reference.replication.handshake import PROTOCOL, Handshake
 
         self._address = (backend.address("n2"), port)
         self._whom = whom
@@ -247,7 +247,7 @@ class _Peer:
         await asyncio.sleep(0.01)
 
     async def _read(self, reader: asyncio.StreamReader) -> None:
-        from nodes.reference.replication.links import FrameParser
+        from nodes.reference.replication.handshake import FrameParser
 
         parser = FrameParser()
         with suppress(OSError):
@@ -582,7 +582,7 @@ def qpid_manager_answers() -> Target:
 def qpid_permission() -> Target:
     """A manager that answers its broker whatever it likes, and goes away: then the broker ends itself."""
     from nodes.reference.designs.qpid.lease_client import PROTOCOL
-    from nodes.reference.replication.links import FrameParser, Handshake, encode_frame
+    from nodes.reference.replication.handshake import FrameParser, Handshake, encode_frame
     from nodes.reference.server.process import NodeProcess
 
     def run(data: bytes) -> None:

@@ -212,14 +212,14 @@ def stomp_frames(path: Path) -> Outcome:
 def link_frames(path: Path) -> Outcome:
     """What a peer sends, as a replica parses it."""
     from nodes.reference.designs.joram.messages import unpack
-    from nodes.reference.replication.links import FrameParser, LinkError
+    from nodes.reference.replication.handshake import FrameParser, LinkError
 
     return _refusal(lambda: [unpack(frame) for frame in FrameParser().feed(path.read_bytes())], LinkError, OSError)
 
 
 def storage_request(path: Path) -> Outcome:
     """What a broker asks of the storage service."""
-    from nodes.reference.replication.links import FrameParser, LinkError
+    from nodes.reference.replication.handshake import FrameParser, LinkError
     from nodes.reference.storage.protocol import MalformedRequestError, changes_of
 
     def read() -> None:

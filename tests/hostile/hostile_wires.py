@@ -222,7 +222,7 @@ def stomp_broker() -> Target:
 def wire_encoding() -> Target:
     """Any bytes are refused, or are the one encoding of a value; frames are the same however they are cut."""
     from nodes.reference import wire
-    from nodes.reference.replication.links import FrameParser, LinkError
+    from nodes.reference.replication.handshake import FrameParser, LinkError
 
     def fed(pieces: list[bytes]) -> tuple[str, bool]:
         parser, found = FrameParser(limit=5000), []
@@ -259,7 +259,7 @@ def link_messages() -> Target:
     """Messages of the designs whose replicas speak in frames: refused, or packed to the same frame again."""
     from nodes.reference import wire
     from nodes.reference.designs.joram import messages as joram
-    from nodes.reference.replication.links import LinkError
+    from nodes.reference.replication.handshake import LinkError
     from nodes.reference.replication.messages import Append, LogPosition, StateEnd
 
     def run(data: bytes) -> None:
@@ -301,7 +301,8 @@ def _zeros(cls: Any) -> list[Any]:
 def link_handshake() -> Target:
     """A stranger, or somebody with the secret who goes on with garbage, at a node's listener for links."""
     from nodes.reference.config import Config
-    from nodes.reference.replication.links import PROTOCOL, Handshake, LinkError, Links
+    from nodes.reference.replication.handshake import PROTOCOL, Handshake, LinkError
+    from nodes.reference.replication.links import Links
     from nodes.reference.server.runtime import RealRuntime
 
     host = _Loop()
@@ -364,7 +365,7 @@ def link_handshake() -> Target:
         log.seek(0)
         log.truncate()
 
-    from nodes.reference.replication.links import encode_frame
+    from nodes.reference.replication.handshake import encode_frame
 
     hello = encode_frame([PROTOCOL, "c", "n1", bytes(16)])
     proof = encode_frame(bytes(32))
@@ -381,7 +382,7 @@ def storage_service() -> Target:
     from loopback import free_ports
 
     from nodes.reference import wire
-    from nodes.reference.replication.links import Handshake, encode_frame
+    from nodes.reference.replication.handshake import Handshake, encode_frame
     from nodes.reference.server.runtime import RealRuntime
     from nodes.reference.storage.config import StorageConfig
     from nodes.reference.storage.protocol import PROTOCOL, SERVICE

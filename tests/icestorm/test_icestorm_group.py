@@ -19,7 +19,7 @@ from nodes.reference.designs.icestorm.election import Election
 from nodes.reference.designs.icestorm.options import Options
 from nodes.reference.designs.icestorm.peers import PeerFailed, Peers
 from nodes.reference.designs.icestorm.requests import Request
-from nodes.reference.replication.links import LinkError
+from nodes.reference.replication.handshake import LinkError
 from nodes.systems.catalog import SYSTEMS
 from stormproof.contracts.cluster import MAIN
 

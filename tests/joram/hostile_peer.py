@@ -20,7 +20,7 @@ from nodes.reference.designs.joram.decisions import make_epoch
 from nodes.reference.designs.joram.design import Joram
 from nodes.reference.designs.joram.log import encode_command
 from nodes.reference.designs.joram.messages import Heartbeat, PrepareReply, PreVoteReply, PreVoteRequest, Propose
-from nodes.reference.replication.links import PROTOCOL, FrameParser, Handshake, LinkError, encode_frame
+from nodes.reference.replication.handshake import PROTOCOL, FrameParser, Handshake, LinkError, encode_frame
 from nodes.reference.replication.messages import Append, LogPosition, StateBegin, StateChunk, StateEnd
 from nodes.reference.server.broker import ReferenceBroker
 

@@ -19,7 +19,7 @@ from nodes.reference.api import Command
 from nodes.reference.designs.joram.log import encode_command
 from nodes.reference.engine.engine import StoreEngine
 from nodes.reference.engine.row_schema import ShapeError, check_command, check_row, check_state
-from nodes.reference.replication.links import encode_frame
+from nodes.reference.replication.handshake import encode_frame
 from nodes.reference.replication.messages import Ack, StateBegin, StateChunk
 from tests.peak import forget, most_mib
 

@@ -24,17 +24,17 @@ from nodes.reference.designs.joram.messages import (
     pack,
     unpack,
 )
-from nodes.reference.replication.links import (
+from nodes.reference.replication.handshake import (
     MAX_COMPLAINTS,
     PROTOCOL,
     Complaints,
     FrameParser,
     LinkError,
-    Links,
     check_hello,
     encode_frame,
     proof,
 )
+from nodes.reference.replication.links import Links
 from nodes.reference.replication.messages import Ack, Append, StateChunk
 from nodes.reference.server.runtime import RealRuntime
 from nodes.reference.wire import WireError, encode

@@ -12,7 +12,7 @@ import pytest
 from joram_servers import SECRET, Servers, eventually
 
 from nodes.reference.api import Command
-from nodes.reference.replication.links import FrameParser, LinkError, encode_frame, read_hello
+from nodes.reference.replication.handshake import FrameParser, LinkError, encode_frame, read_hello
 from nodes.reference.server import networks
 from nodes.reference.server.networks import PROTOCOL, handshake, name_of
 

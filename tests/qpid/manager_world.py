@@ -20,7 +20,7 @@ from nodes.reference.designs.qpid.manager.manager import Manager
 from nodes.reference.designs.qpid.manager.options import ManagerOptions
 from nodes.reference.designs.qpid.manager.programs import BROKER
 from nodes.reference.manager import ManagerProcess
-from nodes.reference.replication.links import FrameParser, Handshake, LinkError, encode_frame
+from nodes.reference.replication.handshake import FrameParser, Handshake, LinkError, encode_frame
 from nodes.reference.server.process import NodeProcess
 from nodes.stomp import Frame, Parser, encode
 from nodes.systems.reference.qpid.addresses import LaunchedAddresses

@@ -29,7 +29,7 @@ from nodes.reference.designs.qpid.manager.programs import BROKER, ProgramError
 from nodes.reference.designs.qpid.manager.record import Record, Store
 from nodes.reference.designs.qpid.manager.report import Report, candidates, may_bootstrap
 from nodes.reference.replication import links
-from nodes.reference.replication.links import Handshake, encode_frame
+from nodes.reference.replication.handshake import Handshake, encode_frame
 from nodes.systems.reference.qpid.rules.manager_invariants import AtOnce
 from stormproof.contracts.backend import DEAD, RUNNING
 

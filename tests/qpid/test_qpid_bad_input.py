@@ -29,7 +29,7 @@ from nodes.reference.designs.qpid.messages import SNAPSHOT, Events, pack
 from nodes.reference.engine.limits import Limits
 from nodes.reference.manager import ManagerProcess
 from nodes.reference.replication import links
-from nodes.reference.replication.links import MAX_FRAME, MAX_STRANGERS, Handshake, encode_frame
+from nodes.reference.replication.handshake import MAX_FRAME, MAX_STRANGERS, Handshake, encode_frame
 from nodes.systems.reference.qpid.programs import LaunchedPrograms
 from stormproof.errors import UsageError
 

@@ -12,7 +12,7 @@ from qpid_sim import LIMIT, Group, simulate
 from nodes.reference.api import Config, ConfigError
 from nodes.reference.designs.qpid.messages import PART, Events, pack, parts_of
 from nodes.reference.designs.qpid.options import Options
-from nodes.reference.replication.links import MAX_FRAME
+from nodes.reference.replication.handshake import MAX_FRAME
 from stormproof.contracts.backend import DiskFault
 from workloads.reference.connection import Rejected
 

@@ -34,7 +34,7 @@ from nodes.reference.designs.qpid.store_status import StoreStatus
 from nodes.reference.designs.qpid.urls import Urls
 from nodes.reference.engine.engine import StoreEngine
 from nodes.reference.engine.limits import Limits
-from nodes.reference.replication.links import LinkError
+from nodes.reference.replication.handshake import LinkError
 from nodes.reference.wire import decode
 
 NAMES = ("a", "b", "c")

@@ -8,7 +8,7 @@ from collections import Counter
 from pathlib import Path
 
 from nodes.reference.bugs import BUGS
-from nodes.reference.mutations import MUTATIONS
+from nodes.reference.mutation_table import MUTATIONS
 
 ROOT = Path(__file__).resolve().parents[2]
 ROW = re.compile(r"^\| `([\w-]+)` \| (\w+) \| `([\w./]+):(\w+)` \| .+ \| .+ \|$", re.MULTILINE)

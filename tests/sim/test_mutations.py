@@ -11,7 +11,8 @@ from nodes.reference import mutations
 from nodes.reference.api import ConfigError
 from nodes.reference.bugs import BUGS
 from nodes.reference.engine.model import Queue
-from nodes.reference.mutations import MUTATIONS, Edit, Mutation, StaleEditError
+from nodes.reference.mutation_table import MUTATIONS, Edit, Mutation
+from nodes.reference.mutations import StaleEditError
 from stormproof.errors import UsageError
 
 

@@ -7,7 +7,7 @@ from nodes.reference.bugs import COMMIT_UNMATCHED, CONFLICTING_TAIL_KEPT, RECEIP
 from nodes.reference.engine.audit import fingerprints
 from nodes.reference.engine.row_schema import ShapeError, check_state
 from nodes.reference.points import APPENDED, LOADED, STORED, TRUNCATED
-from nodes.reference.replication.links import LinkError
+from nodes.reference.replication.handshake import LinkError
 from nodes.reference.replication.messages import Ack, Append, LogPosition, StateAck, StateBegin, StateChunk, StateEnd
 from nodes.reference.replication.positions import LogId
 from nodes.reference.replication.replica import Replica

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple, Protocol, get_origin, get_type_hints
 
 from nodes.reference import wire
-from nodes.reference.replication.links import LinkError, encode_frame
+from nodes.reference.replication.handshake import LinkError, encode_frame
 from nodes.reference.replication.positions import LogId, Position
 
 

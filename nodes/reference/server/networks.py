@@ -21,7 +21,14 @@ from typing import Any, Protocol
 from nodes.reference.api import Arrived, Command, Config, ConfigError, Declined, Runtime, Waiting
 from nodes.reference.bugs import FORGOTTEN_WHEN_SENT
 from nodes.reference.engine.server_queues import ServerQueues
-from nodes.reference.replication.links import Complaints, FrameParser, Handshake, LinkError, encode_frame, read_hello
+from nodes.reference.replication.handshake import (
+    Complaints,
+    FrameParser,
+    Handshake,
+    LinkError,
+    encode_frame,
+    read_hello,
+)
 from nodes.timeouts import within
 
 PROTOCOL = "stormproof-network/3"

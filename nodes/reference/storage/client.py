@@ -12,7 +12,7 @@ from typing import Any
 
 from nodes.reference import wire
 from nodes.reference.api import Runtime
-from nodes.reference.replication.links import FrameParser, Handshake, LinkError, encode_frame
+from nodes.reference.replication.handshake import FrameParser, Handshake, LinkError, encode_frame
 from nodes.reference.storage.protocol import (
     PROTOCOL,
     SERVICE,

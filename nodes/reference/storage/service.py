@@ -9,14 +9,7 @@ from typing import Any, NamedTuple
 from nodes.reference import wire
 from nodes.reference.api import Pending, Runtime
 from nodes.reference.engine.audit import Rows
-from nodes.reference.replication.links import (
-    Complaints,
-    FrameParser,
-    Handshake,
-    LinkError,
-    Strangers,
-    encode_frame,
-)
+from nodes.reference.replication.handshake import Complaints, FrameParser, Handshake, LinkError, Strangers, encode_frame
 from nodes.reference.storage.config import StorageConfig
 from nodes.reference.storage.database import Store, StoredRows, StoreLostError
 from nodes.reference.storage.protocol import (

@@ -29,7 +29,7 @@ from nodes.reference.designs.fiorano.gateway.protocol import (
 )
 from nodes.reference.points import EPOCH_ASKED, LOCK_ENDS
 from nodes.reference.points import GRANTED as LOCK_GRANTED
-from nodes.reference.replication.links import Complaints, FrameParser, Handshake, LinkError, encode_frame
+from nodes.reference.replication.handshake import Complaints, FrameParser, Handshake, LinkError, encode_frame
 from nodes.timeouts import within
 
 _RENEWALS = 5

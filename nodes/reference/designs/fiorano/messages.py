@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple, cast
 
 from nodes.reference.designs.fiorano.states import REPLICATED_STATES, SHARED_STATES
-from nodes.reference.replication.links import LinkError
+from nodes.reference.replication.handshake import LinkError
 from nodes.reference.replication.messages import MessageCodec
 
 

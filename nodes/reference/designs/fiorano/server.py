@@ -21,7 +21,7 @@ from nodes.reference.designs.fiorano.states import DEAD
 from nodes.reference.designs.fiorano.tally import Tally
 from nodes.reference.designs.fiorano.transitions import Transition, View, next_step, wants_lock
 from nodes.reference.points import CHANNEL_LOST, ENTERED
-from nodes.reference.replication.links import LinkError
+from nodes.reference.replication.handshake import LinkError
 
 NOT_SERVING = "this server does not serve now"
 

@@ -24,7 +24,7 @@ from nodes.reference.designs.fiorano.transitions import ACTIVATED, REACHABLE, SH
 from nodes.reference.engine.audit import Rows, rows_of
 from nodes.reference.engine.engine import StoreEngine
 from nodes.reference.points import DATABASE_HAS
-from nodes.reference.replication.links import Complaints
+from nodes.reference.replication.handshake import Complaints
 from nodes.reference.storage.client import StorageClient
 from nodes.reference.storage.protocol import FencedError, StorageError, StorageUnavailableError
 from nodes.reference.storage.shared_state import SharedState

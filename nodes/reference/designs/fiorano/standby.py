@@ -9,7 +9,7 @@ from nodes.reference.designs.fiorano.messages import Begin, Changes, Complete, P
 from nodes.reference.designs.fiorano.repository import Repository
 from nodes.reference.designs.fiorano.tables import Tables
 from nodes.reference.points import SET_COPIED
-from nodes.reference.replication.links import LinkError
+from nodes.reference.replication.handshake import LinkError
 
 Sent = Begin | Page | Changes | Complete
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from nodes.reference.engine.row_schema import ShapeError, check_row
 from nodes.reference.engine.store import COLUMNS, highest_key, read_slice
-from nodes.reference.replication.links import LinkError
+from nodes.reference.replication.handshake import LinkError
 from nodes.reference.replication.transfer import CHUNK_BYTES, cut
 
 STAGED = "staged_"

@@ -12,7 +12,8 @@ from nodes.reference.api import Broker, Pending
 from nodes.reference.designs.icestorm.options import Options
 from nodes.reference.designs.icestorm.requests import is_answer, is_request
 from nodes.reference.designs.icestorm.topics import is_change, is_dump
-from nodes.reference.replication.links import LinkError, Links, encode_frame
+from nodes.reference.replication.handshake import LinkError, encode_frame
+from nodes.reference.replication.links import Links
 from nodes.timeouts import within
 
 _ASK, _ANSWER = "ask", "answer"

@@ -17,8 +17,8 @@ from nodes.reference.designs.joram.log import Member, encode_command, encode_gro
 from nodes.reference.designs.joram.outbox import MAX_AHEAD, Outbox
 from nodes.reference.designs.joram.replica import Replica
 from nodes.reference.points import COMMITTED, LEASE_ENDS, REGROUPED, SHIPPED, VIEWED
+from nodes.reference.replication.handshake import LinkError
 from nodes.reference.replication.lease import Lease
-from nodes.reference.replication.links import LinkError
 from nodes.reference.replication.messages import Ack, LogPosition, StateAck, position_of
 from nodes.reference.replication.quorum import majority
 from nodes.reference.replication.replicator import Replicator, SharedFrames

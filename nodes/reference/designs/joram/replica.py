@@ -25,7 +25,8 @@ from nodes.reference.designs.joram.messages import Membership, Message, pack
 from nodes.reference.designs.joram.options import Options
 from nodes.reference.engine.row_schema import ShapeError
 from nodes.reference.points import PROMISED
-from nodes.reference.replication.links import LinkError, LinkEvents, Links
+from nodes.reference.replication.handshake import LinkError
+from nodes.reference.replication.links import LinkEvents, Links
 from nodes.reference.replication.positions import LogId
 from nodes.reference.replication.transfer import Marks
 

@@ -29,7 +29,7 @@ from nodes.reference.designs.qpid.positions import Generations, from_wire, range
 from nodes.reference.designs.qpid.store_errors import StoreErrors
 from nodes.reference.designs.qpid.store_status import BACKUP_STORE, DIRTY, StoreStatus
 from nodes.reference.engine.engine import StoreEngine
-from nodes.reference.replication.links import LinkError
+from nodes.reference.replication.handshake import LinkError
 from nodes.reference.replication.messages import MAX_NUMBER
 
 

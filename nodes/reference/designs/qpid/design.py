@@ -29,7 +29,8 @@ from nodes.reference.designs.qpid.states import CATCHUP, CONNECTING, READY, STOP
 from nodes.reference.designs.qpid.store_status import MAX_UUID
 from nodes.reference.designs.qpid.urls import Urls
 from nodes.reference.engine.engine import StoreEngine
-from nodes.reference.replication.links import LinkError, Links
+from nodes.reference.replication.handshake import LinkError
+from nodes.reference.replication.links import Links
 from nodes.reference.wire import WireError
 
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from nodes.reference.api import Runtime
 from nodes.reference.points import PERMISSION_ENDS, PERMITTED
-from nodes.reference.replication.links import Complaints, FrameParser, Handshake, LinkError, encode_frame
+from nodes.reference.replication.handshake import Complaints, FrameParser, Handshake, LinkError, encode_frame
 from nodes.timeouts import within
 
 PROTOCOL = "stormproof-qpid-manager/1"

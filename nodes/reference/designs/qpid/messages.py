@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, cast
 
 from nodes.reference.designs.qpid.configuration import is_object
 from nodes.reference.engine.row_schema import are_headers
-from nodes.reference.replication.links import LinkError
+from nodes.reference.replication.handshake import LinkError
 from nodes.reference.replication.messages import MAX_NUMBER, MessageCodec
 
 

@@ -23,7 +23,7 @@ from nodes.reference.designs.qpid.store_status import BACKUP_STORE, CLEAN, DIRTY
 from nodes.reference.designs.qpid.urls import Urls
 from nodes.reference.engine.engine import StoreEngine
 from nodes.reference.points import ATTACHING, CAUGHT_UP, COPIED, PRIMARY_LOST, PROMOTED, STEPPED_DOWN
-from nodes.reference.replication.links import LinkError
+from nodes.reference.replication.handshake import LinkError
 
 NOT_PRIMARY = "not primary"
 

@@ -26,7 +26,7 @@ from nodes.reference.designs.fiorano.gateway.protocol import (
     STALE,
     TAKE,
 )
-from nodes.reference.replication.links import Complaints, FrameParser, Handshake, LinkError, encode_frame
+from nodes.reference.replication.handshake import Complaints, FrameParser, Handshake, LinkError, encode_frame
 from nodes.timeouts import within
 
 GATEWAY = "gateway"

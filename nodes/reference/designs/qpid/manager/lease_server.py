@@ -15,14 +15,7 @@ from typing import Any
 from nodes.reference.api import Runtime
 from nodes.reference.designs.qpid.manager.note import is_list_of_names
 from nodes.reference.designs.qpid.manager.services import Services
-from nodes.reference.replication.links import (
-    Complaints,
-    FrameParser,
-    Handshake,
-    LinkError,
-    Strangers,
-    encode_frame,
-)
+from nodes.reference.replication.handshake import Complaints, FrameParser, Handshake, LinkError, Strangers, encode_frame
 from nodes.timeouts import within
 
 PROTOCOL = "stormproof-qpid-manager/1"

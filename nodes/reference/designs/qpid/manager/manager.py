@@ -23,7 +23,8 @@ from nodes.reference.designs.qpid.manager.report import STOPPED, Report, decoded
 from nodes.reference.designs.qpid.manager.services import Services
 from nodes.reference.designs.qpid.manager.virtual_address import VirtualAddress
 from nodes.reference.points import NOTE_TAKEN
-from nodes.reference.replication.links import LinkError, Links
+from nodes.reference.replication.handshake import LinkError
+from nodes.reference.replication.links import Links
 
 MANAGER = "manager"
 """The manager's program kind, as monitoring sees it."""

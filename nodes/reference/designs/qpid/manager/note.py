@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
-from nodes.reference.replication.links import LinkError
+from nodes.reference.replication.handshake import LinkError
 
 MOST_NAMES = 64
 _LONGEST = 300

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from nodes.reference.api import ConfigError
 from nodes.reference.designs.qpid.manager.note import Note, decoded_note
-from nodes.reference.replication.links import LinkError
+from nodes.reference.replication.handshake import LinkError
 
 DATABASE = "manager"
 

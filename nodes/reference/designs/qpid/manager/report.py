@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
-from nodes.reference.replication.links import LinkError
+from nodes.reference.replication.handshake import LinkError
 from nodes.reference.replication.messages import MAX_NUMBER
 
 READY, STOPPED = "ready", "stopped"
