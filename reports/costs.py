@@ -112,7 +112,7 @@ def cost_plots(run_dir: Path) -> list[Plot]:
     try:
         costs = read_costs(run_dir / COSTS)
     except (OSError, HistoryError):
-        return []  # a report shows what can be read; the table reports the error
+        return []  # a report omits unreadable parts; the table reports the error
     names = sorted((node for node, each in costs.items() if each.samples), key=lambda node: (len(node), node))
     drawn = {node: costs[node] for node in names[:MAX_NODES]}
     plots = [

@@ -17,7 +17,7 @@ def disk_facts(run_dir: Path) -> list[tuple[str, str, str]]:
     try:
         lines = read_small_text(run_dir / LOG_EVENTS).splitlines()
     except (OSError, HistoryError):
-        return []  # a report shows what can be read
+        return []  # a report omits unreadable parts
     for line in lines:
         try:
             row = mapping(json.loads(line))

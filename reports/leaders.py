@@ -49,7 +49,7 @@ def _told(path: Path) -> list[tuple[float, str, Mapping[str, str]]]:
     try:
         lines = read_small_text(path).splitlines()
     except (OSError, HistoryError):
-        lines = []  # a report shows what can be read
+        lines = []  # a report omits unreadable parts
     for line in lines:
         row = _row(line)
         time = number(row.get("time"))

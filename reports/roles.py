@@ -148,7 +148,7 @@ def _rows(path: Path) -> Iterator[tuple[float, Mapping[str, Any]]]:
     try:
         lines = read_small_text(path).splitlines()
     except (OSError, HistoryError):
-        return  # a report shows what can be read
+        return  # a report omits unreadable parts
     for line in lines:
         try:
             row = mapping(json.loads(line))

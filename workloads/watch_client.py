@@ -37,7 +37,7 @@ class NeutralWatchClient(NeutralQueueClient):
     """
 
     def __init__(self, cluster: Cluster, connection: WatchConnection, host: str, thread: int) -> None:
-        super().__init__(cluster, connection, host, thread)  # type: ignore[arg-type]  # opened and closed alike
+        super().__init__(cluster, connection, host, thread)  # type: ignore[arg-type]  # opened and closed the same way
         self._position: dict[int, int] = {}
         self._watched: int | None = None
         self._replays: dict[tuple[int, int], Replay] = {}
