@@ -125,7 +125,7 @@ def _script(name: str, rows: Any) -> str:
 def part_script(path: Path) -> bytes | None:
     """Return a part in a form that may be sent to a browser; None if the file is not a part.
 
-    A store may be untrusted: whatever the file contains, the result only passes data and has no other effect.
+    A store may be untrusted: for any content of the file, the result only passes data and has no other effect.
     """
     try:
         text = read_small_text(path).partition("\n")[0]

@@ -25,7 +25,7 @@ _TICKS = 1e4
 
 @dataclass
 class Lives:
-    """``told``: message -> its events. Without a narrator there is no history to take them from."""
+    """``told``: message -> its events. Without a narrator the run has no history from which to take them."""
 
     facts: Facts
     narrator: Narrator | None

@@ -1,7 +1,7 @@
 """The client of the transaction workload: whole transactions as single operations, one phase or two (XA).
 
 An operation's completion reports the outcome of the transaction. Until the client has sent COMMIT (with XA: until it
-has decided to commit) the transaction certainly has no effect, whatever else fails: then the operation ends ``fail``,
+has decided to commit) the transaction certainly has no effect. Any failure before that ends the operation as ``fail``,
 and the connection is abandoned with everything that was begun on it.
 """
 

@@ -24,7 +24,7 @@ NOBODY = "nobody there"
 DENIED = "access denied"
 WRONG = "wrong login or passcode"
 _BUSY, _LATER = "too many passcodes", 1.0
-"""The broker's error once it has hashed its limit of passcodes in this second, after which it checks no more; the pause
+"""The broker's error when it has hashed its limit of passcodes within a second and refuses to check another; the pause
 in seconds until it checks again."""
 _PLAIN = {"content-type": "text/plain"}
 _LOGIN_SECONDS = 0.7

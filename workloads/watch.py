@@ -41,7 +41,7 @@ from workloads.watch_client import BROKEN_OFF, NeutralWatchClient, key_name
 
 @dataclass(frozen=True, slots=True)
 class Puts(Generator):
-    """One client's puts: its values are its number plus one, then increments of ``producers``."""
+    """One client's puts: its values are its number plus one, plus multiples of ``producers``."""
 
     keys: int
     thread: int

@@ -169,7 +169,7 @@ class Repository:
         return zlib.crc32(payload, zlib.crc32(self._salt + _PLACE.pack(place, len(payload), synced)))
 
     def _failing(self) -> _Failing:
-        """Guard a disk access: after a disk error the content of the disk is unknown, so no more is added."""
+        """Guard a disk access: after a disk error the content of the disk is unknown, so later additions fail."""
         return _Failing(self)
 
     def failed(self, reason: str) -> None:
