@@ -125,8 +125,8 @@ def left_out(stays: Sequence[Stay], facts: Facts) -> list[Finding]:
 def wrong_grants(by: str, confirmed: float, unaware: Callable[[str, float], bool], until: float, facts: Facts
                  ) -> Iterator[Finding]:  # fmt: skip
     """Yield locks that were granted, before ``until``, while another node still had a lease on them, or to a node that
-    was not up to date. Report them only if the node that confirmed the operation (``by``) got its lock this way, or
-    another node that was ``unaware`` of the operation at that time."""
+    was not up to date. Such a grant is yielded only if the node that confirmed the operation (``by``) got its lock this
+    way, or if the lock went to another node that was ``unaware`` of the operation at that time."""
     for at, each in enumerate(facts.grants):
         if each.time > until + CLOCKS_S:
             return

@@ -296,7 +296,7 @@ class DialogueClient(StompClient):
             if self._settings.reliable and self._connection.refused:
                 raise Mismatch("a command without a receipt was refused") from None
             raise
-        await self._be_safe()  # receipts of messages may come early
+        await self._be_safe()  # receipts of messages may be early
         self.surface.use("no-receipt")
 
     async def send_to(self, destination: str) -> None:

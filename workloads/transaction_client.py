@@ -123,7 +123,7 @@ class TransactionClient(QueueClient):
         return name
 
     async def _give_up(self, op: Op, error: Exception) -> Op:
-        """Abandon the transaction, for which no COMMIT was sent or ever will be; the operation fails."""
+        """Abandon the transaction: no COMMIT was sent, and none ever will be; the operation fails."""
         await self.leave()
         if self._xa:
             self._decisions.leave(xid_of(op.value))
