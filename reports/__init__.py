@@ -1,4 +1,4 @@
 """Reports: one HTML page per run, an index over a store, and a small web server for both.
 
-A report shows what the run folder holds and never recomputes a verdict.
+A report shows the content of the run folder and never recomputes a verdict.
 """

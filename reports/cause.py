@@ -1,6 +1,6 @@
-"""Why a message was lost, came again or stayed, by what the nodes recorded of it.
+"""The cause of a message's loss, repeated delivery or stay, as far as the nodes recorded it.
 
-Every sentence states facts that lines of logs tell of this very message; where they do not tell, there is no cause.
+Every sentence states facts that log lines record of this very message; where they record none, no cause is reported.
 """
 
 from __future__ import annotations
@@ -41,14 +41,14 @@ from stormproof.contracts.system import (
 )
 
 UNTOLD = "redelivered-untold"
-"""A kind of anomaly: a delivery that did not say that there had been one before."""
+"""A kind of anomaly: a delivery that did not report an earlier delivery."""
 EVENTS = "events:"
-"""What names of places begin with where a replica keeps events for a subscriber."""
+"""Prefix of the names of places where a replica keeps events for a subscriber."""
 _PUT_AGAIN = {CLOSED: "when a client's connection was closed", RETURNED: "when a client gave it back"}
 
 
 def cause_of(anomaly: ShownAnomaly, facts: Facts) -> Cause:
-    """Why, as far as the trace tells."""
+    """Return the cause, as far as the trace shows it."""
     trace = facts.trace
     if not anomaly.value:
         return of_object(anomaly, facts)
@@ -57,7 +57,7 @@ def cause_of(anomaly: ShownAnomaly, facts: Facts) -> Cause:
     subscription = dict(anomaly.detail).get("subscription", "")
     stays = _of_subscription(trace.stays(anomaly.value), subscription)
     if len({stay.place for stay in stays if not stay.logged}) > 1:
-        return Cause("", CANT_TELL)  # copies of it, each with a fate of its own
+        return Cause("", CANT_TELL)  # several copies, each with a separate fate
     if stays and all(stay.place.startswith(EVENTS) for stay in stays):
         return of_event(stays, facts)
     takes = [op for op in anomaly.operations
@@ -72,7 +72,8 @@ def cause_of(anomaly: ShownAnomaly, facts: Facts) -> Cause:
 
 
 def _given_again(anomaly: ShownAnomaly, facts: Facts) -> str:
-    """How often the node that serves gave a message to clients, where the last time did not say so."""
+    """Return a sentence with the times at which the serving node gave a message to clients, the last time without
+    reporting the earlier ones."""
     servers = {op.node for op in anomaly.operations if op.takes}
     given = sorted({mark.time for mark in facts.trace.given(anomaly.value) if mark.node in servers})
     if len(given) < 2:
@@ -82,7 +83,7 @@ def _given_again(anomaly: ShownAnomaly, facts: Facts) -> str:
 
 
 def left_over(place: str, facts: Facts, operations: Iterable[Operation]) -> Iterator[tuple[str, Cause]]:
-    """The messages that are still at a place when the run ends, each with why."""
+    """Yield the messages that are still at a place when the run ends, each with the cause."""
     taken: dict[str, list[Operation]] = {}
     for op in operations:
         if op.takes:
@@ -109,8 +110,8 @@ def _never_taken(name: str, held: Sequence[Stay], facts: Facts) -> Cause:
 
 
 def _of_subscription(stays: list[Stay], name: str) -> list[Stay]:
-    """Of a message that each subscription has a copy of, those of the subscription in question, if they tell it; else
-    all."""
+    """Of a message that each subscription has a copy of, return the stays of the subscription in question, if they are
+    marked; else all."""
     mine = [stay for stay in stays if name and stay.place.endswith((f":{name}", f":s{name}"))]
     return [*mine, *(stay for stay in stays if stay.logged)] if mine else stays
 
@@ -143,7 +144,7 @@ def _lost(anomaly: ShownAnomaly, stays: Sequence[Stay], facts: Facts) -> Cause:
 
 
 def _coded(found: Sequence[Finding], code: str, parts: Sequence[str], death: float | None = None) -> Cause:
-    """A cause; what was found wrong with nodes leads its code."""
+    """Return a cause; the code of the first finding about nodes is the prefix of its code."""
     text = " ".join(part for part in parts if part)
     first = next((each.code for each in found if each.code), "")
     return Cause(f"{first}:{code}" if first else code, text, death)
@@ -153,8 +154,8 @@ def _why_lacking(
     message: str, sends: Sequence[Operation], stays: Sequence[Stay], ends: Sequence[Stay], leader: str,
     death: float | None, facts: Facts,
 ) -> Iterator[Finding]:
-    """What was wrong with those that went on without a message: the first ``leader`` that did not have it, and those
-    whose states others took."""
+    """Yield the faults of the nodes that continued without a message: the first ``leader`` that did not have it, and
+    the nodes whose states others took."""
     until = float("inf") if death is None else death
     sources = {source_of(stay.node, stay.end or 0.0, facts) for stay in ends if stay.gone == REPLACED}
 
@@ -169,8 +170,8 @@ def _why_lacking(
 def _never(
     stays: Sequence[Stay], send: Operation | None, logged: Sequence[str], facts: Facts
 ) -> Iterator[str]:
-    """Of each node that never had a message: that it did not, and what it was when another had it first and when it
-    was confirmed, unless that is told already."""
+    """Yield, for each node that never had a message, a clause that says so. It names the node's roles when another node
+    first had the message and when it was confirmed, unless another sentence tells that."""
     for node in sorted(facts.trace.nodes - {stay.node for stay in stays}):
         what = "had it in its log, and never carried it out" if node in logged else "never had it"
         if send is None or any(stretch.leads and lane.node == node
@@ -187,7 +188,7 @@ def _never(
 
 
 def _confirmed(send: Operation, stays: Sequence[Stay], facts: Facts) -> Iterator[str]:
-    """Whether others led when a message was confirmed, and whether nobody else had it."""
+    """Yield whether other nodes led when a message was confirmed, and whether no other node had it."""
     time, by = end_of(send), send.node
     others = [(lane.node, stretch) for lane, stretch in stretches_at(facts.roles, time)
               if stretch.leads and lane.node.partition(".")[0] != by]  # fmt: skip
@@ -204,7 +205,7 @@ def _confirmed(send: Operation, stays: Sequence[Stay], facts: Facts) -> Iterator
 
 
 def _led_without(send: Operation, stays: Sequence[Stay], facts: Facts, death: float | None) -> tuple[str, str]:
-    """The first node that began to lead after a message was confirmed, and did not have it; and a sentence."""
+    """Return the first node that began to lead after a message was confirmed, and did not have it; and a sentence."""
     time = end_of(send)
     began = sorted((stretch.start, lane.node) for lane in facts.roles
                    for before, stretch in zip((None, *lane.stretches), lane.stretches, strict=False)
@@ -233,7 +234,7 @@ def _in_logs_only(by: str, stays: Sequence[Stay], facts: Facts) -> Cause:
 
 
 def _who_had(stays: Sequence[Stay], never: Sequence[str], trace: Trace) -> str:
-    """Which nodes had a message at any time; ``never`` are clauses on the others."""
+    """Return which nodes had a message at any time; ``never`` are clauses on the others."""
     nodes = nodes_of(stays)
     if len(trace.nodes) == 1:
         return f"{nodes[0]}, the only node, had it."
@@ -245,7 +246,7 @@ def _who_had(stays: Sequence[Stay], never: Sequence[str], trace: Trace) -> str:
 
 
 def _told(ends: Sequence[Stay], facts: Facts) -> str:
-    """How stays ended, in the order of time; nodes to which the same happened together."""
+    """Return how stays ended, in the order of time; nodes with the same kind of end are grouped."""
     groups: dict[str, list[tuple[str, str]]] = {}
     for stay in sorted(ends, key=lambda each: (each.end or 0.0, each.node)):
         what, when = what_happened(stay, facts)
@@ -260,7 +261,7 @@ def _told(ends: Sequence[Stay], facts: Facts) -> str:
 
 
 def _held_to_the_end(message: str, held: Sequence[Stay], facts: Facts) -> str:
-    """Who still had a message, and to whom it had been given."""
+    """Return which nodes still had a message, and the client to which it had been given."""
     given = facts.trace.given(message)
     last = max(given, key=lambda mark: mark.time, default=None)
     open_since = min(stay.start for stay in held)
@@ -287,7 +288,7 @@ def _codes(ends: Sequence[Stay]) -> str:
 
 
 def _again(message: str, takes: Sequence[Operation], stays: Sequence[Stay], facts: Facts) -> Cause:
-    """Why a message that somebody had taken was delivered again."""
+    """Return the cause of another delivery of a message that a client had taken."""
     queued = [stay for stay in stays if not stay.logged]
     if not queued:
         return Cause("", CANT_TELL)
@@ -316,7 +317,7 @@ def _put_twice(node: str, puts: Sequence[Stay]) -> Cause:
 
 
 def _still_there(message: str, takes: Sequence[Operation], every: Sequence[Stay], facts: Facts) -> Cause:
-    """Somebody took it first; who had it after that, and since when."""
+    """Return which node still had a message after the first client took it, and since when."""
     stays = [stay for stay in every if not stay.logged]
     first, until = end_of(takes[0]), end_of(takes[1]) if len(takes) > 1 else float("inf")
     server = takes[0].node

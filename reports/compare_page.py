@@ -1,4 +1,4 @@
-"""How two runs, or two nights, differ, as a page."""
+"""A page of the differences between two runs, or two nights."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ SCRIPTS = ("dom.js", "theme.js", "still.js")
 
 @dataclass(frozen=True)
 class Section:
-    """One table: what it is about, what the first of its columns holds (the others are those of both sides), its rows.
+    """One table: its subject, the content of its first column (the others are those of both sides), its rows.
 
-    Without rows it says ``nothing``.
+    Without rows it shows ``nothing``.
     """
 
     title: str
@@ -29,8 +29,8 @@ class Section:
 
 @dataclass(frozen=True)
 class Side:
-    """One of two runs as it is drawn: roles of its nodes, faults, why its checks found what they found. ``duration``
-    is the run's, in seconds; its load began at ``start``. ``link`` leads to its own page."""
+    """One of two runs as drawn: the roles of its nodes, its faults, and the reasons of its checks' results.
+    ``duration`` is the run's, in seconds; its load began at ``start``. ``link`` leads to its page."""
 
     name: str
     verdict: str
@@ -42,30 +42,30 @@ class Side:
     start: float = 0.0
 
     def since_load(self, moment: float) -> float:
-        """Seconds from the begin of the load to a moment of the run; 0 for a moment of the set-up."""
+        """Return the seconds from the start of the load to a moment of the run; 0 for a moment of the set-up."""
         return max(0.0, moment - self.start)
 
 
 @dataclass(frozen=True)
 class SideBySide:
-    """Two runs on one axis, which begins where the load of each begins; ``parted`` is when they first differ on it, in
-    seconds."""
+    """Two runs on one axis, whose origin is the start of each run's load; ``parted`` is the time, in seconds, at which
+    they first differ on it."""
 
     sides: tuple[Side, Side]
     parted: float | None = None
 
     @property
     def duration(self) -> float:
-        """Length of the axis, in seconds."""
+        """The length of the axis, in seconds."""
         return max(side.since_load(side.duration) for side in self.sides) or 1.0
 
     @property
     def nodes(self) -> list[str]:
-        """All nodes of both."""
+        """The nodes of both runs."""
         return sorted({lane.node for side in self.sides for lane in side.roles})
 
     def lane(self, side: Side, node: str) -> Sequence[Stretch]:
-        """The stretches of a node in one of them, on the axis."""
+        """Return the stretches of a node in one of the runs, on the axis."""
         found = next((lane.stretches for lane in side.roles if lane.node == node), ())
         return [replace(each, start=side.since_load(each.start), end=side.since_load(each.end))
                 for each in found if each.end > side.start]
@@ -73,7 +73,7 @@ class SideBySide:
 
 def write_comparison(path: Path, store: Path, sides: tuple[str, str], told: tuple[str, str],
                      sections: Sequence[Section], picture: SideBySide | None = None) -> Path:
-    """Write a page about both sides, of each of which a sentence is told; ``picture`` shows two runs.
+    """Write a page about both sides, with a sentence about each; ``picture`` shows two runs.
 
     Raises:
         HistoryError: the page can't be written.

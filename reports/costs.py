@@ -1,4 +1,4 @@
-"""What the machines of a run used, for its page: totals of each, and lines on the timeline's axis."""
+"""The resources that the machines of a run used, for its page: totals of each, and lines on the timeline's axis."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from stormproof.run_folder import COSTS
 from stormproof.text import amount, size
 
 MAX_NODES = 12
-"""Machines that are drawn."""
+"""Upper bound of the machines that are drawn."""
 MAX_POINTS = 600
-"""Of one line: what is looked at more often is drawn less often."""
+"""Upper bound of the points of one line: more samples are thinned out."""
 COLOURS = ("f0", "f1", "f2", "f3", "info", "fault-1")
 
 
@@ -39,7 +39,8 @@ class CostRow:
 
 @dataclass(frozen=True)
 class CostTable:
-    """What the machines used under the load: a row each, and sentences: what a message cost, what was not measured."""
+    """The resources that the machines used under the load: a row each, and sentences about the cost of a message and
+    about missing measurements."""
 
     rows: tuple[CostRow, ...] = ()
     each: str = ""
@@ -51,7 +52,7 @@ class CostTable:
 
 
 def cost_table(run: Mapping[str, Any], verdict: Mapping[str, Any]) -> CostTable:
-    """The totals as ``run.json`` and the verdict have them."""
+    """Return the totals of ``run.json`` and of the verdict."""
     costs = mapping(run.get("costs"))
     nodes = {str(node): mapping(told) for node, told in mapping(costs.get("nodes")).items()}
     rows = tuple(_row(node, told) for node, told in nodes.items())
@@ -74,7 +75,7 @@ def _row(node: str, told: Mapping[str, Any]) -> CostRow:
 
 
 def _share(told: Mapping[str, Any], name: str) -> float | None:
-    """Of one core, in percent."""
+    """Return the share of one core, in percent."""
     used, seconds = number(told.get(name)), number(told.get("seconds"))
     return 100 * used / seconds if used is not None and seconds else None
 
@@ -107,11 +108,11 @@ def _trouble(node: str, told: Mapping[str, Any]) -> str:
 
 
 def cost_plots(run_dir: Path) -> list[Plot]:
-    """Lines over time: CPU, memory, disk, the wire; empty where nothing was noted or can be read."""
+    """Return lines over time: CPU, memory, disk, network; empty where no costs were recorded or can be read."""
     try:
         costs = read_costs(run_dir / COSTS)
     except (OSError, HistoryError):
-        return []  # a report shows what it can; the table says what is wrong
+        return []  # a report omits unreadable parts; the table reports the error
     names = sorted((node for node, each in costs.items() if each.samples), key=lambda node: (len(node), node))
     drawn = {node: costs[node] for node in names[:MAX_NODES]}
     plots = [
@@ -135,7 +136,7 @@ def _lines(costs: Mapping[str, NodeCosts], value: Callable[[Sample, Sample], flo
         for old, new in itertools.pairwise(samples):
             if new.time - old.time > late or any(old.time < trouble.time < new.time for trouble in each.troubles):
                 times.append(round((old.time + new.time) / 2, 3))
-                values.append(None)  # what was used meanwhile is in the totals
+                values.append(None)  # the use in the meantime is part of the totals
             else:
                 times.append(round(new.time, 3))
                 values.append(value(old, new))

@@ -1,4 +1,4 @@
-"""How often the machines of a run wrote to their disks for what was stored, as their programs' logs tell."""
+"""The number of disk writes on a run's machines per stored message, from their programs' logs."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from stormproof.run_folder import LOG_EVENTS
 
 
 def disk_facts(run_dir: Path) -> list[tuple[str, str, str]]:
-    """(label, figure, remark) for the top of the page; none where nobody tells of disk writes."""
+    """Return (label, figure, remark) for the top of the page; none where no log reports disk writes."""
     writes, changes, messages = 0, 0, 0
     try:
         lines = read_small_text(run_dir / LOG_EVENTS).splitlines()
     except (OSError, HistoryError):
-        return []  # a report shows what it can
+        return []  # a report omits unreadable parts
     for line in lines:
         try:
             row = mapping(json.loads(line))

@@ -1,6 +1,6 @@
-"""How replicas came to hold different things, as far as traces and those that grant locks tell: a copy that was passed
-over, entries of a log that another's contradicts, a state that was taken incomplete, a lock that should not have been
-granted. Each finding is a fact that a sound system does not produce."""
+"""The causes of replicas' divergence, as far as traces and lock grants show them: a copy that was passed over, log
+entries that contradict another log, a state that was taken incomplete, a lock that should not have been granted. Each
+finding is a fact that a correct system does not produce."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ from stormproof.contracts.system import COUNTED, PASSED
 
 @dataclass(frozen=True)
 class Finding:
-    """``code`` tells kinds of findings apart, ``sentence`` says it; without a code it may be as it should."""
+    """A fact about nodes: ``code`` is the kind of finding, ``sentence`` describes it; without a code it may be correct
+    behaviour."""
 
     code: str
     sentence: str
@@ -24,8 +25,8 @@ class Finding:
 
 def findings(message: str, stays: Sequence[Stay], lacking: Collection[str], until: float, facts: Facts
              ) -> Iterator[Finding]:  # fmt: skip
-    """What was wrong with the nodes that should have had a message, or removed it, and did not (``lacking``), or whose
-    state others took; up to ``until`` (seconds of the run)."""
+    """Yield the faults of the nodes that should have had or removed a message and did not (``lacking``), or whose state
+    others took; up to ``until`` (seconds of the run)."""
     for node in sorted(lacking):
         yield from _passed_over(message, node, stays, until, facts)
     for node in sorted(lacking):
@@ -67,7 +68,7 @@ def _kept_entries(node: str, stays: Sequence[Stay], until: float, facts: Facts) 
 
 
 def _opener(epoch: str, trace: Trace) -> str:
-    """The node whose log had an entry of an epoch first: its master."""
+    """Return the node whose log first had an entry of an epoch: its master."""
     first = {node: min((part.time for part in parts if part.epoch == epoch), default=None)
              for node, parts in trace.logs.items()}  # fmt: skip
     known = {node: time for node, time in first.items() if time is not None}
@@ -85,7 +86,7 @@ def _shown(extent: Extent, other: Extent) -> str:
 
 
 def _taken_incomplete(node: str, until: float, facts: Facts) -> Iterator[Finding]:
-    """The last state that a node took before a time, if it was not what had been given."""
+    """Yield the last state that a node took before a time, if it differed from the state that was given."""
     taken = [each for each in facts.trace.states if each.node == node and not each.given and each.time <= until]
     for each, parts in facts.trace.unlike(node):
         if taken and each is taken[-1]:
@@ -95,10 +96,10 @@ def _taken_incomplete(node: str, until: float, facts: Facts) -> Iterator[Finding
 
 
 def left_out(stays: Sequence[Stay], facts: Facts) -> list[Finding]:
-    """Nodes that never had a message, though they took the state of one that had it then.
+    """Return the nodes that never had a message, though they took the state of a node that had it at that time.
 
-    What comes while a state is on its way follows by the log, and may never arrive: only where the state was to hold
-    everything up to a later entry, it is wrong (else the finding has no code).
+    A message that arrives during a state transfer follows by the log, and may never arrive. The gap is wrong only where
+    the state was to hold everything up to a later entry (else the finding has no code).
     """
     queued = [stay for stay in stays if not stay.logged]
     never = facts.trace.nodes - {stay.node for stay in queued}
@@ -123,9 +124,9 @@ def left_out(stays: Sequence[Stay], facts: Facts) -> list[Finding]:
 
 def wrong_grants(by: str, confirmed: float, unaware: Callable[[str, float], bool], until: float, facts: Facts
                  ) -> Iterator[Finding]:  # fmt: skip
-    """Locks that were given away, before ``until``, while somebody else had been told to have them, or to a node that
-    was not up to date: if the node that confirmed something got them so (``by``), or another one that was ``unaware``
-    of it then."""
+    """Yield locks that were granted, before ``until``, while another node still had a lease on them, or to a node that
+    was not up to date. Such a grant is yielded only if the node that confirmed the operation (``by``) got its lock this
+    way, or if the lock went to another node that was ``unaware`` of the operation at that time."""
     for at, each in enumerate(facts.grants):
         if each.time > until + CLOCKS_S:
             return

@@ -1,4 +1,4 @@
-"""The faults of a run as its page shows them."""
+"""The faults of a run for its page."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from stormproof.history.ledger import FaultWindow
 
 @dataclass(frozen=True)
 class FaultRow:
-    """One fault as the page shows it: when, on what, its evidence, and how long recovery took (seconds)."""
+    """One fault for the page: its time, targets, evidence, and recovery time (seconds)."""
 
     window: FaultWindow
     name: str
@@ -25,20 +25,20 @@ class FaultRow:
 
     @property
     def status(self) -> str:
-        """How sure it is that the fault took effect, in the state that it expects."""
+        """The certainty that the fault took effect, in the state that it expects."""
         if self.window.confirmed:
             return "confirmed" if self.window.counts else "does not count"
         return "claimed" if self.window.claimed else "not confirmed"
 
     @property
     def vacuous(self) -> str:
-        """Why a fault that took effect does not count, as a sentence; empty: it does, or it took no effect."""
+        """The reason why an effective fault does not count, as a sentence; empty if it counts, or took no effect."""
         return f"It took effect, but what it expects was not there ({self.window.unmet})." if (
             self.window.confirmed and self.window.unmet) else ""
 
 
 def fault_rows(faults: Sequence[FaultWindow], verdict: Mapping[str, Any]) -> list[FaultRow]:
-    """The ledger's faults with their evidence and the recovery time that the checks measured."""
+    """Return the ledger's faults with their evidence and the recovery time that the checks measured."""
     told = {entry.get("fault_id"): entry
             for entry in map(mapping, sequence(mapping(verdict.get("figures")).get("recovery_s")))}  # fmt: skip
     measured = {ident: entry.get("seconds") for ident, entry in told.items()}

@@ -1,4 +1,4 @@
-"""What programs ask a store's web server for: its runs as JSON, and counts in the text format of Prometheus."""
+"""The feeds of a store's web server for programs: its runs as JSON, and counts in the text format of Prometheus."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ from reports.summaries import IndexRow
 JSON_TYPE = "application/json"
 METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 FILTERS = ("verdict", "system", "workload", "nemesis", "backend", "seed", "status", "night")
-"""Columns by which runs can be chosen."""
+"""Columns by which runs can be selected."""
 MOST = 1000
 _USUAL = 100
 
 
 class BadQuery(Exception):
-    """What was asked for makes no sense; the text says why."""
+    """The query is invalid; the text gives the reason."""
 
 
 def runs(rows: Sequence[IndexRow], query: str) -> bytes:
-    """The runs that a query chooses, newest first: ``?verdict=invalid&system=joram&limit=50&offset=100``.
+    """Return the runs that a query selects, newest first: ``?verdict=invalid&system=joram&limit=50&offset=100``.
 
     Raises:
-        BadQuery: a name is unknown, or a number is none.
+        BadQuery: a name is unknown, or a number is invalid.
     """
     asked = dict(parse_qsl(query, keep_blank_values=True, max_num_fields=20))
     limit, offset = _number(asked, "limit", _USUAL, MOST), _number(asked, "offset", 0, 1 << 40)
@@ -47,7 +47,7 @@ def _number(asked: dict[str, str], name: str, usual: int, most: int) -> int:
 
 
 def metrics(rows: Sequence[IndexRow], query: str) -> bytes:
-    """Runs by verdict, and when the newest began, for each system, workload and backend."""
+    """Return the runs by verdict, and the start of the newest, for each system, workload and backend."""
     counts: Counter[tuple[str, ...]] = Counter()
     newest: dict[tuple[str, ...], float] = {}
     for row in rows:
@@ -68,7 +68,7 @@ def _labels(values: Sequence[str]) -> str:
 
 
 def _escaped(text: str) -> str:
-    """A label's value, as the format demands; the text may be a stranger's."""
+    """Return a label's value, escaped as the format demands; the text may come from an untrusted store."""
     return text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
 
 
@@ -82,10 +82,10 @@ def _seconds(started: str) -> float:
 FEEDS: Mapping[str, tuple[str, Callable[[Sequence[IndexRow], str], bytes]]] = {
     "/api/runs": (JSON_TYPE, runs), "/metrics": (METRICS_TYPE, metrics),
 }
-"""Path -> content type, and what makes the content."""
+"""Path -> content type, and the function that returns the content."""
 
 
 def feed(rows: Sequence[IndexRow], path: str, query: str) -> tuple[str, bytes]:
-    """Content type and content of a feed over a store's rows, the newest first. Raises BadQuery."""
+    """Return the content type and content of a feed over a store's rows, the newest first. Raises BadQuery."""
     kind, make = FEEDS[path]
     return kind, make(rows, query)

@@ -1,4 +1,4 @@
-"""Reading a run folder for a report: everything is optional, and what is missing is said."""
+"""Reads a run folder for a report: everything is optional, and missing parts are noted."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from stormproof.text import amount
 
 @dataclass(frozen=True)
 class RunFolder:
-    """What a run folder holds; ``notes`` are sentences about what it lacks."""
+    """The content of a run folder; ``notes`` are sentences about missing parts."""
 
     path: Path
     run: Mapping[str, Any]
@@ -43,7 +43,7 @@ class RunFolder:
 
     @property
     def name(self) -> str:
-        """The run's id: what ``run.json`` says, otherwise the folder's name."""
+        """The run's id: that of ``run.json``, otherwise the folder's name."""
         return str(self.run.get("run") or self.path.name)
 
     @property
@@ -58,7 +58,7 @@ class RunFolder:
 
 
 def read_folder(run_dir: Path) -> RunFolder:
-    """Read a run folder, leaving out what is missing or unreadable and noting it.
+    """Read a run folder, omitting and noting parts that are missing or unreadable.
 
     Raises:
         HistoryError: there is no folder, or it holds neither a ``run.json`` nor a history.
@@ -92,7 +92,7 @@ def read_folder(run_dir: Path) -> RunFolder:
 
 
 def read_object(path: Path, notes: list[str]) -> Mapping[str, Any] | None:
-    """The JSON object in a file; None (and a note when it is there but broken) otherwise."""
+    """Return the JSON object in a file; None (and a note if the file is unreadable) otherwise."""
     try:
         data = json.loads(read_small_text(path))
     except FileNotFoundError:
@@ -107,19 +107,19 @@ def read_object(path: Path, notes: list[str]) -> Mapping[str, Any] | None:
 
 
 def mapping(data: Any) -> Mapping[str, Any]:
-    """``data`` if it is a mapping, otherwise an empty one."""
+    """Return ``data`` if it is a mapping, otherwise an empty one."""
     return data if isinstance(data, Mapping) else {}
 
 
 def sequence(data: Any) -> Sequence[Any]:
-    """``data`` if it is a list, otherwise an empty one."""
+    """Return ``data`` if it is a list, otherwise an empty one."""
     return data if isinstance(data, list | tuple) else ()
 
 
 def named_options(test: Mapping[str, Any]) -> list[str]:
-    """The options of a test whose values are words (``partitions=unspecified``), which tell runs apart.
+    """Return the options of a test whose values are words (``partitions=unspecified``), which distinguish runs.
 
-    Bugs that are switched on come first: without them a verdict is misunderstood.
+    Bugs that are switched on are listed first: without them a verdict is misunderstood.
     """
     options = mapping(test.get("options")).items()
     words = [(name, value) for name, value in options if isinstance(value, str) and value not in ("any", "none", "")]
@@ -127,7 +127,7 @@ def named_options(test: Mapping[str, Any]) -> list[str]:
 
 
 def number(data: Any) -> float | None:
-    """``data`` if it is a number of at most 64 bits, otherwise None."""
+    """Return ``data`` if it is a number of at most 64 bits, otherwise None."""
     is_number = isinstance(data, int | float) and not isinstance(data, bool)
     return data if is_number and abs(data) < 1 << 63 else None
 
@@ -158,7 +158,7 @@ def _faults(
 ) -> tuple[tuple[FaultWindow, ...], tuple[Repair, ...], tuple[Standstill, ...]]:
     path, sha256 = run_dir / LEDGER, run.get("ledger_sha256")
     if not path.exists():
-        # A test without faults writes none; the digest of none is that of an empty one.
+        # A test without faults writes no ledger; its digest is then that of an empty one.
         if sha256 not in (None, _EMPTY) or mapping(run.get("test")).get("nemesis") != []:
             notes.append("There is no fault ledger: which faults were injected is not known.")
         return (), (), ()

@@ -1,7 +1,8 @@
 """The index over a store: STORE/index.html, a row per run, newest first.
 
-The page holds the newest rows; older ones lie in files of STORE/index/, each of so many rows, which the page loads
-when it needs them. A file's name tells its content: none is ever changed, and those that no page names are removed.
+The page holds the newest rows; older ones are in files of STORE/index/, each with a fixed number of rows, which the
+page loads when it needs them. A file's name is a digest of its content: no file is ever changed, and files that no page
+names are removed.
 """
 
 from __future__ import annotations
@@ -29,16 +30,16 @@ PARTS = "index"
 """The folder in a store."""
 PART_ROWS = 500
 LEAST_ROWS = 100
-"""Rows that the page itself holds at least: the first that it shows."""
+"""Lower bound of the rows that the page itself holds: the first that it shows."""
 PAGES = {"trend.html": "Trends", "matrix.html": "Guarantees", "triage.html": "Kinds of failure"}
-"""Other pages over the whole store, which the index names where they are."""
+"""Other pages over the whole store, which the index links if they exist."""
 _PART = re.compile(r"rows-[0-9a-f]{20}\.js", re.ASCII)
 _WORDS = ("verdict", "system", "workload", "nemesis", "backend", "options", "status", "night")
 """Columns that hold few different values."""
 
 
 def is_part(name: str) -> bool:
-    """Whether a file's name is one that a part of an index may have."""
+    """Return whether a file's name is one that a part of an index may have."""
     return _PART.fullmatch(name) is not None
 
 
@@ -85,7 +86,7 @@ def _choices(values: Iterable[str]) -> list[str]:
 
 
 def packed(rows: Sequence[IndexRow]) -> dict[str, Any]:
-    """Rows as short lists: values that come again and again are numbers of a list of words."""
+    """Return rows as short lists: recurring values are indices into a list of words."""
     words: dict[str, int] = {}
 
     def word(text: str) -> int:
@@ -122,9 +123,9 @@ def _script(name: str, rows: Any) -> str:
 
 
 def part_script(path: Path) -> bytes | None:
-    """A part as it may be sent to a browser; None where it is none.
+    """Return a part in a form that may be sent to a browser; None if the file is not a part.
 
-    A store may be a stranger's: whatever the file says, this hands over data and does nothing else.
+    A store may be untrusted: for any content of the file, the result only passes data and has no other effect.
     """
     try:
         text = read_small_text(path).partition("\n")[0]
@@ -137,7 +138,7 @@ def part_script(path: Path) -> bytes | None:
 
 
 def _is_whole(path: Path) -> bool:
-    """Whether a part is there as it was written: its last line has the checksum of what stands above."""
+    """Return whether a part is complete: its last line has the checksum of the text above."""
     try:
         text, _, crc = path.read_bytes().rstrip(b"\n").rpartition(b"\n//")
     except OSError:

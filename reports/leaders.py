@@ -1,6 +1,6 @@
-"""Who led which queue, as each node told while the run went on: lanes beside those of the nodes' roles.
+"""The leader of each queue, as each node reported it during the run: lanes next to those of the nodes' roles.
 
-Where two nodes tell of different leaders at the same time, there was a split.
+Where two nodes report different leaders at the same time, there was a split.
 """
 
 from __future__ import annotations
@@ -21,10 +21,11 @@ MAX_LANES = 24
 
 
 def leader_lanes(run_dir: Path, duration: float) -> list[Lane]:
-    """A lane for each object and each witness that told its leader, until ``duration`` (seconds); at most MAX_LANES.
+    """Return a lane for each object and each witness that reported its leader, until ``duration`` (seconds); at most
+    MAX_LANES.
 
-    A stretch's ``role`` is the leader, whose colour it has; ``leads`` says that the witness takes itself for it. Where
-    the witness did not answer there is no stretch.
+    A stretch's ``role`` is the leader, whose colour it has; ``leads`` means that the witness considers itself the
+    leader. Where the witness did not answer there is no stretch.
     """
     told = _told(run_dir / LEADERS)
     leaders = sorted({node for _, _, found in told for node in found.values()}, key=lambda name: (len(name), name))
@@ -43,12 +44,12 @@ def leader_lanes(run_dir: Path, duration: float) -> list[Lane]:
 
 
 def _told(path: Path) -> list[tuple[float, str, Mapping[str, str]]]:
-    """(seconds, witness, object -> leader), in order of time."""
+    """Return (seconds, witness, object -> leader), in order of time."""
     found: list[tuple[float, str, Mapping[str, str]]] = []
     try:
         lines = read_small_text(path).splitlines()
     except (OSError, HistoryError):
-        lines = []  # a report shows what it can
+        lines = []  # a report omits unreadable parts
     for line in lines:
         row = _row(line)
         time = number(row.get("time"))
@@ -66,7 +67,7 @@ def _row(line: str) -> Mapping[str, Any]:
 
 
 def _joined(stretches: Sequence[Stretch]) -> tuple[Stretch, ...]:
-    """What was told again because something else had changed is one stretch."""
+    """Join the stretches of reports that were repeated because another object had changed."""
     joined: list[Stretch] = []
     for stretch in stretches:
         if joined and joined[-1].role == stretch.role and joined[-1].end == stretch.start:

@@ -1,4 +1,5 @@
-"""Why two had a lock at once: who held it when, and how long a lease lasts, by the history and the test's options."""
+"""The cause of two simultaneous holders of a lock: the holders and the length of a lease, from the history and the
+test's options."""
 
 from __future__ import annotations
 
@@ -11,24 +12,25 @@ from reports.narrative import Operation, ShownAnomaly, plain
 from reports.run_facts import CANT_TELL, Cause, end_of
 
 TWO_HOLDERS, LOST_UPDATE = LOCK_KINDS = ("two-holders", "lost-update")
-"""Kinds of anomalies that this module tells of."""
+"""Kinds of anomalies that this module explains."""
 _ACQUIRE, _UPDATE, _RELEASE = "acquire", "update", "release"
 CLOSED_ITSELF = "this test closed its connection"
-"""What the error of an update has if its holder stood still, and the test closed the connection that had the lock."""
+"""Part of the error of an update whose holder stood still, and whose connection, which had the lock, the test
+closed."""
 
 
 @dataclass(frozen=True)
 class Held:
-    """A process got the lock, and did something as its holder: the last that is known."""
+    """A process that got the lock, and its last known operation as the holder."""
 
     got: Operation
     used: Operation
 
 
 def of_lock(anomaly: ShownAnomaly, options: Mapping[str, Any], operations: Callable[[], Sequence[Operation]]) -> Cause:
-    """Why, as far as the operations and the length of a lease tell."""
+    """Return the cause, as far as the operations and the length of a lease show it."""
     holds = sorted(_holds(anomaly, operations()), key=lambda hold: end_of(hold.got))
-    lease = number(options.get("lease_seconds", options.get("lease")))  # its name in older runs
+    lease = number(options.get("lease_seconds", options.get("lease")))  # the option's name in older runs
     if len(holds) != 2 or end_of(holds[0].used) <= end_of(holds[1].got):
         return Cause("", CANT_TELL)
     first, second = holds
@@ -42,7 +44,7 @@ def of_lock(anomaly: ShownAnomaly, options: Mapping[str, Any], operations: Calla
         return Cause("lease-broken", f"{text} Process {second.got.process} got it at {again:.3f} s, before that lease "
                                      "was over.")  # fmt: skip
     if again < got + lease:
-        return Cause("", CANT_TELL)  # the lease may have begun at any time while the lock was asked for
+        return Cause("", CANT_TELL)  # the lease may have begun at any time during the acquire
     text += f" Its {first.used.f} lasted from {first.used.start:.3f} to {until:.3f} s{_stalls(first, options)}."
     text += f" Another one was told to have the lock when that lease was over, and process {holder} "
     text += "went on as its holder"
@@ -53,7 +55,7 @@ def of_lock(anomaly: ShownAnomaly, options: Mapping[str, Any], operations: Calla
 
 
 def _closed(first: Held, second: Held) -> str:
-    """That the test gave the lock away itself, by closing the connection of a holder which went on later."""
+    """Return that the test itself freed the lock, by closing the connection of a holder which continued later."""
     holder, update = first.got.process, first.used
     return (f"Process {holder} got the lock at {end_of(first.got):.3f} s. It stood still in its update from "
             f"{update.start:.3f} to {end_of(update):.3f} s. Its connection sends no heart-beats, so this test itself "
@@ -68,7 +70,7 @@ def _stalls(hold: Held, options: Mapping[str, Any]) -> str:
 
 
 def _holds(anomaly: ShownAnomaly, operations: Sequence[Operation]) -> Iterator[Held]:
-    """The two holds that an anomaly is about. Of one that names no use, getting the lock is all that is known."""
+    """Yield the two holds that an anomaly is about. Without a named use, only the acquire is known."""
     named = [op for op in anomaly.operations if op.proof and op.type == "ok"]
     if anomaly.kind == LOST_UPDATE:
         for op in named:

@@ -14,13 +14,13 @@ MATRIX = "matrix.html"
 STYLES = ("base.css", "store.css", "matrix.css")
 SCRIPTS = ("dom.js", "theme.js", "still.js")
 STATUSES = (PROMISED, KNOWN_VIOLATION, NOT_PROMISED)
-"""The gravest first: what violates it is a defect of the system."""
+"""The most severe first: its violation is a defect of the system."""
 
 
 @dataclass
 class Shown:
-    """What runs with one status of a guarantee have shown: how many there are, in how many it was violated, how many
-    the store holds; some of those in which it was violated, and of the others, each with whether it has a report."""
+    """The results of the runs with one status of a guarantee: their number, the number with a violation, the number in
+    the store; examples with a violation and others, each with a flag for its report."""
 
     runs: int = 0
     violated: int = 0
@@ -31,15 +31,15 @@ class Shown:
 
 @dataclass(frozen=True)
 class MatrixCell:
-    """One guarantee under one fault: by status, what runs have shown. Empty: it was never tried."""
+    """One guarantee under one fault: the runs' results by status. Empty: never tried."""
 
     fault: str
     shown: dict[str, Shown]
 
     @property
     def kind(self) -> str:
-        """How it stands: ``defect`` (promised, and violated), ``held``, ``known`` (a known violation that was shown),
-        ``unshown`` (one that was not), ``free`` (not promised), ``untried``."""
+        """The overall state: ``defect`` (promised, and violated), ``held``, ``known`` (a known violation that was
+        shown), ``unshown`` (one that was not), ``free`` (not promised), ``untried``."""
         promised, known = self.shown.get(PROMISED), self.shown.get(KNOWN_VIOLATION)
         if promised is not None and promised.violated:
             return "defect"
@@ -53,7 +53,7 @@ class MatrixCell:
 
     @property
     def mark(self) -> str:
-        """What stands in the table: how often it was violated of how often it was tried, by its gravest status."""
+        """The text in the table: the number of violations among the number of runs, for its most severe status."""
         if not self.shown:
             return "–"
         grave = {"defect": PROMISED, "held": PROMISED, "known": KNOWN_VIOLATION, "unshown": KNOWN_VIOLATION}
@@ -62,15 +62,15 @@ class MatrixCell:
 
     @property
     def ordered(self) -> list[tuple[str, Shown]]:
-        """Its statuses, the gravest first."""
+        """Its statuses, the most severe first."""
         return sorted(self.shown.items(), key=lambda item: (
             STATUSES.index(item[0]) if item[0] in STATUSES else len(STATUSES), item[0]))  # fmt: skip
 
 
 @dataclass(frozen=True)
 class SystemMatrix:
-    """One system: by guarantee, a cell for each fault; what it declares of each; guarantees and faults that no run
-    tells of; how many runs were left out."""
+    """One system: by guarantee, a cell for each fault; the declared status of each guarantee; guarantees and faults
+    without a run; the number of runs that were omitted."""
 
     system: str
     faults: tuple[str, ...]
@@ -81,7 +81,7 @@ class SystemMatrix:
     skipped: int
 
     def link(self, fault: str, name: str, shows: str, status: str) -> str:
-        """Where the index shows the runs behind a cell."""
+        """Return the address of the index with the runs behind a cell."""
         return "index.html#" + urlencode(
             {"system": self.system, "nemesis": fault, "guarantee": name, "shows": shows, "status": status})  # fmt: skip
 

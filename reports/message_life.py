@@ -1,4 +1,4 @@
-"""The life of a message: sent, confirmed, on which nodes it came to be, taken, and when the last of them lost it."""
+"""The life of a message: when it was sent, confirmed, stored on nodes and taken, and when the last node lost it."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ from stormproof.contracts.system import (
 )
 
 MAX_EVENTS = 60
-"""Events of one life that a page tells."""
+"""Upper bound of the events of one life that a page shows."""
 _TOGETHER_S = 0.25
-"""Nodes to which the same happens within so many seconds are told together."""
+"""Identical events on several nodes within this many seconds are merged."""
 _CAME = {
     SENT: "had it in {place}", COPIED: "had a copy in {place}", LOGGED: "had it in the log, not carried out yet",
     STARTED: "was started, and had it in {place}",
@@ -34,13 +34,13 @@ _CAME = {
 
 SEND, RECEIPT, DELIVERY, HERE, AWAY, STATE, ROLE, FAULT, NOTE = (
     "send", "receipt", "delivery", "here", "away", "state", "role", "fault", "note")  # fmt: skip
-"""Kinds of events: three are arrows between a client process and a node, a transfer of state is one between nodes; the
-others happen at nodes."""
+"""Kinds of events: three are arrows between a client process and a node, a transfer of state is an arrow between nodes;
+the others happen at nodes."""
 
 
 @dataclass(frozen=True)
 class LifeEvent:
-    """Something that happened to a message, or to a node that had it. ``source`` and ``targets`` are nodes, or client
+    """An event in the life of a message, or of a node that had it. ``source`` and ``targets`` are nodes, or client
     processes (``client 3``)."""
 
     time: float
@@ -51,7 +51,7 @@ class LifeEvent:
 
 
 def life_of(message: str, operations: Sequence[Operation], facts: Facts) -> list[LifeEvent]:
-    """What happened, in order of time; empty where the trace tells nothing of this message."""
+    """Return the events, in order of time; empty where the trace records nothing of this message."""
     stays = facts.trace.stays(message)
     if not facts.trace.exists or not (stays or operations):
         return []
@@ -68,13 +68,14 @@ def life_of(message: str, operations: Sequence[Operation], facts: Facts) -> list
 
 
 def _not_before(event: LifeEvent, sent: float | None) -> LifeEvent:
-    """Nodes' clocks and the harness's differ by a little: nobody has a message before it is sent."""
+    """Correct an event's time: the clocks of nodes and of the harness differ slightly, and no node has a message before
+    it is sent."""
     early = sent is not None and sent - CLOCKS_S <= event.time < sent
     return replace(event, time=sent) if early and sent is not None else event
 
 
 def death_of(stays: Sequence[Stay]) -> float | None:
-    """When the last node that had the message lost it; None if one still has it, or none had it."""
+    """Return the time at which the last node that had the message lost it; None if one still has it, or none had it."""
     ends = [stay.end for stay in stays if not stay.logged]
     return max((end for end in ends if end is not None), default=None) if ends and None not in ends else None
 
@@ -130,7 +131,7 @@ def _stays(stays: Sequence[Stay], facts: Facts) -> Iterator[LifeEvent]:
 
 
 def _passed(message: str, facts: Facts) -> Iterator[LifeEvent]:
-    """Copies that came to nodes which did not take them."""
+    """Yield the copies that nodes received and did not take."""
     for mark in facts.trace.of(PASSED, message):
         place, _, kept = (*mark.token.split(), "", "", "")[:3]
         why = f"it had {shorten(kept)} under its number" if kept else "it had counted beyond its number"
@@ -138,7 +139,7 @@ def _passed(message: str, facts: Facts) -> Iterator[LifeEvent]:
 
 
 def _finish(stay: Stay, stays: Sequence[Stay], dead: bool, last: float | None) -> str:
-    """What the last end of all says, if the message is dead by then, unless it was consumed."""
+    """Return the addition to the text of the last stay's end, if the message is lost with it and was not consumed."""
     if not dead or stay.end != last or stay.gone == ACKNOWLEDGED or stay.logged:
         return ""
     others = {each.node for each in stays if each.node != stay.node and not each.logged}
@@ -157,7 +158,7 @@ def _together(found: list[tuple[float, str, str]], kind: str) -> Iterator[LifeEv
 
 
 def _roles(stays: Sequence[Stay], facts: Facts, end: float) -> Iterator[LifeEvent]:
-    """The roles of nodes while they had the message."""
+    """Yield the roles of nodes while they had the message."""
     for lane in facts.roles:
         node = lane.node.partition(".")[0]
         mine = [stay for stay in stays if stay.node == node]

@@ -1,4 +1,4 @@
-"""Where each message stood, and when, as the nodes' logs of a traced run tell."""
+"""The places of each message over time, from the nodes' logs of a traced run."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ from stormproof.run_folder import MESSAGE_TRACE
 
 UNNAMED = "?"
 _START_S = 2.0
-"""Seconds after a program's start within which it has told all that it holds."""
+"""Seconds after a program's start within which it has reported all messages that it holds."""
 _CLIPPED, _LOG, _STATE = "clipped", "log", "state"
 
 
 @dataclass(frozen=True)
 class Mark:
-    """At ``time`` (seconds of the run) a message came to a place of a node (``put``), left it (``gone``), or whatever
-    else a trace tells (``what``)."""
+    """An event at ``time`` (seconds of the run): a message arrived at a place of a node (``put``), left it (``gone``),
+    or another event that a trace reports (``what``)."""
 
     time: float
     node: str
@@ -49,8 +49,8 @@ class Mark:
 
 @dataclass(frozen=True)
 class StateShown:
-    """At ``time`` a node told what its whole state is, up to the entry ``upto`` of the log, which it gave to a peer
-    (``given``) or took from it: of each part a text that tells it from others."""
+    """A node's report at ``time`` of its whole state up to log entry ``upto``, which it gave to a peer (``given``) or
+    took from it; ``parts`` maps each part of the state to a text that identifies its content."""
 
     time: float
     node: str
@@ -62,8 +62,8 @@ class StateShown:
 
 @dataclass(frozen=True)
 class Stay:
-    """A node had a message at ``place`` from ``start`` on, for the reason ``put``; until ``end``, for the reason
-    ``gone``, or to the end of the run (``end`` is None). The tokens tell which commands did it."""
+    """A stay of a message at ``place`` of a node: from ``start`` on, for the reason ``put``; until ``end``, for the
+    reason ``gone``, or to the end of the run (``end`` is None). The tokens identify the commands that caused both."""
 
     node: str
     place: str
@@ -76,24 +76,24 @@ class Stay:
 
     @property
     def logged(self) -> bool:
-        """Whether it was in a log only, to be applied later."""
+        """Return whether the message was only in a log, to be applied later."""
         return self.put == LOGGED
 
     def holds(self, time: float) -> bool:
-        """Whether it is there at a time."""
+        """Return whether the message is there at a time."""
         return self.start <= time and (self.end is None or self.end > time)
 
     @property
     def entry(self) -> Entry | None:
-        """Of which entry of the log it was; None of any other place."""
+        """The log entry that contained the message; None for any other place."""
         return entry_of(self.put_token) if self.logged else None
 
 
 @dataclass(frozen=True)
 class Trace:
-    """What all nodes tell: marks by message in order of time, and by node when it was started anew.
+    """The reports of all nodes: marks by message in order of time, and restarts by node.
 
-    ``whole``: nothing of it was cut off, and each message has a name; only then does silence mean something.
+    ``whole``: no part was cut off, and each message has a name; only then is the absence of a report meaningful.
     """
 
     marks: Mapping[str, tuple[Mark, ...]] = field(default_factory=dict)
@@ -101,19 +101,19 @@ class Trace:
     nodes: frozenset[str] = frozenset()
     whole: bool = False
     logs: Mapping[str, tuple[LogPart, ...]] = field(default_factory=dict)
-    """By node what is known of its log, in order of time."""
+    """By node the known parts of its log, in order of time."""
     states: tuple[StateShown, ...] = ()
-    """What states were given and taken, in order of time."""
+    """The states that were given and taken, in order of time."""
     lines: Mapping[str, frozenset[int]] = field(default_factory=dict)
-    """By node the numbers of the lines of its log that say all this."""
+    """By node the numbers of the log lines that contain these reports."""
 
     @property
     def exists(self) -> bool:
-        """Whether there is one."""
+        """Return whether there is a trace."""
         return bool(self.nodes)
 
     def stays(self, message: str) -> list[Stay]:
-        """Where the message was, in order of the time it came there."""
+        """Return the stays of the message, in order of arrival."""
         by_node: dict[str, list[Mark]] = defaultdict(list)
         for mark in self.marks.get(message, ()):
             by_node[mark.node].append(mark)
@@ -121,26 +121,26 @@ class Trace:
         return sorted(found, key=lambda stay: (stay.start, stay.node))
 
     def given(self, message: str) -> list[Mark]:
-        """When which node gave it to which connection."""
+        """Return the marks of the message's deliveries: time, node and connection."""
         return self.of(GIVEN, message)
 
     def of(self, what: str, message: str) -> list[Mark]:
-        """The marks of one kind, in order of time."""
+        """Return the marks of one kind, in order of time."""
         return [mark for mark in self.marks.get(message, ()) if mark.what == what]
 
     def log_of(self, node: str, time: float) -> list[Extent]:
-        """What is known of the log of a node at a time, in order of index."""
+        """Return the known entries of a node's log at a time, in order of index."""
         return log_at(self.logs.get(node, ()), time)
 
     @cached_property
     def logs_contradict(self) -> bool:
-        """Whether any two logs ever contradicted each other."""
+        """Return whether any two logs ever contradicted each other."""
         shown = [log for parts in self.logs.values() for log in logs_of(parts)]
         return any(contradiction(log, other) is not None for log, other in combinations(shown, 2))
 
     def unlike(self, node: str) -> list[tuple[StateShown, tuple[str, ...]]]:
-        """The states that a node took from a peer which had shown another one for the same entry, with the names of the
-        parts in which they differ."""
+        """Return the states that a node took from a peer which had reported another state for the same entry, with the
+        names of the parts in which they differ."""
         found = []
         for taken in self.states:
             if taken.node != node or taken.given:
@@ -154,13 +154,14 @@ class Trace:
         return found
 
     def names_like(self, message: str) -> bool:
-        """Whether it tells of other messages of the same producer, so that it would have told of this one."""
+        """Return whether the trace reports other messages of the same producer, so that it would have reported this
+        one."""
         producer, slash, _ = message.rpartition("/")
         return bool(slash) and any(name.startswith(f"{producer}/") for name in self.marks)
 
 
 def read_trace(run_dir: Path) -> Trace:
-    """The trace of a run; an empty one where there is none that can be read."""
+    """Return the trace of a run; an empty one where no trace can be read."""
     marks: dict[str, list[Mark]] = defaultdict(list)
     starts: dict[str, list[float]] = defaultdict(list)
     nodes: set[str] = set()
@@ -208,7 +209,7 @@ def _rows(path: Path) -> Iterator[Mapping[str, Any]]:
     try:
         lines = read_small_text(path).splitlines()
     except (OSError, HistoryError):
-        return  # a report shows what it can
+        return  # a report omits unreadable parts
     for line in lines:
         try:
             yield mapping(json.loads(line))
@@ -217,7 +218,8 @@ def _rows(path: Path) -> Iterator[Mapping[str, Any]]:
 
 
 def _stays(marks: Sequence[Mark], starts: Sequence[float]) -> list[Stay]:
-    """Those of one node. What it holds after a start, it tells again; what it does not tell again was not on disk."""
+    """Return the stays at one node. After a start it reports again all messages that it holds; a message that is not
+    reported again was not on disk."""
     open_stays: list[Stay] = []
     done: list[Stay] = []
     pending = list(starts)
@@ -242,7 +244,7 @@ def _stays(marks: Sequence[Mark], starts: Sequence[float]) -> list[Stay]:
 def _ended(open_stays: list[Stay], again: Counter[str], start: float) -> Iterable[Stay]:
     ended = []
     for stay in list(open_stays):
-        if stay.logged:  # the log is not told again
+        if stay.logged:  # log entries are not reported again
             continue
         if again[stay.place]:
             again[stay.place] -= 1

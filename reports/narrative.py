@@ -1,4 +1,4 @@
-"""What happened to the message of an anomaly: its operations and what they say, in words."""
+"""The story of an anomaly's message: its operations and their meaning, in words."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ from stormproof.history.ledger import FaultWindow
 from stormproof.vocabulary import OBJECT, SENDS, SUBSCRIPTION, TAKES, TOPIC, Function, function_named
 
 MAX_OPERATIONS = 40
-"""Operations shown with one anomaly."""
+"""Upper bound of the operations shown with one anomaly."""
 MAX_ANOMALIES = 50
-"""Anomalies shown of one check."""
+"""Upper bound of the anomalies shown of one check."""
 
 _SHOWN_ELSEWHERE = frozenset({"faults", "picture"})
 """Details that the story names or the check links to."""
@@ -37,7 +37,7 @@ _SHOWN_ELSEWHERE = frozenset({"faults", "picture"})
 class Operation:
     """One operation as a row of a table. Times are seconds of the run; ``span`` is its position in the spans.
 
-    ``proof`` says that the check named it; the others carry the same message.
+    ``proof`` means that the check named it; the others carry the same message.
     """
 
     span: int
@@ -56,22 +56,22 @@ class Operation:
 
     @property
     def sends(self) -> bool:
-        """Whether it puts a message somewhere."""
+        """Return whether it sends a message to a destination."""
         return self.function.does == SENDS
 
     @property
     def takes(self) -> bool:
-        """Whether it brought a message, or may have."""
+        """Return whether it took a message, or may have."""
         return self.function.does == TAKES and self.type in ("ok", "info")
 
     @property
     def function(self) -> Function:
-        """What its function means."""
+        """The meaning of its function."""
         return function_named(self.f)
 
     @property
     def latency_ms(self) -> float | None:
-        """From invocation to completion, None when there is none."""
+        """The time from invocation to completion in milliseconds, None when there is no completion."""
         return None if self.end is None else (self.end - self.start) * 1000
 
 
@@ -92,7 +92,7 @@ class ShownAnomaly:
 
     @property
     def title(self) -> str:
-        """What a person calls it."""
+        """A readable title."""
         if named := dict(self.detail).get(OBJECT):
             return f"{self.kind}: {named}"
         where = f" on {self.noun} {self.key}" if self.key is not None and self.key >= 0 else ""
@@ -103,7 +103,7 @@ class ShownAnomaly:
 
     @property
     def window(self) -> tuple[float, float] | None:
-        """From the first to the last of its operations, seconds of the run."""
+        """The time from the first to the last of its operations, in seconds of the run."""
         if not self.operations:
             return None
         times = [op.start for op in self.operations] + [op.end for op in self.operations if op.end is not None]
@@ -122,11 +122,11 @@ class Narrator:
 
     @classmethod
     def of(cls, history: HistoryColumns, spans: Spans, faults: Sequence[FaultWindow], noun: str) -> Narrator:
-        """A narrator for one run; ``noun`` is what a key numbers: ``queue``."""
+        """Return a narrator for one run; ``noun`` is the kind of object that a key numbers: ``queue``."""
         return cls(history, spans, faults, pair_flags(history), noun)
 
     def operation(self, at: int, proof: bool) -> Operation:
-        """The span at this position as a row of a table."""
+        """Return the span at this position as a row of a table."""
         spans, history = self.spans, self.history
         first, last = int(spans.first[at]), int(spans.last[at])
         code, f = int(spans.type[at]), int(spans.f[at])
@@ -151,7 +151,7 @@ class Narrator:
         )
 
     def anomaly(self, ident: str, check: str, data: Mapping[str, Any]) -> ShownAnomaly:
-        """One entry of a check's anomalies, with its operations and those of the same message."""
+        """Return one entry of a check's anomalies, with its operations and those of the same message."""
         key = data.get("key") if isinstance(data.get("key"), int) else None
         value = str(data.get("value") if data.get("value") is not None else "")
         proof = spans_of_rows(self.spans, sequence(data.get("ops")), self.history)
@@ -178,7 +178,8 @@ class Narrator:
 
 
 def narrate(operations: Iterable[Operation], is_message: bool, about: str = "") -> list[str]:
-    """Sentences about a message's operations, in order of time; those of another message than ``about`` name it."""
+    """Return sentences about a message's operations, in order of time; a sentence about another message than ``about``
+    names that message."""
     told = list(operations)
     sentences = [_sentence(op, f" message {op.value}" if about and op.value != about else "") for op in told]
     sends = any(op.sends for op in told)
@@ -212,7 +213,7 @@ def _sentence(op: Operation, which: str) -> str:
 
 
 def _sent(op: Operation, which: str) -> str:
-    """What an operation that sends did, before its outcome is told."""
+    """Return the action of a sending operation, without its outcome."""
     if op.function.noun == TOPIC:
         return f"published{which} to topic {op.key}"
     if op.function.moves:
@@ -225,7 +226,8 @@ def _sent(op: Operation, which: str) -> str:
 
 
 def flat(data: Mapping[str, Any], prefix: str = "") -> tuple[tuple[str, str], ...]:
-    """A nested mapping as (name, text) pairs: innermost mappings in one text, the names above joined by slashes."""
+    """Return a nested mapping as (name, text) pairs: innermost mappings in one text, the names above joined by
+    slashes."""
     pairs: list[tuple[str, str]] = []
     for name, value in data.items():
         label = f"{prefix}{name}".replace("_", " ")
@@ -242,11 +244,11 @@ def flat(data: Mapping[str, Any], prefix: str = "") -> tuple[tuple[str, str], ..
 def _item(value: Any) -> str:
     if isinstance(value, list | tuple):
         return ", ".join(str(item) for item in value)
-    return str(value) if type(value) is int else plain(value)  # thousands not parted: it may be a process id
+    return str(value) if type(value) is int else plain(value)  # no thousands separators: it may be a process id
 
 
 def plain(value: Any) -> str:
-    """A value as a person writes it: no quotes, thousands parted, yes and no."""
+    """Return a readable value: no quotes, thousands separated, yes and no."""
     if value is None:
         return "—"
     if isinstance(value, bool):
@@ -259,7 +261,7 @@ def plain(value: Any) -> str:
 
 
 def fault_name(fault: FaultWindow) -> str:
-    """``partition master #2``: what a person calls this fault."""
+    """Return the readable name of this fault: ``partition master #2``."""
     return f"{fault.fault} {fault.kind} #{fault.id}" if fault.kind else f"{fault.fault} #{fault.id}"
 
 

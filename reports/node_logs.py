@@ -1,4 +1,4 @@
-"""Node logs cut down to what a page can hold."""
+"""Node logs, reduced to the size that a page can hold."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from stormproof import node_logs
 from stormproof.node_logs import PlacedLine
 
 MAX_LINES = 1_500
-"""Lines of one node that a page holds."""
+"""Upper bound of the lines of one node that a page holds."""
 MAX_LINE_CHARS = 400
 
 ANOMALY_WINDOW_S = 3.0
@@ -21,7 +21,8 @@ FAULT_WINDOW_S = 1.0
 
 @dataclass(frozen=True)
 class NodeLog:
-    """What is kept of one node's log: ``total`` lines were read; ``clipped``: the file was too long to read whole."""
+    """The kept lines of one node's log: ``total`` lines were read; ``clipped``: the file was too long to be read
+    whole."""
 
     node: str
     file: str
@@ -36,7 +37,7 @@ def read_log(
 ) -> NodeLog:
     """Read one node's log and keep the lines nearest to anomalies, then to faults, then the ends.
 
-    Times are seconds of the run. ``hidden`` are numbers of lines that are for programs.
+    Times are seconds of the run. ``hidden`` are the numbers of lines that are meant for programs only.
     """
     lines, clipped = node_logs.read_log(path, None if started is None else started.timestamp())
     lines = [line for line in lines if line.number not in hidden] if hidden else lines
@@ -53,7 +54,8 @@ def read_log(
 def select_lines(
     lines: Sequence[PlacedLine], anomaly_times: Sequence[float], fault_times: Sequence[float], limit: int
 ) -> list[PlacedLine]:
-    """At most ``limit`` lines, in order: near anomalies first, then near faults, then the end, then the start."""
+    """Return at most ``limit`` lines, in order: near anomalies first, then near faults, then the end, then the
+    start."""
     if len(lines) <= limit:
         return list(lines)
     near_anomaly = [i for i, line in enumerate(lines) if _near(line, anomaly_times, ANOMALY_WINDOW_S)]

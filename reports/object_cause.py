@@ -1,5 +1,5 @@
-"""Why something went wrong that is no message of a queue: an object that a design keeps, a prepared transaction, an
-event for a subscriber; and what is known of messages of which nobody recorded where they stood."""
+"""The causes of anomalies that concern no message of a queue: an object that a design keeps, a prepared transaction, an
+event for a subscriber; and the known facts about messages whose places were not recorded."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ from stormproof.contracts.system import ACKNOWLEDGED, CLOSED, REPLACED
 from stormproof.vocabulary import OBJECT
 
 NOT_LINEARIZABLE, PREPARED = "not-linearizable", "prepared"
-"""A kind of anomaly, of which a check says what answer was wrong; the place of prepared transactions."""
+"""A kind of anomaly, for which a check names the wrong answer; the place of prepared transactions."""
 QUEUE = "q"
-"""What names of queues begin with, before their numbers."""
+"""Prefix of the names of queues, before their numbers."""
 _MOMENT_S = 1e-4
 _XID = re.compile(r"\bXID (\S+) ")
 _ENDED = {"open": "when a client took up its connection again", "commit": "when a COMMIT came",
@@ -40,8 +40,8 @@ _ENDED = {"open": "when a client took up its connection again", "commit": "when 
 
 
 def untraced(anomaly: ShownAnomaly, facts: Facts) -> Cause:
-    """What first befell the node that had confirmed a lost message: its state was replaced, a fault ended it, or an
-    operator repaired it."""
+    """Return the first incident at the node that had confirmed a lost message: its state was replaced, a fault ended
+    it, or an operator repaired it."""
     sends = [op for op in anomaly.operations if op.sends and op.type == "ok" and op.value == anomaly.value]
     if not sends or not sends[0].node or any(op.takes for op in anomaly.operations if op.value == anomaly.value):
         return Cause("", NO_TRACE)
@@ -85,7 +85,7 @@ def untraced(anomaly: ShownAnomaly, facts: Facts) -> Cause:
 
 
 def _stood_still(node: str, send: Operation, facts: Facts) -> str:
-    """Whether a node had been stopped, and went on, shortly before it confirmed something."""
+    """Return whether a node had been stopped and continued shortly before it confirmed an operation."""
     last = max((fault for fault in facts.faults if STOPS_TIME in fault.effects and node in fault.targets
                 and fault.end is not None and send.start - NEAR_S <= fault.end / 1e9 <= end_of(send)),
                key=lambda fault: fault.end or 0, default=None)  # fmt: skip
@@ -95,7 +95,8 @@ def _stood_still(node: str, send: Operation, facts: Facts) -> str:
 
 
 def _led_elsewhere(node: str, key: int | None, time: float, facts: Facts) -> str:
-    """Whom the nodes took for the leader of a queue when one of them confirmed something, if another than that one."""
+    """Return which node the others considered the leader of a queue when ``node`` confirmed an operation, if it was
+    another one."""
     lanes = [(lane.node.partition(", ")[2], stretch) for lane in facts.leaders for stretch in lane.stretches
              if lane.node.partition(", ")[0] == f"{QUEUE}{key}" and stretch.start <= time < stretch.end]  # fmt: skip
     others: dict[str, list[tuple[str, float]]] = {}
@@ -114,7 +115,7 @@ def _led_elsewhere(node: str, key: int | None, time: float, facts: Facts) -> str
 
 
 def of_object(anomaly: ShownAnomaly, facts: Facts) -> Cause:
-    """Why, where an anomaly is of something else than a message: an object that a design keeps, or a transaction."""
+    """Return the cause of an anomaly about an object that a design keeps, or about a transaction."""
     detail = dict(anomaly.detail)
     branch = _XID.search(detail.get("error", ""))
     if branch is not None:
@@ -127,7 +128,7 @@ def of_object(anomaly: ShownAnomaly, facts: Facts) -> Cause:
     name = detail.get(OBJECT, "").replace(" ", "-")
     stays = facts.trace.stays(name) if name else []
     if not stays:
-        # Of an object it says which answer was wrong, not why.
+        # For an object the check names the wrong answer, not the cause.
         reason = "" if anomaly.kind == NOT_LINEARIZABLE else detail.get("reason") or detail.get("state") or ""
         return Cause("breach", f"{reason}.") if reason else Cause("", CANT_TELL)
     against = _against_majority(stays, facts)
@@ -141,8 +142,8 @@ def of_object(anomaly: ShownAnomaly, facts: Facts) -> Cause:
 
 
 def _against_majority(stays: Sequence[Stay], facts: Facts) -> str:
-    """The first time that a node's state was replaced by one that lacked what most nodes had, or had what most had
-    removed."""
+    """Return the first time that a node's state was replaced by one that lacked an object which most nodes had, or that
+    had one which most nodes had removed."""
     quorum = len(facts.trace.nodes) // 2 + 1
     changes = [(stay.end, stay, False) for stay in stays if stay.gone == REPLACED and stay.end is not None]
     changes += [(stay.start, stay, True) for stay in stays if stay.put == REPLACED]
@@ -161,7 +162,8 @@ def _against_majority(stays: Sequence[Stay], facts: Facts) -> str:
 
 
 def _disagreement(stays: Sequence[Stay], op: Operation, facts: Facts) -> str:
-    """Which serving nodes had an object and which had not, if they differed for as long as an operation lasted."""
+    """Return which serving nodes had an object and which had not, if they differed for the whole duration of an
+    operation."""
     start, end = op.start - CLOCKS_S, end_of(op) + CLOCKS_S
     serving = {lane.node for lane, stretch in stretches_at(facts.roles, end_of(op)) if stretch.serving}
     having = sorted({stay.node for stay in stays if stay.start <= start and (stay.end is None or stay.end >= end)}
@@ -175,7 +177,7 @@ def _disagreement(stays: Sequence[Stay], op: Operation, facts: Facts) -> str:
 
 
 def of_event(stays: Sequence[Stay], facts: Facts) -> Cause:
-    """An event waits at one replica for each subscriber, in memory."""
+    """Return the cause for an event, which waits at one replica for each subscriber, in memory."""
     late = [stay for stay in stays if stay.put == "retry" and not stay.put_token.startswith("behind 0 ")]
     if late:
         return Cause("retried-late", f"{late[0].node} could not deliver it at first, and tried again only behind "

@@ -1,4 +1,4 @@
-"""Packing operations and other data into a page: small, and inert whatever they hold."""
+"""Packs operations and other data into a page: small, and inert for any content."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _ESCAPES = {"<": "\\u003c", ">": "\\u003e", "&": "\\u0026", "\u2028": "\\u2028",
 
 
 def inert_json(data: Any) -> str:
-    """JSON that is safe between script tags: it can neither end the element nor open a comment in it."""
+    """Return JSON that is safe between script tags: it can neither end the element nor open a comment in it."""
     text = json.dumps(data, separators=(",", ":"), default=str, allow_nan=False)
     for char, escape in _ESCAPES.items():
         text = text.replace(char, escape)
@@ -35,13 +35,14 @@ def inert_json(data: Any) -> str:
 
 
 def shorten(text: str, limit: int = MAX_TEXT) -> str:
-    """The text, cut at ``limit`` characters, without lone surrogates (they have no UTF-8 form)."""
+    """Return the text, cut at ``limit`` characters, without lone surrogates (they have no UTF-8 form)."""
     text = text.encode("utf-8", "replace").decode("utf-8")
     return text if len(text) <= limit else text[: limit - 1] + "…"
 
 
 def choose_spans(spans: Spans, keep: Int64s, limit: int = MAX_SPANS) -> Int64s:
-    """Positions of the spans a page holds: all, or every k-th beside those that must be kept."""
+    """Return the positions of the spans that a page holds: all, or every k-th in addition to those that must be
+    kept."""
     if len(spans) <= limit:
         return np.arange(len(spans))
     step = -(-len(spans) // limit)
@@ -49,7 +50,7 @@ def choose_spans(spans: Spans, keep: Int64s, limit: int = MAX_SPANS) -> Int64s:
 
 
 def pack_spans(history: HistoryColumns, spans: Spans, chosen: Int64s) -> dict[str, Any]:
-    """The chosen spans as one compressed block of 32-bit columns, and the tables its codes point into."""
+    """Return the chosen spans as one compressed block of 32-bit columns, and the tables that its codes refer to."""
     part = spans.take(chosen)
     ticks = part.start // NANOS_PER_TICK
     duration = np.where(part.type == OPEN_CODE, -1, (part.end - part.start) // NANOS_PER_TICK)

@@ -1,4 +1,4 @@
-"""Putting a page together: templates, styles and scripts in one file that asks the network for nothing."""
+"""Assembles a page: templates, styles and scripts in one file that sends no network requests."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ HERE = Path(__file__).parent
 
 def render(template: str, styles: Sequence[str], scripts: Sequence[str], data: Any, context: Mapping[str, Any],
            *, loads: bool = False) -> str:
-    """A whole page. ``styles`` and ``scripts`` name files of ``static/``, inlined in this order.
+    """Return a whole page. ``styles`` and ``scripts`` name files of ``static/``, inlined in this order.
 
-    The page's own content security policy allows exactly these two blocks, by hash, and nothing else; if it ``loads``
-    data, scripts from where it lies itself, too. ``data`` reaches the scripts as inert JSON; ``context`` reaches the
-    template, which escapes it.
+    The page's content security policy allows exactly these two blocks, by hash, and nothing else; if it ``loads`` data,
+    also scripts from its own origin. ``data`` reaches the scripts as inert JSON; ``context`` reaches the template,
+    which escapes it.
     """
     style = _joined(styles)
     script = "(() => {\n'use strict';\n" + _joined(scripts) + "})();\n"
@@ -47,7 +47,7 @@ def render(template: str, styles: Sequence[str], scripts: Sequence[str], data: A
 
 
 def write_page(path: Path, text: str) -> Path:
-    """Put a page in place at once: a reader sees the old one or the new one, never half.
+    """Put a page in place atomically: a reader sees the old one or the new one, never a part.
 
     Raises:
         HistoryError: the file can't be written.
@@ -82,7 +82,7 @@ def _environment() -> Environment:
 
 
 def seconds(value: float | None) -> str:
-    """Seconds for a table: ``12.345 s``, or a dash."""
+    """Return seconds for a table: ``12.345 s``, or a dash."""
     return "—" if value is None else f"{value:,.3f}\N{NO-BREAK SPACE}s"
 
 

@@ -1,5 +1,5 @@
-"""The lives of a run's messages, as its page holds them: told in words for those of anomalies, and as marks of the
-trace for all, so that any message can be found."""
+"""The lives of a run's messages, in the form in which its page holds them: as text for the messages of anomalies, and
+as marks of the trace for all, so that any message can be found."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from reports.spans import parse_value
 from stormproof.contracts.system import GONE, PUT
 
 MAX_MARKS = 300_000
-"""Marks of the trace that a page holds: about three bytes each."""
+"""Upper bound of the trace marks that a page holds: about three bytes each."""
 _TICKS = 1e4
-"""Of a second: as columns of 32 bits hold a day and more."""
+"""Ticks in a second: columns of 32 bits then hold more than a day."""
 
 
 @dataclass
 class Lives:
-    """``told``: message -> what happened to it. Without a narrator there is no history to tell it with."""
+    """``told``: message -> its events. Without a narrator the run has no history from which to take them."""
 
     facts: Facts
     narrator: Narrator | None
@@ -33,14 +33,14 @@ class Lives:
     _all: list[Operation] | None = None
 
     def operations(self) -> Sequence[Operation]:
-        """All client operations of the run; read once, when somebody asks."""
+        """Return all client operations of the run; they are read once, at the first call."""
         if self._all is None:
             count = len(self.narrator.spans) if self.narrator is not None else 0
             self._all = [self.narrator.operation(at, False) for at in range(count)] if self.narrator is not None else []
         return self._all
 
     def tell(self, anomalies: Sequence[ShownAnomaly]) -> None:
-        """Tell the life of each anomaly's message, once."""
+        """Compose the life of each anomaly's message, once."""
         for anomaly in anomalies:
             if parse_value(anomaly.value) is not None and anomaly.value not in self.told:
                 events = life_of(anomaly.value, anomaly.operations, self.facts)
@@ -48,22 +48,22 @@ class Lives:
                     self.told[anomaly.value] = events
 
     def death(self, anomaly: ShownAnomaly) -> float | None:
-        """When the last node that had the message of an anomaly lost it; None where nothing tells it."""
+        """Return the time at which the last node lost an anomaly's message; None where the trace does not show it."""
         return death_of(self.facts.trace.stays(anomaly.value)) if anomaly.value in self.told else None
 
     def deaths(self) -> list[float]:
-        """Those of all that were told."""
+        """Return the times of all composed lives at which a message was lost."""
         found = (death_of(self.facts.trace.stays(message)) for message in self.told)
         return sorted({time for time in found if time is not None})
 
     def data(self) -> dict[str, Any]:
-        """For the page's script: message -> [seconds, kind, from whom, to whom, words]."""
+        """Return the lives for the page's script: message -> [seconds, kind, source, targets, text]."""
         return {message: [[round(e.time, 6), e.kind, e.source, list(e.targets), e.text] for e in events]
                 for message, events in self.told.items()}  # fmt: skip
 
     def trace_data(self) -> dict[str, Any] | None:
-        """For the page's script: all marks as compressed 32-bit columns, with the names that they number; messages that
-        are too many are left out, which ``left_off`` counts."""
+        """Return the trace for the page's script: all marks as compressed 32-bit columns, with the names that they
+        number; messages beyond the limit are omitted, and ``left_off`` counts them."""
         trace = self.facts.trace
         if not trace.exists:
             return None

@@ -1,7 +1,7 @@
-"""What is plotted over time on the page of a run: throughput, latencies, and whatever else was sampled.
+"""The plots over time on the page of a run: throughput, latencies, and other sampled values.
 
-A page draws every ``Plot`` that it gets on the timeline's one axis, one below the other. So another module that reads
-samples from the run folder needs to return plots only.
+A page draws each ``Plot`` on the timeline's common axis, one below the other. Therefore another module that reads
+samples from the run folder only needs to return plots.
 """
 
 from __future__ import annotations
@@ -13,18 +13,18 @@ from typing import Any
 from reports.series import QUANTILES, Series
 
 RATE, MILLISECONDS, PERCENT, BYTES, BYTE_RATE = "rate", "milliseconds", "percent", "bytes", "byte-rate"
-"""How the values of a plot are written."""
+"""The formats of the values of a plot."""
 COLOURS = 4
-"""Functions, nodes and the like have the colours ``f0`` to ``f3``, by turns."""
+"""Functions, nodes and the like get the colours ``f0`` to ``f3`` in turn."""
 
 
 @dataclass(frozen=True)
 class Line:
-    """One line of a plot. ``colour`` names a colour of the style (``f0``, ``info``, ``fault-1``); of lines that have it
-    in common ``rank`` makes the later ones fainter.
+    """One line of a plot. ``colour`` names a colour of the style (``f0``, ``info``, ``fault-1``). Among lines of the
+    same colour, a higher ``rank`` makes a line fainter.
 
-    Either the values stand for buckets of ``width`` seconds, counted from the start of the run, and are drawn as steps;
-    or ``times`` (seconds of the run) says when each of them was sampled. None is a gap.
+    Either the values belong to buckets of ``width`` seconds, counted from the start of the run, and are drawn as steps;
+    or ``times`` (seconds of the run) are the times of the samples. None is a gap.
     """
 
     name: str
@@ -37,8 +37,8 @@ class Line:
 
 @dataclass(frozen=True)
 class Plot:
-    """Lines with one scale. ``points``: the number of the function whose operations are drawn as points under them, by
-    their latency; ``name`` tells the plot from others in the page."""
+    """Lines with one scale. ``points`` is the number of the function whose operations are drawn as points under the
+    lines, by their latency; ``name`` identifies the plot in the page."""
 
     name: str
     title: str
@@ -49,12 +49,13 @@ class Plot:
     points: int = -1
 
     def to_json(self) -> dict[str, Any]:
-        """Plain data for the page."""
+        """Return plain data for the page."""
         return asdict(self)
 
 
 def run_plots(series: Series, functions: Sequence[str]) -> list[Plot]:
-    """Throughput, and latency by function; ``functions`` are all that clients called, in the order of their colours."""
+    """Return throughput, and latency by function; ``functions`` are all functions that clients called, in the order of
+    their colours."""
 
     def colour(name: str) -> str:
         return f"f{min(COLOURS - 1, functions.index(name))}" if name in functions else "f0"

@@ -1,4 +1,4 @@
-"""Logs of replicas, as traces tell: of which epoch their entries are, and whether two logs contradict each other."""
+"""Logs of replicas, from traces: the epochs of their entries, and contradictions between two logs."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 
 class Entry(NamedTuple):
-    """One entry of a replicated log; ``epoch`` is that in which it was given its place."""
+    """One entry of a replicated log; ``epoch`` is the epoch in which its index was assigned."""
 
     number: int
     epoch: str
@@ -16,8 +16,8 @@ class Entry(NamedTuple):
 
 @dataclass(frozen=True)
 class LogPart:
-    """At ``time`` the log of a node was given its entry ``index``, of ``epoch``, behind which it ended then; without an
-    epoch it ended before that. ``emptied``: what it held is contained in the state."""
+    """A change of a node's log at ``time``: the log received entry ``index``, of ``epoch``, and ended after it; without
+    an epoch the log ended before that index. ``emptied``: the state contains the log's former entries."""
 
     time: float
     index: int
@@ -34,7 +34,7 @@ class Extent(NamedTuple):
 
 
 def log_at(parts: Iterable[LogPart], time: float) -> list[Extent]:
-    """What is known of a log at a time, in order of index; ``parts`` in order of time."""
+    """Return the known entries of a log at a time, in order of index; ``parts`` are in order of time."""
     found: list[Extent] = []
     for part in parts:
         if part.time > time:
@@ -44,7 +44,7 @@ def log_at(parts: Iterable[LogPart], time: float) -> list[Extent]:
 
 
 def logs_of(parts: Iterable[LogPart]) -> list[list[Extent]]:
-    """What was in a log in the course of a run: each time before entries were removed, and at last."""
+    """Return the contents of a log during a run: before each removal of entries, and at the end."""
     told: list[list[Extent]] = []
     found: list[Extent] = []
     for part in parts:
@@ -55,7 +55,7 @@ def logs_of(parts: Iterable[LogPart]) -> list[list[Extent]]:
 
 
 def _add(part: LogPart, log: list[Extent]) -> None:
-    """Bring what is known of a log up to date."""
+    """Update the known entries of a log."""
     while log and (part.emptied or log[-1].first >= part.index):
         log.pop()
     if log and log[-1].epoch == part.epoch:
@@ -69,9 +69,9 @@ def _add(part: LogPart, log: list[Extent]) -> None:
 
 def contradiction(log: Sequence[Extent], other: Sequence[Extent], upto: int | None = None
                   ) -> tuple[Extent, Extent] | None:  # fmt: skip
-    """The last entries, up to an index if one is given, that two logs have of different epochs although they have a
-    later one in common: in sound logs one that is common makes all before it equal, since whoever opened its epoch
-    placed it behind them (Ongaro and Ousterhout, *Log Matching*). None if there are none."""
+    """Return the last entries, up to an index if one is given, that two logs have of different epochs although they
+    share a later entry; None if there are none. In correct logs a shared entry implies that all entries before it are
+    equal, since the leader that opened its epoch placed it after them (Ongaro and Ousterhout, *Log Matching*)."""
     common = max((end for first, end, _ in _overlaps(log, other, True)), default=0)
     ours = [(first, end, epochs) for first, end, epochs in _overlaps(log, other, False)
             if end < common and (upto is None or first <= upto)]  # fmt: skip
@@ -91,6 +91,6 @@ def _overlaps(log: Sequence[Extent], other: Sequence[Extent], same: bool
 
 
 def entry_of(token: str) -> Entry | None:
-    """The entry that the token of a mark names."""
+    """Return the entry that the token of a mark names."""
     index, _, epoch = token.partition(" ")
     return Entry(int(index), epoch) if index.isdecimal() and epoch else None

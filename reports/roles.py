@@ -1,7 +1,7 @@
-"""Who led whom, and when: each node's role over the run, from what its log announced, as lanes.
+"""The leaders and roles over the run: each node's role, from the announcements in its log, as lanes.
 
-Colours tell groups, views or epochs apart. It is a picture of what the nodes said of themselves: where two colours are
-there at the same time, two groups believed that they served.
+Colours distinguish groups, views or epochs. The lanes show the nodes' own view: where two colours overlap in time, two
+groups believed that they served.
 """
 
 from __future__ import annotations
@@ -25,9 +25,10 @@ COLOURS = 8
 
 @dataclass(frozen=True)
 class Stretch:
-    """A node had a role from ``start`` to ``end`` (seconds of the run). ``group`` names the group that it served in, or
+    """A node's role from ``start`` to ``end`` (seconds of the run). ``group`` names the group that it served in, or
     belonged to; ``colour`` numbers the groups in order of their appearance, -1 for none; ``serving``: it was part of a
-    group that serves; ``leads``: as its master. ``members`` are those of the group, where the node told them."""
+    group that serves; ``leads``: it was the group's master. ``members`` are those of the group, where the node reported
+    them."""
 
     start: float
     end: float
@@ -49,20 +50,20 @@ class Lane:
 
 @dataclass(frozen=True)
 class Transfer:
-    """At ``time`` (seconds of the run) ``target`` announced a transfer of ``source``'s state to it: its beginning or
-    its end, as the system declares."""
+    """The announcement by ``target``, at ``time`` (seconds of the run), of a transfer of ``source``'s state to it: its
+    start or its end, as the system declares."""
 
     time: float
     source: str
     target: str
     detail: str
     upto: int | None = None
-    """The entry of the log up to which that state is to hold everything, where the announcement says it."""
+    """The log entry up to which that state must hold everything, where the announcement names it."""
 
 
 @dataclass(frozen=True)
 class Granted:
-    """At ``time`` (seconds of the run) ``grantor`` announced that it gave a lock to a node; see ``Grant``."""
+    """The announcement by ``grantor``, at ``time`` (seconds of the run), of a lock granted to a node; see ``Grant``."""
 
     time: float
     grantor: str
@@ -77,7 +78,7 @@ class Granted:
 
 @dataclass(frozen=True)
 class Change:
-    """From ``time`` on (seconds of the run) a node has a role; without one it does not run."""
+    """A node's new role from ``time`` on (seconds of the run); without a role the node does not run."""
 
     time: float
     role: str
@@ -88,9 +89,9 @@ class Change:
 
 
 def role_lanes(run_dir: Path, faults: Sequence[FaultWindow], duration: float) -> list[Lane]:
-    """The lanes of all nodes whose logs tell roles."""
+    """Return the lanes of all nodes whose logs report roles."""
     told = _told(run_dir / LOG_EVENTS)
-    # Of changes at the same moment, the one that the log tells last is the one that stays.
+    # Of changes at the same time, the last one in the log is in effect.
     changes = {node: sorted([*found, *_ends(node, faults)], key=_time) for node, found in told.items()}
     groups: dict[str, int] = {}
     for change in sorted((change for found in changes.values() for change in found), key=_time):
@@ -100,14 +101,14 @@ def role_lanes(run_dir: Path, faults: Sequence[FaultWindow], duration: float) ->
 
 
 def read_transfers(run_dir: Path) -> list[Transfer]:
-    """The transfers of state that the nodes' logs tell, in order of time."""
+    """Return the transfers of state that the nodes' logs report, in order of time."""
     found = [Transfer(time, _text(row, "source"), _text(row, "target"), _text(row, "detail"), _whole(row, "upto"))
              for time, row in _rows(run_dir / LOG_EVENTS) if row.get("event") == "transfer"]  # fmt: skip
     return sorted(found, key=lambda each: each.time)
 
 
 def read_grants(run_dir: Path) -> list[Granted]:
-    """The grants of locks that logs tell, in order of time."""
+    """Return the grants of locks that logs report, in order of time."""
     found = [Granted(time, _text(row, "node"), _text(row, "to"), _text(row, "epoch"), _text(row, "known"),
                      _text(row, "last"), _text(row, "before"), row.get("stale") is True,
                      tuple(str(name) for name in sequence(row.get("leased"))))
@@ -143,11 +144,11 @@ def _told(path: Path) -> dict[str, list[Change]]:
 
 
 def _rows(path: Path) -> Iterator[tuple[float, Mapping[str, Any]]]:
-    """Each event with its time, in the order of each node's log."""
+    """Yield each event with its time, in the order of each node's log."""
     try:
         lines = read_small_text(path).splitlines()
     except (OSError, HistoryError):
-        return  # a report shows what it can
+        return  # a report omits unreadable parts
     for line in lines:
         try:
             row = mapping(json.loads(line))
@@ -160,7 +161,7 @@ def _rows(path: Path) -> Iterator[tuple[float, Mapping[str, Any]]]:
 
 def _ends(node: str, faults: Sequence[FaultWindow]) -> Iterator[Change]:
     for fault in faults:
-        # A log of one of several programs has the name of its machine before a dot.
+        # The log of one of several programs is named after its machine, followed by a dot.
         if ENDS_PROCESS in fault.effects and node.partition(".")[0] in fault.targets:
             yield Change((fault.start if fault.struck is None else fault.struck) / 1e9, DOWN)
 

@@ -1,7 +1,7 @@
-"""Why a guarantee was violated, as far as the run tells: what its system says of the guarantee, what the messages of a
-kind of anomaly have in common, and what the nodes that confirmed them announced afterwards.
+"""The causes of violated guarantees, as far as the run recorded them: the system's statement on the guarantee, the
+common features of the messages of a kind of anomaly, and the later announcements of the nodes that confirmed them.
 
-These are recorded facts in order of time, never a guess at a cause: where the run does not tell, it says so.
+These are recorded facts in order of time, never a guess at a cause: where the run has no record, the text says so.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ MAX_CAUSES = 5
 REGISTER = "register"
 """The check of single values."""
 LEFT, PLACE = "left-in-queue", "q"
-"""A kind of anomaly that names no message; what names of places begin with, before the number of the queue."""
+"""A kind of anomaly that names no message; the prefix of the names of places, before the number of the queue."""
 MAX_LINES = 6
-"""Announcements that are told of one node, and stretches with two masters."""
+"""Upper bound of the announcements of one node, and of the periods with two masters, that are shown."""
 
 _SAID = {
     PROMISED: "Promised",
@@ -38,31 +38,31 @@ _SAID = {
 
 
 class Checked(Protocol):
-    """What a check found: ``count`` anomalies in all, and those that the verdict names."""
+    """The findings of a check: ``count`` anomalies in all, and those that the verdict names."""
 
     @property
     def count(self) -> int:
-        """In all."""
+        """The number of all anomalies."""
         ...
 
     @property
     def anomalies(self) -> Sequence[ShownAnomaly]:
-        """Named."""
+        """The anomalies that the verdict names."""
         ...
 
     @property
     def raw(self) -> Mapping[str, Any]:
-        """Its figures, as the verdict has them."""
+        """The figures of the check, as in the verdict."""
         ...
 
 
 @dataclass(frozen=True)
 class Group:
-    """The anomalies of one kind that a check names: a sentence on what they have in common, what the nodes announced,
-    and how many began in each of the ``BINS`` equal parts of the run, the most being 1.
+    """The anomalies of one kind that a check names: a sentence on their common features, the nodes' announcements, and
+    the number that began in each of the ``BINS`` equal parts of the run, scaled to a maximum of 1.
 
-    ``causes`` are why, each with the number of those of which it is known, the most frequent first; ``untold``: what is
-    to be said of the ``unknown`` others. ``idents`` are the anomalies.
+    ``causes`` are the causes, each with the number of its anomalies, the most frequent first; ``untold`` is the
+    sentence on the ``unknown`` others. ``idents`` are the anomalies.
     """
 
     kind: str
@@ -71,14 +71,14 @@ class Group:
     bars: tuple[float, ...]
     causes: tuple[tuple[int, Cause], ...] = ()
     further: int = 0
-    """How many have causes that are rarer than these."""
+    """The number of anomalies whose causes are rarer than these."""
     unknown: int = 0
     untold: str = ""
     idents: tuple[str, ...] = ()
 
 
 def declared(run: Mapping[str, Any], check: str) -> str:
-    """What the system says of the guarantee that a check finds violated; empty where it says nothing."""
+    """Return the system's statement on the guarantee that a check finds violated; empty where there is none."""
     told = mapping(mapping(run.get("statuses")).get(check))
     said = _SAID.get(str(told.get("status")))
     if said is None:
@@ -90,8 +90,8 @@ def declared(run: Mapping[str, Any], check: str) -> str:
 def groups(
     check: Checked, facts: Facts, duration: float, operations: Callable[[], Sequence[Operation]]
 ) -> tuple[Group, ...]:
-    """The anomalies of a check by their kinds, those of which there are most first; ``duration`` is the length of the
-    run in seconds; ``operations`` gives all of the run, for what is known of what was left over."""
+    """Return the anomalies of a check by their kinds, the most frequent first. ``duration`` is the length of the run in
+    seconds; ``operations`` returns all operations of the run, for the causes of left-over messages."""
     kinds = dict.fromkeys(anomaly.kind for anomaly in check.anomalies)
     found = [_group(kind, [a for a in check.anomalies if a.kind == kind], check, facts, duration, operations)
              for kind in kinds]  # fmt: skip
@@ -118,7 +118,7 @@ def _causes(
 
 
 def _counted(causes: Iterable[Cause]) -> tuple[tuple[tuple[int, Cause], ...], int, str]:
-    """Causes with their number, and how many have none, with what is to be said of those."""
+    """Return the causes with their number, and the number of anomalies without one, with the sentence about those."""
     told: dict[str, list[Cause]] = {}
     untold: dict[str, int] = {}
     for cause in causes:
@@ -170,7 +170,7 @@ def _group(
 
 
 def _in_all(kind: str, check: Checked) -> str:
-    """A sentence on all anomalies, where the check has counted them by node; else nothing."""
+    """Return a sentence on all anomalies, where the check has counted them by node; else nothing."""
     nodes = {shorten(str(name)): int(n) for name, count in mapping(check.raw.get("by_node")).items()
              if (n := number(count))}  # fmt: skip
     window = mapping(check.raw.get("window"))
@@ -183,7 +183,7 @@ def _in_all(kind: str, check: Checked) -> str:
 
 
 def _confirmed(anomaly: ShownAnomaly) -> Operation | None:
-    """The operation that sent an anomaly's message and was confirmed; None if the history has no such one, or
+    """Return the confirmed operation that sent an anomaly's message; None if the history has no such operation, or
     several."""
     sends = [op for op in anomaly.operations
              if op.sends and op.type == "ok" and op.f != "abort" and op.value == anomaly.value]  # fmt: skip
@@ -202,7 +202,7 @@ def _during(sends: Sequence[Operation]) -> Iterator[str]:
 
 
 def _two_masters(roles: Sequence[Lane], first: float, last: float) -> list[str]:
-    """Where, from ``first`` to ``last``, two machines took themselves for master at once."""
+    """Return the periods, from ``first`` to ``last``, in which two machines considered themselves master."""
     led = [(lane.node, s) for lane in roles for s in lane.stretches if s.leads and s.start <= last and s.end >= first]
     told = []
     for at, (node, mine) in enumerate(led):
@@ -218,9 +218,9 @@ def _two_masters(roles: Sequence[Lane], first: float, last: float) -> list[str]:
 def _afterwards(
     node: str, sends: Sequence[Operation], roles: Sequence[Lane], transfers: Sequence[Transfer]
 ) -> Iterator[str]:
-    """What the node announced since the last of the messages that it confirmed was sent: its roles until a
-    transfer of state to it, or the first few. From the sending on, since a receipt is on its way when the
-    client gets it."""
+    """Yield the node's announcements since the last of the messages that it confirmed was sent: its roles until a
+    transfer of state to it, or the first few. They begin at the send, since a receipt is in transit before the client
+    gets it."""
     last = max(op.start for op in sends if op.node == node)
     stretches = [s for lane in roles if lane.node == node for s in lane.stretches]
     replaced = next((each for each in transfers if each.target == node and each.time >= last), None)
@@ -240,7 +240,7 @@ def _afterwards(
     if replaced is not None:
         source = replaced.source if replaced.source not in ("", "?") else "another node"
         detail = f" ({shorten(replaced.detail)})" if replaced.detail else ""
-        # Of some designs it is the end of a replacement, of others the beginning of catching up.
+        # In some designs this is the end of a replacement, in others the start of catching up.
         yield f"{replaced.time:.3f} s: {node} announced a transfer of state to it from {source}{detail}."
     elif stretches:
         yield f"The logs tell of no transfer of state to {node} after that."

@@ -1,4 +1,4 @@
-"""What a run recorded of its nodes and messages, and the words for it."""
+"""A run's records of its nodes and messages, and their wording."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ from stormproof.contracts.system import (
 from stormproof.history.ledger import FaultWindow, Repair
 
 CLOCKS_S = 0.02
-"""By so much the times of logs and of the history may be out of order."""
+"""The times of logs and of the history may be out of order by this much."""
 NEAR_S = 1.0
-"""Within so many seconds a transfer that a node announces is the replacement of its state that its trace tells."""
+"""The time within which an announced transfer and a traced replacement of the state count as the same event."""
 CANT_TELL = "What the nodes recorded does not tell why."
 NO_TRACE = "Where the messages stood was not recorded (--set trace=true does, of systems that can)."
 _REMOVED = {
@@ -44,26 +44,26 @@ _REMOVED = {
 
 @dataclass(frozen=True)
 class Facts:
-    """What a run recorded beside its history; times are seconds of the run."""
+    """A run's records other than its history; times are seconds of the run."""
 
     trace: Trace = field(default_factory=Trace)
     roles: Sequence[Lane] = ()
     transfers: Sequence[Transfer] = ()
     faults: Sequence[FaultWindow] = ()
     nodes: int = 0
-    """How many nodes have logs."""
+    """The number of nodes that have logs."""
     grants: Sequence[Granted] = ()
     repairs: Sequence[Repair] = ()
     leaders: Sequence[Lane] = ()
-    """Whom each node took for the leader of which queue."""
+    """The leader of each queue according to each node."""
     options: Mapping[str, Any] = field(default_factory=dict)
-    """Those of the test."""
+    """The options of the test."""
 
 
 @dataclass(frozen=True)
 class Cause:
-    """``code`` tells one from another; ``sentence`` says it of one message or of several ("it"); ``death``: when the
-    last node that had the message lost it, if it did. Without a ``code`` nothing is known."""
+    """``code`` identifies the kind of cause; ``sentence`` states it for one message or for several ("it"); ``death`` is
+    the time at which the last node that had the message lost it, if it did. Without a ``code`` no cause is known."""
 
     code: str
     sentence: str
@@ -71,7 +71,7 @@ class Cause:
 
 
 def what_happened(stay: Stay, facts: Facts) -> tuple[str, str]:
-    """What ended a stay, and when, if that is a moment that many messages share."""
+    """Return what ended a stay, and the time, if many messages share it."""
     end = stay.end or 0.0
     when = f"at {end:.3f} s"
     if stay.gone == REPLACED:
@@ -89,24 +89,24 @@ def what_happened(stay: Stay, facts: Facts) -> tuple[str, str]:
 
 
 def source_of(node: str, time: float, facts: Facts) -> str:
-    """Whose state a node announced to have taken at a time; empty where it did not say."""
+    """Return the node whose state another node announced to have taken at a time; empty where it did not name one."""
     near = [each for each in facts.transfers
             if each.target.partition(".")[0] == node and abs(each.time - time) <= NEAR_S]  # fmt: skip
     source = min(near, key=lambda each: abs(each.time - time)).source if near else ""
     if source and source not in facts.trace.nodes and len(facts.trace.nodes) == 2:
-        return next(iter(facts.trace.nodes - {node}))  # of a pair, "its peer"
+        return next(iter(facts.trace.nodes - {node}))  # in a pair: "its peer"
     return "" if source == "?" else source
 
 
 def ended_by(node: str, before: float, faults: Sequence[FaultWindow]) -> str:
-    """The last fault that had ended the programs of a node."""
+    """Return the last fault that had ended the programs of a node."""
     ended = [fault for fault in faults if ENDS_PROCESS in fault.effects and node in fault.targets
              and fault.start / 1e9 <= before]  # fmt: skip
     return fault_name(ended[-1]) if ended else ""
 
 
 def stretches_at(roles: Sequence[Lane], time: float) -> Iterator[tuple[Lane, Stretch]]:
-    """The role of each node at a time."""
+    """Yield the role of each node at a time."""
     for lane in roles:
         for stretch in lane.stretches:
             if stretch.start <= time < stretch.end:
@@ -114,18 +114,18 @@ def stretches_at(roles: Sequence[Lane], time: float) -> Iterator[tuple[Lane, Str
 
 
 def group_at(node: str, time: float, facts: Facts) -> str:
-    """The group of a node at a time; empty if its log does not tell."""
+    """Return the group of a node at a time; empty if its log does not report it."""
     return next((stretch.group for lane, stretch in stretches_at(facts.roles, time) if lane.node == node), "")
 
 
 def role_at(node: str, time: float, facts: Facts) -> str:
-    """What a node was at a time, in brackets; nothing if its log does not tell."""
+    """Return the role of a node at a time, in brackets; empty if its log does not report it."""
     mine = [stretch for lane, stretch in stretches_at(facts.roles, time) if lane.node == node]
     return f" ({role_text(mine[-1])})" if mine else ""
 
 
 def role_text(stretch: Stretch) -> str:
-    """A role with its group, as a person reads it."""
+    """Return a readable text of a role with its group."""
     group = shorten(stretch.group, 24)
     if stretch.members:
         members = ", ".join(shorten(member) for member in stretch.members)
@@ -134,15 +134,15 @@ def role_text(stretch: Stretch) -> str:
 
 
 def end_of(op: Operation) -> float:
-    """When an operation was over, or began if its end is not in the history."""
+    """Return the time at which an operation ended, or began if its end is not in the history."""
     return op.start if op.end is None else op.end
 
 
 def nodes_of(stays: Iterable[Stay]) -> list[str]:
-    """The nodes where a message stayed."""
+    """Return the nodes where a message stayed."""
     return sorted({stay.node for stay in stays})
 
 
 def listed(names: Sequence[str]) -> str:
-    """``n1, n2 and n3``."""
+    """Return ``n1, n2 and n3``."""
     return f"{', '.join(names[:-1])} and {names[-1]}" if len(names) > 1 else "".join(names)

@@ -64,7 +64,7 @@ SCRIPTS = ("dom.js", "theme.js", "model.js", "view.js", "strips.js", "lanes_view
 FILES = (RUN_FILE, VERDICT_FILE, HISTORY, LEDGER, LEADERS, COSTS, UNDO_FILE)
 
 _SEND_LATENCIES = tuple(name for name, function in FUNCTIONS.items() if function.does == SENDS)
-"""Functions of which the first that there is stands for sending, at the top of the page."""
+"""Functions for sending: the first that the run has stands for sending at the top of the page."""
 
 STATUS_SENTENCES = {
     "running": "This run has no verdict yet: it was still running, or was cut off, when this page was written.",
@@ -85,23 +85,22 @@ class CheckGroup:
     figures: tuple[tuple[str, str], ...]
     anomalies: tuple[ShownAnomaly, ...]
     raw: Mapping[str, Any] = field(default_factory=dict)
-    """The figures as they are stored."""
+    """The figures as stored."""
     pictures: tuple[tuple[str, str], ...] = ()
-    """Pages that show what was found: (file, words for the link)."""
+    """Pages that show the findings: (file, words for the link)."""
     declared: str = ""
-    """What the system says of the guarantee."""
+    """The system's statement on the guarantee."""
     groups: tuple[Group, ...] = ()
 
     @property
     def tone(self) -> str:
-        """How grave what it found is: nothing that bears not on the verdict is an alarm."""
+        """The severity of the findings: non-deciding checks are never shown as an alarm."""
         return self.verdict if self.decides and self.verdict != VALID else "none"
 
 
 @dataclass(frozen=True)
 class GateRow:
-    """A coverage gate: its name, what it asks for and what was found in words, whether it is met (None: nobody has
-    looked)."""
+    """A coverage gate: its name, its requirement and the result in words, whether it is met (None: not checked yet)."""
 
     name: str
     asks: str
@@ -110,7 +109,7 @@ class GateRow:
 
 
 def write_report(run_dir: Path) -> Path:
-    """Write RUN/report.html from what the run folder holds; parts that are missing are named on the page.
+    """Write RUN/report.html from the content of the run folder; the page names missing parts.
 
     Raises:
         HistoryError: the folder is not a run's, or the page can't be written.
@@ -120,7 +119,7 @@ def write_report(run_dir: Path) -> Path:
 
 @dataclass(frozen=True)
 class Explained:
-    """What a run recorded of its anomalies: checks in the order of their weight, with groups and reasons."""
+    """A run's records of its anomalies: checks in the order of their weight, with groups and causes."""
 
     checks: list[CheckGroup]
     facts: Facts
@@ -129,16 +128,16 @@ class Explained:
     noun: str
     duration: float
     start: float
-    """Where the axis begins, in seconds of the run: with the load, not with the set-up before it."""
+    """The start of the axis, in seconds of the run: the start of the load, after the set-up."""
 
     @property
     def anomalies(self) -> list[ShownAnomaly]:
-        """Those of all checks."""
+        """The anomalies of all checks."""
         return [anomaly for check in self.checks for anomaly in check.anomalies]
 
 
 def explain(folder: RunFolder) -> Explained:
-    """Read why what was found happened, as far as the run tells."""
+    """Read the causes of the findings, as far as the run recorded them."""
     history = folder.history
     noun = noun_of(history.f.names) if history is not None else OBJECT
     spans = pair_spans(history) if history is not None else None
@@ -161,7 +160,7 @@ def explain(folder: RunFolder) -> Explained:
 
 
 def run_report(folder: RunFolder) -> str:
-    """The page's text."""
+    """Return the page's text."""
     history, told = folder.history, explain(folder)
     checks, anomalies, lives, duration = told.checks, told.anomalies, told.lives, told.duration
     verdict, spans, roles, noun = folder.verdict or {}, told.spans, told.facts.roles, told.noun
@@ -229,11 +228,11 @@ def run_report(folder: RunFolder) -> str:
 
 
 def headline(folder: RunFolder) -> tuple[str, str]:
-    """The verdict's word (``none`` where there is none) and the sentence under it."""
+    """Return the verdict's word (``none`` where there is none) and the sentence under it."""
     if folder.verdict is not None:
         word = str(folder.verdict.get("verdict"))
         sentence = str(folder.verdict.get("sentence") or "")
-        if sentence.lower().startswith(f"{word}: "):  # the word stands above it
+        if sentence.lower().startswith(f"{word}: "):  # the word is shown above the sentence
             sentence = sentence[len(word) + 2 :]
             sentence = sentence[:1].upper() + sentence[1:]
         return (word if word in VERDICTS else "none"), sentence or "The verdict came without a sentence."
@@ -246,7 +245,7 @@ def headline(folder: RunFolder) -> tuple[str, str]:
 def headline_facts(
     verdict: Mapping[str, Any], faults: Sequence[FaultRow], planned: float, duration: float
 ) -> list[tuple[str, str, str]]:
-    """(label, figure, unit or remark) triples for the top of the page; only figures that exist."""
+    """Return (label, figure, unit or remark) triples for the top of the page; only figures that exist."""
     figures = mapping(verdict.get("figures"))
     facts: list[tuple[str, str, str]] = []
     if (ops := number(figures.get("ops"))) is not None:
@@ -273,7 +272,7 @@ def headline_facts(
 
 
 def check_groups(verdict: Mapping[str, Any], narrator: Narrator | None, noun: str) -> list[CheckGroup]:
-    """Checks in the order of their weight: those that decide first, among them the violated ones."""
+    """Return the checks in the order of their weight: deciding ones first, among them the violated ones."""
     groups: list[CheckGroup] = []
     items = [mapping(c) for c in sequence(verdict.get("checks"))]
     named = [(str(item.get("check") or f"check {at + 1}"),
@@ -283,7 +282,7 @@ def check_groups(verdict: Mapping[str, Any], narrator: Narrator | None, noun: st
     for item, (name, examples) in zip(items, named, strict=True):
         anomalies = [
             narrator.anomaly(ident, name, example) if narrator else _bare_anomaly(ident, name, example, noun)
-            for example, ident in zip(examples, idents, strict=False)  # in this order: no name is taken in vain
+            for example, ident in zip(examples, idents, strict=False)  # this order wastes no name
         ]
         groups.append(
             CheckGroup(
@@ -326,7 +325,7 @@ def _bare_anomaly(ident: str, check: str, data: Mapping[str, Any], noun: str) ->
 
 
 def gate_rows(run: Mapping[str, Any], verdict: Mapping[str, Any]) -> list[GateRow]:
-    """Each coverage gate in words; those of a run that no check has looked at by their names."""
+    """Return each coverage gate in words; for a run that is not checked yet, the gates' names."""
     results: Mapping[str, Any] = {}
     for item in map(mapping, sequence(verdict.get("checks"))):
         results = mapping(mapping(item.get("figures")).get("gates")) or results
@@ -336,7 +335,7 @@ def gate_rows(run: Mapping[str, Any], verdict: Mapping[str, Any]) -> list[GateRo
 
 
 def _gate_row(name: str, result: Mapping[str, Any]) -> GateRow:
-    # A verdict of an earlier release tells figures alone.
+    # A verdict of an earlier release has figures only.
     words = shorten(str(result.get("asks") or f"{name}: {plain(result.get('wanted'))}"))
     found = result.get("found")
     found = ", ".join(map(str, found)) if isinstance(found, list | tuple) else plain(found)
@@ -345,7 +344,7 @@ def _gate_row(name: str, result: Mapping[str, Any]) -> GateRow:
 
 
 def tested(folder: RunFolder) -> str:
-    """What was tested, in one line."""
+    """Return a description of the tested configuration, in one line."""
     test, about = folder.test, mapping(folder.run.get("backend"))
     backend = about.get("name")
     if not test:
@@ -367,7 +366,7 @@ def tested(folder: RunFolder) -> str:
 
 
 def settings(folder: RunFolder) -> list[tuple[str, str]]:
-    """What was tested, label and value, without the options."""
+    """Return the tested configuration, label and value, without the options."""
     test, backend = folder.test, mapping(folder.run.get("backend"))
     labels = {
         "system": "System",
@@ -379,7 +378,7 @@ def settings(folder: RunFolder) -> list[tuple[str, str]]:
         "concurrency": "Clients",
         "time_limit": "Time limit",
     }
-    if backend.get("name") == IMPORTED:  # the rest is not known
+    if backend.get("name") == IMPORTED:  # the others are unknown
         labels = {name: labels[name] for name in ("system", "workload")}
     units = {"rate": " operations/s", "time_limit": " s"}
     rows: list[tuple[str, str]] = []
@@ -399,7 +398,7 @@ def settings(folder: RunFolder) -> list[tuple[str, str]]:
 
 
 def _duration(folder: RunFolder) -> float:
-    """Length of the run in seconds: up to the last thing that happened in it."""
+    """Return the length of the run in seconds: up to its last event."""
     ends = [window.end or window.start for window in folder.faults]
     if folder.history is not None and folder.history.rows:
         ends.append(int(folder.history.time.max()))
@@ -429,7 +428,7 @@ def _fault_data(row: FaultRow, duration: float) -> dict[str, Any]:
 
 
 def _standstill_data(standstill: Standstill) -> dict[str, Any]:
-    """A band like that of a fault, though it is the harness that it hit."""
+    """Return a band like that of a fault, though it affected the harness."""
     start, end = standstill.start / 1e9, standstill.end / 1e9
     return {"id": -1, "name": "harness stood still", "family": "standstill", "targets": [], "start": start, "end": end,
             "healed": True, "confirmed": True}  # fmt: skip

@@ -16,10 +16,10 @@ QUANTILES = (0.5, 0.95, 0.99, 1.0)
 TARGET_BUCKETS = 120
 LEAST_BUCKETS = 30
 LEAST_PER_BUCKET = 15
-"""Operations a bucket of a sparse run holds on average: fewer make noise of a curve."""
+"""Average number of operations in a bucket of a sparse run: with fewer, the curve would be noise."""
 MAX_FUNCTIONS = 4
 QUIET_ERROR = "empty"
-"""The error of a poll that found nothing: no failure worth a line in a plot."""
+"""The error of a poll that found no message: not a failure worth a line in a plot."""
 
 _NICE_SECONDS = (0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 30, 60, 120, 300, 600, 1200, 3600)
 
@@ -30,8 +30,8 @@ Floats = npt.NDArray[np.float64]
 class Series:
     """Buckets of ``width`` seconds from the start of the run.
 
-    ``latency`` maps a function to one list per quantile (milliseconds; None for an empty bucket) of its
-    operations that are ``ok``, placed at their completion; ``rate`` maps a line's name to operations a second.
+    ``latency`` maps a function to one list per quantile (milliseconds; None for an empty bucket) of its operations that
+    are ``ok``, placed at their completion; ``rate`` maps a line's name to operations a second.
     """
 
     width: float
@@ -40,7 +40,7 @@ class Series:
     rate: dict[str, list[float | None]]
 
     def to_json(self) -> dict[str, Any]:
-        """Plain data for the page."""
+        """Return plain data for the page."""
         return {
             "width": self.width,
             "buckets": self.buckets,
@@ -51,14 +51,14 @@ class Series:
 
 
 def bucket_width(duration_s: float, operations: int) -> float:
-    """The round width (seconds) that cuts a run into ``TARGET_BUCKETS`` pieces, or fewer and fuller ones."""
+    """Return the round width (seconds) that divides a run into ``TARGET_BUCKETS`` pieces, or fewer and fuller ones."""
     pieces = min(TARGET_BUCKETS, max(LEAST_BUCKETS, operations // LEAST_PER_BUCKET))
     wanted = duration_s / pieces
     return float(next((nice for nice in _NICE_SECONDS if nice >= wanted), wanted))
 
 
 def run_series(history: HistoryColumns, spans: Spans) -> Series:
-    """Quantiles of latency and rates per bucket of time."""
+    """Return quantiles of latency, and rates, per bucket of time."""
     duration_s = float(history.time.max()) / 1e9 if history.rows else 0.0
     width = bucket_width(duration_s, len(spans))
     buckets = int(duration_s / width) + 1
@@ -67,10 +67,10 @@ def run_series(history: HistoryColumns, spans: Spans) -> Series:
     ok = spans.type == OK
     latency: dict[str, list[list[float | None]]] = {}
     rate: dict[str, list[float | None]] = {}
-    # What belongs to the end of a run is left out: its burst would flatten the rest.
+    # The final operations of a run are omitted: their burst would flatten the rest.
     functions = [c for c in client_functions(history, spans) if not function_named(history.f.names[c]).final]
     main = np.isin(spans.f, functions)
-    # No lines of zeros while the cluster starts, nor during the drain.
+    # No lines of zeros during the cluster's start, nor during the drain.
     first, last = int(place[main].min(initial=buckets)), int(place[main].max(initial=0))
     busy = slice(first, last + 1)
     for code in functions[:MAX_FUNCTIONS]:
@@ -84,7 +84,7 @@ def run_series(history: HistoryColumns, spans: Spans) -> Series:
 
 
 def bucket_quantiles(place: npt.NDArray[np.int64], sample: Floats, buckets: int) -> list[list[float | None]]:
-    """Per quantile, its value in each bucket (nearest rank), None where a bucket is empty."""
+    """Return, per quantile, its value in each bucket (nearest rank), None where a bucket is empty."""
     order = np.lexsort((sample, place))
     place, sample = place[order], sample[order]
     edges = np.searchsorted(place, np.arange(buckets + 1))

@@ -1,4 +1,4 @@
-"""A small web server over a store: the index, the reports, and the runs' own files."""
+"""A small web server over a store: the index, the reports, and the runs' files."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ CONTENT_TYPES = {
     ".bin": "application/octet-stream",
     ".xml": "application/xml",
 }
-"""What is served; a file of any other kind is not found."""
+"""The file types that are served; a file of any other type is not found."""
 
 HEADERS = {
     "X-Content-Type-Options": "nosniff",
@@ -54,31 +54,31 @@ HEADERS = {
 }
 _CLOSED = "default-src 'none'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 _OWN_BLOCKS = "script-src 'unsafe-inline'; style-src 'unsafe-inline'"
-"""What stands in the page itself runs; our reports and the index narrow that down, to two blocks, by hash."""
+"""Inline blocks of the page run; our reports and the index restrict that to two blocks, by hash."""
 RAW_POLICY = f"{_CLOSED}; sandbox"
 INDEX_POLICY = f"{_CLOSED}; script-src 'unsafe-inline' 'self'; style-src 'unsafe-inline'"
-"""Pages over the whole store are written here, just before they are sent; the index loads its parts, which are all that
-is served as a script."""
+"""Pages over the whole store are written here, just before they are sent; the index loads its parts, which are the only
+files served as scripts."""
 RUN_POLICY = f"{_CLOSED}; {_OWN_BLOCKS}; sandbox allow-scripts allow-downloads"
-"""A run's folder may be a stranger's, with its pages: they get an origin of their own, which may read nothing of this
-server, and ask nobody for anything."""
+"""A run's folder may come from an untrusted source, with its pages: they get a separate origin, which can read nothing
+of this server and can send no requests."""
 
 LOOPBACK = frozenset({"127.0.0.1", "localhost", "::1"})
 
 MAX_NAME = 255
 MAX_PATH = 4000
-"""What Linux takes as a name (bytes) and, nearly, as a path."""
+"""The limits of Linux for a name (bytes) and, approximately, for a path."""
 
 Prepare = Callable[[Path], None]
 StorePages = Callable[[Path], object]
-"""Writes all pages over a store but the index."""
+"""Writes all pages over a store except the index."""
 
 REPORT_SOURCES = (RUN_FILE, VERDICT_FILE, HISTORY, LEDGER, LOG_EVENTS, MESSAGE_TRACE, LEADERS, COSTS)
 
 
 class Pages:
-    """Pages of one store, written again when what they show has changed; ``prepare`` is called with a run's folder
-    before its report is, ``others`` writes the pages over the store beside the index."""
+    """Pages of one store, rewritten when their sources have changed. ``prepare`` is called with a run's folder before
+    its report is written; ``others`` writes the pages over the store other than the index."""
 
     def __init__(self, store: Path, prepare: Prepare, others: StorePages | None = None) -> None:
         self.store = store
@@ -101,8 +101,8 @@ class Pages:
                 self._stamps = stamps
 
     def refresh_others(self) -> bool:
-        """Write the other pages over the store, unless nothing has changed since they were last written here; whether
-        they are of our making."""
+        """Write the other pages over the store, unless nothing has changed since they were last written here; return
+        whether this server writes them."""
         with self._lock:
             self._refresh_others()
         return self._others is not None
@@ -118,7 +118,7 @@ class Pages:
             self._others_stamps = stamps
 
     def feed(self, path: str, query: str) -> tuple[str, bytes]:
-        """Content type and content for programs."""
+        """Return the content type and content of a feed for programs."""
         with self._lock:
             stamps = run_stamps(self.store)
             if stamps != self._row_stamps:
@@ -137,7 +137,7 @@ class Pages:
 
 
 class Handler(BaseHTTPRequestHandler):
-    """GET and HEAD of the files below a store; everything else is refused."""
+    """GET and HEAD of the files below a store; all other requests are refused."""
 
     server_version = "stormproof"
     sys_version = ""
@@ -158,11 +158,11 @@ class Handler(BaseHTTPRequestHandler):
         self._answer(body=False)
 
     def log_message(self, format: str, *args: object) -> None:
-        """Stay quiet: the command's own output tells where to look."""
+        """Log nothing: the command's own output names the address."""
 
     def _answer(self, body: bool) -> None:
         if self.hosts is not None and _host(self.headers.get("Host", "")) not in self.hosts:
-            # A foreign name that resolves here (DNS rebinding) must not read the store.
+            # A foreign name that resolves to this address (DNS rebinding) must not read the store.
             self._say(HTTPStatus.FORBIDDEN, "This server answers to its own address only.", body)
             return
         asked = urlsplit(self.path)
@@ -249,21 +249,21 @@ class Handler(BaseHTTPRequestHandler):
         for name, value in HEADERS.items():
             self.send_header(name, value)
         if "sandbox" not in policy:
-            # Browsers refuse a page that asks for both.
+            # Browsers refuse a page with both headers.
             self.send_header("Cross-Origin-Opener-Policy", "same-origin")
         self.end_headers()
 
 
 def inside(store: Path, parts: list[str]) -> Path | None:
-    """The file that path segments name below the store; None for anything else.
+    """Return the file below the store that path segments name; None for anything else.
 
-    Segments that climb, hide (a leading dot) or hold a separator or NUL name nothing, nor does a symbolic
-    link that leads out of the store, nor a kind of file that is not served.
+    Segments that climb, hide (a leading dot) or contain a separator or NUL name no file. Neither do symbolic links that
+    lead out of the store, nor files of a type that is not served.
     """
     if any(part.startswith(".") or not part.isprintable() or set(part) & set("/\\\0:") for part in parts):
         return None
     if parts[-1].endswith(".html") and not _is_page(parts):
-        return None  # only pages of our own making run in a browser under this address
+        return None  # only pages that this project writes run in a browser under this address
     if parts[-1].endswith(".js") and not (len(parts) == 2 and parts[0] == PARTS and is_part(parts[1])):
         return None
     path = store.joinpath(*parts)
@@ -286,7 +286,7 @@ def _is_page(parts: list[str]) -> bool:
 
 def make_server(store: Path, host: str, port: int, prepare: Prepare = lambda _: None,
                 others: StorePages | None = None) -> ThreadingHTTPServer:
-    """A server that is bound but does not serve yet; port 0 takes a free one.
+    """Return a server that is bound but does not serve yet; port 0 chooses a free one.
 
     Raises:
         HistoryError: there is no such store.
@@ -311,7 +311,7 @@ def serve(
     store: Path, host: str = "127.0.0.1", port: int = 8642, prepare: Prepare = lambda _: None,
     others: StorePages | None = None,
 ) -> None:
-    """Serve a store until interrupted (Ctrl-C); pages are renewed when runs change.
+    """Serve a store until interrupted (Ctrl-C); pages are rewritten when runs change.
 
     Raises:
         HistoryError: there is no such store.

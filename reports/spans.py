@@ -20,10 +20,10 @@ TYPE_WORDS = ("invoke", "ok", "fail", "info", "open")
 
 @dataclass(frozen=True)
 class Spans:
-    """One entry per client operation, ordered by the time it began.
+    """One entry per client operation, ordered by the time of its start.
 
-    ``first`` and ``last`` are positions of its rows in the history (equal when it has one row only);
-    times are nanoseconds; ``type`` is the completion's, or ``OPEN_CODE``.
+    ``first`` and ``last`` are positions of its rows in the history (equal when it has only one row); times are
+    nanoseconds; ``type`` is the completion's, or ``OPEN_CODE``.
     """
 
     first: Int64s
@@ -42,14 +42,14 @@ class Spans:
         return len(self.first)
 
     def take(self, rows: Int64s) -> Spans:
-        """The spans at these positions."""
+        """Return the spans at these positions."""
         return Spans(**{name: getattr(self, name)[rows] for name in self.__dataclass_fields__})
 
 
 def pair_spans(history: HistoryColumns) -> Spans:
-    """Each client's operations: an invocation with its completion, where it has one.
+    """Return each client's operations: an invocation with its completion, where it has one.
 
-    The nemesis is left out. A completion without an invocation (a torn history) stands alone.
+    The nemesis is omitted. A completion without an invocation (a torn history) is a span by itself.
     """
     alone = history.partner < 0
     first = np.flatnonzero((history.process >= 0) & ((history.kind == INVOKE) | alone))
@@ -72,12 +72,13 @@ def pair_spans(history: HistoryColumns) -> Spans:
 
 
 def _prefer(column: NDArray[Any], first: Int64s, last: Int64s, none: int) -> Int64s:
-    """The completion's entry where it has one, otherwise the invocation's."""
+    """Return the completion's entry where it has one, otherwise the invocation's."""
     return np.where(column[last] != none, column[last], column[first]).astype(np.int64)
 
 
 def client_functions(history: HistoryColumns, spans: Spans) -> list[int]:
-    """Codes of the functions that clients called: sends before takes before final readings, then by number."""
+    """Return the codes of the functions that clients called: sends before takes before final readings, then by
+    number."""
     names = history.f.names
     calls = np.bincount(spans.f, minlength=len(names))
     used = [code for code, n in enumerate(calls.tolist()) if n]
@@ -85,8 +86,8 @@ def client_functions(history: HistoryColumns, spans: Spans) -> list[int]:
 
 
 def pair_flags(history: HistoryColumns) -> tuple[bool, ...]:
-    """Per function, whether its values are (producer, sequence) pairs: the vocabulary says so, or one of them is a
-    number that no small integer has. Producer 0's pairs look like plain integers."""
+    """Return, per function, whether its values are (producer, sequence) pairs: the vocabulary says so, or one of the
+    values is too large for a plain integer. Producer 0's pairs look like plain integers."""
     high = np.zeros(len(history.f.names), dtype=np.int64)
     np.maximum.at(high, history.f.codes, history.value)
     names = zip(history.f.names, high, strict=True)
@@ -94,7 +95,7 @@ def pair_flags(history: HistoryColumns) -> tuple[bool, ...]:
 
 
 def value_text(value: int, is_pair: bool, text: str | None) -> str:
-    """An encoded value as people write it: ``3/17``, ``5``, the stored text, or nothing."""
+    """Return a readable text of an encoded value: ``3/17``, ``5``, the stored text, or nothing."""
     if value == TEXT_VALUE:
         return text if text is not None else "?"
     if value == NO_VALUE:
@@ -106,7 +107,7 @@ def value_text(value: int, is_pair: bool, text: str | None) -> str:
 
 
 def parse_value(text: str) -> int | None:
-    """The encoded value that ``3/17`` or ``17`` names; None for anything else."""
+    """Return the encoded value that ``3/17`` or ``17`` names; None for anything else."""
     head, slash, tail = text.partition("/")
     if not (head.isdecimal() and (tail.isdecimal() or not slash)) or len(text) > 21:
         return None
@@ -114,14 +115,14 @@ def parse_value(text: str) -> int | None:
 
 
 def spans_of_rows(spans: Spans, rows: Iterable[int], history: HistoryColumns) -> Int64s:
-    """Positions of the spans that hold any of these row numbers, without repetition, in order of time."""
+    """Return the positions of the spans that contain any of these row numbers, without repetition, in order of time."""
     wanted = np.asarray(sorted({row for row in rows if isinstance(row, int)}), dtype=np.int64)
     hit = np.isin(history.index[spans.first], wanted) | np.isin(history.index[spans.last], wanted)
     return np.flatnonzero(hit)
 
 
 def spans_of_message(spans: Spans, key: int | None, value: int) -> Int64s:
-    """Positions of the spans that carry this value (of this object, when one is named)."""
+    """Return the positions of the spans with this value (of this object, when one is named)."""
     hit = spans.value == value
     if key is not None and key >= 0:
         hit &= spans.key == key

@@ -1,8 +1,8 @@
-"""A row per run of a store, kept in a table beside the runs, so that only runs that are new or changed are read.
+"""A row per run of a store, kept in a table next to the runs, so that only new or changed runs are read.
 
-The table is a file of lines, each with its checksum: a run that is new or changed is a line more, which stands for the
-earlier one. A line that was cut off, or that anybody damaged, counts as none: its run is read again. Who writes holds
-the store's lock, which ends with the process.
+The table is a file of lines, each with its checksum. A new or changed run adds a line, which supersedes the earlier
+one. A truncated or damaged line is ignored, and its run is read again. A writer holds the store's lock, which ends with
+the process.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ from stormproof.run_folder import NIGHT_FILE, REPORT, RUN_FILE, VERDICT_FILE, up
 TABLE = ".index-rows.jsonl"
 LOCK = ".index-lock"
 _OLD = ".index-cache.json"
-"""What version 0.1 kept in its place."""
+"""The table's predecessor of version 0.1."""
 _FORMAT = 1
 _LONGEST = 1 << 20
-"""Bytes of a line; a longer one is none of ours."""
+"""Upper bound of the bytes of a line; a longer one was not written by this module."""
 _BATCH = 1000
 _SLACK = 500
-"""Lines that stand for nothing any more, besides as many as there are runs, before the table is written anew."""
+"""The number of superseded lines, in excess of the number of runs, at which the table is rewritten."""
 KEPT, VIOLATED, OPEN = "kept", "violated", "open"
-"""What a run shows of a guarantee; ``open``: its check could not tell."""
+"""The results of a run for a guarantee; ``open``: its check could not decide."""
 
 Stamp = list[int]
 
@@ -44,8 +44,8 @@ Stamp = list[int]
 class IndexRow(NamedTuple):
     """One run. ``verdict`` is ``none`` without one; ``anomalies`` maps names to counts.
 
-    ``guarantees`` maps each that the run's system says something of to ``kept``, ``violated`` or ``open``, a blank, and
-    its status in this run; ``night`` is the night that made the run, if one did.
+    ``guarantees`` maps each guarantee on which the run's system makes a statement to ``kept``, ``violated`` or
+    ``open``, a blank, and its status in this run; ``night`` is the night that produced the run, if there is one.
     """
 
     run: str
@@ -66,7 +66,7 @@ class IndexRow(NamedTuple):
 
     @property
     def place(self) -> tuple[str, str]:
-        """By which runs are sorted, the oldest first."""
+        """The key by which runs are sorted, the oldest first."""
         return self.started, self.run
 
 
@@ -74,10 +74,10 @@ _TYPES = (str,) * 11 + (dict, bool, str, dict)
 
 
 def index_rows(store: Path) -> list[IndexRow]:
-    """A row per run folder of the store, newest first.
+    """Return a row per run folder of the store, newest first.
 
     Raises:
-        HistoryError: the store is no folder that can be read, or its table can't be written.
+        HistoryError: the store is not a readable folder, or its table can't be written.
     """
     with locked(store):
         rows = read_rows(store)
@@ -86,10 +86,10 @@ def index_rows(store: Path) -> list[IndexRow]:
 
 @contextlib.contextmanager
 def locked(store: Path) -> Iterator[None]:
-    """While nobody else writes the store's table and index.
+    """Hold the lock for writing the store's table and index.
 
     Raises:
-        HistoryError: the store is no folder that can be written to.
+        HistoryError: the store is not a writable folder.
     """
     try:
         fd = os.open(store / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644)
@@ -103,7 +103,7 @@ def locked(store: Path) -> Iterator[None]:
 
 
 def read_rows(store: Path) -> list[tuple[IndexRow, int]]:
-    """A row per run folder with its line's checksum, the oldest first; the lock is held.
+    """Return a row per run folder with its line's checksum, the oldest first; the caller holds the lock.
 
     Raises:
         HistoryError: the store can't be read, or its table can't be written.
@@ -129,10 +129,11 @@ def read_rows(store: Path) -> list[tuple[IndexRow, int]]:
 
 
 def run_stamps(store: Path) -> dict[str, Stamp]:
-    """Per run folder, its time, and times and sizes of the files its row is made of: equal stamps, equal row.
+    """Return, per run folder, its time, and times and sizes of the files that its row depends on: equal stamps, equal
+    row.
 
     Raises:
-        HistoryError: the store is no folder that can be read.
+        HistoryError: the store is not a readable folder.
     """
     stamps: dict[str, Stamp] = {}
     try:
@@ -144,7 +145,7 @@ def run_stamps(store: Path) -> dict[str, Stamp]:
         folder = f"{store}/{name}/"
         run = _stamp(folder + RUN_FILE)
         if run[1] >= 0:
-            # The folder's own time tells of files that came or went.
+            # The folder's time changes when files are added or removed.
             stamps[name] = [*run, *_stamp(folder + VERDICT_FILE), _stamp(folder)[0]]
     return stamps
 
@@ -158,7 +159,7 @@ def _stamp(path: str) -> tuple[int, int]:
 
 
 def _read_table(path: Path, wanted: Mapping[str, Stamp]) -> tuple[dict[str, tuple[Stamp, IndexRow, int]], int]:
-    """What the table knows of these runs, and how many lines it has; -1 where there is none that can be used."""
+    """Return the table's entries of these runs, and the number of its lines; -1 where there is no usable table."""
     known: dict[str, tuple[Stamp, IndexRow, int]] = {}
     lines = -1
     try:
@@ -178,7 +179,7 @@ def _read_table(path: Path, wanted: Mapping[str, Stamp]) -> tuple[dict[str, tupl
 
 
 def _contents(lines: Sequence[bytes]) -> Iterator[tuple[Any, int]]:
-    """What lines say, each with its checksum; those that were cut off, or damaged, are left out."""
+    """Yield the content of lines, each with its checksum; truncated or damaged lines are omitted."""
     crcs = [zlib.crc32(line[9:-1]) for line in lines]
     whole = [at for at, line in enumerate(lines) if line[:9] == b"%08x " % crcs[at] and line[-1:] == b"\n"]
     texts = b",".join(lines[at][9:-1] for at in whole)
@@ -239,7 +240,7 @@ def _row(run_dir: Path) -> IndexRow:
 
 
 def guarantees_shown(run: Mapping[str, Any], verdict: Mapping[str, Any]) -> dict[str, str]:
-    """What a run shows of each guarantee that it is judged by, or that its system says something of."""
+    """Return a run's result for each guarantee that it is judged by, or on which its system makes a statement."""
     statuses, judged_by = mapping(run.get("statuses")), sequence(run.get("guarantees"))
     words = {VALID: KEPT, INVALID: VIOLATED}
     shown: dict[str, str] = {}

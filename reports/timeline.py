@@ -1,6 +1,7 @@
 """The strips of a run's timeline: phases, faults, groups of nodes, the role of each node, leaders of queues.
 
-They lie on one axis with the operations and the plots. It begins where the load does; what was before is set-up.
+They share one axis with the operations and the plots. The axis begins at the start of the load; the time before is
+set-up.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from stormproof.history.columns import HistoryColumns
 from stormproof.history.ledger import Standstill
 
 FAMILIES = ("partition", "pause", "kill")
-"""Fault families with a colour of their own; the others share one."""
+"""Fault families with a separate colour; the others share one."""
 MAX_GROUP_LANES = 6
 LABEL_CHARS = 40
 _IMPERCEPTIBLE = 0.003
@@ -33,7 +34,7 @@ LOAD = "main"
 
 @dataclass(frozen=True)
 class Strip:
-    """Something that lasted from ``start`` to ``end`` (seconds of the run): its style, a short name, all of it."""
+    """A period from ``start`` to ``end`` (seconds of the run): its style, a short name, the full text."""
 
     start: float
     end: float
@@ -44,7 +45,7 @@ class Strip:
 
 @dataclass(frozen=True)
 class StripLane:
-    """Strips in a row; ``kind`` says of what."""
+    """Strips in a row; ``kind`` names their subject."""
 
     label: str
     kind: str
@@ -53,7 +54,7 @@ class StripLane:
 
 @dataclass(frozen=True)
 class Phase:
-    """A part of the run, in seconds of it."""
+    """A part of the run, in seconds of the run."""
 
     name: str
     start: float
@@ -61,7 +62,7 @@ class Phase:
 
 
 def axis_start(phases: Sequence[Phase], history: HistoryColumns | None, faults: Sequence[FaultRow]) -> float:
-    """Where the axis begins: with the load, or with the first operation or fault where one comes before."""
+    """Return the start of the axis: the start of the load, or the first operation or fault where one is earlier."""
     load = [phase.start for phase in phases if phase.name == LOAD][:1]
     if history is not None and (clients := history.process >= 0).any():
         load.append(float(history.time[clients].min()) / 1e9)
@@ -69,14 +70,14 @@ def axis_start(phases: Sequence[Phase], history: HistoryColumns | None, faults: 
 
 
 def phase_lanes(phases: Sequence[Phase]) -> list[StripLane]:
-    """The phases, as far as they lasted."""
+    """Return the lane of the phases; those without a duration are omitted."""
     strips = [_strip(p.start, p.end, "phase", p.name, f"phase {p.name}") for p in phases if p.end > p.start]
     return [StripLane("phase", "phases", tuple(strips))] if strips else []
 
 
 def fault_lanes(faults: Sequence[FaultRow], standstills: Sequence[Standstill], duration: float) -> list[StripLane]:
-    """A lane for each family of faults, or several where faults of a family overlap; times in which the harness stood
-    still as one more."""
+    """Return a lane for each family of faults, or several where faults of a family overlap; one more lane shows the
+    times in which the harness stood still."""
     by_family: dict[str, list[Strip]] = {}
     for fault in faults:
         family, on = fault.window.fault, ", ".join(fault.window.targets)
@@ -93,8 +94,8 @@ def fault_lanes(faults: Sequence[FaultRow], standstills: Sequence[Standstill], d
 
 
 def group_lanes(roles: Sequence[Lane], duration: float) -> list[StripLane]:
-    """Which nodes served together, in which group: more than one lane where several groups served at once, for long
-    enough to be seen in the whole run."""
+    """Return the nodes that served together, by group: more than one lane where several groups served at the same time,
+    for long enough to be visible at the scale of the run."""
     strips: list[Strip] = []
     for group, colour in dict.fromkeys((s.group, s.colour) for lane in roles for s in lane.stretches if _member(s)):
         for start, end, members in _membership(roles, group):
@@ -110,7 +111,7 @@ def _member(stretch: Stretch) -> bool:
 
 
 def _membership(roles: Sequence[Lane], group: str) -> Iterator[tuple[float, float, tuple[str, ...]]]:
-    """(from, to, nodes) as long as the same nodes were in a group."""
+    """Yield (from, to, nodes) for each period in which the same nodes were in a group."""
     inside = [(lane.node, s) for lane in roles for s in lane.stretches if _member(s) and s.group == group]
     changes = sorted([(s.start, node, 1) for node, s in inside] + [(s.end, node, -1) for node, s in inside])
     members: Counter[str] = Counter()
@@ -127,7 +128,7 @@ def _membership(roles: Sequence[Lane], group: str) -> Iterator[tuple[float, floa
 
 
 def node_lanes(roles: Sequence[Lane], nodes: Iterable[str]) -> list[StripLane]:
-    """The role of each node, of those without a told role, too."""
+    """Return the role of each node, including nodes without a reported role."""
     told = {lane.node: lane for lane in roles}
     machines = {name.partition(".")[0] for name in told}
     names = sorted({*told, *(node for node in nodes if node not in machines)}, key=lambda name: (len(name), name))
@@ -145,7 +146,7 @@ def _roles(lane: Lane) -> Iterator[Strip]:
 
 
 def _joined(stretches: Iterable[Stretch]) -> list[Stretch]:
-    """What was announced again is one stretch."""
+    """Join stretches that were announced repeatedly."""
     joined: list[Stretch] = []
     for s in stretches:
         before = joined[-1] if joined else None
@@ -156,14 +157,14 @@ def _joined(stretches: Iterable[Stretch]) -> list[Stretch]:
 
 
 def leader_strips(leaders: Sequence[Lane]) -> list[StripLane]:
-    """Whom each node took for the leader of a queue."""
+    """Return the leader of each queue according to each node."""
     return [StripLane(shorten(lane.node, LABEL_CHARS), "leaders", tuple(
         _strip(s.start, s.end, f"g{s.colour}{' leads' if s.leads else ''}", s.role, f"{lane.node}: led by {s.role}")
         for s in lane.stretches)) for lane in leaders]  # fmt: skip
 
 
 def nodes_of(test: Mapping[str, Any], history: HistoryColumns | None, logs: Iterable[str]) -> list[str]:
-    """The names of all nodes: as many as the test has, and those that the history and the logs name."""
+    """Return the names of all nodes: those of the test's node count, and those that the history and the logs name."""
     count = number(test.get("nodes"))
     names = {f"n{at + 1}" for at in range(min(100, int(count)))} if count and count > 0 else set()
     names |= {name.partition(".")[0] for name in logs}
@@ -176,7 +177,7 @@ def _strip(start: float, end: float, style: str, label: str, what: str) -> Strip
 
 
 def _stacked(strips: Iterable[Strip], slack: float = 0.0) -> list[tuple[Strip, ...]]:
-    """Strips in order of time in as few rows as keep them from overlapping by more than ``slack`` seconds."""
+    """Return strips in order of time, in the fewest rows that avoid overlaps of more than ``slack`` seconds."""
     rows: list[list[Strip]] = []
     for strip in strips:
         row = next((row for row in rows if row[-1].end <= strip.start + slack), None)

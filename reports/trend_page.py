@@ -15,7 +15,7 @@ SCRIPTS = ("dom.js", "theme.js", "still.js")
 
 @dataclass(frozen=True)
 class TrendNight:
-    """A night: its id, what it was tagged with, when it began, its runs."""
+    """A night: its id, its tag, its start, its runs."""
 
     name: str
     tag: str
@@ -25,7 +25,7 @@ class TrendNight:
 
 @dataclass(frozen=True)
 class Point:
-    """One night's value, of so many runs; ``bad`` of them, where it is a share."""
+    """One night's value, from ``runs`` runs; ``bad`` of them, where the value is a share."""
 
     night: int
     value: float
@@ -35,7 +35,7 @@ class Point:
 
 @dataclass(frozen=True)
 class Level:
-    """The middle of all runs from night ``first`` to before ``last``, between two changes."""
+    """The median of all runs from night ``first`` to before ``last``, between two changes."""
 
     first: int
     last: int
@@ -44,7 +44,7 @@ class Level:
 
 @dataclass(frozen=True)
 class Mark:
-    """A change: since which night, in words, whether it is one for the worse, and how likely it is an accident."""
+    """A change: its first night, its text, whether it is for the worse, and the probability that it is accidental."""
 
     at: int
     words: str
@@ -73,14 +73,14 @@ class Series:
         return next(factor * power for factor in (1, 1.5, 2, 3, 4, 5, 6, 8, 10, 20) if factor * power >= highest)
 
     def told(self, value: float) -> str:
-        """A value as a person reads it."""
+        """Return a readable value."""
         return f"{100 * value:.3g} %" if self.share else f"{value:,.3g} {self.unit}" if value < 1000 \
             else f"{value:,.0f} {self.unit}"
 
 
 @dataclass(frozen=True)
 class TrendRow:
-    """What a night's row of a table shows."""
+    """The values in a night's row of a table."""
 
     night: int
     runs: int
@@ -89,7 +89,7 @@ class TrendRow:
 
 @dataclass(frozen=True)
 class TrendCase:
-    """A case; ``twin`` if it is to fail."""
+    """A case; ``twin`` if it must fail."""
 
     name: str
     twin: bool
@@ -97,7 +97,7 @@ class TrendCase:
 
     @property
     def marks(self) -> int:
-        """How many changes it has."""
+        """The number of its changes."""
         return sum(len(series.marks) for series in self.series)
 
     @property
@@ -113,8 +113,9 @@ class TrendCase:
 
 @dataclass(frozen=True)
 class Trend:
-    """All cases over nights. ``tested`` series were searched for changes, of which ``short`` were too short for any to
-    be told; ``false_alarms``: how likely any is told where nothing changed, at most."""
+    """All cases over nights. ``tested`` series were searched for changes, of which ``short`` were too short for any
+    change to be reported; ``false_alarms`` is the upper bound of the probability that a change is reported where
+    nothing changed."""
 
     nights: tuple[TrendNight, ...]
     cases: tuple[TrendCase, ...]
@@ -124,7 +125,7 @@ class Trend:
 
     @property
     def sentence(self) -> str:
-        """What was searched, and how sure what was found is."""
+        """The extent of the search, and the certainty of its findings."""
         changes = sum(case.marks for case in self.cases)
         told = "no change" if not changes else "1 change" if changes == 1 else f"{changes} changes"
         nights = f"{len(self.nights)} night{'s' * (len(self.nights) != 1)}"

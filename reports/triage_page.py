@@ -12,15 +12,15 @@ TRIAGE = "triage.html"
 STYLES = ("base.css", "store.css", "triage.css")
 SCRIPTS = ("dom.js", "theme.js", "still.js")
 SHOWN = 25
-"""Runs that are named of one kind."""
+"""Upper bound of the runs that are named of one kind."""
 
 
 @dataclass(frozen=True)
 class TriageKind:
-    """One kind of failure: how many runs had it, between which nights, the smallest example (its folder's name, if it
-    was kept) with the command that repeats it; ``again``: run k times again, it failed so often. ``known``: what is
-    known of it. ``stored``: its runs in the store, the newest first, each with whether it has a report. ``urgent``: it
-    is new, or overdue."""
+    """One kind of failure: its number of runs, its first and last night, the smallest example (its folder's name, if it
+    was kept) with the command that repeats it. ``again``: the number of repetitions and of failures among them.
+    ``known``: the known facts about it. ``stored``: its runs in the store, the newest first, each with a flag for its
+    report. ``urgent``: it is new, or overdue."""
 
     fingerprint: str
     words: str

@@ -1,4 +1,5 @@
-"""Why a register was read as it had been before: which node told which value, and what had been confirmed by then."""
+"""The cause of a register read that returned an older value: the node that returned it, and the values confirmed
+before."""
 
 from __future__ import annotations
 
@@ -13,8 +14,8 @@ WRITES = ("write", "cas")
 
 
 def of_register(anomaly: ShownAnomaly, facts: Facts, operations: Callable[[], Sequence[Operation]]) -> Cause:
-    """The first read among an anomaly's operations that was told a value which had been replaced by one that was
-    confirmed before the read began."""
+    """Return the cause of the first read among an anomaly's operations that returned a value which had been replaced by
+    one that was confirmed before the read began."""
     for op in sorted(anomaly.operations, key=end_of):
         if op.f != "read" or op.type != "ok":
             continue
@@ -42,7 +43,7 @@ def of_register(anomaly: ShownAnomaly, facts: Facts, operations: Callable[[], Se
 
 
 def _told(op: Operation, facts: Facts) -> list[Mark]:
-    """Answers that may be the one that a read got: of each command the first, all of one node."""
+    """Return the answers that a read may have received: the first of each command, all from one node."""
     first: dict[str, Mark] = {}
     for mark in facts.trace.of(TOLD, op.value):
         if op.node in ("", mark.node):
@@ -52,13 +53,15 @@ def _told(op: Operation, facts: Facts) -> list[Mark]:
 
 
 def _carried_out(value: str, mark: Mark, facts: Facts) -> float | None:
-    """When a node carried out the command that an answer belongs to; None if it never did, or found another value."""
+    """Return the time at which a node carried out the command of an answer; None if it never did, or found another
+    value."""
     return next((each.time for each in facts.trace.of(READ, value)
                  if (each.node, each.token) == (mark.node, mark.token)), None)  # fmt: skip
 
 
 def _newer(read: Operation, operations: Sequence[Operation]) -> Operation | None:
-    """The last write of the register that was confirmed before a read began, of another value than it got."""
+    """Return the last write of the register that was confirmed before a read began, if its value differs from the one
+    read."""
     writes = [op for op in operations if op.f in WRITES and op.type == "ok" and op.key == read.key
               and end_of(op) < read.start]  # fmt: skip
     last = max(writes, key=end_of, default=None)
@@ -66,7 +69,8 @@ def _newer(read: Operation, operations: Sequence[Operation]) -> Operation | None
 
 
 def _replaced_at(value: str, newer: Operation, facts: Facts) -> Stay | None:
-    """The stay of a value at the node that confirmed a newer one, if it was over when that came there."""
+    """Return the stay of a value at the node that confirmed a newer one, if the stay had ended when the newer value
+    arrived there."""
     came = min((stay.start for stay in facts.trace.stays(written(newer)) if stay.node == newer.node), default=None)
     ended = [stay for stay in facts.trace.stays(value)
              if stay.node == newer.node and stay.end is not None and came is not None and stay.end <= came]  # fmt: skip
@@ -74,5 +78,5 @@ def _replaced_at(value: str, newer: Operation, facts: Facts) -> Stay | None:
 
 
 def written(op: Operation) -> str:
-    """The value that a write, or a compare-and-set, wrote."""
+    """Return the value that a write, or a compare-and-set, wrote."""
     return op.value.rpartition("/")[2]

@@ -134,7 +134,7 @@ class LockServiceClient(NeutralQueueClient):
     def __init__(
         self, cluster: Cluster, connection: LockConnection, host: str, thread: int, updates: Updates
     ) -> None:
-        super().__init__(cluster, connection, host, thread)  # type: ignore[arg-type]  # opened and closed alike
+        super().__init__(cluster, connection, host, thread)  # type: ignore[arg-type]  # opened and closed the same way
         options = cluster.test.options
         self._seconds, self._stall = float(options["lease_seconds"]), float(options["stall"])
         self._fencing = bool(options["refuse_old_tokens"])

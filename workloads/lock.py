@@ -1,5 +1,5 @@
-"""Workloads ``lock`` and ``lease``: many workers request a lock, one holds it, and the guarded resource reveals two
-holders.
+"""Workloads ``lock`` and ``lease``: many workers request a lock, one holds it, and the guarded resource shows if two
+held it.
 
 ``lock``: the lock is one message in a queue; the client that has it unacknowledged is the holder. ``lease``: the lock
 is a register with a time limit and fencing tokens. The holder reads a counter, works, and writes the counter plus one.

@@ -43,7 +43,7 @@ SEEK_BACK = 20
 
 @dataclass(frozen=True, slots=True)
 class Appends(Generator):
-    """One producer's appends: its values are its number plus one, then increments of ``producers``."""
+    """One producer's appends: its values are its number plus one, plus multiples of ``producers``."""
 
     logs: int
     thread: int

@@ -28,7 +28,7 @@ class NeutralLogClient(NeutralQueueClient):
     """
 
     def __init__(self, cluster: Cluster, connection: LogConnection, host: str, thread: int) -> None:
-        super().__init__(cluster, connection, host, thread)  # type: ignore[arg-type]  # opened and closed alike
+        super().__init__(cluster, connection, host, thread)  # type: ignore[arg-type]  # opened and closed the same way
         self._position: dict[tuple[str, int], int] = {}
         self._read: dict[tuple[str, int], deque[LogEntry]] = {}
 

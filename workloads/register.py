@@ -46,7 +46,7 @@ from workloads.register_client import NeutralRegisterClient
 class Accesses(Generator):
     """One thread's operations: ``reads`` of a hundred are reads, ``swaps`` are compare-and-set, the others are writes.
 
-    The thread of number ``thread`` writes its number plus one, then increments of ``threads``.
+    The thread of number ``thread`` writes its number plus one, plus multiples of ``threads``.
     """
 
     keys: int

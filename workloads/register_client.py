@@ -32,7 +32,7 @@ class NeutralRegisterClient(NeutralQueueClient):
     """Registers of a system whose connections are ``RegisterConnection``."""
 
     def __init__(self, cluster: Cluster, connection: RegisterConnection, host: str, thread: int) -> None:
-        super().__init__(cluster, connection, host, thread)  # type: ignore[arg-type]  # opened and closed alike
+        super().__init__(cluster, connection, host, thread)  # type: ignore[arg-type]  # opened and closed the same way
         self._seen: dict[int, bytes | None] = {}
 
     def registers(self) -> RegisterConnection:

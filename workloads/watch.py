@@ -1,7 +1,8 @@
-"""Workload ``watch``: keys that some put and others watch, as the robustness tests of etcd do it.
+"""Workload ``watch``: keys that some clients put and others watch, as in the robustness tests of etcd.
 
-Every value is put once. A watcher is told each key's events; at times it begins anew at another node, where it was, or
-some revisions before. At the end, when all is healed, each key is watched from its beginning, at every node.
+Every value is put once. A watcher receives each key's events; sometimes it restarts the watch at another node, from its
+position or some revisions before. At the end, when all is healed, each key is watched from its beginning, at every
+node.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ from workloads.watch_client import BROKEN_OFF, NeutralWatchClient, key_name
 
 @dataclass(frozen=True, slots=True)
 class Puts(Generator):
-    """One client's puts: its number above zero, and above that multiples of ``producers``."""
+    """One client's puts: its values are its number plus one, plus multiples of ``producers``."""
 
     keys: int
     thread: int
@@ -58,8 +59,8 @@ class Puts(Generator):
 
 @dataclass(frozen=True, slots=True)
 class Events(Generator):
-    """One watcher's waits for events of its key; of a thousand operations so many begin anew elsewhere, every other
-    time some revisions before."""
+    """One watcher's waits for events of its key; ``moves`` of a thousand operations restart at another node, every
+    other one some revisions back."""
 
     key: int
     moves: int
@@ -79,7 +80,7 @@ class Events(Generator):
 
 @dataclass(frozen=True, slots=True)
 class UntilTold(Generator):
-    """Watches a key from the beginning at a node, until all is told or the watch broke off."""
+    """Watch a key from the beginning at a node, until all events have arrived or the watch has ended early."""
 
     node: int
     key: int
@@ -91,13 +92,13 @@ class UntilTold(Generator):
         return (ctx.fill(Op(INVOKE, "replay", self.node, self.key)), self) if ctx.free else (PENDING, self)
 
     def update(self, test: Test, ctx: Context, op: Op) -> Generator:
-        """The end is told, or won't be."""
+        """Note that all events have arrived, or never will."""
         ended = op.f == "replay" and op.type == FAIL and op.error in (EMPTY, BROKEN_OFF) and op.key == self.key
         return replace(self, done=True) if ended else self
 
 
 class WatchWorkload(Workload):
-    """Watches tell each event once, in order, leave none out, and can be resumed at any node."""
+    """Check that watches deliver each event once, in order, without omissions, and can be resumed at any node."""
 
     name = "watch"
     subject = WATCHES
@@ -120,10 +121,10 @@ class WatchWorkload(Workload):
 
     @classmethod
     def concurrency(cls, options: Mapping[str, Any]) -> int:
-        """Number of client threads.
+        """Return the number of client threads.
 
         Raises:
-            UsageError: nobody would put, or a key would have no watcher.
+            UsageError: there would be no producer or key, or a key without a watcher.
         """
         for name in ("producers", "keys"):
             if options[name] < 1:
@@ -135,17 +136,17 @@ class WatchWorkload(Workload):
 
     @classmethod
     def names(cls, options: Mapping[str, Any]) -> tuple[str, ...]:
-        """The keys."""
+        """Return the names of the keys."""
         return tuple(key_name(key) for key in range(options["keys"]))
 
     @classmethod
     def gates(cls, options: Mapping[str, Any]) -> dict[str, Any]:
-        """Coverage gates: what a run must have done for its verdict to be *valid*."""
+        """Return the coverage gates: the activity that a run needs for its verdict to be *valid*."""
         least = max(1, options["min_ok"])
         return {"min_ok": {"put": least, "event": least}, "faults_confirmed": True}
 
     def client(self, cluster: Cluster, thread: int, host: str) -> Client:
-        """A client for one process of a thread.
+        """Return a client for one process of a thread.
 
         Raises:
             UsageError: the system's connections have no watches.
@@ -157,7 +158,7 @@ class WatchWorkload(Workload):
         return NeutralWatchClient(cluster, connection, host, thread)
 
     def main(self, test: Test) -> Generator:
-        """Those who put share the test's rate, for its time; watchers wait as they please."""
+        """Let the producers share the test's rate, for its time; watchers wait without a rate limit."""
         options, rng = test.options, test.rng("watches")
         seeds = [Seed.of(rng) for _ in range(test.concurrency)]
         producers, keys = options["producers"], options["keys"]
@@ -172,7 +173,7 @@ class WatchWorkload(Workload):
         return clients(time_limit(test.time_limit, both))
 
     def drain(self, test: Test) -> Generator:
-        """One client watches each key from its beginning, at each node in turn."""
+        """Let one client watch each key from its beginning, at each node in turn."""
         watches: list[Source] = [UntilTold(node, key) for node in range(len(test.node_names))
                                  for key in range(test.options["keys"])]  # fmt: skip
         return clients(on_threads([test.options["producers"]], time_limit(test.options["drain_limit"],

@@ -1,7 +1,8 @@
-"""Clients of watches on systems of any kind: put, be told, begin anew elsewhere, and watch from the beginning.
+"""Clients of watches on systems of any kind: put, receive events, restart at another node, and watch from the
+beginning.
 
 Values are positive integers below 2**31, each put once in a run; a completion's value is the pair (revision, value),
-with a value of 0 where a watch told its progress alone.
+with a value of 0 where a watch reported only its progress.
 """
 
 from __future__ import annotations
@@ -16,12 +17,12 @@ from workloads.log_client import EMPTY
 from workloads.register_client import decode_value, encode_value
 
 PROGRESS = 0
-"""The value of a completion that tells progress alone."""
+"""The value of a completion that reports only progress."""
 
 
 @dataclass
 class Replay:
-    """A watch of one key from its beginning, at one node: until it has told the key's last revision."""
+    """A watch of one key from its beginning, at one node: until it has delivered the key's last revision."""
 
     connection: WatchConnection
     head: int
@@ -31,21 +32,22 @@ class Replay:
 class NeutralWatchClient(NeutralQueueClient):
     """Keys of a system whose connections are ``WatchConnection``.
 
-    A watch that ended is resumed behind what it told last, on whatever connection there is by then. A wait for an event
-    that fails has certainly moved nothing: it ends as *fail*, and the same client goes on.
+    A watch that ended is resumed after its last event, even on a new connection. A failed wait for an event has
+    certainly not moved the position: it ends as *fail*, and the same client continues.
     """
 
     def __init__(self, cluster: Cluster, connection: WatchConnection, host: str, thread: int) -> None:
-        super().__init__(cluster, connection, host, thread)  # type: ignore[arg-type]  # opened and closed alike
+        super().__init__(cluster, connection, host, thread)  # type: ignore[arg-type]  # opened and closed the same way
         self._position: dict[int, int] = {}
         self._watched: int | None = None
         self._replays: dict[tuple[int, int], Replay] = {}
 
     async def open(self) -> None:
-        """As others do; but next time another node is the first: one that does not answer takes all the time there is.
+        """Connect as other clients do; after a failure the next attempt begins at another node, since an unresponsive
+        node uses up all the time.
 
         Raises:
-            NotDone: no node let us in in time.
+            NotDone: no node accepted the client in time.
         """
         try:
             await super().open()
@@ -54,7 +56,7 @@ class NeutralWatchClient(NeutralQueueClient):
             raise
 
     async def close(self) -> None:
-        """Disconnect; watches go with their connections."""
+        """Disconnect, which ends all watches."""
         self._watched = None
         for replay in self._replays.values():
             await close_quietly(replay.connection)
@@ -62,7 +64,7 @@ class NeutralWatchClient(NeutralQueueClient):
         await super().close()
 
     async def invoke(self, op: Op) -> Op:
-        """``put``, ``event``, ``rewatch`` or ``replay``."""
+        """Carry out ``put``, ``event``, ``rewatch`` or ``replay``."""
         if op.f == "rewatch":
             return await self._anew(op)
         if op.f == "replay":
@@ -85,12 +87,12 @@ class NeutralWatchClient(NeutralQueueClient):
         if told is None:
             return op.fail(EMPTY)
         revision, value = _read(told)
-        # A node that lags tells less than it was told by another one.
+        # A lagging node may report a lower revision than another node has reported.
         self._position[key] = revision if value != PROGRESS else max(revision, self._position.get(key, 0))
         return op.ok((revision, value))
 
     async def _anew(self, op: Op) -> Op:
-        """The next event is that after so many revisions before where the watch was, at the next node of the list."""
+        """Restart the watch this many revisions before its position, at the next node of the list."""
         self.unserved = False
         key = op.key or 0
         position = self._position[key] = max(0, self._position.get(key, 0) - int(op.value))
@@ -102,7 +104,7 @@ class NeutralWatchClient(NeutralQueueClient):
         self._addresses = [*self._addresses[1:], self._addresses[0]]
 
     async def _replay(self, op: Op) -> Op:
-        """The next event of a key from the beginning, at the node of that number."""
+        """Return the next event of a key from the beginning, at the node of that number."""
         number, key = int(op.value), op.key or 0
         node = self._cluster.node_names[number]
         self.unserved = False
@@ -111,7 +113,7 @@ class NeutralWatchClient(NeutralQueueClient):
             while replay.told < replay.head:
                 told = await self._bounded(replay.connection.event(float(self._options["op_timeout"])), 1.0)
                 if told is None:
-                    self.unserved = True  # or an adapter that does not wait would be asked without a pause
+                    self.unserved = True  # otherwise an adapter that does not wait would be called without a pause
                     return op.fail("nothing came")._replace(node=node)
                 revision, value = _read(told)
                 if value != PROGRESS:
@@ -121,7 +123,7 @@ class NeutralWatchClient(NeutralQueueClient):
             return op.fail(EMPTY)._replace(node=node)
         except Exception as error:
             self.unserved = True
-            # What was told cannot be told again: of a watch that broke off none is whole.
+            # Delivered events are not delivered again, so after an early end no watch is complete.
             if (broken := self._replays.pop((number, key), None)) is not None:
                 await close_quietly(broken.connection)
                 return op.fail(BROKEN_OFF)._replace(node=node)
@@ -146,7 +148,7 @@ class NeutralWatchClient(NeutralQueueClient):
 
 
 BROKEN_OFF = "broken off"
-"""The error of a watch from the beginning that ended before it had told all: it is not begun again."""
+"""The error of a watch from the beginning that ended before it had delivered all events: it is not restarted."""
 
 
 def _read(told: LogEntry | Progress) -> tuple[int, int]:
@@ -154,5 +156,5 @@ def _read(told: LogEntry | Progress) -> tuple[int, int]:
 
 
 def key_name(key: int) -> str:
-    """The name of key number ``key``."""
+    """Return the name of key number ``key``."""
     return f"k{key}"

@@ -181,8 +181,8 @@ class StompConnection:
         """Send a frame, wait for its receipt across reconnections, and return the receipt's headers.
 
         A ``timeout`` of None waits until the connection is over. ``gap`` is the number of sequence numbers to skip
-        before this frame, for which the broker must close the connection. The broker must do the same for the bytes
-        that ``garble`` corrupts; then the end of the connection may be the only answer.
+        before this frame; the broker must close the connection because of the gap. The broker must also close it when
+        ``garble`` corrupts the frame's bytes; then the end of the connection may be the only answer.
 
         Raises:
             NotSent: neither this frame nor an earlier frame without a receipt reached a socket within ``timeout``, and

@@ -1,9 +1,9 @@
 """The client of the workload ``dialogue``: it draws its next command, and knows the broker's correct answer.
 
 All its destinations are private: the names of queues, topics, exchanges, transactions and durable subscriptions contain
-its process's number. Therefore a model (``broker_model``) can predict what is delivered next. Each deviation is
-recorded as a separate operation, ``observe``, with the error ``not as modelled: WHAT``. When the outcome of a command
-is unknown, the process ends, and the next one begins with other names.
+its process's number. Therefore a model (``broker_model``) can predict each delivery. Each deviation is recorded as a
+separate operation, ``observe``, with the error ``not as modelled: WHAT``. When the outcome of a command is unknown, the
+process ends, and the next one begins with other names.
 """
 
 from __future__ import annotations
@@ -53,17 +53,17 @@ _PATTERNS = ("{0}.a", "{0}.*", "{0}.>", "{0}.b.c", "{0}.b.*", "{0}.*.c", "{0}.b.
 _TOPICS = ("a", "b", "b.c", "b.d", "b.c.e")
 _COMMANDS_EACH = 5
 _IN_ORDER = ("ACK", "NACK", "SUBSCRIBE", "UNSUBSCRIBE", "COMMIT", "ABORT")
-"""Commands whose receipts always follow earlier frames. The receipt of a message may overtake others while the message
-is not safe yet."""
+"""Commands whose receipts always arrive after all messages that were due before. The receipt of a SEND may arrive
+earlier, where the broker confirms it before it is safe."""
 _CONSUMERS = (1, 1, 2, 3)
 """Upper bounds of a queue's subscriptions, one of which is drawn each time."""
 _MANY, _JUST_NOW = 1000, 0.5
 """A number of branch ends, messages or other items that no client of a run reaches; a time in seconds in which few
 branches end."""
 _SITUATED = 0.6
-"""Share of the senseless commands that concern the client's current state and take precedence over all others."""
+"""Share of the senseless commands that are chosen among those about the client's current state, if there are any."""
 _GARBLED = 0.3
-"""Share of the other senseless commands whose bytes form no valid frame."""
+"""Share of the other senseless commands whose bytes violate the frame format."""
 _FORGED = {"ack": "1", "subscription": "s0", "message-id": "m0", "redelivered": "true", "x-redeliveries": "7"}
 """Headers that only a broker may set: it ignores them."""
 _BESIDES = 17
@@ -296,7 +296,7 @@ class DialogueClient(StompClient):
             if self._settings.reliable and self._connection.refused:
                 raise Mismatch("a command without a receipt was refused") from None
             raise
-        await self._be_safe()  # receipts of messages may come early
+        await self._be_safe()  # receipts of messages may be early
         self.surface.use("no-receipt")
 
     async def send_to(self, destination: str) -> None:

@@ -97,7 +97,8 @@ class EventClient:
         return StompConnection(addresses, settings)
 
     async def manage(self, request: str, body: Mapping[str, Any]) -> Any:
-        """Return the answer to a request; "it was so already" counts as success.
+        """Return the answer to a request; an error that reports the requested state as already reached counts as
+        success.
 
         Raises:
             ConnectionBroken: no answer, or an unknown outcome.

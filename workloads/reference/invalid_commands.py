@@ -17,7 +17,7 @@ _NO_FRAMES = (f"{BEYOND}: a body", f"{BEYOND}: headers")
 LONGEST, LONGEST_XID = 200, 128
 """Upper bounds of the characters of a name, and of an XID."""
 _MUCH, _MANY = 1 << 16, 100
-"""Limits of this many bytes, or headers, are not exceeded on purpose."""
+"""Limits of at least this many bytes, or headers, are not exceeded on purpose."""
 _GARBLES: tuple[tuple[str, Garble], ...] = (
     ("an unknown command", lambda frame: frame.replace(b"SEND\n", b"SHOUT\n", 1)),
     ("a header line without a colon", lambda frame: frame.replace(b"SEND\n", b"SEND\nx-none\n", 1)),
@@ -152,7 +152,7 @@ def _always(about: About) -> Iterator[Senseless]:
 
 
 def _malformed(about: About) -> Iterator[Senseless]:
-    """Yield commands whose bytes are no frame of STOMP 1.2."""
+    """Yield commands whose bytes violate the frame format of STOMP 1.2."""
     for why, garble in _GARBLES:
         yield Senseless(f"a frame with {why}", "SEND", {"destination": about.queue}, always=True, body=b"never",
                         garble=garble)

@@ -1,7 +1,7 @@
-"""Another login that a dialogue has to do with: a principal of its own, whose rights and passcode change meanwhile.
+"""Another login in a dialogue: a separate principal, whose rights and passcode change during the dialogue.
 
-An administrator makes the principal, grants and revokes, so that it is known what the principal must be let do. What a
-principal sends goes to the dialogue's own queues, so that the model tells the rest.
+An administrator creates the principal, grants and revokes, so the principal's current rights are known. The principal
+sends to the dialogue's queues, so that the model covers its messages.
 """
 
 from __future__ import annotations
@@ -20,23 +20,24 @@ from workloads.reference.connection import ConnectionBroken, NotSent, Rejected, 
 
 PRODUCE, CONSUME = "produce", "consume"
 NOBODY = "nobody there"
-"""Nobody let the administrator, or the principal, in."""
+"""The broker did not accept the administrator, or the principal."""
 DENIED = "access denied"
 WRONG = "wrong login or passcode"
 _BUSY, _LATER = "too many passcodes", 1.0
-"""What a broker says that has hashed so many in this second that it looks at no more; seconds after which it does."""
+"""The broker's error when it has hashed its limit of passcodes within a second and refuses to check another; the pause
+in seconds until it checks again."""
 _PLAIN = {"content-type": "text/plain"}
 _LOGIN_SECONDS = 0.7
-"""For which a login is tried that is to be refused; one that is to be let in has twice as long."""
+"""Time-out of a login that must be refused; a login that must succeed has twice as long."""
 
 Wrong = Callable[[str], Exception]
 
 
 class Visitor:
-    """A principal, as the dialogue believes that it is.
+    """A principal, in the state that the dialogue expects.
 
-    ``settings`` are the administrator's; ``recover`` has the administrator look at the branches of its own login;
-    ``wrong`` makes the exception that says that the broker does something else than the model.
+    ``settings`` are the administrator's; ``recover`` checks the branches of the dialogue's login; ``wrong`` creates the
+    exception for a deviation from the model.
     """
 
     def __init__(self, mine: str, rng: random.Random, model: BrokerModel, settings: Settings,
@@ -58,20 +59,20 @@ class Visitor:
         self._administrator: StompConnection | None = None
 
     async def leave(self) -> None:
-        """Leave without a word, the administrator, too."""
+        """Drop the connections of the principal and of the administrator without DISCONNECT."""
         await self.close()
         administrator, self._administrator = self._administrator, None
         if administrator is not None:
             await administrator.abort()
 
     async def close(self) -> None:
-        """The principal leaves without a word."""
+        """Drop the principal's connection without DISCONNECT."""
         connection, self._connection = self._connection, None
         if connection is not None:
             await connection.abort()
 
     async def visit(self) -> str:
-        """One thing that a principal, or somebody with its rights, does; what it was."""
+        """Do one thing as the principal or about its rights; return a description of it."""
         if not await self._has_administrator():
             return NOBODY
         if not self._passcode:
@@ -81,7 +82,7 @@ class Visitor:
                  self._transaction, self._branch, self._branch, self._delete, self._list, self._subscribe_wider)
         return await self._rng.choice(steps)()
 
-    # What the administrator does.
+    # Actions of the administrator.
 
     async def _has_administrator(self) -> bool:
         administrator = self._administrator
@@ -98,7 +99,7 @@ class Visitor:
         return True
 
     async def _secure(self, request: str, wrong: str | None = None, **body: str) -> None:
-        """A request, which is carried out, or whose error is ``wrong``."""
+        """Send a request, which must be carried out, or fail with the error ``wrong``."""
         assert self._administrator is not None
         headers = {"destination": SECURITY, "x-request": request, "content-type": "application/json"}
         about = json.dumps({"login": self.login, **body}).encode()
@@ -130,7 +131,7 @@ class Visitor:
         return f"p{self._numbers}"
 
     def _destination(self) -> str:
-        # Each name is the beginning of the next: a right to one is none to another.
+        # Each name is a prefix of the next: a right to one queue must not apply to another.
         return f"/queue/{self._mine}.a{'b' * self._rng.randrange(3)}"
 
     async def _grant(self) -> str:
@@ -155,7 +156,7 @@ class Visitor:
         return "revoke"
 
     async def _consuming(self) -> StompConnection | None:
-        """A connection with a subscription to topics, to which nothing is due."""
+        """Return a connection with a subscription to topics for which no message waits; None if there is none."""
         connection, waiting = await self._connected(), self._model.others.get(self.login)
         if connection is None or (waiting is not None and waiting.ready):
             return None
@@ -166,7 +167,7 @@ class Visitor:
         return connection
 
     async def _has_ended(self, connection: StompConnection, wrong: str) -> None:
-        """It may do nothing any more."""
+        """Check that the connection can do nothing more."""
         try:
             await connection.request("BEGIN", {"transaction": "after all"}, b"", self._op_timeout)
         except (Rejected, NotSent, ConnectionBroken, TimeoutError):
@@ -175,7 +176,7 @@ class Visitor:
             raise self._wrong(wrong)
 
     async def _list(self) -> str:
-        """Its rights, and itself, as far as there are any: each once, in order, in as many pages as it takes."""
+        """Check that the principal and its rights are listed: each once, in order, over all pages."""
         assert self._administrator is not None
         found: list[list[str]] = []
         after: dict[str, str] = {}
@@ -204,7 +205,7 @@ class Visitor:
         return "passcode changed"
 
     async def _delete(self) -> str:
-        """What is open ends with the principal."""
+        """Delete the principal, and check that its open connection ends."""
         connection = await self._connected()
         await self._secure("delete-principal")
         self._passcode, self._former = "", ""
@@ -214,10 +215,10 @@ class Visitor:
         await self.close()
         return "principal deleted"
 
-    # What the principal does.
+    # Actions of the principal.
 
     async def _log_in(self) -> str:
-        """With its passcode, the one before, or another."""
+        """Log in with the current passcode, the former one, or another."""
         await self.close()
         passcode = self._rng.choice([each for each in (self._passcode, self._former, "another") if each])
         await self._open(passcode)
@@ -233,7 +234,7 @@ class Visitor:
             await connection.open(_LOGIN_SECONDS * (2 if right else 1))
         except ConnectionBroken as error:
             await connection.abort()
-            # Of several brokers, one that does not know yet that another serves by now knows older passcodes only.
+            # Of several brokers, one that has not yet learnt that another serves may know older passcodes only.
             if right and WRONG in str(error) and len(self._addresses()) == 1:
                 raise self._wrong("the right passcode is refused") from None
             return None
@@ -243,7 +244,7 @@ class Visitor:
         return connection
 
     async def _connected(self) -> StompConnection | None:
-        """Its connection; None if nobody lets it in now."""
+        """Return the principal's connection; None if no broker accepts it now."""
         connection = self._connection
         if connection is None or not connection.connected or connection.over:
             await self.close()
@@ -251,7 +252,7 @@ class Visitor:
         return connection
 
     async def _say(self, command: str, headers: Mapping[str, str], body: bytes, allowed: bool) -> None:
-        """A command that is carried out if it is ``allowed``, or else refused."""
+        """Send a command that must be carried out if it is ``allowed``, and refused otherwise."""
         assert self._connection is not None
         try:
             await self._connection.request(command, headers, body, self._op_timeout)
@@ -282,7 +283,7 @@ class Visitor:
         self._model.send(destination, _PLAIN, body)
 
     async def _subscribe(self) -> str:
-        """To a queue that stays empty, or the dialogue would miss what is in it."""
+        """Subscribe without a right, so that no message is taken that the dialogue would miss."""
         if await self._connected() is None:
             return NOBODY
         destination = f"/queue/{self._mine}.a{'b' * self._rng.randrange(3)}"
@@ -294,7 +295,7 @@ class Visitor:
         return "SUBSCRIBE without its right"
 
     async def _subscribe_wider(self) -> str:
-        """A right to topics of one level is none to those below."""
+        """Check that a right to topics of one level does not apply to deeper levels."""
         if await self._connected() is None:
             return NOBODY
         level = f"/topic/{self._mine}-w"
@@ -313,9 +314,10 @@ class Visitor:
         return "SUBSCRIBE to more than its right"
 
     async def _take_topics(self) -> str:
-        """All that waits for a durable subscription which the dialogue has as well: it is another.
+        """Take all messages of a durable subscription whose name the dialogue uses as well: the two are different
+        subscriptions.
 
-        It stays while the principal is away, even if that is deleted and made again.
+        The subscription remains while the principal is away, even if the principal is deleted and created again.
         """
         connection = await self._connected()
         if connection is None:
@@ -343,7 +345,7 @@ class Visitor:
         return "durable subscription deleted" if delete else "durable subscription"
 
     async def _next(self, connection: StompConnection) -> Frame:
-        """The next message, which is due."""
+        """Return the next message, which is due."""
         message = await connection.next_message(self._op_timeout)
         if message is None:
             await self._say("RECOVER", {}, b"", allowed=True)
@@ -353,7 +355,7 @@ class Visitor:
         return message
 
     async def _transaction(self) -> str:
-        """What a transaction sends needs its right at SEND and at COMMIT."""
+        """Check that a transaction needs the right to its destination at SEND and at COMMIT."""
         mine = [destination for right, destination in sorted(self._grants) if right == PRODUCE]
         if not mine or await self._connected() is None:
             return NOBODY
@@ -370,7 +372,7 @@ class Visitor:
         return "COMMIT with its right" if allowed else "COMMIT without its right"
 
     async def _branch(self) -> str:
-        """A branch is the login's: others are not told of it, and can't end it."""
+        """Check that a branch belongs to the login: RECOVER does not show it to others, and they can't end it."""
         mine = [destination for right, destination in sorted(self._grants) if right == PRODUCE]
         connection = await self._connected() if mine else None
         if connection is None:
@@ -383,7 +385,7 @@ class Visitor:
         await self._say("PREPARE", within, b"", allowed=True)
         await self._recover()
         found = (await connection.request("RECOVER", {}, b"", self._op_timeout)).get("x-xids", "").split()
-        # One whose end was asked for without an answer may be there still, as may one whose PREPARE was not answered.
+        # A branch may still exist if its end was requested without an answer, or if its PREPARE was not answered.
         if found.count(xid) != 1 or not self._unended.keys() >= set(found):
             raise self._wrong("RECOVER tells a login of other branches than its own")
         end = self._rng.choice(("COMMIT", "COMMIT", "ABORT"))

@@ -1,8 +1,9 @@
 """Workload ``store-and-forward``: store and forward through local servers (HA Joram, 1.1.2).
 
-Each producer sends to a local server, which is not replicated, confirms the messages that it has stored, and forwards
-them to the HA server. Consumers take at the HA server, or also at local servers (1.1.1), to which the destination's
-server delivers. A local server may be an HA server, too. The promises of the queue workload apply end to end.
+Each producer sends to a local server. The local server is not replicated; it confirms the messages that it has stored,
+and forwards them to the HA server. Consumers take at the HA server, or at local servers as well (1.1.1), to which the
+destination's server delivers. A local server may be an HA server, too. The promises of the queue workload apply end to
+end.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
-"""Workload ``topic-dialogue``: clients that make and end topics, subscribers and links of their own, step by step, and
-ask what there is; a model of the topic manager says what each answer must be.
+"""Workload ``topic-dialogue``: clients create and end private topics, subscribers and links, step by step, and query
+them; a model of the topic manager predicts each answer.
 
-The workload ``subscriptions`` has many clients change the same few things; this one every kind of change in every
-order, so that what one leaves behind for another shows: a topic that is made again, the second link of a topic.
+In the workload ``subscriptions`` many clients change the same few objects. In this one each client makes every kind of
+change in every order, which reveals state that one change leaves behind for another: a topic that is created again, the
+second link of a topic.
 """
 
 from __future__ import annotations
@@ -45,16 +46,16 @@ from workloads.reference.mismatch import Mismatch
 from workloads.reference.subscriptions import ManagedConnection, TopicCluster
 
 SHARE = 1 / 3
-"""The share of the test's rate at which dialogues begin; each is some four requests."""
+"""The share of the test's rate at which dialogues begin; each has about four requests."""
 _MOST_STEPS = 7
 _NOBODY = "127.0.0.1:9"
-"""Where a subscriber would listen: nothing is published here."""
+"""A subscriber's endpoint at which nothing listens: no event is delivered there."""
 RETRIES = "icestorm-retries"
-"""Item of the surface: how often a subscriber was tried until it was removed."""
+"""Item of the surface: the number of times that a subscriber was retried until it was removed."""
 PAGES = "icestorm-pages"
-"""Item of the surface: how often a list went on."""
+"""Item of the surface: the number of continuation pages of lists."""
 _LONGEST = 200
-"""Characters of a name, at most."""
+"""Upper bound of the characters of a name."""
 _SENSELESS: tuple[tuple[str, Mapping[str, Any], str], ...] = (
     *(("create", {"topic": name}, "bad-name") for name in ("", "a b", "a\tb", "a\u0007", "x" * (_LONGEST + 1), 7)),
     ("retrieve", {"topic": "x" * _LONGEST}, "no-such-topic"),
@@ -67,28 +68,29 @@ _SENSELESS: tuple[tuple[str, Mapping[str, Any], str], ...] = (
     ("remove", {"since": ""}, "bad-request"),
     ("frob", {}, "bad-request"),
 )
-"""Requests that make no sense, and what is said of them."""
+"""Invalid requests, and the errors that answer them."""
 _BAD_COSTS = ("many", "-1", "1" * 10)
 _RETRIES = 3
-"""Further attempts after a failed delivery that a subscriber has, before it is removed."""
+"""The number of further attempts that a subscriber has after a failed delivery, before it is removed."""
 _PATIENCE = 10.0
-"""Seconds, when no fault is in force any more, within which an event comes, and somebody unreachable is removed."""
+"""Seconds after the end of all faults within which an event must arrive, and an unreachable subscriber must be
+removed."""
 _LOOK = 0.05
-"""Seconds between two looks whether that is so."""
+"""Seconds between two checks of these conditions."""
 _COMES_BACK = 0.2
-"""The share of steps that are about a subscriber that is removed, and subscribes again."""
+"""The share of steps about a subscriber that is removed and subscribes again."""
 
 
 @dataclass
 class Topic:
-    """A topic as it must be: subscriber -> (endpoint, retry count, reliability), and target -> cost."""
+    """The expected state of a topic: subscriber -> (endpoint, retry count, reliability), and target -> cost."""
 
     subscribers: dict[str, tuple[str, int, str]] = field(default_factory=dict)
     links: dict[str, int] = field(default_factory=dict)
 
 
 class TopicDialogueClient(ManagedConnection):
-    """One process, with topics of its own, whose names begin with ``mine``."""
+    """One process, with private topics, whose names begin with ``mine``."""
 
     def __init__(self, cluster: TopicCluster, host: str, first: int, rng: random.Random, mine: str) -> None:
         super().__init__(cluster, host, first)
@@ -101,18 +103,18 @@ class TopicDialogueClient(ManagedConnection):
         self.used: dict[str, int] = {}
 
     async def open(self) -> None:
-        """Connect; raises ConnectionBroken when no replica lets us in."""
+        """Connect; raises ConnectionBroken when no replica accepts the client."""
         await self._connection.open(self._open_timeout)
 
     def notes(self, *, over: bool) -> list[tuple[Op, Op]]:
-        """As ``stormproof.contracts.client.Noting`` has it."""
+        """Return the noted operations, as ``stormproof.contracts.client.Noting`` defines."""
         noted, self._noted = self._noted, []
         return noted
 
     async def invoke(self, op: Op) -> Op:
-        """``talk``, or ``settle``: everything is looked at once more, and ended."""
+        """Carry out ``talk``, or ``settle``: every topic is checked once more, and destroyed."""
         if op.f == SETTLE:
-            await self._connection.abort()  # it may just be closed for having been idle until now
+            await self._connection.abort()  # the broker may be closing the idle connection just now
         try:
             await self._reconnect()
         except ConnectionBroken as error:
@@ -123,7 +125,7 @@ class TopicDialogueClient(ManagedConnection):
                     await self._look(name)
                     await self._destroy(name)
                 await self._list()
-                if self._options.get("offline_events", "kept") == "kept":  # else one that fails has lost its event
+                if self._options.get("offline_events", "kept") == "kept":  # otherwise a failed delivery loses the event
                     await self._retried()
                 await self._end_what_others_left()
                 await self._part()
@@ -160,10 +162,10 @@ class TopicDialogueClient(ManagedConnection):
         if rng.random() < 0.15:
             await self._list()
 
-    # Requests, each with the answer that it must have.
+    # Requests, each with its expected answer.
 
     async def _request(self, request: str, body: Mapping[str, Any], wrong: str | None) -> Any:
-        """What the answer says; ``wrong`` is the error that it must have."""
+        """Send a request and return its answer; ``wrong`` is the expected error."""
         answer = await self._ask_all(request, body)
         said = answer.get("x-error")
         if said == "unknown":
@@ -227,14 +229,14 @@ class TopicDialogueClient(ManagedConnection):
             raise Mismatch(f"a topic has other links than were made ({links})")
 
     async def _miss(self, name: str) -> None:
-        """What is not there can't be asked for."""
+        """Check that a request about a missing topic is refused."""
         gone = name if name not in self._topics else f"{self._mine}-never"
         request = self._rng.choice(("retrieve", "subscribers", "links", "destroy", "subscribe"))
         about = {"subscriber": f"{self._mine}-x", "endpoint": _NOBODY} if request == "subscribe" else {}
         await self._request(request, {"topic": gone, **about}, "no-such-topic")
 
     async def _proxies(self, name: str) -> None:
-        """Publishers' proxies name all replicas, or the one that was asked."""
+        """Check that publishers' proxies name all replicas, or the one that handled the request."""
         for request in ("publisher", "non-replicated-publisher"):
             found = await self._request(request, {"topic": name}, None)
             one = request != "publisher" or self._options.get("publisher_endpoints") == "one"
@@ -243,7 +245,7 @@ class TopicDialogueClient(ManagedConnection):
                 raise Mismatch(f"{request} names {found}, not {addresses}")
 
     async def _senseless(self, name: str) -> None:
-        """What makes no sense is refused, with the word for it."""
+        """Check that an invalid request is refused with the right error."""
         request, about, wrong = self._rng.choice(_SENSELESS)
         whole = {"topic": name, "subscriber": f"{self._mine}-w", "endpoint": _NOBODY, "target": f"{self._mine}-w"}
         await self._request(request, {**whole, **about}, wrong)
@@ -253,7 +255,8 @@ class TopicDialogueClient(ManagedConnection):
             raise Mismatch(f"an event whose cost makes no sense was answered by {said or 'yes'}")
 
     async def _publish(self, name: str) -> None:
-        """An event for subscribers that nobody is, and that stay all the same: it waits until they are gone."""
+        """Publish an event to subscribers that are unreachable and are never removed: it waits until they
+        unsubscribe."""
         topic = self._topics[name]
         reached = [topic, *(self._topics[target] for target in topic.links)]
         if any(retries != -1 for each in reached for _, retries, _ in each.subscribers.values()):
@@ -261,10 +264,11 @@ class TopicDialogueClient(ManagedConnection):
         await self._send(name, b"to nobody")
 
     async def _come_back(self) -> None:
-        """Who can't be reached is removed by whichever replica has an event for it, and subscribes again: that is
-        another subscription, and stays, however late it becomes known that the first has no attempts left.
+        """Let an unreachable subscriber be removed by a replica that has an event for it, then subscribe it again. The
+        second subscription is another one and must remain, even if a replica learns late that the first has no attempts
+        left.
 
-        Each time to another topic, since the event may come late as well.
+        Each time a new topic is used, since the event may be late as well.
         """
         name = f"{self._mine}-v{self._returned}"
         if name in self._topics and (how := self._topics[name].subscribers.get(name)) is not None:
@@ -293,7 +297,7 @@ class TopicDialogueClient(ManagedConnection):
         await self._look(name)
 
     async def _publish_elsewhere(self, name: str) -> None:
-        """Publish at any replica; it does not matter whether the event comes there."""
+        """Publish at any replica; it does not matter whether the event arrives there."""
         other = StompConnection([self._turns.choice(self._addresses)], self._settings)
         about = {"destination": f"/topic/{name}", "content-type": "text/plain"}
         with contextlib.suppress(ConnectionBroken, NotSent, Rejected, TimeoutError):
@@ -302,8 +306,8 @@ class TopicDialogueClient(ManagedConnection):
         await other.abort()
 
     async def _retried(self) -> None:
-        """A subscriber that takes each event at its last attempt but one stays; one that takes none is removed, not
-        before all its attempts have failed."""
+        """Check that a subscriber that takes each event at its last attempt but one remains, and that one that takes
+        none is removed, but not before all its attempts have failed."""
         name, ident = f"{self._mine}-r", f"{self._mine}-r"
         subscriber = FailingSubscriber(*self._endpoint, _RETRIES - 1)
         try:
@@ -341,7 +345,7 @@ class TopicDialogueClient(ManagedConnection):
             raise Mismatch(f"an event to a topic that is there was answered by {said}")
 
     async def _comes(self, so: Callable[[], bool]) -> bool:
-        """Wait until something is so; whether it is."""
+        """Wait until a condition holds; return whether it does."""
         loop = asyncio.get_running_loop()
         until = loop.time() + _PATIENCE
         while not so():
@@ -351,7 +355,7 @@ class TopicDialogueClient(ManagedConnection):
         return True
 
     async def _goes(self, name: str) -> None:
-        """Wait until the topic has no subscriber any more."""
+        """Wait until the topic has no subscriber left."""
         loop = asyncio.get_running_loop()
         until = loop.time() + _PATIENCE
         while found := await self._request("subscribers", {"topic": name}, None):
@@ -364,13 +368,13 @@ class TopicDialogueClient(ManagedConnection):
             raise Mismatch("other topics are listed than there are")
 
     async def _end_what_others_left(self) -> None:
-        """Former processes of this thread are gone, and nobody else would end their topics."""
+        """Destroy the topics of former processes of this thread, which no other process would destroy."""
         for name in await self._listed():
             if name.startswith(f"{self._mine.partition('-')[0]}-"):
                 await self._ask("destroy", {"topic": name})
 
     async def _part(self) -> None:
-        """DISCONNECT, when no fault is in force: it is confirmed."""
+        """DISCONNECT while no fault is active, and check that it is confirmed."""
         try:
             await self._connection.request("DISCONNECT", {}, b"", self._op_timeout)
         except Rejected as error:
@@ -378,7 +382,7 @@ class TopicDialogueClient(ManagedConnection):
         except (ConnectionBroken, TimeoutError) as error:
             await self._connection.abort()
             await self._reconnect()
-            await self._listed()  # somebody is there
+            await self._listed()  # a replica answers
             raise Mismatch(f"DISCONNECT was not confirmed ({error})") from None
         await self._connection.abort()
 
@@ -391,12 +395,12 @@ class TopicDialogueClient(ManagedConnection):
 
 
 def _about(name: str) -> dict[str, Any]:
-    """What a request says of the subscriber of a topic of its own name, whom nobody reaches."""
+    """Return the body of a request about an unreachable subscriber, whose topic has the same name."""
     return {"topic": name, "subscriber": name, "endpoint": _NOBODY}
 
 
 class TopicDialogueWorkload(Workload):
-    """Clients that talk with the topic manager, each about what is its own."""
+    """Clients of the topic manager, each with private topics."""
 
     name = "topic-dialogue"
     needs = ("topic manager",)
@@ -419,10 +423,10 @@ class TopicDialogueWorkload(Workload):
 
     @classmethod
     def concurrency(cls, options: Mapping[str, Any]) -> int:
-        """Number of client threads.
+        """Return the number of client threads.
 
         Raises:
-            UsageError: nobody would talk.
+            UsageError: there would be no talker.
         """
         if options["talkers"] < 1:
             raise UsageError("--set talkers: at least 1")
@@ -430,35 +434,36 @@ class TopicDialogueWorkload(Workload):
 
     @classmethod
     def gates(cls, options: Mapping[str, Any]) -> dict[str, Any]:
-        """Coverage gates: what a run must have done for its verdict to be *valid*."""
+        """Return the coverage gates: the activity that a run needs for its verdict to be *valid*."""
         return {"min_ok": {TALK: max(1, options["min_ok"]), SETTLE: 1}, "faults_confirmed": True}
 
     def used(self) -> Mapping[str, int]:
-        """How often topics, subscribers and links were changed or asked for, and subscribers used up their attempts."""
+        """Return the number of requests about topics, subscribers and links, of subscribers that used up their
+        attempts, and of continuation pages."""
         retried = sum(client.used.get(RETRIES, 0) for client in self._made)
         asked = sum(count for client in self._made for count in client.used.values())
         pages = sum(client.pages for client in self._made)
         return {"topic-dialogue": asked - retried, RETRIES: retried, PAGES: pages}
 
     def client(self, cluster: Cluster, thread: int, host: str) -> Client:
-        """A client for one process of a thread; it tries the replica beside its host first."""
+        """Return a client for one process of a thread; it tries the replica nearest to its host first."""
         number = self._begun[thread] = self._begun.get(thread, -1) + 1
         mine = f"d{thread}-{number}"
         self._made.append(TopicDialogueClient(cluster, host, thread, cluster.test.rng(f"topics/{mine}"), mine))
         return self._made[-1]
 
     def main(self, test: Test) -> Generator:
-        """Dialogues, at a share of the test's rate."""
+        """Hold dialogues, at a share of the test's rate."""
         each = test.rate * SHARE / test.concurrency
         talk = Op(INVOKE, TALK)
         return clients(time_limit(test.time_limit, per_thread(
             lambda thread: rate(each, repeat(talk._replace(key=thread)), test.rng(f"rate/{thread}")))))  # fmt: skip
 
     def drain(self, test: Test) -> Generator:
-        """Everything is looked at once more, and ended."""
+        """Check every topic once more, and destroy it."""
         settles = per_thread(lambda thread: once(Op(INVOKE, SETTLE, key=thread)))
         return clients(time_limit(test.options["drain_limit"], phases(on_threads(range(test.concurrency), settles))))
 
     def depth(self, test: Test) -> Generator:
-        """Nothing is left to count."""
+        """Do nothing: no depth remains to be counted."""
         return lift(None)

@@ -2,8 +2,9 @@
 
 With Q queues for parts, writers send a transaction's value to two or more of the queues 0..Q-1 (the bits of the key of
 ``commit``), or abort on purpose. Producers send to queue Q; movers take from it and send to queue Q + 1, in one
-transaction each: the value of ``move`` is what it sends, its completion's value what it took. With ``transactions=xa``
-both prepare before they commit, some crash in between, and a recoverer ends what they left.
+transaction each: the value of ``move`` is the value that it sends, its completion's value is the one that it took. With
+``transactions=xa`` both prepare before they commit, some crash in between, and a recoverer ends the branches that they
+left.
 """
 
 from __future__ import annotations
@@ -49,15 +50,16 @@ from workloads.reference.decisions import REMEMBERED, Decisions
 from workloads.reference.transaction_client import NONE_PREPARED, TransactionClient
 
 SEND_SHARE = 1 / 3
-"""The share of the test's rate that is sent; what is sent is taken as it comes."""
+"""The share of the test's rate that is sent; messages are taken on arrival."""
 AFTERWARDS = 1 << 24
-"""Numbers of transactions begin here in the drain, where nobody knows how many a process had before."""
+"""First transaction number in the drain, where the number of a process's earlier transactions is unknown."""
 RECOVERY_INTERVAL = 0.5
 
 
 @dataclass(frozen=True, slots=True)
 class Numbered(Generator):
-    """One thread's operations of one function, with the values (process, number): anew for each process."""
+    """One thread's operations of one function, with the values (process, number); the count restarts for each
+    process."""
 
     f: str
     key: int
@@ -79,7 +81,7 @@ class Numbered(Generator):
 
 @dataclass(frozen=True, slots=True)
 class Writes(Generator):
-    """One writer's transactions: each to a random two or more of the queues; ``aborts`` in a hundred are aborted."""
+    """One writer's transactions: each to two or more random queues; ``aborts`` in a hundred are aborted."""
 
     queues: int
     aborts: int
@@ -108,7 +110,7 @@ class Writes(Generator):
 
 @dataclass(frozen=True, slots=True)
 class Recovers(Generator):
-    """Ends what clients left behind, until none is prepared any more."""
+    """End the branches that clients left behind, until none is prepared."""
 
     turn: int = 0
 
@@ -123,7 +125,7 @@ class Recovers(Generator):
 
 
 class TransactionWorkload(SurfacedWorkload):
-    """Writers, consumers of their parts; producers, movers, consumers of what was moved; with XA a recoverer."""
+    """Writers, consumers of their parts; producers, movers, consumers of the moved messages; with XA a recoverer."""
 
     name = "transaction"
     needs = ("queues", "transactions")
@@ -154,10 +156,10 @@ class TransactionWorkload(SurfacedWorkload):
 
     @classmethod
     def concurrency(cls, options: Mapping[str, Any]) -> int:
-        """Number of client threads.
+        """Return the number of client threads.
 
         Raises:
-            UsageError: a role has nobody to play it, or a number makes no sense.
+            UsageError: a role has no thread, or a number is out of range.
         """
         if min(options["writers"], options["producers"], options["movers"]) < 1:
             raise UsageError("--set writers, producers and movers: at least 1 each")
@@ -169,7 +171,7 @@ class TransactionWorkload(SurfacedWorkload):
 
     @classmethod
     def gates(cls, options: Mapping[str, Any]) -> dict[str, Any]:
-        """Coverage gates: what a run must have done for its verdict to be *valid*."""
+        """Return the coverage gates: the activity that a run needs for its verdict to be *valid*."""
         least = max(1, options["min_ok"])
         gates: dict[str, Any] = {
             "min_ok": {"commit": least, "move": least}, "drain": True, "depth": True, "faults_confirmed": True,
@@ -180,22 +182,23 @@ class TransactionWorkload(SurfacedWorkload):
 
     @classmethod
     def demands(cls, options: Mapping[str, Any]) -> Demands:
-        """The queues for parts, the one that is moved from, and the one that is moved to."""
+        """Demand the queues for parts, and the source and target queues of moves."""
         return Demands(queues=tuple(queue_name(key) for key in range(options["parts"] + 2)))
 
     def client(self, cluster: Cluster, thread: int, host: str) -> Client:
-        """A client for one process of a thread; it tries the replica beside its host first."""
+        """Return a client for one process of a thread; it tries the replica nearest to its host first."""
         self._decisions.remembered = int(cluster.test.options.get("max_outcomes", REMEMBERED))
         return TransactionClient(cluster, host, thread, self._decisions, self.surface_of(cluster.test))
 
     def main(self, test: Test) -> Generator:
-        """Transactions and sends at their share of the test's rate; moves and takes as messages come."""
+        """Commit and send at their share of the test's rate; move and take messages as they arrive."""
         options = test.options
         writers, producers, source = options["writers"], options["producers"], options["parts"]
         rng = test.rng("writers")
         seeds = [Seed.of(rng) for _ in range(writers)]
 
-        # Each at a rate of its own: among threads that share one, and compete with others, the first get most.
+        # Each sender has a separate rate: among threads that share a rate and compete with others, the first get most
+        # of it.
         each = test.rate * SEND_SHARE / (writers + producers)
 
         def sends(thread: int) -> Source:
@@ -213,7 +216,7 @@ class TransactionWorkload(SurfacedWorkload):
         return clients(time_limit(test.time_limit, any_of(*parts)))
 
     def drain(self, test: Test) -> Generator:
-        """What is in doubt is ended, what is left is moved, then every queue is emptied."""
+        """End the branches in doubt, move the remaining messages, then empty every queue."""
         options = test.options
 
         def step(threads: Any, make: Any) -> Generator:
@@ -228,7 +231,7 @@ class TransactionWorkload(SurfacedWorkload):
         return clients(phases(recover, moves, recover, again, recover, empty))
 
     def depth(self, test: Test) -> Generator:
-        """Reads how many messages each queue holds, once all clients are gone."""
+        """Read the number of messages in each queue, once all clients are gone."""
         reads = sequence(*(Op(INVOKE, "depth", key=key) for key in range(test.options["parts"] + 2)))
         return on_threads([0], reads)
 
@@ -246,6 +249,6 @@ def _takers(options: Mapping[str, Any]) -> range:
 
 
 def _queue_of(options: Mapping[str, Any], thread: int) -> int:
-    """Each queue for parts has a consumer, and so has the queue that messages are moved to."""
+    """Return a consumer's queue: each queue for parts has a consumer, and so has the target queue of moves."""
     place = thread - _first_taker(options)
     return int(place if place < options["parts"] else options["parts"] + 1)

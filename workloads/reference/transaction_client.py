@@ -1,8 +1,8 @@
 """The client of the transaction workload: whole transactions as single operations, one phase or two (XA).
 
-How an operation ends says what became of the transaction. Until the client has sent COMMIT (with XA: until it has
-decided to commit) it certainly has no effect, whatever else fails: then the operation ends ``fail``, and the connection
-is given up with all that was begun on it.
+An operation's completion reports the outcome of the transaction. Until the client has sent COMMIT (with XA: until it
+has decided to commit) the transaction certainly has no effect. Any failure before that ends the operation as ``fail``,
+and the connection is abandoned with everything that was begun on it.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _TROUBLE = (NotSent, Rejected, ConnectionBroken, TimeoutError)
 
 
 def queues_of(mask: int) -> list[int]:
-    """The queues that a transaction sends to."""
+    """Return the queues that a transaction sends to."""
     return [queue for queue in range(mask.bit_length()) if mask >> queue & 1]
 
 
@@ -37,7 +37,8 @@ class TransactionClient(QueueClient):
         self._xa = self._options["transactions"] == "xa"
 
     async def carry_out(self, op: Op) -> Op:
-        """``commit``, ``abort``, ``move``, ``finish``, ``recover``, ``rollback``, or what a queue's client does."""
+        """Carry out ``commit``, ``abort``, ``move``, ``finish``, ``recover``, ``rollback``, or an operation of a
+        queue's client."""
         if op.f in ("commit", "abort"):
             return await self._send_parts(op)
         if op.f in ("move", "finish"):
@@ -75,7 +76,7 @@ class TransactionClient(QueueClient):
         except _TROUBLE as error:
             return await self._give_up(op, error)
         done = await self._end(op, name)
-        # What it took is told whether or not that is known to be final.
+        # The value that was taken is reported whether or not the commit is known.
         return done if done.type == "fail" else done._replace(value=value_of(message))
 
     def _will(self, feature: str, chance: float) -> bool:
@@ -86,7 +87,7 @@ class TransactionClient(QueueClient):
             await self.manner.linger(chance)
 
     async def _move_in_vain(self, op: Op, message: Frame) -> None:
-        """A transaction that is aborted, with XA when it is prepared: then the message goes back to its queue."""
+        """Abort a transaction, with XA after PREPARE, so that the message returns to its queue."""
         name = await self._begin(op) if self._xa else self.manner.transaction()
         if not self._xa:
             await self.request("BEGIN", {"transaction": name})
@@ -97,7 +98,7 @@ class TransactionClient(QueueClient):
         await self._end_in_vain(op, name)
 
     async def _end_in_vain(self, op: Op, name: str) -> None:
-        """ABORT; with XA of the branch when it is prepared."""
+        """ABORT; with XA, abort the branch after PREPARE."""
         assert self.surface is not None
         if self._xa:
             xid = xid_of(op.value)
@@ -114,7 +115,7 @@ class TransactionClient(QueueClient):
             self.surface.use("abort-of-move")
 
     async def _begin(self, op: Op) -> str:
-        """Begin the transaction; returns the name that its frames carry."""
+        """Begin the transaction; return the name that its frames carry."""
         name = f"t{op.value[1]}"
         headers = {"transaction": name}
         if self._xa:
@@ -123,20 +124,20 @@ class TransactionClient(QueueClient):
         return name
 
     async def _give_up(self, op: Op, error: Exception) -> Op:
-        """The transaction is not going to be committed: nobody has asked for that, and nobody will."""
+        """Abandon the transaction: no COMMIT was sent, and none ever will be; the operation fails."""
         await self.leave()
         if self._xa:
             self._decisions.leave(xid_of(op.value))
         return op.fail(f"not committed: {error or 'no receipt in time'}")
 
     async def _end(self, op: Op, name: str) -> Op:
-        """Commit, or abort where that is what the operation is for."""
+        """Commit, or abort if the operation is ``abort``."""
         if op.f == "abort":
             return await self._abort(op, name)
         if self._xa and not self._will(SEND_TX, 0.15):
             return await self._two_phases(op, name)
         if self._xa and self.surface is not None:
-            self._decisions.leave(xid_of(op.value))  # a branch that is not prepared is nobody else's affair
+            self._decisions.leave(xid_of(op.value))  # other clients ignore a branch that is not prepared
             self.surface.use("xa-one-phase")
         try:
             await self.request("COMMIT", {"transaction": name})
@@ -177,7 +178,7 @@ class TransactionClient(QueueClient):
             self._decisions.leave(xid)
         try:
             await self.request("COMMIT", {"x-xid": xid})
-        except _TROUBLE as error:  # whatever it was: the decision stands, and the recoverer carries it out
+        except _TROUBLE as error:  # the decision stands in any case, and the recoverer carries it out
             return _unconfirmed(op, error)
         self._decisions.settled(xid)
         if self.surface is not None and self._will(ABORTS, 0.2):
@@ -185,7 +186,7 @@ class TransactionClient(QueueClient):
         return op.ok()
 
     async def _commit_again(self, op: Op, xid: str, surface: Surface) -> None:
-        """Who missed the receipt of COMMIT just asks again: it is confirmed again."""
+        """Commit again, as a client does that missed the receipt of COMMIT: it is confirmed again."""
         try:
             await self.request("COMMIT", {"x-xid": xid})
             surface.use("xa-commit-again")
@@ -195,13 +196,13 @@ class TransactionClient(QueueClient):
             pass  # the first confirmation stands
 
     def _note_refusal(self, op: Op, xid: str, error: Rejected) -> None:
-        """A branch that was prepared could not be ended, if that is what the error is about."""
+        """Note that a prepared branch could not be ended, if the error is about the branch."""
         if xid in str(error):
             begun = Op(INVOKE, OBSERVE, op.value, op.key, op.process)
             self.note(begun, begun.info(f"{REFUSED_WHEN_PREPARED}: {error}"))
 
     def _crash(self, op: Op) -> str:
-        """Whether to crash in this transaction, and when: depends on the seed and the transaction alone."""
+        """Return whether and when to crash in this transaction; this depends on the seed and the transaction alone."""
         rng = self._cluster.test.rng(f"crash/{xid_of(op.value)}")
         if op.f == "finish" or rng.random() >= self._options["crash_share"]:
             return ""
@@ -220,7 +221,7 @@ class TransactionClient(QueueClient):
         except Rejected as error:
             known = xid in prepared or not self._decisions.maybe_forgotten(xid)
             self._decisions.settled(xid)
-            if known and xid in str(error):  # it is about this branch, and not about the connection
+            if known and xid in str(error):  # the error concerns this branch, not the connection
                 return op.fail(f"{REFUSED_WHEN_PREPARED}: {error}")
             raise
         self._decisions.settled(xid)

@@ -5,8 +5,8 @@ brokers serve, messages go to them directly. Other messages are kept and transfe
 accepted, as soon as a broker serves; messages that are sent in the meantime follow them.
 
 **At least once.** A message that was sent on a connection that ended before the confirmation may or may not have
-arrived, and only the broker knows. A reliable connection of the reference broker is resumed by the next link, and the
-broker discards messages that it already has. Where that connection no longer exists (it was closed, or this process was
+arrived, and only the broker knows. A reliable connection of the reference broker is resumed at the next broker, which
+discards messages that it already has. Where that connection no longer exists (it was closed, or this process was
 killed), the message is sent again: with the same ``x-message-id``, and with ``x-sent-again``, which warns the receiver
 that an earlier copy may have arrived. A copy without ``x-sent-again`` was never sent before.
 """

@@ -2,9 +2,9 @@
 
 The file is a log. A frame is ``marker, size, check, synced, payload``. ``check`` is a CRC-32 of the frame, its offset
 and the file's random ``salt``, so that a frame inside a message's body is never taken for a real one. ``synced`` is the
-number of bytes of the file that were on disk when the frame was written. It distinguishes an unfinished end after a
-crash from damage: after an unfinished frame, no frame was written after that one had been synced. An unfinished end is
-set aside, as no part of it was ever confirmed to a caller; a damaged file is refused.
+number of bytes of the file that were on disk when the frame was written. It distinguishes the unfinished end that a
+crash leaves from damage. A broken frame is an unfinished end if no later frame has a ``synced`` beyond it. Such an end
+is set aside, as no part of it was ever confirmed to a caller; a damaged file is refused.
 
 The record that a message is done is not synced: after a crash the message is sent once more, and marked as such.
 """
@@ -169,7 +169,7 @@ class Repository:
         return zlib.crc32(payload, zlib.crc32(self._salt + _PLACE.pack(place, len(payload), synced)))
 
     def _failing(self) -> _Failing:
-        """Guard a disk access: after a disk error the content of the disk is unknown, so no more is added."""
+        """Guard a disk access: after a disk error the content of the disk is unknown, so later additions fail."""
         return _Failing(self)
 
     def failed(self, reason: str) -> None:
