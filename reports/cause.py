@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 
 from reports.divergence import Finding, findings, left_out, wrong_grants
-from reports.message_trace import Stay, Trace
+from reports.message_trace import QueueStay, Trace
 from reports.narrative import Operation, ShownAnomaly
 from reports.object_cause import of_event, of_object, untraced
 from reports.pack import shorten
@@ -96,7 +96,7 @@ def left_over(place: str, facts: Facts, operations: Iterable[Operation]) -> Iter
             yield name, _still_there(name, takes, stays, facts) if takes else _never_taken(name, held, facts)
 
 
-def _never_taken(name: str, held: Sequence[Stay], facts: Facts) -> Cause:
+def _never_taken(name: str, held: Sequence[QueueStay], facts: Facts) -> Cause:
     text = f"{listed(nodes_of(held))} still had it at the end, and nobody had taken it."
     given = facts.trace.given(name)
     if not given:
@@ -109,14 +109,14 @@ def _never_taken(name: str, held: Sequence[Stay], facts: Facts) -> Cause:
                                        "acknowledged it nor gave it back, and was not closed.")  # fmt: skip
 
 
-def _of_subscription(stays: list[Stay], name: str) -> list[Stay]:
+def _of_subscription(stays: list[QueueStay], name: str) -> list[QueueStay]:
     """Of a message that each subscription has a copy of, return the stays of the subscription in question, if they are
     marked; else all."""
     mine = [stay for stay in stays if name and stay.place.endswith((f":{name}", f":s{name}"))]
     return [*mine, *(stay for stay in stays if stay.logged)] if mine else stays
 
 
-def _lost(anomaly: ShownAnomaly, stays: Sequence[Stay], facts: Facts) -> Cause:
+def _lost(anomaly: ShownAnomaly, stays: Sequence[QueueStay], facts: Facts) -> Cause:
     trace = facts.trace
     sends = [op for op in anomaly.operations if op.sends and op.type == "ok" and op.value == anomaly.value]
     by = sends[0].node if sends else ""
@@ -151,7 +151,7 @@ def _coded(found: Sequence[Finding], code: str, parts: Sequence[str], death: flo
 
 
 def _why_lacking(
-    message: str, sends: Sequence[Operation], stays: Sequence[Stay], ends: Sequence[Stay], leader: str,
+    message: str, sends: Sequence[Operation], stays: Sequence[QueueStay], ends: Sequence[QueueStay], leader: str,
     death: float | None, facts: Facts,
 ) -> Iterator[Finding]:
     """Yield the faults of the nodes that continued without a message: the first ``leader`` that did not have it, and
@@ -168,7 +168,7 @@ def _why_lacking(
 
 
 def _never(
-    stays: Sequence[Stay], send: Operation | None, logged: Sequence[str], facts: Facts
+    stays: Sequence[QueueStay], send: Operation | None, logged: Sequence[str], facts: Facts
 ) -> Iterator[str]:
     """Yield, for each node that never had a message, a clause that says so. It names the node's roles when another node
     first had the message and when it was confirmed, unless another sentence tells that."""
@@ -187,7 +187,7 @@ def _never(
             yield f"{node}{role_at(node, end_of(send), facts)} {what}"
 
 
-def _confirmed(send: Operation, stays: Sequence[Stay], facts: Facts) -> Iterator[str]:
+def _confirmed(send: Operation, stays: Sequence[QueueStay], facts: Facts) -> Iterator[str]:
     """Yield whether other nodes led when a message was confirmed, and whether no other node had it."""
     time, by = end_of(send), send.node
     others = [(lane.node, stretch) for lane, stretch in stretches_at(facts.roles, time)
@@ -204,7 +204,7 @@ def _confirmed(send: Operation, stays: Sequence[Stay], facts: Facts) -> Iterator
         yield f"When {by}{role_at(by, time, facts)} confirmed it, no other node had it, not even {names}."
 
 
-def _led_without(send: Operation, stays: Sequence[Stay], facts: Facts, death: float | None) -> tuple[str, str]:
+def _led_without(send: Operation, stays: Sequence[QueueStay], facts: Facts, death: float | None) -> tuple[str, str]:
     """Return the first node that began to lead after a message was confirmed, and did not have it; and a sentence."""
     time = end_of(send)
     began = sorted((stretch.start, lane.node) for lane in facts.roles
@@ -221,7 +221,7 @@ def _led_without(send: Operation, stays: Sequence[Stay], facts: Facts, death: fl
     return "", ""
 
 
-def _in_logs_only(by: str, stays: Sequence[Stay], facts: Facts) -> Cause:
+def _in_logs_only(by: str, stays: Sequence[QueueStay], facts: Facts) -> Cause:
     nodes = nodes_of(stays)
     cut = [stay for stay in stays if stay.gone == TRUNCATED]
     replaced = [stay for stay in stays if stay.gone == REPLACED]
@@ -233,7 +233,7 @@ def _in_logs_only(by: str, stays: Sequence[Stay], facts: Facts) -> Cause:
     return Cause("never-applied", text, max((stay.end for stay in cut if stay.end is not None), default=None))
 
 
-def _who_had(stays: Sequence[Stay], never: Sequence[str], trace: Trace) -> str:
+def _who_had(stays: Sequence[QueueStay], never: Sequence[str], trace: Trace) -> str:
     """Return which nodes had a message at any time; ``never`` are clauses on the others."""
     nodes = nodes_of(stays)
     if len(trace.nodes) == 1:
@@ -245,7 +245,7 @@ def _who_had(stays: Sequence[Stay], never: Sequence[str], trace: Trace) -> str:
     return f"{listed(nodes)} had it; {'; '.join(never)}."
 
 
-def _told(ends: Sequence[Stay], facts: Facts) -> str:
+def _told(ends: Sequence[QueueStay], facts: Facts) -> str:
     """Return how stays ended, in the order of time; nodes with the same kind of end are grouped."""
     groups: dict[str, list[tuple[str, str]]] = {}
     for stay in sorted(ends, key=lambda each: (each.end or 0.0, each.node)):
@@ -260,7 +260,7 @@ def _told(ends: Sequence[Stay], facts: Facts) -> str:
     return f"{'; '.join(parts)}."
 
 
-def _held_to_the_end(message: str, held: Sequence[Stay], facts: Facts) -> str:
+def _held_to_the_end(message: str, held: Sequence[QueueStay], facts: Facts) -> str:
     """Return which nodes still had a message, and the client to which it had been given."""
     given = facts.trace.given(message)
     last = max(given, key=lambda mark: mark.time, default=None)
@@ -274,7 +274,7 @@ def _held_to_the_end(message: str, held: Sequence[Stay], facts: Facts) -> str:
             "acknowledge it.")  # fmt: skip
 
 
-def _still_had(held: Sequence[Stay], facts: Facts) -> str:
+def _still_had(held: Sequence[QueueStay], facts: Facts) -> str:
     nodes = nodes_of(held)
     leaders = [lane.node for lane in facts.roles if lane.stretches and lane.stretches[-1].leads]
     beside = [leader for leader in leaders if leader.partition(".")[0] not in nodes]
@@ -283,16 +283,16 @@ def _still_had(held: Sequence[Stay], facts: Facts) -> str:
     return f"{listed(nodes)} still had it at the end."
 
 
-def _codes(ends: Sequence[Stay]) -> str:
+def _codes(ends: Sequence[QueueStay]) -> str:
     return "+".join(sorted({stay.gone for stay in ends}))
 
 
-def _again(message: str, takes: Sequence[Operation], stays: Sequence[Stay], facts: Facts) -> Cause:
+def _again(message: str, takes: Sequence[Operation], stays: Sequence[QueueStay], facts: Facts) -> Cause:
     """Return the cause of another delivery of a message that a client had taken."""
     queued = [stay for stay in stays if not stay.logged]
     if not queued:
         return Cause("", CANT_TELL)
-    by_node: dict[str, list[Stay]] = {}
+    by_node: dict[str, list[QueueStay]] = {}
     for stay in queued:
         by_node.setdefault(stay.node, []).append(stay)
     for node, mine in by_node.items():
@@ -305,7 +305,7 @@ def _again(message: str, takes: Sequence[Operation], stays: Sequence[Stay], fact
     return _still_there(message, takes, stays, facts)
 
 
-def _put_twice(node: str, puts: Sequence[Stay]) -> Cause:
+def _put_twice(node: str, puts: Sequence[QueueStay]) -> Cause:
     tokens = [stay.put_token for stay in puts]
     if len(set(tokens)) < len(tokens):
         return Cause("applied-twice", f"{node} carried out the same command twice, and put it into the queue each "
@@ -316,7 +316,7 @@ def _put_twice(node: str, puts: Sequence[Stay]) -> Cause:
                                f"client {how}.")  # fmt: skip
 
 
-def _still_there(message: str, takes: Sequence[Operation], every: Sequence[Stay], facts: Facts) -> Cause:
+def _still_there(message: str, takes: Sequence[Operation], every: Sequence[QueueStay], facts: Facts) -> Cause:
     """Return which node still had a message after the first client took it, and since when."""
     stays = [stay for stay in every if not stay.logged]
     first, until = end_of(takes[0]), end_of(takes[1]) if len(takes) > 1 else float("inf")

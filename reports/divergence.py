@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 
-from reports.message_trace import Stay, Trace
+from reports.message_trace import QueueStay, Trace
 from reports.pack import shorten
 from reports.replica_logs import Extent, contradiction
 from reports.run_facts import CLOCKS_S, Facts, listed, source_of
@@ -23,7 +23,7 @@ class Finding:
     sentence: str
 
 
-def findings(message: str, stays: Sequence[Stay], lacking: Collection[str], until: float, facts: Facts
+def findings(message: str, stays: Sequence[QueueStay], lacking: Collection[str], until: float, facts: Facts
              ) -> Iterator[Finding]:  # fmt: skip
     """Yield the faults of the nodes that should have had or removed a message and did not (``lacking``), or whose state
     others took; up to ``until`` (seconds of the run)."""
@@ -35,7 +35,7 @@ def findings(message: str, stays: Sequence[Stay], lacking: Collection[str], unti
         yield from _taken_incomplete(node, until, facts)
 
 
-def _passed_over(message: str, node: str, stays: Sequence[Stay], until: float, facts: Facts) -> Iterator[Finding]:
+def _passed_over(message: str, node: str, stays: Sequence[QueueStay], until: float, facts: Facts) -> Iterator[Finding]:
     marks = [mark for mark in facts.trace.of(PASSED, message)
              if mark.node == node and mark.cause == COUNTED and mark.time <= until]  # fmt: skip
     if not marks or any(stay.node == node and not stay.logged for stay in stays):
@@ -45,7 +45,7 @@ def _passed_over(message: str, node: str, stays: Sequence[Stay], until: float, f
     yield Finding("passed-over", f"{node} passed over the copy that came at {marks[0].time:.3f} s: {why}.")
 
 
-def _kept_entries(node: str, stays: Sequence[Stay], until: float, facts: Facts) -> Iterator[Finding]:
+def _kept_entries(node: str, stays: Sequence[QueueStay], until: float, facts: Facts) -> Iterator[Finding]:
     trace = facts.trace
     if not trace.logs_contradict:
         return
@@ -95,7 +95,7 @@ def _taken_incomplete(node: str, until: float, facts: Facts) -> Iterator[Finding
                                           f"{each.upto}, was not that: {listed(list(parts))} differed.")  # fmt: skip
 
 
-def left_out(stays: Sequence[Stay], facts: Facts) -> list[Finding]:
+def left_out(stays: Sequence[QueueStay], facts: Facts) -> list[Finding]:
     """Return the nodes that never had a message, though they took the state of a node that had it at that time.
 
     A message that arrives during a state transfer follows by the log, and may never arrive. The gap is wrong only where

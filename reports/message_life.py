@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from reports.message_trace import Stay
+from reports.message_trace import QueueStay
 from reports.narrative import Operation, fault_name
 from reports.pack import shorten
 from reports.run_facts import CLOCKS_S, NEAR_S, Facts, role_text, source_of, what_happened
@@ -74,7 +74,7 @@ def _not_before(event: LifeEvent, sent: float | None) -> LifeEvent:
     return replace(event, time=sent) if early and sent is not None else event
 
 
-def death_of(stays: Sequence[Stay]) -> float | None:
+def death_of(stays: Sequence[QueueStay]) -> float | None:
     """Return the time at which the last node that had the message lost it; None if one still has it, or none had it."""
     ends = [stay.end for stay in stays if not stay.logged]
     return max((end for end in ends if end is not None), default=None) if ends and None not in ends else None
@@ -103,7 +103,7 @@ def _operations(message: str, operations: Sequence[Operation], facts: Facts) -> 
             yield LifeEvent(op.end, DELIVERY, f"{node} delivered it to {client}{drain}, {how}.", node, (client,))
 
 
-def _stays(stays: Sequence[Stay], facts: Facts) -> Iterator[LifeEvent]:
+def _stays(stays: Sequence[QueueStay], facts: Facts) -> Iterator[LifeEvent]:
     came: list[tuple[float, str, str]] = []
     gone: list[tuple[float, str, str]] = []
     last = max((stay.end for stay in stays if stay.end is not None and not stay.logged), default=None)
@@ -138,7 +138,7 @@ def _passed(message: str, facts: Facts) -> Iterator[LifeEvent]:
         yield LifeEvent(mark.time, NOTE, f"{mark.node} passed over a copy of it: {why}, {place}.", "", (mark.node,))
 
 
-def _finish(stay: Stay, stays: Sequence[Stay], dead: bool, last: float | None) -> str:
+def _finish(stay: QueueStay, stays: Sequence[QueueStay], dead: bool, last: float | None) -> str:
     """Return the addition to the text of the last stay's end, if the message is lost with it and was not consumed."""
     if not dead or stay.end != last or stay.gone == ACKNOWLEDGED or stay.logged:
         return ""
@@ -157,7 +157,7 @@ def _together(found: list[tuple[float, str, str]], kind: str) -> Iterator[LifeEv
         yield LifeEvent(time, kind, f"{listed} {words}.", "", tuple(nodes))
 
 
-def _roles(stays: Sequence[Stay], facts: Facts, end: float) -> Iterator[LifeEvent]:
+def _roles(stays: Sequence[QueueStay], facts: Facts, end: float) -> Iterator[LifeEvent]:
     """Yield the roles of nodes while they had the message."""
     for lane in facts.roles:
         node = lane.node.partition(".")[0]

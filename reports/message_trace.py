@@ -61,7 +61,7 @@ class StateShown:
 
 
 @dataclass(frozen=True)
-class Stay:
+class QueueStay:
     """A stay of a message at ``place`` of a node: from ``start`` on, for the reason ``put``; until ``end``, for the
     reason ``gone``, or to the end of the run (``end`` is None). The tokens identify the commands that caused both."""
 
@@ -112,7 +112,7 @@ class Trace:
         """Return whether there is a trace."""
         return bool(self.nodes)
 
-    def stays(self, message: str) -> list[Stay]:
+    def stays(self, message: str) -> list[QueueStay]:
         """Return the stays of the message, in order of arrival."""
         by_node: dict[str, list[Mark]] = defaultdict(list)
         for mark in self.marks.get(message, ()):
@@ -217,11 +217,11 @@ def _rows(path: Path) -> Iterator[Mapping[str, Any]]:
             continue
 
 
-def _stays(marks: Sequence[Mark], starts: Sequence[float]) -> list[Stay]:
+def _stays(marks: Sequence[Mark], starts: Sequence[float]) -> list[QueueStay]:
     """Return the stays at one node. After a start it reports again all messages that it holds; a message that is not
     reported again was not on disk."""
-    open_stays: list[Stay] = []
-    done: list[Stay] = []
+    open_stays: list[QueueStay] = []
+    done: list[QueueStay] = []
     pending = list(starts)
     for mark in [*marks, None]:
         while pending and (mark is None or mark.time >= pending[0]):
@@ -232,7 +232,7 @@ def _stays(marks: Sequence[Mark], starts: Sequence[float]) -> list[Stay]:
         if mark is None:
             break
         if mark.what == PUT and not (mark.cause == STARTED and any(stay.place == mark.place for stay in open_stays)):
-            open_stays.append(Stay(mark.node, mark.place, mark.time, mark.cause, mark.token))
+            open_stays.append(QueueStay(mark.node, mark.place, mark.time, mark.cause, mark.token))
         elif mark.what == GONE:
             mine = next((stay for stay in open_stays if stay.place == mark.place), None)
             if mine is not None:
@@ -241,7 +241,7 @@ def _stays(marks: Sequence[Mark], starts: Sequence[float]) -> list[Stay]:
     return [*done, *open_stays]
 
 
-def _ended(open_stays: list[Stay], again: Counter[str], start: float) -> Iterable[Stay]:
+def _ended(open_stays: list[QueueStay], again: Counter[str], start: float) -> Iterable[QueueStay]:
     ended = []
     for stay in list(open_stays):
         if stay.logged:  # log entries are not reported again

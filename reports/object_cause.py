@@ -6,7 +6,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from reports.message_trace import Stay
+from reports.message_trace import QueueStay
 from reports.narrative import Operation, ShownAnomaly, fault_name
 from reports.pack import shorten
 from reports.run_facts import (
@@ -141,7 +141,7 @@ def of_object(anomaly: ShownAnomaly, facts: Facts) -> Cause:
     return Cause("", CANT_TELL)
 
 
-def _against_majority(stays: Sequence[Stay], facts: Facts) -> str:
+def _against_majority(stays: Sequence[QueueStay], facts: Facts) -> str:
     """Return the first time that a node's state was replaced by one that lacked an object which most nodes had, or that
     had one which most nodes had removed."""
     quorum = len(facts.trace.nodes) // 2 + 1
@@ -161,7 +161,7 @@ def _against_majority(stays: Sequence[Stay], facts: Facts) -> str:
     return ""
 
 
-def _disagreement(stays: Sequence[Stay], op: Operation, facts: Facts) -> str:
+def _disagreement(stays: Sequence[QueueStay], op: Operation, facts: Facts) -> str:
     """Return which serving nodes had an object and which had not, if they differed for the whole duration of an
     operation."""
     start, end = op.start - CLOCKS_S, end_of(op) + CLOCKS_S
@@ -176,7 +176,7 @@ def _disagreement(stays: Sequence[Stay], op: Operation, facts: Facts) -> str:
     return f"While {op.f} was answered through {op.node or 'a node'}, {roles[0]} had it, and {roles[1]} had not."
 
 
-def of_event(stays: Sequence[Stay], facts: Facts) -> Cause:
+def of_event(stays: Sequence[QueueStay], facts: Facts) -> Cause:
     """Return the cause for an event, which waits at one replica for each subscriber, in memory."""
     late = [stay for stay in stays if stay.put == "retry" and not stay.put_token.startswith("behind 0 ")]
     if late:

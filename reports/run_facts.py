@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from reports.message_trace import Stay, Trace
+from reports.message_trace import QueueStay, Trace
 from reports.narrative import Operation, fault_name
 from reports.pack import shorten
 from reports.roles import Granted, Lane, Stretch, Transfer
@@ -70,7 +70,7 @@ class Cause:
     death: float | None = None
 
 
-def what_happened(stay: Stay, facts: Facts) -> tuple[str, str]:
+def what_happened(stay: QueueStay, facts: Facts) -> tuple[str, str]:
     """Return what ended a stay, and the time, if many messages share it."""
     end = stay.end or 0.0
     when = f"at {end:.3f} s"
@@ -138,7 +138,7 @@ def end_of(op: Operation) -> float:
     return op.start if op.end is None else op.end
 
 
-def nodes_of(stays: Iterable[Stay]) -> list[str]:
+def nodes_of(stays: Iterable[QueueStay]) -> list[str]:
     """Return the nodes where a message stayed."""
     return sorted({stay.node for stay in stays})
 

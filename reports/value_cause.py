@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from reports.message_trace import Mark, Stay
+from reports.message_trace import Mark, QueueStay
 from reports.narrative import Operation, ShownAnomaly
 from reports.run_facts import CANT_TELL, CLOCKS_S, Cause, Facts, end_of, role_at
 from stormproof.contracts.system import READ, TOLD
@@ -68,7 +68,7 @@ def _newer(read: Operation, operations: Sequence[Operation]) -> Operation | None
     return last if last is not None and written(last) != read.value else None
 
 
-def _replaced_at(value: str, newer: Operation, facts: Facts) -> Stay | None:
+def _replaced_at(value: str, newer: Operation, facts: Facts) -> QueueStay | None:
     """Return the stay of a value at the node that confirmed a newer one, if the stay had ended when the newer value
     arrived there."""
     came = min((stay.start for stay in facts.trace.stays(written(newer)) if stay.node == newer.node), default=None)

@@ -21,15 +21,15 @@ _ENDED = frozenset("ZXx")
 
 
 @dataclass(frozen=True)
-class Fate:
+class OwnerState:
     """``dead`` if the death is proven; otherwise ``why`` it is not, empty for an owner observed alive."""
 
     dead: bool
     why: str = ""
 
 
-DEAD = Fate(True)
-ALIVE = Fate(False)
+DEAD = OwnerState(True)
+ALIVE = OwnerState(False)
 
 
 @dataclass(frozen=True)
@@ -65,7 +65,7 @@ class Owner:
         except (KeyError, ValueError, TypeError):
             return None
 
-    def fate(self, lock: Path | None, besides: Collection[int] = ()) -> Fate:
+    def fate(self, lock: Path | None, besides: Collection[int] = ()) -> OwnerState:
         """Return whether the owner lives; ``lock`` is the expected path of its lock file, ``besides`` are pids to
         ignore.
         """
@@ -75,16 +75,16 @@ class Owner:
         if held or (held is None and running):
             return ALIVE
         if self.uid != os.getuid():
-            return Fate(False, f"it is another user's (uid {self.uid})")
+            return OwnerState(False, f"it is another user's (uid {self.uid})")
         if held is False:
             return DEAD
         if self.boot != this_boot():
             same = self.machine == this_machine() and not self.machine.endswith(" ")
-            return DEAD if same else Fate(False, f"another machine made it, or this one before a restart "
+            return DEAD if same else OwnerState(False, f"another machine made it, or this one before a restart "
                                                  f"({self.machine.strip() or 'of unknown name'})")
         if self.namespace != this_namespace():
-            return Fate(False, "its process is in another pid namespace")
-        return DEAD if self.processes else Fate(False, "the lock of its process is not to be seen")
+            return OwnerState(False, "its process is in another pid namespace")
+        return DEAD if self.processes else OwnerState(False, "the lock of its process is not to be seen")
 
 
 _NAMES = tuple(Owner(0, "", "", "").to_json())

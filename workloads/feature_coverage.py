@@ -75,10 +75,10 @@ class Surface:
         for item in items:
             self.used[item] = self.used.get(item, 0) + 1
 
-    def manner(self, thread: int) -> Manner:
+    def manner(self, thread: int) -> ConsumerStyle:
         """Return the manner of the next process of a thread."""
         number = self._made[thread] = self._made.get(thread, -1) + 1
-        return Manner(self.features, self._test.rng(f"surface/{thread}/{number}"))
+        return ConsumerStyle(self.features, self._test.rng(f"surface/{thread}/{number}"))
 
     def content(self, value: tuple[int, int]) -> Content:
         """Return the content of the message of this value, which depends on the run's seed alone."""
@@ -164,7 +164,7 @@ def difference_of(sent: Mapping[str, str], body: bytes, destination: str, frame:
 
 
 @dataclass
-class Manner:
+class ConsumerStyle:
     """The behaviour of one process: how it takes messages, and its further draws."""
 
     features: frozenset[str]

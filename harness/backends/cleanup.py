@@ -12,7 +12,7 @@ from pathlib import Path
 
 from harness.backends.catalog import BACKENDS
 from stormproof.errors import StormproofError
-from stormproof.process_owner import ALIVE, Fate, Leftover
+from stormproof.process_owner import ALIVE, Leftover, OwnerState
 from stormproof.resource_log import folders
 from stormproof.run_folder import is_alive
 
@@ -37,19 +37,19 @@ def cleanup(run_ids: Collection[str] | None = None, own: bool = False, places: C
             if fate.dead and thing.remove():
                 lines.append(f"removed {thing.what}")
         except OSError as error:
-            fate = Fate(False, f"it can't be removed: {error.strerror or error}")
+            fate = OwnerState(False, f"it can't be removed: {error.strerror or error}")
         if fate.why and not thing.is_gone():
             left.setdefault((thing.run, fate.why), []).append(thing.what)
     return lines + [f"left {', '.join(things)}{f' of run {run}' if run else ''}: {why}; if nobody uses it any more, "
                     "remove it by hand" for (run, why), things in left.items()]
 
 
-def _fate(thing: Leftover, own: bool) -> Fate:
+def _fate(thing: Leftover, own: bool) -> OwnerState:
     if thing.owner is None:
-        return Fate(False, "it does not say whose it is")
+        return OwnerState(False, "it does not say whose it is")
     try:
         if not own and thing.run_dir is not None and is_alive(thing.run_dir):
             return ALIVE
     except StormproofError as error:
-        return Fate(False, str(error))
+        return OwnerState(False, str(error))
     return thing.owner.fate(thing.lock, besides={os.getpid()} if own else ())

@@ -27,7 +27,7 @@ from nodes.reference.designs.joram.messages import (
 from nodes.reference.replication.handshake import (
     MAX_COMPLAINTS,
     PROTOCOL,
-    Complaints,
+    ComplaintLog,
     FrameParser,
     LinkError,
     check_hello,
@@ -242,7 +242,7 @@ async def test_who_shall_not_dial_any_more_does_not(tmp_path: Path):
 
 def test_what_is_tried_again_and_again_is_told_once_until_it_has_gone_well(tmp_path: Path):
     log = tmp_path / "log"
-    complaints = Complaints(RealRuntime(Config("n1", "joram", ""), log.open("w")), "refused")
+    complaints = ComplaintLog(RealRuntime(Config("n1", "joram", ""), log.open("w")), "refused")
 
     def lines() -> int:
         found = len(log.read_text().splitlines())

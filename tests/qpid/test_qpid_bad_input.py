@@ -21,7 +21,14 @@ from qpid_processes import Cluster
 from qpid_sim import Group, simulate
 
 from harness.run.settings import make_test
-from nodes.reference.designs.qpid.configuration import BINDING, EXCHANGE, QUEUE, Configuration, Mistaken, binding_name
+from nodes.reference.designs.qpid.configuration import (
+    BINDING,
+    EXCHANGE,
+    QUEUE,
+    Configuration,
+    InvalidRequest,
+    binding_name,
+)
 from nodes.reference.designs.qpid.management import BIND, CREATE_QUEUE, MAX_OBJECTS, changes_of
 from nodes.reference.designs.qpid.manager.config import ManagerConfig
 from nodes.reference.designs.qpid.manager.lease_server import MAX_CONNECTIONS, PROTOCOL, manager_name
@@ -241,7 +248,7 @@ def test_as_many_objects_as_there_may_be_fit_into_one_frame() -> None:
     there = Configuration(sqlite3.connect(":memory:"))
     for number in range(MAX_OBJECTS):
         there.put(QUEUE, f"q{number}", {})
-    with pytest.raises(Mistaken, match="delete some first"):
+    with pytest.raises(InvalidRequest, match="delete some first"):
         changes_of(CREATE_QUEUE, {"queue": "one more"}, there)
 
 
@@ -252,7 +259,7 @@ def test_no_exchange_brings_messages_among_the_values_of_keys() -> None:
     for queue in ("q", "last-value:v"):
         there.put(QUEUE, queue, {})
     assert changes_of(BIND, {"exchange": "all", "queue": "q"}, there)
-    with pytest.raises(Mistaken, match="last-value:v: values are written to /last-value/NAME"):
+    with pytest.raises(InvalidRequest, match="last-value:v: values are written to /last-value/NAME"):
         changes_of(BIND, {"exchange": "all", "queue": "last-value:v"}, there)
 
 

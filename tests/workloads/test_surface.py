@@ -151,7 +151,7 @@ async def test_who_can_not_give_a_message_back_gives_its_connection_up() -> None
     from types import SimpleNamespace
 
     from workloads.reference.connection import NotSent
-    from workloads.reference.consumer import Taker
+    from workloads.reference.consumer import MessageConsumer
 
     class Client:
         node = None
@@ -173,7 +173,7 @@ async def test_who_can_not_give_a_message_back_gives_its_connection_up() -> None
 
     found = surface(1, "nack")
     client: Any = Client()
-    taker = Taker(client, found.manner(0), found, lambda *_: "/queue/q0")
+    taker = MessageConsumer(client, found.manner(0), found, lambda *_: "/queue/q0")
     ended = {op.type for op in [await taker.take(Op(INVOKE, "dequeue", None, 0, 3), message) for _ in range(80)]
              if op.value is None}  # fmt: skip
     assert ended == {INFO}
@@ -185,7 +185,7 @@ async def test_what_came_before_the_receipt_of_its_subscription_counts_as_acknow
     from collections import deque
     from types import SimpleNamespace
 
-    from workloads.reference.consumer import Taker
+    from workloads.reference.consumer import MessageConsumer
 
     class Client:
         node = None
@@ -206,7 +206,7 @@ async def test_what_came_before_the_receipt_of_its_subscription_counts_as_acknow
     for place in range(20):
         client: Any = Client()
         manner = found.manner(place)
-        taker = Taker(client, manner, found, lambda *_: "/queue/q0")
+        taker = MessageConsumer(client, manner, found, lambda *_: "/queue/q0")
         with pytest.raises(TimeoutError):
             await taker.move(Op(INVOKE, "dequeue", None, 0, 3), {}, automatic=True)
         taker.leave()
@@ -220,11 +220,11 @@ async def test_what_an_operation_took_is_told_before_what_had_come_on_a_connecti
     from collections import deque
     from types import SimpleNamespace
 
-    from workloads.feature_coverage import AUTO, CLIENT, Manner
-    from workloads.reference.consumer import Taker
+    from workloads.feature_coverage import AUTO, CLIENT, ConsumerStyle
+    from workloads.reference.consumer import MessageConsumer
     from workloads.reference.stomp_client import StompClient
 
-    class Ways(Manner):
+    class Ways(ConsumerStyle):
         def subscribe(self, reliable: bool) -> str:
             self.ack, self.window = AUTO if reliable else CLIENT, 5
             return "1"
@@ -251,7 +251,7 @@ async def test_what_an_operation_took_is_told_before_what_had_come_on_a_connecti
     found, lengths = surface(1, "auto-ack", "client-ack"), set()
     for seed in range(10):
         client, manner = Client(), Ways(frozenset(), random.Random(seed))
-        taker, op = Taker(client, manner, found, lambda *_: "/queue/q0"), Op(INVOKE, "dequeue", key=0)
+        taker, op = MessageConsumer(client, manner, found, lambda *_: "/queue/q0"), Op(INVOKE, "dequeue", key=0)
         await taker.move(op, {}, automatic=True)
         client.come(0, 1)
         taker.reset()

@@ -29,7 +29,7 @@ from workloads.feature_coverage import (
     REFUSALS,
     SECOND,
     UNSUBSCRIBE,
-    Manner,
+    ConsumerStyle,
     Surface,
     difference,
     named,
@@ -51,12 +51,12 @@ def value_of(message: Frame) -> Any:
     return decode_body(named(message))
 
 
-class Taker:
+class MessageConsumer:
     """A consumer for one process on one subscription at a time. ``destination`` returns the destination that a message
     of a queue (topic) and value must name; ``delivery`` is the function name in the history of a delivery without an
     operation."""
 
-    def __init__(self, client: StompClient, manner: Manner, surface: Surface,
+    def __init__(self, client: StompClient, manner: ConsumerStyle, surface: Surface,
                  destination: Callable[[int, tuple[int, int]], str], delivery: str = "dequeue") -> None:
         self.subscription: str | None = None
         self._asked = False

@@ -9,7 +9,7 @@ from stormproof.operation import Op
 from workloads.feature_coverage import ABORTS, EXCHANGES, REFUSALS, SEND_TX, Surface
 from workloads.messages import destination, encode_body, queue_name
 from workloads.reference.connection import ConnectionBroken, Rejected
-from workloads.reference.consumer import Taker, expect_refusal, value_of
+from workloads.reference.consumer import MessageConsumer, expect_refusal, value_of
 from workloads.reference.routes import DECLARE, Routes
 from workloads.reference.stomp_client import StompClient, StompCluster, acknowledge
 
@@ -44,7 +44,7 @@ class QueueClient(StompClient):
             self.manner = surface.manner(first)
             if cluster.exchanges:
                 self._routes = Routes(self, self.manner, surface)
-            self._taker = Taker(self, self.manner, surface, lambda key, _: self.source(key))
+            self._taker = MessageConsumer(self, self.manner, surface, lambda key, _: self.source(key))
 
     def reset(self) -> None:
         """Forget the subscription, which was lost with its connection."""

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from nodes.reference.engine.topics import EXCHANGE_PREFIX, MANAGEMENT
-from workloads.feature_coverage import EXCHANGES, Manner, Surface
+from workloads.feature_coverage import EXCHANGES, ConsumerStyle, Surface
 from workloads.reference.connection import ConnectionBroken
 from workloads.reference.stomp_client import StompClient
 
@@ -43,7 +43,7 @@ class Routes:
     """The exchanges and bindings that were confirmed to one client."""
 
     client: StompClient
-    manner: Manner
+    manner: ConsumerStyle
     surface: Surface
     made: set[str] = field(default_factory=set)
 

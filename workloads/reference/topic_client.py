@@ -11,7 +11,7 @@ from stormproof.operation import INVOKE, Op
 from workloads.feature_coverage import SEND_TX, Surface
 from workloads.messages import encode_body
 from workloads.reference.connection import ConnectionBroken, Rejected
-from workloads.reference.consumer import Taker
+from workloads.reference.consumer import MessageConsumer
 from workloads.reference.stomp_client import StompClient, StompCluster, acknowledge
 from workloads.subscribers import subscriptions
 
@@ -48,7 +48,7 @@ class TopicClient(StompClient):
         self.surface = surface
         if surface is not None:
             self.manner = surface.manner(first)
-            self._taker = Taker(self, self.manner, surface, self._destination, "receive")
+            self._taker = MessageConsumer(self, self.manner, surface, self._destination, "receive")
         self._pattern = pattern
         self._subscription: str | None = None
         self._asked = 0

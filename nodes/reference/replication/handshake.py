@@ -185,7 +185,7 @@ class Complaints:
         self._told = {told: None for told in self._told if told[0] not in ("", peer)}
 
 
-class Strangers:
+class UnauthenticatedPeers:
     """Connections whose other side has not proven its identity: at most ``MAX_STRANGERS``; the oldest gives way to a
     new one."""
 

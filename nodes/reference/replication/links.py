@@ -17,7 +17,14 @@ from typing import Any, Protocol
 
 from nodes.reference.api import Runtime
 from nodes.reference.points import HEARD, LINKED
-from nodes.reference.replication.handshake import PROTOCOL, Complaints, FrameParser, Handshake, LinkError, Strangers
+from nodes.reference.replication.handshake import (
+    PROTOCOL,
+    Complaints,
+    FrameParser,
+    Handshake,
+    LinkError,
+    UnauthenticatedPeers,
+)
 from nodes.timeouts import within
 
 MAX_UNSENT = 128 << 20
@@ -118,7 +125,7 @@ class Links:
         """Peers to which nothing was sent since their link came up."""
         self._dials: dict[str, asyncio.Task[None]] = {}
         self._server: asyncio.Server | None = None
-        self._strangers = Strangers()
+        self._strangers = UnauthenticatedPeers()
         self._accepted: dict[asyncio.Task[None], None] = {}
         self._stopping = False
 

@@ -9,7 +9,14 @@ from typing import Any, NamedTuple
 from nodes.reference import wire
 from nodes.reference.api import Pending, Runtime
 from nodes.reference.engine.audit import Rows
-from nodes.reference.replication.handshake import Complaints, FrameParser, Handshake, LinkError, Strangers, encode_frame
+from nodes.reference.replication.handshake import (
+    Complaints,
+    FrameParser,
+    Handshake,
+    LinkError,
+    UnauthenticatedPeers,
+    encode_frame,
+)
 from nodes.reference.storage.config import StorageConfig
 from nodes.reference.storage.database import Store, StoredRows, StoreLostError
 from nodes.reference.storage.protocol import (
@@ -82,7 +89,7 @@ class StorageService:
         self._batches = 0
         self._wake, self._room = asyncio.Event(), asyncio.Event()
         self._room.set()
-        self._strangers = Strangers()
+        self._strangers = UnauthenticatedPeers()
         self._writers: set[asyncio.StreamWriter] = set()
         self._claimant: asyncio.StreamWriter | None = None
         """The connection of the last claim, the only one that may commit."""

@@ -128,7 +128,7 @@ class Failure:
 
 
 @dataclass(frozen=True)
-class Told:
+class ReportedCause:
     """A page's statement about a violated guarantee.
 
     It holds the most frequent reason and its ``code``, and the share of the anomalies named in the verdict that it
@@ -157,7 +157,7 @@ def _traced(case: Case) -> Case:
     return replace(case, settings={**case.settings, "trace": "true"})
 
 
-def simulated(failure: Failure, scratch: Path) -> tuple[Failure, tuple[Told, ...]]:
+def simulated(failure: Failure, scratch: Path) -> tuple[Failure, tuple[ReportedCause, ...]]:
     """Simulate seeds until one is invalid; returns the failure, with the true cause, and its page's statements.
 
     The statements are empty if no run is invalid.
@@ -173,7 +173,7 @@ def simulated(failure: Failure, scratch: Path) -> tuple[Failure, tuple[Told, ...
     return failure, ()
 
 
-def _declared(case: Case, seed: int, told: Sequence[Told]) -> str:
+def _declared(case: Case, seed: int, told: Sequence[ReportedCause]) -> str:
     """Return why, by the system's document, guarantees cannot be kept in this mode: the true cause of its failures."""
     test = case.test(seed)
     declared = SYSTEMS.load(case.system).guarantees
@@ -181,7 +181,7 @@ def _declared(case: Case, seed: int, told: Sequence[Told]) -> str:
     return "; ".join(dict.fromkeys(guarantee.why for guarantee in found if guarantee is not None))
 
 
-def real(name: str) -> tuple[Failure, tuple[Told, ...]]:
+def real(name: str) -> tuple[Failure, tuple[ReportedCause, ...]]:
     """Run the failing arm of a published misbehaviour on this machine, and read its page."""
     recipe = find_recipe(name, recipes())
     failure = Failure(name, recipe.claim)
@@ -193,7 +193,7 @@ def real(name: str) -> tuple[Failure, tuple[Told, ...]]:
     return failure, ()
 
 
-def _told(checks: Sequence[CheckGroup]) -> Iterator[Told]:
+def _told(checks: Sequence[CheckGroup]) -> Iterator[ReportedCause]:
     for check in checks:
         if not check.decides or check.verdict != INVALID:
             continue
@@ -201,12 +201,12 @@ def _told(checks: Sequence[CheckGroup]) -> Iterator[Told]:
         named = sum(count for count, _ in causes) + sum(group.unknown + group.further for group in check.groups)
         if causes:
             count, cause = max(causes, key=lambda each: each[0])
-            yield Told(check.name, cause.code, cause.sentence, f"{count} of {named}")
+            yield ReportedCause(check.name, cause.code, cause.sentence, f"{count} of {named}")
         else:
-            yield Told(check.name, "", next((group.untold for group in check.groups), ""), "")
+            yield ReportedCause(check.name, "", next((group.untold for group in check.groups), ""), "")
 
 
-def judged(failure: Failure, told: Sequence[Told]) -> tuple[str, Told | None]:
+def judged(failure: Failure, told: Sequence[ReportedCause]) -> tuple[str, ReportedCause | None]:
     """Judge a page by its first statement on each violated guarantee; one wrong statement makes the page wrong."""
     if not told:
         return NOT_SHOWN, None
@@ -218,7 +218,7 @@ def judged(failure: Failure, told: Sequence[Told]) -> tuple[str, Told | None]:
     return min(found, key=lambda each: order.index(each[0]))
 
 
-def table(rows: Sequence[tuple[Failure, Sequence[Told]]], missing: Sequence[str]) -> str:
+def table(rows: Sequence[tuple[Failure, Sequence[ReportedCause]]], missing: Sequence[str]) -> str:
     """Return the page's section."""
     lines = ["| failure | true cause | what the page says | judged |", "| --- | --- | --- | --- |"]
     counted: Counter[str] = Counter()
@@ -238,7 +238,7 @@ def table(rows: Sequence[tuple[Failure, Sequence[Told]]], missing: Sequence[str]
 def main(words: Sequence[str]) -> None:
     """Provoke the failures; print their pages' statements, and write the table unless some failures were selected."""
     chosen = [failure for failure in failures(SEED) if not words or any(word in failure.name for word in words)]
-    rows: dict[str, tuple[Failure, tuple[Told, ...]]] = {}
+    rows: dict[str, tuple[Failure, tuple[ReportedCause, ...]]] = {}
     with worker_pool(2) as (workers, scratch):
         for failure, told in workers.each(simulated, [(failure, scratch) for failure in chosen]):
             rows[failure.name] = failure, told
@@ -257,7 +257,7 @@ def main(words: Sequence[str]) -> None:
         PAGE.write_text(f"{before}{BEGIN}\n\n{section}\n\n{END}{after}", encoding="utf-8")
 
 
-def _print(failure: Failure, told: Sequence[Told]) -> None:
+def _print(failure: Failure, told: Sequence[ReportedCause]) -> None:
     print(f"## {failure.name}: {failure.truth}", flush=True)
     for each in told:
         judgement = JUDGED.get((failure.name, each.check, each.code), NOT_JUDGED) if each.code else CANT_TELL

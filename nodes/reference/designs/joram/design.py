@@ -25,7 +25,7 @@ from nodes.reference.designs.joram.messages import (
     unpack,
 )
 from nodes.reference.designs.joram.options import Options
-from nodes.reference.designs.joram.probes import Looked
+from nodes.reference.designs.joram.probes import ProbedReplica
 from nodes.reference.designs.joram.replica import Replica
 from nodes.reference.points import ELECTED
 from nodes.reference.replication.follower_log import FollowerLog
@@ -47,7 +47,7 @@ QUIET = 1.0
 """Seconds without a commit after which applied entries are written as well, so that a restart repeats only a few."""
 
 
-class Joram(Looked):
+class Joram(ProbedReplica):
     """A group of replicas behind one master. Options: ``nodes.reference.designs.joram.options.Options``.
 
     At any time a replica is master (``_leader``), follows one (``_master``), or neither: then it takes part in an

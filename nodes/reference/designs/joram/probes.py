@@ -52,7 +52,7 @@ _OBSERVED: Callable[[tuple[Any, ...]], Observed] = partial(tuple.__new__, Observ
 """Creates one from its fields in a third of the constructor's time; one is needed after each step."""
 
 
-class Looked(ABC):
+class ProbedReplica(ABC):
     """A replica as its observers see it."""
 
     _broker: Broker

@@ -43,7 +43,7 @@ def is_object(value: Sequence[Any]) -> bool:
     return bool(kind == QUEUE)
 
 
-class Mistaken(Exception):
+class InvalidRequest(Exception):
     """A request that can't be carried out; the text is one line."""
 
 

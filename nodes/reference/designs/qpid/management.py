@@ -23,7 +23,7 @@ from nodes.reference.designs.qpid.configuration import (
     REPLICATE,
     STORE_ERRORS,
     Configuration,
-    Mistaken,
+    InvalidRequest,
     binding_name,
 )
 from nodes.reference.engine.value_names import LAST_VALUE, LAST_VALUE_PREFIX
@@ -54,20 +54,20 @@ Change = tuple[bool, str, str, dict[str, str]]
 
 
 def read_request(headers: Mapping[str, str], body: bytes) -> tuple[str, dict[str, Any]]:
-    """Parse a request into its name and its fields; raises Mistaken if it is invalid."""
+    """Parse a request into its name and its fields; raises InvalidRequest if it is invalid."""
     name = headers.get("x-request", "")
     if name not in REQUESTS:
-        raise Mistaken(f"there is no request {name[:40]!r} (there are: {', '.join(REQUESTS)})")
+        raise InvalidRequest(f"there is no request {name[:40]!r} (there are: {', '.join(REQUESTS)})")
     said = _read_texts("the body", body)
     fields = _FIELDS.get(name, said)
     for field in said:
         if field not in fields:
-            raise Mistaken(f"{name} has no field {field[:40]!r} (it has: {', '.join(fields)})")
+            raise InvalidRequest(f"{name} has no field {field[:40]!r} (it has: {', '.join(fields)})")
     return name, said
 
 
 def read_declaration(text: str) -> dict[str, str]:
-    """Parse the arguments in ``x-declare``, a JSON object of texts; raises Mistaken if it is invalid."""
+    """Parse the arguments in ``x-declare``, a JSON object of texts; raises InvalidRequest if it is invalid."""
     return _arguments(QUEUE, _read_texts("x-declare", text))
 
 
@@ -75,13 +75,13 @@ def _read_texts(what: str, text: str | bytes) -> dict[str, str]:
     try:
         said = json.loads(text or "{}")
     except (ValueError, RecursionError):
-        raise Mistaken(f"{what} is not a JSON object") from None
+        raise InvalidRequest(f"{what} is not a JSON object") from None
     if not isinstance(said, dict) or not all(isinstance(value, str) for value in said.values()):
-        raise Mistaken(f"{what} is not a JSON object of texts")
+        raise InvalidRequest(f"{what} is not a JSON object of texts")
     try:
         "".join((*said, *said.values())).encode()
     except UnicodeEncodeError:
-        raise Mistaken(f"{what} holds half a character (a lone surrogate)") from None
+        raise InvalidRequest(f"{what} holds half a character (a lone surrogate)") from None
     return said
 
 
@@ -89,17 +89,17 @@ def changes_of(request: str, said: Mapping[str, str], configuration: Configurati
     """Return the changes that a request makes, in order.
 
     Raises:
-        Mistaken: it can't be carried out: an object that it names does not exist, or exists already.
+        InvalidRequest: it can't be carried out: an object that it names does not exist, or exists already.
     """
     if request in (CREATE_QUEUE, CREATE_EXCHANGE, BIND) and sum(1 for _ in configuration.items()) >= MAX_OBJECTS:
-        raise Mistaken(f"there are {MAX_OBJECTS} queues, exchanges and bindings: delete some first")
+        raise InvalidRequest(f"there are {MAX_OBJECTS} queues, exchanges and bindings: delete some first")
     if request in (CREATE_QUEUE, CREATE_EXCHANGE):
         return _create(QUEUE if request == CREATE_QUEUE else EXCHANGE, said, configuration)
     if request in (DELETE_QUEUE, DELETE_EXCHANGE):
         kind = QUEUE if request == DELETE_QUEUE else EXCHANGE
         name = _named(said, kind)
         if (kind, name) not in configuration:
-            raise Mistaken(f"no-such-{kind}")
+            raise InvalidRequest(f"no-such-{kind}")
         bindings: list[Change] = [(False, BINDING, each, {}) for each in configuration.bindings_of(kind, name)]
         return [*bindings, (False, kind, name, {})]
     return _bind(request, said, configuration)
@@ -111,55 +111,55 @@ def _create(kind: str, said: Mapping[str, str], configuration: Configuration) ->
     if kind == EXCHANGE:
         arguments.setdefault("type", DIRECT)
         if arguments["type"] not in EXCHANGE_TYPES:
-            raise Mistaken(f"type {arguments['type']!r} is none of {', '.join(EXCHANGE_TYPES)}")
+            raise InvalidRequest(f"type {arguments['type']!r} is none of {', '.join(EXCHANGE_TYPES)}")
     there = configuration.get((kind, name))
     if there is None:
         return [(True, kind, name, arguments)]
     alike = {key: value for key, value in there.items() if key != CREATED} == arguments
-    raise Mistaken(f"{kind}-exists" if alike else f"{kind} {name} exists with other arguments")
+    raise InvalidRequest(f"{kind}-exists" if alike else f"{kind} {name} exists with other arguments")
 
 
 def _arguments(kind: str, said: Mapping[str, str]) -> dict[str, str]:
     arguments = {key: value for key, value in said.items() if key != kind}
     if len(arguments) > _MAX_ARGUMENTS or sum(len(key) + len(value) for key, value in arguments.items()
                                               ) > _MAX_ARGUMENT_TEXT:
-        raise Mistaken(f"arguments are at most {_MAX_ARGUMENTS}, with {_MAX_ARGUMENT_TEXT} characters in all")
+        raise InvalidRequest(f"arguments are at most {_MAX_ARGUMENTS}, with {_MAX_ARGUMENT_TEXT} characters in all")
     if CREATED in arguments:
-        raise Mistaken(f"{CREATED}: is no argument; brokers tell by it a queue from an earlier one of its name")
+        raise InvalidRequest(f"{CREATED}: is no argument; brokers tell by it a queue from an earlier one of its name")
     known = _CHOICES[kind]
     for argument, value in arguments.items():
         if argument in known:
             if value not in known[argument]:
-                raise Mistaken(f"{argument} {value!r} is none of {', '.join(known[argument])}")
+                raise InvalidRequest(f"{argument} {value!r} is none of {', '.join(known[argument])}")
         elif argument.casefold().startswith(_OURS):
-            raise Mistaken(f"{argument[:60]!r} is no argument of a {kind} (there are: {', '.join(known)})")
+            raise InvalidRequest(f"{argument[:60]!r} is no argument of a {kind} (there are: {', '.join(known)})")
     return arguments
 
 
 def _bind(request: str, said: Mapping[str, str], configuration: Configuration) -> list[Change]:
     exchange, queue, key = _named(said, EXCHANGE), _named(said, QUEUE), said.get("key", "")
     if not _KEY.fullmatch(key):
-        raise Mistaken("the key is not 0 to 200 visible characters")
+        raise InvalidRequest("the key is not 0 to 200 visible characters")
     name = binding_name(exchange, queue, key)
     there = (BINDING, name) in configuration
     if request == UNBIND:
         if not there:
-            raise Mistaken("no-such-binding")
+            raise InvalidRequest("no-such-binding")
         return [(False, BINDING, name, {})]
     for kind, end in ((EXCHANGE, exchange), (QUEUE, queue)):
         if (kind, end) not in configuration:
-            raise Mistaken(f"no-such-{kind}")
+            raise InvalidRequest(f"no-such-{kind}")
     if there:
-        raise Mistaken("binding-exists")
+        raise InvalidRequest("binding-exists")
     if queue.startswith(LAST_VALUE):  # a message from an exchange would not be the value of a key
-        raise Mistaken(f"{queue}: values are written to {LAST_VALUE_PREFIX}NAME, and come from no exchange")
+        raise InvalidRequest(f"{queue}: values are written to {LAST_VALUE_PREFIX}NAME, and come from no exchange")
     return [(True, BINDING, name, {"exchange": exchange, "queue": queue, "key": key})]
 
 
 def _named(said: Mapping[str, str], what: str) -> str:
     name = said.get(what, "")
     if not _NAME.fullmatch(name):
-        raise Mistaken(f"{what}: a name of 1 to 200 visible characters without / is missing")
+        raise InvalidRequest(f"{what}: a name of 1 to 200 visible characters without / is missing")
     return name
 
 

@@ -21,7 +21,7 @@ from nodes.reference.bugs import (
     switched_on,
 )
 from nodes.reference.designs.qpid.browsing import Browser, Browsing
-from nodes.reference.designs.qpid.configuration import CREATED, QUEUE, Configuration, Mistaken
+from nodes.reference.designs.qpid.configuration import CREATED, QUEUE, Configuration, InvalidRequest
 from nodes.reference.designs.qpid.levels import Levels
 from nodes.reference.designs.qpid.management import LIST, changes_of, listing, read_declaration, read_request
 from nodes.reference.designs.qpid.messages import (
@@ -236,7 +236,7 @@ class Primary:
                 self._engine.declare_queue(declared[0])
                 self._make_on_demand(*declared)
                 made = declared[0]
-        except (Mistaken, CommandError) as mistake:
+        except (InvalidRequest, CommandError) as mistake:
             reason = str(mistake)
         if reason is None:
             came = self._engine.apply(command)
@@ -259,7 +259,7 @@ class Primary:
             else:
                 for change in changes_of(request, said, self._configuration):
                     self._change(*change)
-        except (Mistaken, CommandError) as mistake:
+        except (InvalidRequest, CommandError) as mistake:
             headers["x-error"] = str(mistake)
         # The engine keeps the connection's state; this command itself means nothing to the engine.
         done = self._engine.apply(Command("received", command.conn, 0, {"receipt": command.args.get("receipt")}))
@@ -443,7 +443,7 @@ def _declared(command: Command) -> tuple[str, dict[str, str]] | None:
     """Return the queue that a command refers to, which exists from then on, and the arguments for its creation.
 
     Raises:
-        Mistaken: its arguments are invalid.
+        InvalidRequest: its arguments are invalid.
     """
     destination, text = str(command.args.get("destination", "")), command.args.get("declare")
     if not destination.startswith(QUEUE_PREFIX) or (text is None and command.kind != "subscribe"):

@@ -15,7 +15,14 @@ from typing import Any
 from nodes.reference.api import Runtime
 from nodes.reference.designs.qpid.manager.note import is_list_of_names
 from nodes.reference.designs.qpid.manager.services import Services
-from nodes.reference.replication.handshake import Complaints, FrameParser, Handshake, LinkError, Strangers, encode_frame
+from nodes.reference.replication.handshake import (
+    Complaints,
+    FrameParser,
+    Handshake,
+    LinkError,
+    UnauthenticatedPeers,
+    encode_frame,
+)
 from nodes.timeouts import within
 
 PROTOCOL = "stormproof-qpid-manager/1"
@@ -40,7 +47,7 @@ class Lessor:
         self._runtime, self._services, self._address, self._node = runtime, services, address, node
         self._handshake = Handshake(PROTOCOL, cluster, manager_name(node), secret, runtime.random)
         self._complaints = Complaints(runtime, "connection refused")
-        self._strangers = Strangers()
+        self._strangers = UnauthenticatedPeers()
         self._writers: dict[asyncio.StreamWriter, None] = {}
         self._server: asyncio.Server | None = None
 
