@@ -163,7 +163,7 @@ class Handshake:
             raise LinkError(f"{other} has another secret (option `secret`, the same on all nodes)")
 
 
-class Complaints:
+class ComplaintLog:
     """Log lines about refused connections; a reason that recurs is logged once.
 
     To keep strangers from filling the log, at most ``MAX_COMPLAINTS`` reasons are logged.

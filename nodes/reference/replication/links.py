@@ -19,7 +19,7 @@ from nodes.reference.api import Runtime
 from nodes.reference.points import HEARD, LINKED
 from nodes.reference.replication.handshake import (
     PROTOCOL,
-    Complaints,
+    ComplaintLog,
     FrameParser,
     Handshake,
     LinkError,
@@ -116,7 +116,7 @@ class Links:
         self._handshake = Handshake(PROTOCOL, cluster, node, secret, runtime.random)
         order = list(peers)
         self._dialled = order[order.index(node) + 1 :]
-        self._complaints = Complaints(runtime, "link refused")
+        self._complaints = ComplaintLog(runtime, "link refused")
         self._links: dict[str, _Link] = {}
         self._heard: dict[str, float] = {}
         self._times_heard: dict[str, int] = {}

@@ -22,7 +22,7 @@ from nodes.reference.api import Arrived, Command, Config, ConfigError, Declined,
 from nodes.reference.bugs import FORGOTTEN_WHEN_SENT
 from nodes.reference.engine.server_queues import ServerQueues
 from nodes.reference.replication.handshake import (
-    Complaints,
+    ComplaintLog,
     FrameParser,
     Handshake,
     LinkError,
@@ -95,7 +95,7 @@ class Networks:
         self._handshake = handshake(self._config.server, str(self._config.options.get("secret", "")),
                                     self._runtime.random)
         self._named = {name_of(server): server for server in self._config.servers}
-        self._complaints = Complaints(self._runtime, "network refused")
+        self._complaints = ComplaintLog(self._runtime, "network refused")
         self._open = False
         self._servers: list[asyncio.Server] = []
         self._tasks: list[asyncio.Task[None]] = []

@@ -10,7 +10,7 @@ from nodes.reference import wire
 from nodes.reference.api import Pending, Runtime
 from nodes.reference.engine.audit import Rows
 from nodes.reference.replication.handshake import (
-    Complaints,
+    ComplaintLog,
     FrameParser,
     Handshake,
     LinkError,
@@ -80,7 +80,7 @@ class StorageService:
         """Use ``store`` as the database; by default, an embedded one."""
         self._config, self._runtime = config, runtime
         self._handshake = Handshake(PROTOCOL, config.cluster, SERVICE, config.secret, runtime.random)
-        self._complaints = Complaints(runtime, "connection refused")
+        self._complaints = ComplaintLog(runtime, "connection refused")
         self._rows: Store = store or StoredRows(runtime.open_database(SERVICE), config.page_rows)
         self._heard = self._told_at = runtime.now()
         self._writes = self._told = 0

@@ -29,7 +29,7 @@ from nodes.reference.designs.fiorano.gateway.protocol import (
 )
 from nodes.reference.points import EPOCH_ASKED, LOCK_ENDS
 from nodes.reference.points import GRANTED as LOCK_GRANTED
-from nodes.reference.replication.handshake import Complaints, FrameParser, Handshake, LinkError, encode_frame
+from nodes.reference.replication.handshake import ComplaintLog, FrameParser, Handshake, LinkError, encode_frame
 from nodes.timeouts import within
 
 _RENEWALS = 5
@@ -114,7 +114,7 @@ class GatewayLock:
         self._runtime, self._options = runtime, options
         self._rechecked = LOCK_NOT_RECHECKED not in bugs
         self._handshake = Handshake(PROTOCOL, options.cluster, node, options.secret, runtime.random)
-        self._complaints = Complaints(runtime, "lock refused")
+        self._complaints = ComplaintLog(runtime, "lock refused")
         self._asked = self._settled = asked
         self._note, self._changed = note, changed
         self._wish: Wish | None = None

@@ -24,7 +24,7 @@ from nodes.reference.designs.fiorano.transitions import ACTIVATED, REACHABLE, SH
 from nodes.reference.engine.audit import Rows, rows_of
 from nodes.reference.engine.engine import StoreEngine
 from nodes.reference.points import DATABASE_HAS
-from nodes.reference.replication.handshake import Complaints
+from nodes.reference.replication.handshake import ComplaintLog
 from nodes.reference.storage.client import StorageClient
 from nodes.reference.storage.protocol import FencedError, StorageError, StorageUnavailableError
 from nodes.reference.storage.shared_state import SharedState
@@ -45,7 +45,7 @@ class SharedPair(Server):
                                      options.secret, options.database_timeout)
         self._store = SharedState(self._client, engine, broker.transaction)
         self._reachable = self._activated = False
-        self._complaints = Complaints(broker.runtime, "database can't be used")
+        self._complaints = ComplaintLog(broker.runtime, "database can't be used")
         self._rest_until = -math.inf
         self._epoch = self._above = self._commits = 0
         self._kept = 0

@@ -13,7 +13,7 @@ from typing import Any
 
 from nodes.reference.api import Runtime
 from nodes.reference.points import PERMISSION_ENDS, PERMITTED
-from nodes.reference.replication.handshake import Complaints, FrameParser, Handshake, LinkError, encode_frame
+from nodes.reference.replication.handshake import ComplaintLog, FrameParser, Handshake, LinkError, encode_frame
 from nodes.timeouts import within
 
 PROTOCOL = "stormproof-qpid-manager/1"
@@ -34,7 +34,7 @@ class ManagerPermission:
                  changed: Callable[[], None]) -> None:
         self._runtime, self._node, self._address, self._lease = runtime, node, address, lease
         self._handshake = Handshake(PROTOCOL, cluster, node, secret, runtime.random)
-        self._complaints = Complaints(runtime, "no word of the manager")
+        self._complaints = ComplaintLog(runtime, "no word of the manager")
         self._changed = changed
         self._patience = runtime.now() + _PATIENCE * lease
         self._until = self._let_until = -math.inf

@@ -26,7 +26,7 @@ from nodes.reference.designs.fiorano.gateway.protocol import (
     STALE,
     TAKE,
 )
-from nodes.reference.replication.handshake import Complaints, FrameParser, Handshake, LinkError, encode_frame
+from nodes.reference.replication.handshake import ComplaintLog, FrameParser, Handshake, LinkError, encode_frame
 from nodes.timeouts import within
 
 GATEWAY = "gateway"
@@ -63,7 +63,7 @@ class Gateway:
     def __init__(self, config: GatewayConfig, runtime: Runtime, file: LockFile) -> None:
         self._config, self._runtime, self._file = config, runtime, file
         self._handshake = Handshake(PROTOCOL, config.cluster, SERVICE, config.secret, runtime.random)
-        self._complaints = Complaints(runtime, "connection refused")
+        self._complaints = ComplaintLog(runtime, "connection refused")
         self._grants = Grants(Record(), config.lease, runtime.now(), config.bugs)
         self._written: bytes | None = None
         """The expected content of the lock file; None: nothing."""

@@ -16,7 +16,7 @@ from nodes.reference.api import Runtime
 from nodes.reference.designs.qpid.manager.note import is_list_of_names
 from nodes.reference.designs.qpid.manager.services import Services
 from nodes.reference.replication.handshake import (
-    Complaints,
+    ComplaintLog,
     FrameParser,
     Handshake,
     LinkError,
@@ -46,7 +46,7 @@ class Lessor:
                  secret: str) -> None:
         self._runtime, self._services, self._address, self._node = runtime, services, address, node
         self._handshake = Handshake(PROTOCOL, cluster, manager_name(node), secret, runtime.random)
-        self._complaints = Complaints(runtime, "connection refused")
+        self._complaints = ComplaintLog(runtime, "connection refused")
         self._strangers = UnauthenticatedPeers()
         self._writers: dict[asyncio.StreamWriter, None] = {}
         self._server: asyncio.Server | None = None
