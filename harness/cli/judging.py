@@ -80,19 +80,29 @@ def check(
 
 
 def list_names(
-    what: Annotated[str, typer.Argument(help=LIST_HELP)] = "all",
+    what: Annotated[str | None, typer.Argument(help=LIST_HELP, show_default="the names alone")] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Show what can be named: systems, workloads, nemeses, checks, backends, bugs, and the options of each."""
-    from harness.cli.listing import listing
+    """Show the names of systems, workloads, nemeses, checks, backends and bugs, and the options of each."""
+    from harness.cli.listing import MANY, listing
     from harness.run import plugins
 
     plugins.load_installed()
-    data = listing(what)
+    data = listing(what or "all")
     if as_json:
         print_json(data)
         return
     to = console()
+    if what is None:
+        table = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
+        for kind, entries in data.items():
+            names = f"{len(entries)}; see stormproof list {kind}" if kind in MANY else ", ".join(
+                str(entry["name"]) for entry in entries)  # fmt: skip
+            table.add_row(kind, escape(names))
+        to.print(table)
+        to.print("stormproof list NAME shows what it is, and its options; `all` instead of a name shows everything.",
+                 markup=False)  # fmt: skip
+        return
     for title, entries in data.items():
         table = Table(title=title, title_justify="left", box=None, show_header=False, padding=(0, 2, 0, 2))
         for entry in entries:

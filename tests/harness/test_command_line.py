@@ -266,6 +266,9 @@ def test_list_knows_everything(capsys: pytest.CaptureFixture[str], monkeypatch: 
     assert {"lost", "phantom", "duplicated", "depth", "order", "availability", "latency"} <= names["checks"]
     status, out, _ = run(capsys, monkeypatch, "list", "checks")
     assert status == 0 and "lost" in out and "joram" not in out
+    bugs = len(json.loads(run(capsys, monkeypatch, "list", "bugs", "--json")[1])["bugs"])
+    status, out, _ = run(capsys, monkeypatch, "list")
+    assert status == 0 and len(out.splitlines()) < 45 and "joram" in out and "--set" not in out and f"{bugs};" in out
 
 
 def test_the_generated_page_is_up_to_date() -> None:
