@@ -31,7 +31,8 @@ FIORANO = DOCS / "designs" / "fiorano.md"
 
 def names_page() -> str:
     """Return the page's text."""
-    lines = ["# Names and settings", "", "Made by `make docs` from the registries; `stormproof list all` prints the same."]
+    lines = ["# Names and settings", "",
+             "Made by `make docs` from the registries; `stormproof list all` prints the same."]  # fmt: skip
     for kind, entries in listing("all").items():
         lines += ["", f"## {kind.capitalize()}"]
         for entry in entries:

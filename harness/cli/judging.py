@@ -88,7 +88,7 @@ def list_names(
     from harness.run import plugins
 
     plugins.load_installed()
-    data = listing(what or "all")
+    data = listing("all" if what is None else what)
     if as_json:
         print_json(data)
         return
