@@ -4,7 +4,7 @@ import asyncio
 
 import stormproof
 
-TIME_TO_RUN = 5  # seconds after which a job whose taker is silent is given to another
+TIME_TO_RUN = 5  # seconds after which the server gives a silent consumer's job to another one
 
 
 class Beanstalkd(stormproof.ShellSystem):
@@ -30,7 +30,7 @@ class Beanstalkd(stormproof.ShellSystem):
 
 
 class Connection:
-    """One client's connection; a queue is a tube. Anything unexpected is an exception: it may have happened."""
+    """One client's connection; a queue is a tube. An unexpected answer raises: the operation may have happened."""
 
     writer = None
 
@@ -42,7 +42,7 @@ class Connection:
         word, *_ = await self.ask(f"put 0 0 {TIME_TO_RUN} {len(body)}\r\n{body.decode()}")
         if word in ("DRAINING", "JOB_TOO_BIG", "OUT_OF_MEMORY"):
             raise stormproof.NotDone(word)
-        if word != "INSERTED":  # BURIED: it is there, but the server ran out of memory
+        if word != "INSERTED":  # BURIED: the job is stored, but the server ran out of memory
             raise RuntimeError(word)
 
     async def take(self, queue, timeout):
