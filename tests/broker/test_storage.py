@@ -333,7 +333,7 @@ async def test_what_follows_a_lost_store_is_not_sent(tmp_path: Path, kind: Kind)
         await one.state.take_over(1)
         late = one.start("open", reliable=True, login="g")
         one.state.let_go()
-        with pytest.raises(StorageError, match="not held any more"):
+        with pytest.raises(StorageError, match="no longer held"):
             await late
         assert (await other.state()).applied == 0
         await one.state.take_over(2)

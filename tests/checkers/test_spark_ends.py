@@ -153,7 +153,7 @@ def test_settings_of_a_cluster_come_from_its_file(tmp_path: Path, monkeypatch: p
 
 def test_what_is_no_master_is_told_at_once() -> None:
     for master in ("mesos://x", "nonsense", "", "local[x]"):
-        with pytest.raises(SparkFailed, match="is no Spark master"):
+        with pytest.raises(SparkFailed, match="is not a Spark master"):
             demand_master(master)
     for master in ("local", "local[*]", "local[2,4]", "yarn", "k8s://https://h:1"):
         demand_master(master)

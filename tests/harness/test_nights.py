@@ -542,5 +542,5 @@ def test_reproductions_are_a_failing_arm_and_a_twin_each(tmp_path: Path) -> None
         ("r-mosquitto-M1-fails", "mosquitto", "invalid", "local"),
         ("r-mosquitto-M1-twin", "mosquitto", "valid", "local"),
     ]  # fmt: skip
-    with pytest.raises(UsageError, match="case r: reproductions: there is no reproduction 'redis-D9'"):
+    with pytest.raises(UsageError, match="case r: reproductions: unknown reproduction 'redis-D9'"):
         plan_of(tmp_path, "[[case]]\nname = 'r'\nreproductions = 'redis-D9'")

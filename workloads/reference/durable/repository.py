@@ -205,7 +205,7 @@ class Repository:
             self._rewrite()  # new, or its first write was never finished
             return
         if not data.startswith(MAGIC):
-            raise RepositoryError(f"{self._storage.name}: this is no repository of a durable connection; "
+            raise RepositoryError(f"{self._storage.name}: this is not a repository of a durable connection; "
                                   "name another file")
         self._salt = data[len(MAGIC) :][:_SALT_BYTES]
         if not data.startswith(_header(self._salt)):
