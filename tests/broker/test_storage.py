@@ -384,7 +384,7 @@ class Working:
     ({"data": "d", "host": "h", "port": 70000, "clients": ["a"]}, "port: 70000"),
     ({"data": "d", "host": "h", "port": "1", "clients": ["a"]}, "port: is not a whole number"),
     ({"data": "d", "host": "h", "port": 1, "clients": [1]}, "clients: is not a list of names"),
-    ({"data": "d", "host": "h", "port": 1, "clients": ["a"], "colour": "red"}, "colour: there is no such setting"),
+    ({"data": "d", "host": "h", "port": 1, "clients": ["a"], "colour": "red"}, "colour: unknown setting"),
     ([], "not a JSON object"),
 ])
 def test_a_configuration_that_can_not_be_used(content: Any, wrong: str) -> None:

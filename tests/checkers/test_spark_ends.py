@@ -147,7 +147,7 @@ def test_settings_of_a_cluster_come_from_its_file(tmp_path: Path, monkeypatch: p
     assert settings["spark.ui.enabled"] == "false" and settings["spark.master"] == "spark://h:1"
     assert "spark.executor.memory" not in _settings("local[2]", java, None), "the file is a cluster's"
     file.write_text("executor.memory 4g\n")
-    with pytest.raises(UsageError, match=r"executor\.memory is no setting"):
+    with pytest.raises(UsageError, match=r"executor\.memory is not a setting"):
         _settings("yarn", java, None)
 
 

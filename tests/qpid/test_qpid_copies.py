@@ -156,7 +156,7 @@ def test_stores_are_copied_after_the_loss_of_all_only(tmp_path: Path) -> None:
             source_of_copy(await found(group))
         with pytest.raises(UsageError, match="n2 is ready: stores are copied while all brokers are connecting"):
             await copy_store(Asking(group), "n2", ["n3"])
-        with pytest.raises(UsageError, match="n3: no answer; all brokers have to run"):
+        with pytest.raises(UsageError, match="n3: no answer; all brokers must run"):
             source_of_copy({**await found(group), "n1": "no answer", "n3": "no answer", "n2": "no answer"}
                            | {"n1": {"state": "connecting"}, "n2": {"state": "connecting"}})
 
