@@ -307,7 +307,7 @@ def goes_through(folder: Path, store: Path, ends: Sequence[str], words: Sequence
             ballast = fill(store.parent)
             status, out = ended(process)
             ballast.unlink()
-            assert status == 3 and re.search(r"No space left on device\)?; free some space, then", out.splitlines()[-1]), out
+            assert status == 3 and re.search(r"No space left on device\)?; free some space", out.splitlines()[-1]), out
             assert "Traceback" not in out
         else:
             process.send_signal(signal.SIGINT if end == "ctrl-c" else signal.SIGKILL)
