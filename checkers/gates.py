@@ -106,7 +106,7 @@ def _results(run: Run) -> Iterator[tuple[str, Any, GateResult]]:
         gate = GATES.get(name)
         if gate is None:
             known = ", ".join(GATES)
-            yield name, value, GateResult(False, None, f"there is no gate {name!r} (there are: {known})")
+            yield name, value, GateResult(False, None, f"unknown gate {name!r} (known: {known})")
         else:
             yield name, value, gate(run, value)
 

@@ -92,7 +92,7 @@ class Topics:
             raise HistoryError(f"row {twice} publishes message {name} a second time: values must be unique")
         topic = np.where(sent >= 0, h.key[sent], -1).astype(np.int32)
         if len(topic) and (topic.max() >= MAX_TOPICS or (topic[sent >= 0] < 0).any()):
-            raise HistoryError(f"a message is published to a topic that is no number below {MAX_TOPICS}")
+            raise HistoryError(f"a message is published to a topic whose number is not below {MAX_TOPICS}")
         dense, bound, keys = dense_keys(h)
         subscriptions, number_of = _subscriptions(h, dense, bound, keys)
         which = np.where(np.isin(h.role, _ON_SUBSCRIPTIONS) & (dense >= 0), number_of[dense], -1).astype(np.int32)
@@ -105,7 +105,7 @@ class Topics:
         came = np.flatnonzero((of_row >= 0) & (as_queue != vocabulary.ENQUEUE))
         if (which[came] < 0).any():
             row = int(came[which[came] < 0][0])
-            raise HistoryError(f"row {row} gets a message of subscription {h.key[row]}, which nobody asked for")
+            raise HistoryError(f"row {row} receives a message of subscription {h.key[row]}, which no row requested")
         came = came[np.argsort(which[came], kind="stable")]
         start = np.searchsorted(which[came], np.arange(len(subscriptions) + 1)).astype(np.int64)
         message = of_row[came]
@@ -217,7 +217,7 @@ def _subscriptions(
         if len(np.unique(h.role[rows])) > 1:
             raise HistoryError(f"subscription {key} is both durable and transient")
         if len(np.unique(h.value[invoked])) > 1 or h.value[invoked[0]] < 0:
-            raise HistoryError(f"subscription {key} does not say, always alike, which topics it takes")
+            raise HistoryError(f"subscription {key} does not name the same topics in each of its rows")
         deletes = np.flatnonzero((h.role == vocabulary.DELETE) & (dense == place) & (h.kind == vocabulary.INVOKE))
         number_of[place] = number
         found.append(

@@ -70,11 +70,11 @@ class TransactionTable:
         again = np.flatnonzero(np.diff(value) == 0)
         if len(value) and (value[0] < 0 or len(again)):
             row = int(rows[0] if value[0] < 0 else rows[again[0] + 1])
-            raise HistoryError(f"row {row} begins a transaction that has no value of its own")
+            raise HistoryError(f"row {row} begins a transaction without a unique value")
         moves = np.isin(role, MOVES)
         takes = np.isin(h.role, _TAKES)
         if (h.key[takes] >= MAX_QUEUES).any() or (key[moves] >= MAX_QUEUES - 1).any() or (key < 0).any():
-            raise HistoryError(f"a queue is no number below {MAX_QUEUES}")
+            raise HistoryError(f"a queue's number is not below {MAX_QUEUES}")
         wanted = np.where(moves, np.int64(1) << np.where(moves, key + 1, 0), key)
         deliveries = np.flatnonzero(takes & ((h.kind == vocabulary.OK) | (h.kind == vocabulary.INFO)) & (h.value >= 0))
         of_delivery = find(value, h.value[deliveries])

@@ -55,7 +55,7 @@ class Clock(Fault):
         why = system.keeps_time if isinstance(system, ShellSystem) else ""
         if why and test.backend in FAKED:
             raise UsageError(f"--nemesis {self.name}: {system.name}'s clock can't be set on {test.backend}: {why}; "
-                             f"leave {self.name} out, or use --backend ssh with hosts that have clocks of their own")
+                             f"leave {self.name} out, or use --backend ssh with hosts that have separate clocks")
 
     def plan(self, kind: str, facts: ClusterFacts, rng: random.Random) -> FaultPlan:
         """Choose some nodes, and the error of each node's clock: up to some minutes, or ``clock_skew``."""

@@ -97,7 +97,7 @@ class Disk(Fault):
             most = max_down_of(facts.options, sum(each not in facts.spares for each in group))
             lost = [each for each in facts.data_loss if each in group and each not in node]
             if len(lost) >= most:
-                raise Infeasible(f"{', '.join(lost)} may not have got back yet what was lost, {most} may lack it")
+                raise Infeasible(f"{', '.join(lost)} may still lack lost data, and at most {most} may lack it")
         seconds = round(rng.uniform(0.02, 0.5), 3) if kind == "slow" else 0.0
         return FaultPlan(kind, node, note=found.note, disk=DiskFault(kind, seconds), unmet=found.unmet)
 

@@ -51,7 +51,7 @@ def read_schedule(text: str, families: Sequence[Fault], time_limit: float) -> li
     for fault in faults:
         group = known[fault.family].conflict_group
         if fault.start < busy_until.get(group, 0.0):
-            raise UsageError(f"schedule: {fault} begins before the one before it (of {group!r}, too) has ended")
+            raise UsageError(f"schedule: {fault} begins before its predecessor (of {group!r}, too) has ended")
         busy_until[group] = fault.end
     return faults
 
@@ -75,7 +75,7 @@ def _read(word: str, known: dict[str, Fault], time_limit: float) -> ExplicitFaul
     try:
         fault = ExplicitFault(match[1], match[2], float(match[3]), float(match[4]), int(match[5]))
     except ValueError:
-        raise UsageError(f"schedule: {word!r} holds a time that is no number") from None
+        raise UsageError(f"schedule: {word!r} has a time that is not a number") from None
     if fault.family not in known:
         raise UsageError(f"schedule: {word!r}: --nemesis must name {fault.family!r} (it names: {', '.join(known)})")
     family = known[fault.family]

@@ -84,10 +84,10 @@ def pick_node(kind: str, facts: ClusterFacts, nodes: Sequence[str], rng: random.
         return Pick(node, f"{why}; took {node}", why)
     if kind == HOLDER:
         if facts.lock is None:
-            raise Infeasible("nobody tells who holds the lock")
+            raise Infeasible("the system reports no lock holder")
         holder = facts.lock.holder
         if holder not in nodes:
-            raise Infeasible(f"{holder}, which holds the lock, is not running" if holder else "nobody holds the lock")
+            raise Infeasible(f"{holder}, which holds the lock, is not running" if holder else "the lock is free")
         return Pick(holder)
     if kind == facts.aim and kind != ONE:
         nodes = _demand(kind, [node for node in nodes if facts.node_roles.get(node) == kind])

@@ -72,7 +72,7 @@ class LockFile(Fault):
         """
         lock = facts.lock
         if lock is None or not lock.present:
-            raise Infeasible("there is no lock file")
+            raise Infeasible("the lock file does not exist")
         if facts.states[lock.machine] != RUNNING:
             raise Infeasible(f"{lock.machine}, which has the lock file, is down")
         if kind == "delete":

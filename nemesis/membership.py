@@ -84,10 +84,10 @@ class Membership(Fault):
             replicas = [node for node in facts.eligible()
                         if node in group and node not in (facts.primary, *facts.spares)]
             if len(replicas) < _LEAST_REPLICAS - 1:  # the serving one is not among them
-                raise Infeasible("there are too few replicas to give one up")
+                raise Infeasible("too few replicas to remove one")
             return FaultPlan(kind, (rng.choice(replicas),))
         if not facts.spares:
-            raise Infeasible("there is no spare node: --set spares=1 keeps one")
+            raise Infeasible("no spare node: --set spares=1 keeps one")
         return FaultPlan(kind, facts.spares if kind == "add-all" else (rng.choice(facts.spares),))
 
     async def inject(self, cluster: Cluster, plan: FaultPlan) -> Evidence:

@@ -27,7 +27,7 @@ ALL, ONE, PAIR, ONE_WAY, TO_CLIENTS = "all", "one", "pair", "one-way", "clients"
 WHERE = Option(
     "packets_links",
     ANY_KIND,
-    "links that suffer: of all nodes, of one, between two of them, from one to another, or between nodes and clients, "
+    "affected links: of all nodes, of one, between two of them, from one to another, or between nodes and clients, "
     "also those beside them; any: of all or of one, or of clients where there is one node",
     (ANY_KIND, ALL, ONE, PAIR, ONE_WAY, TO_CLIENTS),
 )
@@ -90,7 +90,7 @@ def _plan_clients(kind: str, facts: ClusterFacts, rng: random.Random) -> FaultPl
     """Plan for all links between nodes, or one node, and clients, regardless of the clients' place."""
     hosts = sorted(set(facts.hosts.values()))
     if not hosts:
-        raise Infeasible("no client has a place of its own on the network")
+        raise Infeasible("no client has a separate address on the network")
     targets = facts.nodes if rng.random() < 0.5 else (rng.choice(facts.nodes),)
     links = links_between(targets, hosts, ()) | links_between(hosts, targets, ())
     return FaultPlan(kind, tuple(targets), note="clients", conditions=dict.fromkeys(sorted(links),

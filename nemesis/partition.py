@@ -40,7 +40,7 @@ KINDS = ("halves", "one", "master", "one-way")
 CLIENTS = Option(
     "clients",
     "beside",
-    "where clients stand in a partition: beside their node, or outside (they reach all nodes)",
+    "place of clients in a partition: with their node, or outside (they reach all nodes)",
     ("beside", "outside"),
 )
 
@@ -48,7 +48,7 @@ MAIN_NETWORK, ALL_NETWORKS = "main", "all"
 NETWORK = Option(
     "fault_network",
     ANY_KIND,
-    "where a system has further networks, the one that partitions and packet faults hit: its name, main, all, or any "
+    "network that partitions and packet faults affect in a system with several: its name, main, all, or any "
     "of these in turn",
 )
 
@@ -211,7 +211,7 @@ def networks_hit(facts: ClusterFacts, rng: random.Random) -> tuple[str, ...]:
     if wanted == ALL_NETWORKS:
         return names
     if wanted not in names:
-        raise Infeasible(f"there is no network {wanted!r} (there are: {', '.join(names)})")
+        raise Infeasible(f"unknown network {wanted!r} (known: {', '.join(names)})")
     return (wanted,)
 
 

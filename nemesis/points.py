@@ -138,7 +138,7 @@ class Points(Fault):
         if kind in (*LINKS, IS_HEARD_BY_SOME):
             running = [node for node in running if links[node]]
             if not running:
-                raise Infeasible("there is no link to another machine")
+                raise Infeasible("no link to another machine exists")
         if hushed and facts.primary in running:
             running = [facts.primary]  # the leader's messages are the ones that matter
         conditions = LinkConditions(delay=round(rng.choice((0.02, 0.1, 0.3, 1.0)), 3)) if kind == IS_DELAYED else None

@@ -28,8 +28,8 @@ RESTART, CRASH, SETTINGS, VERSION = "restart", "crash", "settings", "version"
 KINDS = (RESTART, CRASH)
 AIMED = (SETTINGS, VERSION)
 
-NEW_SETTINGS = Option("rolling_settings", "", "what a rolling change of settings sets: name=value, by spaces")
-NEW_VERSION = Option("rolling_version", "", "folder of a checkout: the version that a rolling change of it brings")
+NEW_SETTINGS = Option("rolling_settings", "", "settings that a rolling change sets: name=value, space-separated")
+NEW_VERSION = Option("rolling_version", "", "folder of a checkout with the version that a rolling upgrade installs")
 PATIENCE = Option("rolling_patience", 20.0, "seconds in which the system must be healthy before the next node's turn")
 
 

@@ -23,12 +23,12 @@ from stormproof.history.ledger import HEAL, INJECT
 from stormproof.operation import INFO, Op
 from stormproof.test import SCHEDULE, Test
 
-DURATION = Option("fault_duration", 0.0, "shortest fault in seconds (each is up to half longer); 0: what fits")
-LENGTHS = Option("fault_lengths", "", "seconds that a fault lasts, several joined by commas: each draws one of them")
+DURATION = Option("fault_duration", 0.0, "shortest fault in seconds (each is up to half longer); 0: by the time limit")
+LENGTHS = Option("fault_lengths", "", "durations of faults in seconds, joined by commas: each fault draws one")
 GAP = Option("fault_gap", 0.0, "shortest time between faults in seconds (up to half longer); 0: half of fault_duration")
 QUIET_BEFORE = Option("quiet_before", 0.15, "share of the time limit without faults at the beginning")
-QUIET_AFTER = Option("quiet_after", 0.2, "share at its end without faults, but for what is late")
-EXPLICIT = Option(SCHEDULE, "", "the faults themselves instead of drawn ones: family:kind:start-end:seed, by spaces")
+QUIET_AFTER = Option("quiet_after", 0.2, "share of the time limit without faults at the end, except for late ones")
+EXPLICIT = Option(SCHEDULE, "", "explicit faults instead of drawn ones: family:kind:start-end:seed, space-separated")
 SCHEDULE_OPTIONS = (DURATION, LENGTHS, GAP, QUIET_BEFORE, QUIET_AFTER, EXPLICIT, RETRIES)
 
 LONGEST_FITTING = 6.0

@@ -33,7 +33,7 @@ def runs(rows: Sequence[IndexRow], query: str) -> bytes:
     for name in asked:
         if name not in FILTERS:
             known = ", ".join((*FILTERS, "limit", "offset"))
-            raise BadQuery(f"there is no {name[:40]!r} to ask by (there are: {known})")
+            raise BadQuery(f"unknown parameter {name[:40]!r} (known: {known})")
     found = [row for row in rows if all(getattr(row, name) == value for name, value in asked.items())]
     content = {"total": len(found), "offset": offset, "runs": [row._asdict() for row in found[offset : offset + limit]]}
     return json.dumps(content).encode()

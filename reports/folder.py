@@ -65,7 +65,7 @@ def read_folder(run_dir: Path) -> RunFolder:
     """
     if not run_dir.is_dir():
         raise HistoryError(
-            f"{run_dir}: there is no such run folder; name a run of the store (stormproof report RUN --store DIR)"
+            f"{run_dir}: no such run folder; name a run of the store (stormproof report RUN --store DIR)"
         )
     notes: list[str] = []
     run = read_object(run_dir / RUN_FILE, notes)

@@ -293,7 +293,7 @@ def make_server(store: Path, host: str, port: int, prepare: Prepare = lambda _: 
         UsageError: the address can't be used.
     """
     if not store.is_dir():
-        raise HistoryError(f"{store}: there is no such store of runs; name one with --store DIR")
+        raise HistoryError(f"{store}: no such store of runs; name one with --store DIR")
     hosts = LOOPBACK | {host.lower()} if _is_loopback(host) else None
     handler = partial(Handler, Pages(store, prepare, others), hosts)
     try:
@@ -302,7 +302,7 @@ def make_server(store: Path, host: str, port: int, prepare: Prepare = lambda _: 
         reason = error.strerror or str(error)
         raise UsageError(f"can't serve on {host}:{port} ({reason}): choose another with --port or --host") from error
     except OverflowError as error:
-        raise UsageError(f"{port} is no port: choose one from 0 to 65535 with --port") from error
+        raise UsageError(f"{port} is not a port: choose one from 0 to 65535 with --port") from error
     server.daemon_threads = True
     return server
 

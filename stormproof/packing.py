@@ -53,7 +53,7 @@ def demand_ended(run_dir: Path) -> None:
     if is_alive(run_dir):
         raise UsageError(f"run {run_dir.name} is under way; pack it when it has ended")
     if not RUN_ID.fullmatch(run_dir.resolve().name):
-        raise UsageError(f"{run_dir}: the folder's name is no run id, by which it would be unpacked")
+        raise UsageError(f"{run_dir}: the folder's name is not a run id, which unpacking needs")
     read_run(run_dir)
     if (run_dir / REMOTE_FILE).exists() or pending_undos(run_dir):
         raise UsageError(f"run {run_dir.name} left something that is not healed: run `stormproof heal` first")

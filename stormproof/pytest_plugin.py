@@ -63,7 +63,7 @@ class Storm:
                 pytest.fail(f"storm: expected={word!r} is none of {', '.join(_EXPECTED)}", pytrace=False)
         settings = {"store": self.store, "seed": self.seed, "quiet": True} | options
         if unknown := [name for name in settings if name not in signature(run).parameters]:
-            pytest.fail(f"storm: there is no option {unknown[0]!r} (there are: {', '.join(signature(run).parameters)})",
+            pytest.fail(f"storm: unknown option {unknown[0]!r} (known: {', '.join(signature(run).parameters)})",
                         pytrace=False)
         result, broken = None, ""
         try:

@@ -72,7 +72,7 @@ class Registry(Generic[T]):
             return self._entries[name]
         near = difflib.get_close_matches(name, self._entries, n=1)
         hint = f"; did you mean {near[0]!r}?" if near else ""
-        raise UsageError(f"no {self.kind} {name!r}{hint} (there are: {', '.join(self._entries)})")
+        raise UsageError(f"no {self.kind} {name!r}{hint} (known: {', '.join(self._entries)})")
 
     def load(self, name: str) -> T:
         """Return the object behind the name; raise UsageError as ``entry`` does."""

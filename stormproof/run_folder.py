@@ -183,8 +183,8 @@ def read_run(run_dir: Path) -> dict[str, Any]:
     """
     path = run_dir / RUN_FILE
     if not path.exists():
-        raise HistoryError(f"{run_dir} is no run: it has no {RUN_FILE} (its harness was killed before the first write, "
-                           "or somebody removed it; `stormproof heal` removes an empty folder)")  # fmt: skip
+        raise HistoryError(f"{run_dir} is not a run: it has no {RUN_FILE} (its harness was killed before the first "
+                           f"write, or the file was removed; `stormproof heal` removes an empty folder)")  # fmt: skip
     data = read_object(path)
     schema = data.get("schema")
     if isinstance(schema, bool) or not isinstance(schema, int) or schema not in range(1, RUN_SCHEMA + 1):

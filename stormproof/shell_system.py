@@ -92,7 +92,7 @@ class Machine:
         """
         backend = self.cluster.backend
         if not isinstance(backend, Shells):
-            raise BackendError(f"{self.name}: there are no commands on simulated machines")
+            raise BackendError(f"{self.name}: simulated machines run no commands")
         done = await backend.exec(self.name, f"cd {shlex.quote(self.folder)} || exit\n{command}", timeout)
         if done.status:
             raise BackendError(f"{self.name}: {command!r} failed with status {done.status}: "

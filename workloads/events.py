@@ -63,10 +63,10 @@ class EventsWorkload(SurfacedWorkload):
         Option("reliability", ORDERED, "quality of service: whether events must arrive in order", (ORDERED, UNORDERED)),
         Option("retry_count", ENDLESS, "further attempts after a failed delivery; then the subscriber is removed"),
         Option("work", 0.0, "seconds that a subscriber takes for each event before it acknowledges it"),
-        Option("owed", PROMISED, "events that must come to every subscriber: those that HA IceStorm promises; all that "
+        Option("owed", PROMISED, "events that every subscriber must receive: those that HA IceStorm promises; all that "
                "were confirmed; or those confirmed when all faults have been over for resume_within",
                (PROMISED, ALL, RESUMED)),
-        Option("resume_within", 10.0, "seconds after the last fault within which events must come again"),
+        Option("resume_within", 10.0, "seconds after the last fault within which events must arrive again"),
         Option("op_timeout", 3.0, "seconds after which an operation's outcome is unknown"),
         Option("open_timeout", 2.0, "seconds a new client tries to connect before its operation fails"),
         Option("poll", 0.25, "seconds a take waits for an event"),

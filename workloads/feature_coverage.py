@@ -18,7 +18,7 @@ from stormproof.test import Test
 
 SURFACE = Option(
     "surface", False,
-    "clients use all that the broker offers them, another part of it in each run: bodies and headers of all kinds, "
+    "clients use all features of the broker, another part of them in each run: bodies and headers of all kinds, "
     "modes of acknowledgement, windows, NACK, UNSUBSCRIBE, ends of transactions (docs/reference/feature-coverage.md)")
 """An option of the workloads whose clients support it."""
 

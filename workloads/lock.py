@@ -90,8 +90,8 @@ class Holds(Generator):
 
 _COMMON = (
     Option("workers", 5, "threads that want the lock", load=True),
-    Option("work", 0.1, "seconds from a holder's reading of what the lock guards to its writing"),
-    Option("holders", PROMPT, "stalling: some holders stand still, as a process that is stopped, before they write",
+    Option("work", 0.1, "seconds from a holder's read of the guarded value to its write"),
+    Option("holders", PROMPT, "stalling: some holders pause before they write, like a stopped process",
            (PROMPT, STALLING)),
     Option("op_timeout", 3.0, "seconds after which an operation's outcome is unknown"),
     Option("open_timeout", 2.0, "seconds a new client tries to connect before its operation fails"),
@@ -100,7 +100,7 @@ _COMMON = (
     CONNECT,
     *CONNECTING,
     Option("reliable", True, "clients number their frames, reconnect and re-emit; false: one TCP connection each"),
-    Option("drain_limit", 40.0, "seconds that somebody tries to get the lock when all is healed"),
+    Option("drain_limit", 40.0, "seconds that clients try to get the lock after the heal"),
     Option("min_ok", 10, "confirmed acquires, and updates, below which the verdict is unknown"),
 )  # fmt: skip
 
@@ -113,10 +113,10 @@ class LockWorkload(Workload):
     needs: tuple[str, ...] = ("queues",)
     draws = LOCK
     options: tuple[Option, ...] = (
-        Option("guard", "queue", "what the lock is: a message in a queue", ("queue",)),
-        Option("refuse_older", False, "what the lock guards refuses deliveries older than one that it has seen; for "
+        Option("guard", "queue", "kind of the lock: a message in a queue", ("queue",)),
+        Option("refuse_older", False, "the guarded value refuses deliveries older than one that it has seen; for "
                "systems whose queues number them"),
-        Option("stall", 8.0, "seconds that a stalling holder stands still"),
+        Option("stall", 8.0, "seconds that a stalling holder pauses"),
         *_COMMON,
     )
     guarantees = ("mutual-exclusion", "lost-update", "fencing", "lock-lost")
@@ -195,12 +195,12 @@ class LeaseWorkload(LockWorkload):
     needs = ("registers",)
     draws = LEASE
     options = (
-        Option("guard", "lease", "what the lock is: a register with a time limit, or the system's own lock",
+        Option("guard", "lease", "kind of the lock: a register with a time limit, or the system's own lock",
                ("lease", "service")),
         Option("lease_seconds", 1.0, "seconds that a lease lasts", was="lease"),
-        Option("refuse_old_tokens", True, "what the lock guards refuses tokens older than one that it has seen",
+        Option("refuse_old_tokens", True, "the guarded value refuses tokens older than one that it has seen",
                was="fencing"),
-        Option("stall", 3.0, "seconds that a stalling holder stands still"),
+        Option("stall", 3.0, "seconds that a stalling holder pauses"),
         *_COMMON,
     )
 

@@ -114,7 +114,7 @@ class LogWorkload(Workload):
         Option("producers", 3, "threads that append", load=True),
         Option("readers", 3, "threads that read", load=True),
         Option("logs", 2, "number of logs", load=True),
-        Option("seeks", 2, "of a hundred operations of a reader, how many go back"),
+        Option("seeks", 2, "operations of a reader that go back, of a hundred"),
         Option("batch", 50, "entries that a read asks for at most"),
         Option("op_timeout", 3.0, "seconds after which an operation's outcome is unknown"),
         Option("open_timeout", 2.0, "seconds a new client tries to connect before its operation fails"),

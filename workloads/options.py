@@ -14,19 +14,19 @@ CLIENT_HEARTBEAT = Option(
 HOME, ANY_NODE = "home", "any"
 CONNECT = Option(
     "connect", ANY_NODE,
-    "whom clients connect to: any node, the one beside them first; or home, that one alone, whether it leads or not",
+    "nodes that clients connect to: any node, the nearest first; or home, the nearest alone, whether it leads or not",
     (ANY_NODE, HOME))
 PRIMARY_FIRST, NEAREST_FIRST = "primary-first", "nearest-first"
 CLIENT_ORDER = Option(
     "client_order", NEAREST_FIRST,
-    "whom clients try: the node beside them, then the next from where they are; or the first node of the list whenever "
-    "they connect, then the others",
+    "order in which clients try nodes: the nearest, then the next ones; or the first node of the list at each "
+    "connection, then the others",
     (NEAREST_FIRST, PRIMARY_FIRST))
 SAME_REPLICA = Option("same_replica", 0.5, "seconds that a client tries the node that it has lost before others")
-ROUND_PAUSE = Option("round_pause", 0.0, "seconds that a client waits when no node has let it in")
+ROUND_PAUSE = Option("round_pause", 0.0, "seconds that a client waits after no node accepted it")
 IMPATIENT = Option(
     "impatient", False,
-    "every second client leaves a node at once that is silent for 0.3 seconds, and so is with whoever leads next; "
+    "every second client leaves a node that is silent for 0.3 seconds, and so reaches the next leader early; "
     "the others stay for as long as `client_heartbeat` and `same_replica` say")
 CONNECTING = (CLIENT_ORDER, SAME_REPLICA, ROUND_PAUSE, IMPATIENT)
 """The options that choose the nodes that clients try, and when."""

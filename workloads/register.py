@@ -79,8 +79,8 @@ class RegisterWorkload(SurfacedWorkload):
     options: tuple[Option, ...] = (
         Option("threads", 5, "threads that read, write, and compare and set", load=True),
         Option("keys", 3, "number of registers", load=True),
-        Option("read_share", 50, "of a hundred operations, how many read", was="reads"),
-        Option("swaps", 25, "of a hundred operations, how many compare and set; the others write"),
+        Option("read_share", 50, "reads, of a hundred operations", was="reads"),
+        Option("swaps", 25, "compare-and-sets, of a hundred operations; the others are writes"),
         Option("op_timeout", 3.0, "seconds after which an operation's outcome is unknown"),
         Option("open_timeout", 2.0, "seconds a new client tries to connect before its operation fails"),
         CLIENT_HEARTBEAT,

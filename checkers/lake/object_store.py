@@ -103,7 +103,7 @@ class ObjectStore:
 
         with self.told(self.url):
             if self.fs.get_file_info(self.root.partition("/")[0]).type == FileType.NotFound:
-                raise StormproofError(f"{self.url}: there is no such bucket")
+                raise StormproofError(f"{self.url}: no such bucket")
 
     def runs(self) -> dict[str, dict[str, Item]]:
         """Return the files of each complete run, by the runs' names; raises as ``items``."""
@@ -256,7 +256,7 @@ def _file_system(endpoint: str | None, region: str | None) -> Any:
 def _advised(reason: str) -> str:
     """Return the service's error, preceded by advice on it."""
     for sign, advice in (
-        ("NO_SUCH_BUCKET", "there is no such bucket"),
+        ("NO_SUCH_BUCKET", "no such bucket"),
         ("NETWORK_CONNECTION", "the service does not answer; is AWS_ENDPOINT_URL right?"),
         ("ACCESS_DENIED", "access is denied: whoever asks needs rights to list, read and write there"),
         ("INVALID_ACCESS_KEY_ID", "the service does not know the access key"),

@@ -112,7 +112,7 @@ def judge_units(carry_out: Callable[[Work, int, pa.Schema], pa.Table],
         found.setdefault(row["run_dir"], {})[row["number"]] = row["result"]
     missing = [unit for unit in units if unit.number not in found.get(unit.run_dir, {})]
     if missing:
-        raise StormproofError(f"{missing[0].run_dir}: what was found in part {missing[0].number} did not come back")
+        raise StormproofError(f"{missing[0].run_dir}: Spark returned no result for part {missing[0].number}")
     return {path: [results[number] for number in sorted(results)] for path, results in found.items()}
 
 

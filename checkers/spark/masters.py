@@ -38,7 +38,7 @@ def cluster_settings() -> dict[str, str]:
         if line and not line.startswith("#"):
             setting = _SETTING.fullmatch(line)
             if setting is None:
-                raise UsageError(f"{path}: {line.split()[0][:80]} is no setting; write `spark.NAME VALUE` on a line")
+                raise UsageError(f"{path}: {line.split()[0][:80]} is not a setting; write `spark.NAME VALUE` per line")
             found[setting[1]] = setting[2]
     return found
 
@@ -50,7 +50,7 @@ def demand_master(master: str) -> None:
         SparkFailed: no master listens, and the message says where; or the text does not name a master.
     """
     if _MASTER.fullmatch(master) is None:
-        raise SparkFailed(f"{master} is no Spark master: local[N], spark://HOST:PORT, yarn, or k8s://https://HOST:PORT")
+        raise SparkFailed(f"{master} is not a Spark master: give local[N], spark://HOST:PORT, yarn, or k8s://https://HOST:PORT")
     places = re.findall(r"([^,/]+):(\d+)", master.removeprefix("spark://")) if master.startswith("spark://") else []
     refused = []
     for host, port in places:
@@ -72,7 +72,7 @@ def ship_environment(archive: Path | None) -> None:
     if archive is None:
         return
     if not archive.is_file():
-        raise UsageError(f"--spark-env {archive}: there is no such file; `stormproof spark-env {archive}` writes it")
+        raise UsageError(f"--spark-env {archive}: no such file; `stormproof spark-env {archive}` writes it")
     os.environ[SHIPPED] = str(archive.resolve())
 
 

@@ -200,7 +200,7 @@ class ShellBackend(Backend):
         try:
             found = [str(path) for path in json.loads(done.output)]
         except (ValueError, TypeError):
-            raise BackendError(f"{node}: nobody can tell where it writes: {done.output[-200:]}") from None
+            raise BackendError(f"{node}: can't determine the folders that it writes to: {done.output[-200:]}") from None
         return tuple(posixpath.relpath(path, base) if path.startswith(base) else path for path in found)
 
     def usage(self, node: str, interval: float) -> AsyncGenerator[Usage, None]:
@@ -271,7 +271,7 @@ class ShellBackend(Backend):
         try:
             return shells[node]
         except KeyError:
-            raise BackendError(f"there is no node {node!r} (there are: {', '.join(shells) or 'none'})") from None
+            raise BackendError(f"unknown node {node!r} (known: {', '.join(shells) or 'none'})") from None
 
     def _pid_file(self, node: str, program: str) -> str:
         return posixpath.join(self.node_dir(node), f"{program}.pid")

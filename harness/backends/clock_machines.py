@@ -132,7 +132,7 @@ class ClockBackend(ShellBackend):
 
     async def _demand_clock(self, node: str) -> None:
         if node not in self._clock_library:
-            raise BackendError(f"{node}'s programs have no clock of their own: they get one in a test whose --nemesis "
+            raise BackendError(f"{node}'s programs have no separate clock: give one to them with a --nemesis that "
                                "names clock")
         why = (await self._steer(node, _check_script(self.node_dir(node)), "can't see its programs")).text.strip()
         if why:

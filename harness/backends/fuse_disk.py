@@ -91,7 +91,7 @@ class FaultyDisk(mfusepy.Operations):  # type: ignore[misc]
             elif name == "sync":
                 self._store.sync_all()
             elif name != "count":
-                raise ValueError(f"there is no command {name!r}")
+                raise ValueError(f"unknown command {name!r}")
             return {"shown": self._shown, "cuts": self._cuts, "lost": self._lost, "unsynced": self._store.unsynced}
 
     def _set_fault(self, kind: str | None, seconds: float) -> None:
@@ -137,7 +137,7 @@ class FaultyDisk(mfusepy.Operations):  # type: ignore[misc]
         """Raise OSError without power, after a delay in which a program that is about to be killed has ended."""
         if not self._light.is_set():
             self._light.wait(DARK_SECONDS)
-            raise OSError(errno.EIO, "there is no power")
+            raise OSError(errno.EIO, "the power is off")
 
     @contextmanager
     def _changing_names(self, name: str) -> Iterator[bool]:
@@ -146,7 +146,7 @@ class FaultyDisk(mfusepy.Operations):  # type: ignore[misc]
         with self._lock:
             probe = name.rpartition("/")[2] == PROBE_FILE
             if not self._light.is_set():
-                raise OSError(errno.EIO, "there is no power")
+                raise OSError(errno.EIO, "the power is off")
             yield probe
 
     # Files.
@@ -210,7 +210,7 @@ class FaultyDisk(mfusepy.Operations):  # type: ignore[misc]
         self._syncing(fh in self._ours or _by_harness())
         with self._lock:
             if not self._light.is_set():
-                raise OSError(errno.EIO, "there is no power")
+                raise OSError(errno.EIO, "the power is off")
             if not probe:
                 self._store.sync(fh)
         return 0
@@ -219,7 +219,7 @@ class FaultyDisk(mfusepy.Operations):  # type: ignore[misc]
         self._syncing(_by_harness())
         with self._lock:
             if not self._light.is_set():
-                raise OSError(errno.EIO, "there is no power")
+                raise OSError(errno.EIO, "the power is off")
             self._store.sync_names()
         return 0
 

@@ -91,7 +91,7 @@ class LocalBackend(ClockBackend, DiskBackend, PacketBackend):
             BackendError: this process does not run in separate namespaces, or the system refused an operation.
         """
         if os.getpid() != 1:
-            raise BackendError("backend local must run as pid 1 of its own namespaces: start it by launch_prefix()")
+            raise BackendError("backend local must run as pid 1 of separate namespaces: start it by launch_prefix()")
         subnets = list(itertools.islice(SUBNETS.subnets(new_prefix=PREFIX), 1 + len(topology.networks)))
         self._addresses = network.address_plan(topology, subnets[0])
         for name, subnet in zip(topology.networks, subnets[1:], strict=True):

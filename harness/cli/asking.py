@@ -19,16 +19,16 @@ from stormproof.errors import UsageError
 
 
 def query(
-    sql: Annotated[str | None, typer.Argument(metavar="SQL", help="over the views of docs/lake.md")] = None,
+    sql: Annotated[str | None, typer.Argument(metavar="SQL", help="query over the views of docs/lake.md")] = None,
     store: AnyStoreOption = str(DEFAULT_STORE),
     engine: Annotated[str, typer.Option(help="duckdb, or spark")] = "duckdb",
     master: Annotated[str, typer.Option(help=f"{MASTER_HELP}, with --engine spark")] = "local[*]",
     spark_env: SparkEnvOption = None,
-    views: Annotated[bool, typer.Option("--views", help="print the statements that make the views instead")] = False,
+    views: Annotated[bool, typer.Option("--views", help="print the statements that create the views instead")] = False,
     as_csv: Annotated[bool, typer.Option("--csv", help="print comma-separated values")] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Ask a store by SQL: views runs, verdicts, faults, latency, operations, messages.
+    """Query a store with SQL: views runs, verdicts, faults, latency, operations, messages.
 
     stormproof query "SELECT system, nemesis, count(*), count_if(verdict = 'invalid') FROM runs GROUP BY ALL"
     """
@@ -39,7 +39,7 @@ def query(
     if engine not in ENGINES:
         raise UsageError(f"--engine {engine}: one of {', '.join(ENGINES)}")
     if (sql is None) != views:
-        raise UsageError("ask what? give one query, or say --views")
+        raise UsageError("no query: give one, or --views")
     if as_csv and as_json:
         raise UsageError("--csv or --json, not both")
     if sql is None:

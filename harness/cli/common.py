@@ -58,27 +58,27 @@ AnyStoreOption = Annotated[
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="print one JSON object and nothing else on standard output")]
 JunitOption = Annotated[
-    Path | None, typer.Option("--junit", metavar="FILE", help="write what the runs came to as JUnit's XML")
+    Path | None, typer.Option("--junit", metavar="FILE", help="write the runs' outcomes as JUnit XML")
 ]
 MarkdownOption = Annotated[
-    Path | None, typer.Option("--markdown", metavar="FILE", help="write what the runs came to as a page of Markdown")
+    Path | None, typer.Option("--markdown", metavar="FILE", help="write the runs' outcomes as a Markdown page")
 ]
 OnInvalidOption = Annotated[
-    str, typer.Option("--on-invalid", metavar="CMD", help="run this when something is invalid (docs/nights.md)")
+    str, typer.Option("--on-invalid", metavar="CMD", help="run this command for invalid verdicts (docs/nights.md)")
 ]
 WebhookOption = Annotated[
     str, typer.Option("--webhook", metavar="URL", envvar="STORMPROOF_WEBHOOK", show_envvar=False,
-                      help="POST what is invalid to this address, as JSON")
+                      help="POST invalid verdicts to this address, as JSON")
 ]
 SshConfigOption = Annotated[
     Path | None, typer.Option("--ssh-config", help="hosts for backend ssh, as `vagrant ssh-config` prints them")
 ]
 HostsOption = Annotated[
-    Path | None, typer.Option("--hosts", help="hosts for backend ssh: NAME USER@ADDRESS[:PORT] [key=PATH] a line")
+    Path | None, typer.Option("--hosts", help="hosts for backend ssh, one NAME USER@ADDRESS[:PORT] [key=PATH] per line")
 ]
 AttachOption = Annotated[
-    str | None, typer.Option("--attach", metavar="HOST:PORT,...", help="test a system that runs already, at these "
-                             "addresses: clients alone; with --hosts, faults there, too (docs/systems.md)")
+    str | None, typer.Option("--attach", metavar="HOST:PORT,...", help="test an already running system at these "
+                             "addresses with clients alone; with --hosts, with faults, too (docs/systems.md)")
 ]
 MaxHistoryOption = Annotated[
     str | None, typer.Option("--max-history", metavar="SIZE", envvar=VARIABLE,

@@ -66,7 +66,7 @@ def check_keys(data: dict[str, Any], keys: Mapping[str, Key], where: str) -> dic
     """Return the table unchanged; raises UsageError if a key is not among ``keys`` or a value has the wrong type."""
     for name, value in data.items():
         if name not in keys:
-            raise UsageError(f"{where}: unknown key {name!r}{near(name, keys)} (there are: {', '.join(keys)})")
+            raise UsageError(f"{where}: unknown key {name!r}{near(name, keys)} (known: {', '.join(keys)})")
         key = keys[name]
         wanted = f"{key.kind} or an array of these" if key.several else key.kind
         for each in value if key.several and isinstance(value, list) else [value]:

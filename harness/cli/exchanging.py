@@ -47,22 +47,22 @@ def export(
 def import_(
     file: Annotated[Path, typer.Argument(help="a history: EDN or a log of Jepsen, or JSON lines with process, type, f, "
                                          "value")],
-    workload: Annotated[str, typer.Option(help="what it is about: register, lock, lease, queue or consume-last")],
-    system: Annotated[str, typer.Option(help="a name for what was tested")] = "outside",
+    workload: Annotated[str, typer.Option(help="its workload: register, lock, lease, queue or consume-last")],
+    system: Annotated[str, typer.Option(help="name of the tested system")] = "outside",
     failed_cas: Annotated[
         str | None,
         typer.Option(help="a cas that ended fail: did-not-happen, or did-not-match (an observation)  [default: as the "
                      "format has it]"),
     ] = None,
     initial: Annotated[
-        str | None, typer.Option(metavar="VALUE", help="what registers hold at first, as JSON or EDN  [default: nil]")
+        str | None, typer.Option(metavar="VALUE", help="initial value of registers, as JSON or EDN  [default: nil]")
     ] = None,
     reentrant: Annotated[
         bool, typer.Option("--reentrant", help="with --workload lock: its holder may acquire it again")
     ] = False,
     pass_over: Annotated[
         list[str] | None,
-        typer.Option(metavar="PROCESS", help="a process that is no client; may be repeated  [the nemesis never is]"),
+        typer.Option(metavar="PROCESS", help="process to pass over, like the nemesis; may be repeated"),
     ] = None,
     allow_empty: Annotated[
         bool, typer.Option("--allow-empty", help="a history without operations is valid, not unknown")

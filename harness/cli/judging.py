@@ -31,7 +31,7 @@ from stormproof.history.read_limits import set_max_history
 from stormproof.text import escaped
 
 LIST_HELP = "systems, workloads, nemeses, checks, backends, bugs, states, points or all; or the name of one of these"
-MEMORY_HELP = "what judging may take on a machine, as 2G: by default three quarters of its memory"
+MEMORY_HELP = "memory for checks on a machine, as 2G; by default three quarters of its memory"
 PLUGIN_HELP = "FILE.py:CLASS with which the runs were made; may be repeated"
 
 
@@ -46,7 +46,7 @@ def check(
     workload: Annotated[list[str] | None, typer.Option(help=f"the workload: {PLUGIN_HELP}")] = None,
     nemesis: Annotated[list[str] | None, typer.Option(help=f"the fault: {PLUGIN_HELP}")] = None,
     check: Annotated[list[str] | None, typer.Option(help=f"the check: {PLUGIN_HELP}")] = None,
-    again: Annotated[bool, typer.Option("--again", help="also what was judged already, and has not changed")] = False,
+    again: Annotated[bool, typer.Option("--again", help="check unchanged runs again, too")] = False,
     max_history: MaxHistoryOption = None,
     memory: Annotated[str | None, typer.Option(metavar="SIZE", help=MEMORY_HELP)] = None,
     junit: JunitOption = None,
@@ -68,7 +68,7 @@ def check(
     set_memory(memory)
     ship_environment(spark_env)
     if bool(runs) == all_runs:
-        raise UsageError("check what? name runs, or say --all")
+        raise UsageError("no runs to check: name runs, or give --all")
     named = {plugins.SYSTEM: system, plugins.WORKLOAD: workload, plugins.NEMESIS: nemesis, plugins.CHECK: check}
     for kind, texts in named.items():
         for text in texts or []:
@@ -116,14 +116,14 @@ def list_names(
 
 
 def compare(
-    first: Annotated[str, typer.Argument(help="a run or a night: its id, or the unique beginning of one")],
+    first: Annotated[str, typer.Argument(help="a run or a night: its id, or a unique beginning of it")],
     second: Annotated[str | None, typer.Argument(
-        help="another one, of the same kind  [default: the last valid run of the same test]")] = None,
+        help="another one of the same kind  [default: the last valid run of the same test]")] = None,
     page: Annotated[Path | None, typer.Option(metavar="FILE", help="write it as an HTML page, too")] = None,
     store: StoreOption = DEFAULT_STORE,
     as_json: JsonOption = False,
 ) -> None:
-    """Show how two runs differ (settings, verdicts, where they first part), or two nights (kinds of failure)."""
+    """Show how two runs differ (settings, verdicts, first divergence), or two nights (kinds of failure)."""
     from harness.analysis.run_diff import compare as compare_them
 
     found = compare_them(store, first, second)
@@ -165,7 +165,7 @@ def serve(
     port: Annotated[int, typer.Option(help="port to listen on", min=0, max=65535)] = 8642,
     max_history: MaxHistoryOption = None,
 ) -> None:
-    """Serve the index and the reports over HTTP, on loopback unless told otherwise."""
+    """Serve the index and the reports over HTTP, on loopback by default."""
     from harness.analysis.coverage import note_log_events
     from harness.nightly.pages import known_failures, write_others
     from reports.server import serve as serve_store

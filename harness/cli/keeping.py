@@ -21,9 +21,9 @@ def gc(
         str | None, typer.Option(metavar="AGE", help="remove all other runs older than this, as 180d")
     ] = None,
     max_size: Annotated[
-        str | None, typer.Option(metavar="SIZE", help="remove until the store is no larger, as 20G: valid runs first")
+        str | None, typer.Option(metavar="SIZE", help="remove runs down to this size of the store, as 20G; valid first")
     ] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="remove nothing, say what would be")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="print the runs, without removing them")] = False,
     store: StoreOption = DEFAULT_STORE,
     as_json: JsonOption = False,
 ) -> None:
@@ -33,7 +33,7 @@ def gc(
     from stormproof.retention import Rules, read_age
 
     if keep is None and keep_failures is None and max_size is None:
-        raise UsageError("gc what? say --keep 30d, --keep-failures 180d, --max-size 20G, or several of them")
+        raise UsageError("nothing to remove: give --keep 30d, --keep-failures 180d, --max-size 20G, or several of them")
     rules = Rules(
         None if keep is None else read_age(keep, "--keep"),
         None if keep_failures is None else read_age(keep_failures, "--keep-failures"),
@@ -60,11 +60,11 @@ def gc(
 
 
 def pin(
-    runs: Annotated[list[str] | None, typer.Argument(help="runs to keep; without any, those that are are told")] = None,
+    runs: Annotated[list[str] | None, typer.Argument(help="runs to keep; none: list the kept runs")] = None,
     reason: Annotated[str, typer.Option(help="why they are kept")] = "",
     store: StoreOption = DEFAULT_STORE,
 ) -> None:
-    """Keep runs, whatever `stormproof gc` is told; or tell which are kept."""
+    """Protect runs from `stormproof gc`, whatever its options; without names, list the protected runs."""
     from stormproof.retention import pin as pin_run
     from stormproof.retention import pinned
     from stormproof.store import Store
@@ -95,7 +95,7 @@ def pack(
     ] = None,
     store: StoreOption = DEFAULT_STORE,
 ) -> None:
-    """Write runs to one file each, for somebody else or for the archive."""
+    """Write runs to one file each, for other people or for the archive."""
     from stormproof.packing import ENDING
     from stormproof.packing import pack as pack_run
     from stormproof.store import Store
@@ -103,7 +103,7 @@ def pack(
     folders = [Store(store).resolve(name) for name in runs]
     into = output or Path()
     if len(folders) > 1 and not into.is_dir():
-        raise UsageError(f"--output {into}: for {len(folders)} runs name a folder that is there")
+        raise UsageError(f"--output {into}: for {len(folders)} runs need an existing folder")
 
     def write(run_dir: Path) -> None:
         path = into / f"{run_dir.resolve().name}{ENDING}" if into.is_dir() else into
@@ -114,18 +114,18 @@ def pack(
         raise typer.Exit(EXIT_ERROR)
 
 
-ToOption = Annotated[str, typer.Option("--to", metavar="s3://BUCKET/PREFIX", help="where to")]
-FromOption = Annotated[str, typer.Option("--from", metavar="s3://BUCKET/PREFIX", help="where from")]
+ToOption = Annotated[str, typer.Option("--to", metavar="s3://BUCKET/PREFIX", help="address to copy to")]
+FromOption = Annotated[str, typer.Option("--from", metavar="s3://BUCKET/PREFIX", help="address to copy from")]
 AllRunsArgument = Annotated[list[str] | None, typer.Argument(help="run ids, unique beginnings of them; all by default")]
 
 
 def push(
     to: ToOption,
     runs: AllRunsArgument = None,
-    again: Annotated[bool, typer.Option("--again", help="also what is there already")] = False,
+    again: Annotated[bool, typer.Option("--again", help="copy runs that exist there, too")] = False,
     store: StoreOption = DEFAULT_STORE,
 ) -> None:
-    """Copy runs to an object store, where `stormproof check` and `query` take them."""
+    """Copy runs to an object store, from which `stormproof check` and `query` read them."""
     from checkers.lake.object_store import object_store
     from harness.store.copying import push as push_runs
 
@@ -137,7 +137,7 @@ def pull(
     runs: AllRunsArgument = None,
     store: StoreOption = DEFAULT_STORE,
 ) -> None:
-    """Copy runs from an object store into a folder, for reports and all that takes one."""
+    """Copy runs from an object store into a folder, for reports and other commands that need one."""
     from checkers.lake.object_store import object_store
     from harness.store.copying import pull as pull_runs
 
@@ -147,7 +147,7 @@ def pull(
 def unpack(
     files: Annotated[list[Path], typer.Argument(help="files that `stormproof pack` wrote")],
     max_size: Annotated[
-        str | None, typer.Option(metavar="SIZE", help="bytes that a run may have, as 6G  [default: 6G]")
+        str | None, typer.Option(metavar="SIZE", help="maximum size of a run, as 6G  [default: 6G]")
     ] = None,
     store: StoreOption = DEFAULT_STORE,
 ) -> None:

@@ -23,7 +23,7 @@ from stormproof.run_folder import HARNESS_LOG, is_alive
 
 KEEP = "--keep-nodes"
 KEEP_HELP = "leave the nodes after the run, or only after one that is not valid (=on-failure), until `stormproof down`"
-RunOption = Annotated[str, typer.Option("--run", help="run whose nodes they are  [default: the latest that has some]")]
+RunOption = Annotated[str, typer.Option("--run", help="run that owns the nodes  [default: the latest with kept nodes]")]
 _DOWN_LIMIT = 60.0
 _CHUNK = 1 << 16
 
@@ -36,8 +36,8 @@ def with_policy(words: list[str]) -> list[str]:
 def fault(
     names: Annotated[list[str], typer.Argument(help="FAMILY or FAMILY:KIND, as --nemesis takes them")],
     run: RunOption = "",
-    seed: Annotated[int | None, typer.Option(help="repeats kinds and targets that are drawn  [default: fresh]")] = None,
-    seconds: Annotated[float | None, typer.Option("--for", help="heal after so many seconds", min=0)] = None,
+    seed: Annotated[int | None, typer.Option(help="seed of the drawn kinds and targets  [default: fresh]")] = None,
+    seconds: Annotated[float | None, typer.Option("--for", help="heal after this number of seconds", min=0)] = None,
     settings: Annotated[list[str] | None, typer.Option("--set", help="name=value of the fault")] = None,
     store: StoreOption = DEFAULT_STORE,
 ) -> None:

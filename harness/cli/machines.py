@@ -53,10 +53,10 @@ def prepare(
     ssh_config: SshConfigOption = None,
     hosts: HostsOption = None,
     known_hosts: Annotated[
-        Path | None, typer.Option(help="file of the hosts' keys  [default: ~/.config/stormproof/known_hosts]")
+        Path | None, typer.Option(help="file that records the hosts' keys  [default: ~/.config/stormproof/known_hosts]")
     ] = None,
     accept_host_key: Annotated[
-        bool, typer.Option("--accept-host-key", help="note the keys of hosts that are seen for the first time")
+        bool, typer.Option("--accept-host-key", help="record the keys of hosts that have no recorded key")
     ] = False,
     system: Annotated[
         list[str] | None,
@@ -64,7 +64,7 @@ def prepare(
     ] = None,
     yes: Annotated[bool, typer.Option("--yes", help="answer all other questions with yes")] = False,
 ) -> None:
-    """Let hosts be broken: note their keys, install what a node needs, and put a marker there, each after a question.
+    """Permit faults on hosts: record their keys, install what a node needs, and set a marker, each after a question.
 
     Without the marker /etc/stormproof/may-be-broken `stormproof test --backend ssh` touches no host.
     """
@@ -94,7 +94,7 @@ def recover(
     store: StoreOption = DEFAULT_STORE,
     max_history: MaxHistoryOption = None,
 ) -> None:
-    """Seal the history that a dead harness left, so that it can be checked."""
+    """Seal the unfinished history of a dead harness, so that it can be checked."""
     from harness.run.healing import NOT_RECOVERED, recover_store
 
     set_max_history(max_history)
@@ -133,7 +133,7 @@ def broker(
         typer.Option("--join", help="the replica is added to a running cluster; `stormproof admin joram add-replica`"),
     ] = False,
     secret_file: Annotated[
-        Path | None, typer.Option(help="holds what all servers share to be let in by each other; with --descriptor")
+        Path | None, typer.Option(help="file with the secret that all servers share; with --descriptor")
     ] = None,
 ) -> None:
     """Run one reference broker on this machine, for any STOMP 1.2 client.
@@ -148,7 +148,7 @@ def broker(
         for name in ("design", "data", "host", "port", "login", "passcode"):
             source = context.get_parameter_source(name)
             if source is not None and source.name == "COMMANDLINE":
-                raise UsageError(f"--{name} does not go with --descriptor, which says that itself")
+                raise UsageError(f"--{name} does not go with --descriptor, which sets it")
         raise typer.Exit(run_described(descriptor, arguments or [], nb_cluster_expected, join, secret_file))
     if arguments or nb_cluster_expected is not None or join or secret_file is not None:
         raise UsageError("a server, a replica, --nb-cluster-expected, --join and --secret-file need a --descriptor")
@@ -156,7 +156,7 @@ def broker(
 
 
 def doctor(as_json: JsonOption = False) -> None:
-    """Show what this machine can do, and the command that would mend what it can't."""
+    """Show the abilities of this machine, and for each missing one the command that adds it."""
     from harness.backends.probe import choose_backend, probe_all
 
     capabilities = probe_all()

@@ -26,14 +26,14 @@ KnownOption = Annotated[
 
 
 def nightly(
-    file: Annotated[Path, typer.Argument(help="TOML file: [defaults] and [[case]]; docs/nights.md tells the keys")],
-    tag: Annotated[str, typer.Option(help="kept with the night, as build=1234")] = "",
-    budget: Annotated[str | None, typer.Option(metavar="TIME", help="most time that it may take, as 2h or 90m")] = None,
-    fresh: Annotated[bool, typer.Option("--fresh", help="begin anew, even if the last night was cut short")] = False,
-    confirm: Annotated[int, typer.Option(help="run each new kind of failure so many times again")] = 0,
+    file: Annotated[Path, typer.Argument(help="TOML file: [defaults] and [[case]]; docs/nights.md lists the keys")],
+    tag: Annotated[str, typer.Option(help="text to store with the night, as build=1234")] = "",
+    budget: Annotated[str | None, typer.Option(metavar="TIME", help="time limit of the night, as 2h or 90m")] = None,
+    fresh: Annotated[bool, typer.Option("--fresh", help="start a new night even after an interrupted one")] = False,
+    confirm: Annotated[int, typer.Option(help="number of times to repeat each new kind of failure")] = 0,
     known: KnownOption = None,
     jobs: Annotated[int | None, typer.Option(help="processes for simulation  [default: one for each core]")] = None,
-    master: Annotated[str | None, typer.Option(help=f"{MASTER_HELP}, that simulates and checks")] = None,
+    master: Annotated[str | None, typer.Option(help=f"{MASTER_HELP}, for simulation and checks")] = None,
     spark_env: SparkEnvOption = None,
     junit: JunitOption = None,
     markdown: MarkdownOption = None,
@@ -42,7 +42,7 @@ def nightly(
     store: StoreOption = DEFAULT_STORE,
     as_json: JsonOption = False,
 ) -> None:
-    """Run a matrix of tests, and say what is new. A night that was cut short goes on where it was.
+    """Run a matrix of tests, and report new kinds of failure. An interrupted night continues where it stopped.
 
     Exit status: 0 nothing new; 1 something new, or a twin that did not fail, or a known failure that is overdue;
     2 nothing new, but some runs are unknown.
@@ -65,7 +65,7 @@ def nightly(
 
 
 def triage(
-    night: Annotated[str | None, typer.Option(help="a night, or the unique beginning of one, or `latest`")] = None,
+    night: Annotated[str | None, typer.Option(help="a night's id, a unique beginning of it, or `latest`")] = None,
     known: KnownOption = None,
     store: StoreOption = DEFAULT_STORE,
     as_json: JsonOption = False,
@@ -77,12 +77,12 @@ def triage(
 
 
 def trend(
-    nights: Annotated[int, typer.Option(help="over how many nights, the last ones")] = 60,
+    nights: Annotated[int, typer.Option(help="number of latest nights to include")] = 60,
     known: KnownOption = None,
     store: StoreOption = DEFAULT_STORE,
     as_json: JsonOption = False,
 ) -> None:
-    """Say what changed over nights, and write the pages over the store: trends, guarantee matrix, kinds of failure."""
+    """Report changes over nights, and write the pages over the store: trends, guarantee matrix, kinds of failure."""
     from harness.nightly.command import run_trend
 
     raise typer.Exit(run_trend(store, nights, known, as_json))

@@ -11,14 +11,14 @@ from harness.cli.common import DEFAULT_STORE, JsonOption, StoreOption
 
 def reproduce(
     names: Annotated[list[str] | None, typer.Argument(help="reproductions, as redis-D1; none: list them")] = None,
-    everything: Annotated[bool, typer.Option("--all", help="all of them")] = False,
+    everything: Annotated[bool, typer.Option("--all", help="run all reproductions")] = False,
     times: Annotated[int, typer.Option(help="runs of each arm")] = 1,
     arm: Annotated[list[str] | None, typer.Option(help="this arm only: fails, twin, ...; may be repeated")] = None,
     backend: Annotated[
         str | None, typer.Option(help="docker, local or ssh  [default: the strongest that works here]")
     ] = None,
     record: Annotated[
-        bool, typer.Option("--record", help="keep what was seen for docs/reference/reproductions.md, in a checkout")
+        bool, typer.Option("--record", help="record the results for docs/reference/reproductions.md; needs a checkout")
     ] = False,
     store: StoreOption = DEFAULT_STORE,
     as_json: JsonOption = False,

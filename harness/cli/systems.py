@@ -45,7 +45,7 @@ def systems(context: typer.Context, as_json: JsonOption = False) -> None:
 def check(
     system: Annotated[str, typer.Argument(help=f"a system's name, {FILE_HELP}")],
     workload: Annotated[
-        str | None, typer.Option(help="what it is set up for  [default: the first that it provides for]")
+        str | None, typer.Option(help="workload to set the system up for  [default: the first that it supports]")
     ] = None,
     backend: Annotated[
         str | None, typer.Option(help="docker, local or ssh  [default: the strongest that works here]")

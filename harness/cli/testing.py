@@ -49,8 +49,8 @@ BACKEND_HELP = f"where nodes run: {choices(BACKENDS)}  [default: the strongest t
 SIMULATED_NEMESIS_HELP = (
     f"faults, joined by commas, or none: {choices(FAULTS)}; may be repeated  [default: partition,pause,kill]"
 )
-DESCRIPTOR_HELP = "XML descriptor of clusters (a3servers.xml) that says how many replicas there are, and their settings"
-CHECK_HELP = "a further check to judge by, FILE.py:CLASS or the name of an installed one; may be repeated"
+DESCRIPTOR_HELP = "XML descriptor of clusters (a3servers.xml), with the number of replicas and their settings"
+CHECK_HELP = "an additional check, FILE.py:CLASS or the name of an installed one; may be repeated"
 BUG_HELP = "a bug of the broker to switch on; may be repeated; `stormproof list bugs` names them"
 SYSTEM_NAMES = ("--system", "--design")
 TIME_LIMIT, RATE = 30.0, 17.0
@@ -70,14 +70,14 @@ def test(
     descriptor: Annotated[Path | None, typer.Option(help=DESCRIPTOR_HELP)] = None,
     time_limit: Annotated[float, typer.Option(help="seconds of load and faults")] = 30.0,
     rate: Annotated[float, typer.Option(help="operations a second, all clients")] = 200.0,
-    seed: Annotated[int | None, typer.Option(help="repeats values, faults and times  [default: fresh]")] = None,
+    seed: Annotated[int | None, typer.Option(help="seed of values, faults and times  [default: fresh]")] = None,
     store: StoreOption = DEFAULT_STORE,
     settings: SettingsOption = None,
     bug: Annotated[list[str] | None, typer.Option(help=BUG_HELP)] = None,
     config: ConfigOption = None,
-    repeat: Annotated[int | None, typer.Option(help="run it so many times and tell how many runs failed")] = None,
-    seeds: Annotated[str | None, typer.Option(help="run it with each of these, as 1-20 or 1-5,9")] = None,
-    master: Annotated[str, typer.Option(help=f"{MASTER_HELP}, that checks it")] = "local[*]",
+    repeat: Annotated[int | None, typer.Option(help="number of runs; the number that failed is reported")] = None,
+    seeds: Annotated[str | None, typer.Option(help="run the test with each of these seeds, as 1-20 or 1-5,9")] = None,
+    master: Annotated[str, typer.Option(help=f"{MASTER_HELP}, for the checks")] = "local[*]",
     spark_env: SparkEnvOption = None,
     junit: JunitOption = None,
     markdown: MarkdownOption = None,
@@ -154,7 +154,7 @@ def _described(file: Path, workload: str, system: str | None, nodes: int | None,
 
     found = described(file, workload)
     if nodes is not None or system not in (None, found.system):
-        raise UsageError("--descriptor says which system it is, and how many nodes there are; leave out "
+        raise UsageError("--descriptor sets the system and the number of nodes; leave out "
                          f"{'--nodes' if nodes is not None else '--system'}")
     for line in found.left_out:
         print(f"{file}: {line}", file=to, flush=True)
@@ -169,7 +169,7 @@ def _attached(places: str, hosts: bool, backend: str | None, nodes: int | None, 
     count = len(read_places(places))
     if backend is not None or nodes not in (None, count):
         option = "--backend" if backend is not None else "--nodes"
-        raise UsageError(f"--attach says where the nodes are, and how many; leave out {option}")
+        raise UsageError(f"--attach sets the nodes' addresses and their number; leave out {option}")
     return "attach-ssh" if hosts else "attach", count, nemesis if hosts or nemesis is not None else "none"
 
 
@@ -208,25 +208,25 @@ def simulate(
     config: ConfigOption = None,
     draw: Annotated[
         bool | None,
-        typer.Option("--draw/--no-draw", help="each seed draws a test of its own: whatever is not given, settings of "
-                     "system and clients too  [default: where no workload, fault, number or setting is given]"),
+        typer.Option("--draw/--no-draw", help="each seed draws a separate test: all values that are not given, with "
+                     "settings of system and clients  [default: where no workload, fault, number or setting is given]"),
     ] = None,
     guided: Annotated[
         bool,
-        typer.Option("--guided", help="the default campaign, in which runs that came into states which none before had "
+        typer.Option("--guided", help="the default campaign, in which runs that reached states that no earlier run had "
                      "met are kept and varied"),
     ] = False,
     jobs: Annotated[int | None, typer.Option(help="processes  [default: one for each core]")] = None,
     spark: Annotated[bool, typer.Option("--spark", help="run seeds as Spark tasks; all runs are stored")] = False,
     master: Annotated[str | None, typer.Option(help=f"{MASTER_HELP}, with --spark  [default: local[*]]")] = None,
     spark_env: SparkEnvOption = None,
-    collect: Annotated[bool, typer.Option("--collect", help="go on after a failure")] = False,
+    collect: Annotated[bool, typer.Option("--collect", help="continue after a failure")] = False,
     shrink: Annotated[bool, typer.Option("--shrink", help="reduce the first failure to a short scenario file")] = False,
     junit: JunitOption = None,
     markdown: MarkdownOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Run a test in simulation with many seeds; stop at the first failure and tell the command that repeats it.
+    """Run a test in simulation with many seeds; stop at the first failure and print the command that repeats it.
 
     Of several systems, workloads and nemeses every combination is run; those that can't be are listed and left out.
     Without any of these, or with --draw, it is the default campaign: workload, faults, number of nodes and settings are
@@ -278,7 +278,7 @@ def simulate(
 
 def mutants(
     bugs: Annotated[list[str] | None, typer.Argument(help="bugs to hunt for; all by default")] = None,
-    seeds: Annotated[int, typer.Option(help="most seeds to try for each")] = 300,
+    seeds: Annotated[int, typer.Option(help="maximum number of seeds to try for each bug")] = 300,
     start: Annotated[int, typer.Option(help="the first seed")] = 1,
     exercise: Annotated[
         bool,
@@ -286,12 +286,12 @@ def mutants(
                      "checks of histories alone, rather than by the default campaign"),
     ] = False,
     guided: Annotated[
-        bool, typer.Option("--guided", help="hunt as `simulate --guided` searches; --seeds are runs then")
+        bool, typer.Option("--guided", help="hunt by the search of `simulate --guided`; --seeds then counts runs")
     ] = False,
     compare: Annotated[
-        bool, typer.Option("--compare", help="hunt each both ways, drawn and guided, and put them side by side")
+        bool, typer.Option("--compare", help="hunt for each bug by drawn and by guided tests, and compare both")
     ] = False,
-    rounds: Annotated[int, typer.Option(help="hunts for each bug, with seeds of their own")] = 1,
+    rounds: Annotated[int, typer.Option(help="number of hunts for each bug, each with different seeds")] = 1,
     jobs: Annotated[int | None, typer.Option(help="processes  [default: one for each core]", min=1)] = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -299,7 +299,7 @@ def mutants(
     from harness.reference.mutants import DRAWN, EXERCISE, GUIDED, run_mutants
 
     if exercise + guided + compare > 1:
-        raise UsageError("--exercise, --guided and --compare are three ways to hunt: say one of them")
+        raise UsageError("--exercise, --guided and --compare are three ways to hunt: give one of them")
     ways = (DRAWN, GUIDED) if compare else (GUIDED if guided else EXERCISE if exercise else DRAWN,)
     status = run_mutants(bugs or [], start=start, budget=seeds, rounds=rounds, jobs=jobs, as_json=as_json, ways=ways)
     raise typer.Exit(status)
@@ -310,12 +310,12 @@ def guarantees(
         list[str] | None, typer.Option(*SYSTEM_NAMES, help="system; all that have modes by default")
     ] = None,
     store: Annotated[Path | None, typer.Option(help="folder whose runs are counted")] = None,
-    seeds: Annotated[int, typer.Option(help="simulate each mode with so many seeds instead")] = 0,
+    seeds: Annotated[int, typer.Option(help="simulate each mode with this number of seeds instead")] = 0,
     jobs: Annotated[int, typer.Option(help="processes for the simulation", min=1)] = 1,
     page: Annotated[Path | None, typer.Option(help="write the page to this file, not to the terminal; with --system, "
-                                              "the sections of other systems stay there as they are")] = None,
+                                              "the sections of other systems are preserved")] = None,
 ) -> None:
-    """Compare what a system guarantees in each mode with what a store's runs, or simulated ones, have shown.
+    """Compare a system's guarantees in each mode with the observations in a store's runs, or in simulated ones.
 
     Status 1 when something that is promised was violated.
     """
@@ -324,13 +324,13 @@ def guarantees(
     from stormproof.contracts.guarantee import PROMISED
 
     if (store is None) == (seeds < 1):
-        raise UsageError("say where runs come from: --store FOLDER, or --seeds NUMBER to simulate them")
+        raise UsageError("no runs: give --store FOLDER, or --seeds NUMBER to simulate them")
     systems = [plugins.resolve(plugins.SYSTEM, name) for name in dict.fromkeys(system or systems_compared())]
     for name in systems:
         modes_of(name)
     # Validate before the long work begins.
     if store is not None and not store.is_dir():
-        raise UsageError(f"--store {store}: there is no such folder")
+        raise UsageError(f"--store {store}: no such folder")
     if page is not None and (page.is_dir() or not page.absolute().parent.is_dir()):
         raise UsageError(f"--page {page}: not a file in a folder that is there")
     kept = page if system and page is not None and page.exists() else None
@@ -363,7 +363,7 @@ def _sections_on(page: Path | None) -> dict[str, str]:
 
 
 def demo(
-    name: Annotated[str, typer.Argument(help="which demonstration; `stormproof demo list` names them")] = "split",
+    name: Annotated[str, typer.Argument(help="name of the demonstration; `stormproof demo list` lists them")] = "split",
     seed: Annotated[int, typer.Option(help="seed of the first pair of runs")] = 7,
     seeds: Annotated[int, typer.Option(help="number of pairs, with consecutive seeds", min=1)] = 1,
     backend: Annotated[str | None, typer.Option(help=BACKEND_HELP)] = None,
@@ -381,6 +381,6 @@ def demo(
             print(f"{known.name:16} {known.summary}")
         return
     if name not in DEMOS:
-        raise UsageError(f"there is no demonstration {name!r} (there are: {', '.join(DEMOS)})")
+        raise UsageError(f"unknown demonstration {name!r} (known: {', '.join(DEMOS)})")
     given = parse_assignments(settings or [])
     raise typer.Exit(run_demo(DEMOS[name], seed, seeds, backend, store, given, slower, summary))

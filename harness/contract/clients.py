@@ -93,7 +93,7 @@ async def _send_take(bench: Bench) -> str:
     if sorted(found) != sorted(bodies):
         raise Broken(f"sent {bodies}, taken {found}")
     if (left := await taker.call(taker.connection.take(kind.queue, TAKE_SECONDS))) is not None:
-        raise Broken(f"{left.body!r} came once more, though every message was acknowledged")
+        raise Broken(f"{left.body!r} was delivered again, though every message was acknowledged")
     return f"{len(bodies)} messages"
 
 
@@ -148,7 +148,7 @@ async def _give_back(bench: Bench) -> str:
     await client.call(client.connection.send(kind.queue, body))
     delivery = await client.call(client.connection.take(kind.queue, CALL_SECONDS / 2))
     if delivery is None:
-        raise Broken("take() did not give what was sent")
+        raise Broken("take() did not return the message that was sent")
     if delivery.give_back is None:
         raise NotClaimed("deliveries have no give_back; the harness closes the connection instead")
     await client.call(delivery.give_back())
@@ -159,9 +159,9 @@ async def _give_back(bench: Bench) -> str:
         again = await client.call(other.connection.take(kind.queue, TAKE_SECONDS)) \
             or await client.call(client.connection.take(kind.queue, TAKE_SECONDS))
     if again is None:
-        raise Broken(f"what was given back does not come again within {AGAIN_SECONDS:g} s")
+        raise Broken(f"the returned message is not delivered again within {AGAIN_SECONDS:g} s")
     if again.body != body:
-        raise Broken(f"what was given back is {body!r}, and what comes is {again.body!r}")
+        raise Broken(f"the returned message was {body!r}, but {again.body!r} was delivered")
     await client.call(again.ack())
     return "comes again"
 
@@ -171,7 +171,7 @@ async def _redelivered(bench: Bench) -> str:
     body = bench.body()
     await client.call(client.connection.send(kind.queue, body))
     if await client.call(client.connection.take(kind.queue, CALL_SECONDS / 2)) is None:
-        raise Broken("take() did not give what was sent")
+        raise Broken("take() did not return the message that was sent")
     await quietly(client.connection.close())
     other = await bench.client()
     try:
@@ -188,9 +188,9 @@ async def _demand_again(client: Client, queue: str, body: bytes, how: str) -> No
     until = time.monotonic() + AGAIN_SECONDS
     while (delivery := await client.call(client.connection.take(queue, TAKE_SECONDS))) is None:
         if time.monotonic() > until:
-            raise Broken(f"what {how} does not come to another client within {AGAIN_SECONDS:g} s")
+            raise Broken(f"what {how} is not delivered to another client within {AGAIN_SECONDS:g} s")
     if delivery.body != body:
-        raise Broken(f"what {how} is {body!r}, and what comes is {delivery.body!r}")
+        raise Broken(f"the message that {how} was {body!r}, but {delivery.body!r} was delivered")
     await client.call(delivery.ack())
 
 
@@ -206,7 +206,7 @@ def _registers(bench: Bench) -> RegisterKind:
     if not bench.neutral:
         raise NotClaimed("its clients speak STOMP, with headers that the harness itself writes for registers")
     if not isinstance(connection, RegisterConnection):
-        raise Broken("it says that it provides registers, and its connections lack one of read, write, cas")
+        raise Broken("it claims to provide registers, but its connections lack one of read, write, cas")
     return RegisterKind(bench)
 
 

@@ -61,9 +61,9 @@ async def _status(bench: Bench) -> str:
         if status.node != node:
             raise Broken(f"asked for {node}, it is the status of {status.node!r}")
         if not status.reachable:
-            raise Broken(f"{node} runs, and is told to be unreachable: {(status.detail or {}).get('error')}")
+            raise Broken(f"{node} runs, but is reported as unreachable: {(status.detail or {}).get('error')}")
         if strangers := set(status.view) - set(bench.nodes):
-            raise Broken(f"{node}'s view names {', '.join(sorted(strangers))}, which are no nodes")
+            raise Broken(f"{node}'s view names {', '.join(sorted(strangers))}, which are not nodes")
     if not any(status.serving for status in statuses):
         raise Broken("it is healthy, and no node serves")
     return ", ".join(f"{status.node} {status.role}" for status in statuses)
@@ -75,8 +75,8 @@ async def _prepare(bench: Bench) -> str:
     if not bench.overrides("prepare"):
         raise NotClaimed("nothing has to be prepared")
     if not await bench.cluster.await_healthy(HEALTHY_SECONDS):
-        raise Broken(f"it is not healthy any more: {await bench.cluster.describe()}")
-    return "healthy still"
+        raise Broken(f"it is no longer healthy: {await bench.cluster.describe()}")
+    return "still healthy"
 
 
 async def _prepare_again(bench: Bench) -> str:
@@ -92,14 +92,14 @@ async def _prepare_again(bench: Bench) -> str:
         raise Broken(f"the second time it raised {told(error)}") from error
     client = await bench.client()
     if (found := await kind.find(client)) != [body]:
-        raise Broken(f"what was there before is {_list(found)} after it, not {body.decode()}")
+        raise Broken(f"the content is {_list(found)} afterwards, not {body.decode()} as before")
     return "nothing has changed"
 
 
 async def _leaders(bench: Bench) -> str:
     witnesses = bench.cluster.leader_witnesses
     if not witnesses and not bench.overrides("leaders"):
-        raise NotClaimed("it has no leaders of its own")
+        raise NotClaimed("it does not override leaders")
     known, seen = set(bench.cluster.demands.queues), {"": await bench.cluster.leaders()}
     seen |= {witness: await bench.cluster.leaders_told(witness) for witness in witnesses}
     for witness, leaders in seen.items():
@@ -108,11 +108,11 @@ async def _leaders(bench: Bench) -> str:
             if node not in bench.nodes:
                 raise Broken(f"{who} {node!r} leads {name}; the nodes are {', '.join(bench.nodes)}")
             if known and name not in known:
-                raise Broken(f"{who} {node} leads {name!r}, which is no queue of the workload")
+                raise Broken(f"{who} {node} leads {name!r}, which is not a queue of the workload")
     if not any(seen.values()):
         if len(bench.nodes) == 1:
             raise NotClaimed("one node, which leads nothing in particular")
-        raise Broken("it is healthy, and nobody leads anything")
+        raise Broken("it is healthy, but has no leader")
     return ", ".join(sorted(set().union(*(set(leaders.values()) for leaders in seen.values()))))
 
 
@@ -124,7 +124,7 @@ async def _repair(bench: Bench) -> str:
     except Exception as error:
         raise Broken(f"of a healthy system it raised {told(error)}") from error
     if not isinstance(done, str):
-        raise Broken(f"it returned {done!r}, which is no sentence")
+        raise Broken(f"it returned {done!r} instead of a sentence")
     if not await bench.cluster.await_healthy(HEALTHY_SECONDS):
         raise Broken(f"it is not healthy after it: {await bench.cluster.describe()}")
     return done or "nothing had to be done"
@@ -212,32 +212,32 @@ def _state(states: dict[str, str], wanted: str) -> None:
 def _unreachable(statuses: Sequence[NodeStatus], how: str) -> None:
     if lying := [status for status in statuses if status.reachable]:
         status = lying[0]
-        raise Broken(f"{status.node}, whose program is {how}, is told to be reachable, as {status.role!r}"
-                     f"{', and to serve' if status.serving else ''}")  # fmt: skip
+        raise Broken(f"{status.node}, whose program is {how}, is reported as reachable, as {status.role!r}"
+                     f"{', and as serving' if status.serving else ''}")  # fmt: skip
 
 
 async def _pause(bench: Bench) -> str:
     facts = await _outage(bench, PAUSED)
     _state(facts["states"], PAUSED)
     if not facts["healthy"]:
-        raise Broken(f"it goes on, and is not healthy after {HEALTHY_SECONDS:g} s: {await bench.cluster.describe()}")
-    return "paused, and healthy when it went on"
+        raise Broken(f"it continues, but is not healthy after {HEALTHY_SECONDS:g} s: {await bench.cluster.describe()}")
+    return "paused, and healthy after it continued"
 
 
 async def _pause_status(bench: Bench) -> str:
     if not bench.overrides("status"):
-        raise NotClaimed("it has no status of its own, and connections to paused programs are taken by their kernel")
+        raise NotClaimed("it does not override status, and the kernel accepts connections to paused programs")
     _unreachable((await _outage(bench, PAUSED))["statuses"], "paused")
-    return "told to be unreachable"
+    return "reported as unreachable"
 
 
 async def _kill(bench: Bench) -> str:
     facts = await _outage(bench, DEAD)
     if any(bench.cluster.restarted(node, bench.cluster.programs(node)[0]) for node in bench.nodes):
-        raise NotClaimed("something of its own starts it again")
+        raise NotClaimed("a supervisor restarts it")
     _state(facts["states"], DEAD)
     _unreachable(facts["statuses"], "dead")
-    return "dead, and told to be unreachable"
+    return "dead, and reported as unreachable"
 
 
 async def _start_again(bench: Bench) -> str:
@@ -261,9 +261,9 @@ async def _not_done(bench: Bench) -> str:
         raise NotClaimed(_NO_CLIENTS)
     (error, _), verb = facts["put"], facts["verb"]
     if error is None:
-        raise Broken(f"{verb}() returned, though every node was paused: nobody can have confirmed that")
+        raise Broken(f"{verb}() returned while every node was paused: no node can have confirmed it")
     if isinstance(error, NotDone) and facts["body"] in facts["found"]:
-        raise Broken(f"{verb}() to paused nodes raised NotDone ({told(error)}), and when they went on it was done")
+        raise Broken(f"{verb}() to paused nodes raised NotDone ({told(error)}), but it was done after they continued")
     return f"{verb}() to paused nodes: {type(error).__name__}, and it was {'' if _late(facts) else 'not '}done later"
 
 
@@ -277,7 +277,7 @@ async def _to_the_dead(bench: Bench) -> str:
         raise NotClaimed(_NO_CLIENTS)
     (error, _), verb = facts["put"], facts["verb"]
     if error is None:
-        raise Broken(f"{verb}() returned, though every node was dead: nobody can have confirmed that")
+        raise Broken(f"{verb}() returned while every node was dead: no node can have confirmed it")
     if isinstance(error, NotDone) and _late(facts):
         raise Broken(f"{verb}() to dead nodes raised NotDone ({told(error)}), and it was done")
     return f"{verb}() raises {type(error).__name__}"
@@ -330,7 +330,7 @@ async def _logs(bench: Bench) -> str:
                 texts[name] = text
     bench.facts["logs"] = texts
     if missing:
-        raise Broken(f"there is no file for {', '.join(missing)}")
+        raise Broken(f"no file exists for {', '.join(missing)}")
     if not any(texts.values()):
         raise NotClaimed("its programs write nothing")
     return ", ".join(f"{name} {text.count(chr(10))} lines" for name, text in texts.items() if text)
@@ -357,7 +357,7 @@ async def _parse_line(bench: Bench) -> str:
         parsed.append((line, found))
     timed = [(line, found.time) for line, found in parsed[len(_ODD_LINES):] if found.time is not None]
     if not timed and not bench.overrides("parse_line"):
-        raise NotClaimed("it has no parse_line of its own, and its lines are not those of the reference broker")
+        raise NotClaimed("it does not override parse_line, and its lines are not those of the reference broker")
     if len(timed) < _LEAST_SHARE * len(lines):
         strange = next(line for line, found in parsed[len(_ODD_LINES):] if found.time is None)
         raise Broken(f"it finds a time in {len(timed)} of {len(lines)} lines; not in {strange[:150]!r}")
@@ -370,7 +370,7 @@ async def _parse_line(bench: Bench) -> str:
 
 async def _role_change(bench: Bench) -> str:
     if not bench.overrides("role_change"):
-        raise NotClaimed("it has no role_change of its own")
+        raise NotClaimed("it does not override role_change")
     roles: dict[str, int] = {}
     lines = _lines(bench)
     for line in (*_ODD_LINES, *lines):
@@ -411,12 +411,12 @@ END = (
          "seconds, in UTC, as the program has them", _time_of),
     Item("pause", "a node's first program can be paused, and goes on", "programs",
          "the program must stay in its process group; what watches it must bear a pause", _pause),
-    Item("pause-status", "a node that is paused is told to be unreachable", "status",
+    Item("pause-status", "a paused node is reported as unreachable", "status",
          "ask the program something that it has to answer; raise where it does not", _pause_status),
     Item("not-done-paused", "what is sent to paused nodes is not confirmed; NotDone only if it never happens", "send",
          "raise NotDone only before the request was written, or when the system has said that it did nothing; a "
          "time-out is another exception", _not_done),
-    Item("kill", "a node that was killed is dead, and told to be unreachable", "status",
+    Item("kill", "a killed node is dead, and reported as unreachable", "status",
          "don't answer from what was known before; a program of several processes must not leave its group", _kill),
     Item("send-to-dead", "what is sent to nodes that are dead is not confirmed", "send",
          "return when the system has confirmed it, not when it is written", _to_the_dead),

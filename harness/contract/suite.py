@@ -85,7 +85,7 @@ def _connection(cluster: Cluster, has_queues: bool) -> Any:
     async def depth(queue: str) -> int:
         found = await cluster.depths()
         if found is None:
-            raise BackendError("nobody tells how many messages are left")
+            raise BackendError("no node reports the number of remaining messages")
         return found.get(queue, 0)
 
     return StompQueues("/queue/{}".format, depth, login=(cluster.login, cluster.passcode), sending={}, subscribing={})

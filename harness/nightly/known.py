@@ -56,7 +56,7 @@ def read_known(path: Path) -> dict[str, Known]:
 def _read(entry: Mapping[str, Any], where: str) -> Known:
     for name in entry:
         if name not in _KEYS:
-            raise UsageError(f"{where}: unknown key {name!r}{near(name, _KEYS)} (there are: {', '.join(_KEYS)})")
+            raise UsageError(f"{where}: unknown key {name!r}{near(name, _KEYS)} (known: {', '.join(_KEYS)})")
     code, until = entry.get("fingerprint"), entry.get("until")
     if not isinstance(code, str) or not _CODE.fullmatch(code):
         raise UsageError(f"{where}: fingerprint: ten of 0-9a-f, as `stormproof triage` prints it")

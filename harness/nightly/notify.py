@@ -44,7 +44,7 @@ class Notify:
         """Validate both; raises UsageError before any test is run."""
         try:
             if self.command and not shlex.split(self.command):
-                raise ValueError("there is no command in it")
+                raise ValueError("it names no command")
         except ValueError as error:
             raise UsageError(f"--on-invalid {self.command}: {error}") from None
         if self.webhook:

@@ -87,7 +87,7 @@ def read_plan(path: Path, salt: str) -> Plan:
     data, digest = read_toml(path), hashlib.sha256(path.read_bytes()).hexdigest()
     for name in data:
         if name not in (DEFAULTS, CASE):
-            raise UsageError(f"{path}: unknown key {name!r} (there are: [{DEFAULTS}], [[{CASE}]])")
+            raise UsageError(f"{path}: unknown key {name!r} (known: [{DEFAULTS}], [[{CASE}]])")
     defaults, cases = data.get(DEFAULTS, {}), data.get(CASE, [])
     if not isinstance(defaults, dict) or not isinstance(cases, list) or not all(isinstance(c, dict) for c in cases):
         raise UsageError(f"{path}: write one [{DEFAULTS}] and any number of [[{CASE}]]")
@@ -187,7 +187,7 @@ def _bugs(value: str | list[str], where: str) -> list[str]:
     names = [name for name, tested in bugs.items() if tested] if value == _ALL else list(_several(value))
     for name in names:
         if name not in bugs:
-            raise UsageError(f"{where}: mutants: there is no bug {name!r}{near(name, bugs)} (`stormproof list bugs` "
+            raise UsageError(f"{where}: mutants: unknown bug {name!r}{near(name, bugs)} (`stormproof list bugs` "
                              f"names them, {_ALL!r} means all)")
         if not bugs[name]:
             raise UsageError(f"{where}: mutants: {name!r} has no test that exercises it; `stormproof mutants {name}` "

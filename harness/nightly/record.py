@@ -109,8 +109,8 @@ class Night:
                 file.flush()
                 os.fsync(file.fileno())
         except OSError as error:
-            raise StormproofError(f"can't write {path}: {error.strerror}; make room, then the same command goes on "
-                                  "with the night") from error
+            raise StormproofError(f"can't write {path}: {error.strerror}; free some space, then repeat the command to "
+                                  "continue the night") from error
 
 
 def begin(store: Path, plan: Plan, salt: str, tag: str) -> Night:
@@ -178,7 +178,7 @@ def open_night(folder: Path) -> Night:
     """
     head = read_object(folder / _HEAD)
     if head.get("schema") != SCHEMA:
-        raise HistoryError(f"{folder / _HEAD} is no night of schema {SCHEMA}")
+        raise HistoryError(f"{folder / _HEAD} is not a night of schema {SCHEMA}")
     night = Night(folder, head)
     try:
         lines = read_small_text(folder / _RESULTS).split("\n")

@@ -141,8 +141,8 @@ class Run:
             try:
                 kept = keep_run(result, self._store)
             except OSError as error:
-                raise StormproofError(f"{self._store}: can't keep a run ({error.strerror}); make room, then the same "
-                                      "command goes on with the night") from error
+                raise StormproofError(f"{self._store}: can't keep a run ({error.strerror}); free some space, then "
+                                      "repeat the command to continue the night") from error
             self._note_simulated(cells, kept)
 
     @contextlib.contextmanager

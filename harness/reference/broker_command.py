@@ -21,7 +21,7 @@ def run_single(design: str, data: Path, host: str, port: int, login: str, passco
         UsageError: the design does not exist or needs other nodes, or a setting is invalid.
     """
     if design not in DESIGNS:
-        raise UsageError(f"there is no design {design!r} of the reference broker (there are: {', '.join(DESIGNS)})")
+        raise UsageError(f"the reference broker has no design {design!r} (known: {', '.join(DESIGNS)})")
     if SYSTEMS.load(design).min_nodes > 1:
         raise UsageError(f"design {design} needs a cluster: start it with `stormproof test --system {design}`")
     try:

@@ -58,7 +58,7 @@ def _check_alike(path: Path, clusters: list[Server]) -> None:
     for other in clusters[1:]:
         if len(other.machines) != len(first.machines) or other.options != first.options:
             raise UsageError(f"{path}: the clusters {first.id} and {other.id} differ in replicas or properties; a test "
-                             "has such that are alike")  # fmt: skip
+                             "needs equal clusters")  # fmt: skip
 
 
 def _settings(path: Path, cluster: Server) -> dict[str, str]:

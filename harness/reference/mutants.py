@@ -151,7 +151,7 @@ def run_mutants(names: Sequence[str], *, start: int, budget: int, rounds: int, j
     """
     for name in names:
         if name not in BUGS:
-            raise UsageError(f"there is no bug {name!r} (there are: {', '.join(BUGS)})")
+            raise UsageError(f"unknown bug {name!r} (known: {', '.join(BUGS)})")
     if budget < 1 or rounds < 1 or start < 0:
         raise UsageError("--seeds and --rounds: at least 1; --start: at least 0")
     to = console(as_json)

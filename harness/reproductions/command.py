@@ -27,7 +27,7 @@ def run_reproduce(names: Sequence[str], everything: bool, times: int, arms: Sequ
     """
     known = recipes()
     if everything and names:
-        raise UsageError("--all is for all reproductions: give names, or --all")
+        raise UsageError("give names of reproductions, or --all, not both")
     if times < 1:
         raise UsageError(f"--times {times}: at least 1")
     if not everything and not names:
@@ -64,7 +64,7 @@ def _arms_of(recipe: Recipe, names: Sequence[str]) -> list[Arm]:
     known = {arm.name: arm for arm in recipe.arms}
     for name in names:
         if name not in known:
-            raise UsageError(f"--arm {name}: {recipe.name} has no such arm (there are: {', '.join(known)})")
+            raise UsageError(f"--arm {name}: {recipe.name} has no such arm (known: {', '.join(known)})")
     return [known[name] for name in names]
 
 

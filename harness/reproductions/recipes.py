@@ -94,7 +94,7 @@ def find_recipe(name: str, known: Sequence[Recipe]) -> Recipe:
         if recipe.name.lower() == name.lower():
             return recipe
     names = [recipe.name for recipe in known]
-    raise UsageError(f"there is no reproduction {name!r}{near(name, names)} (there are: {', '.join(names)})")
+    raise UsageError(f"unknown reproduction {name!r}{near(name, names)} (known: {', '.join(names)})")
 
 
 def read_recipes(path: Path) -> Iterator[Recipe]:

@@ -104,7 +104,7 @@ def recover_store(store_dir: Path, names: Sequence[str]) -> list[str]:
     runs, damaged = [store.resolve(name) for name in names], list[str]()
     if not names:
         if not store_dir.exists():
-            raise UsageError(f"there is no store {store_dir}; name it with --store")
+            raise UsageError(f"{store_dir}: no such store; name one with --store")
         runs = [run for run in store.runs() if not is_alive(run) and _status(run) == RUNNING]
         damaged = [f"{NOT_RECOVERED}{reason}" for reason in damaged_runs(store)]
     lines = []

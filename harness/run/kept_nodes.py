@@ -58,7 +58,7 @@ def check_keeping(policy: str, backend: str, *, several: bool) -> None:
     if policy != NEVER and several:
         raise UsageError("--keep-nodes goes with a single run, not with --repeat or --seeds")
     if policy != NEVER and issubclass(BACKENDS.load(backend), Attached):
-        raise UsageError(f"--keep-nodes: what a run is attached to is left as it was found (backend {backend})")
+        raise UsageError(f"--keep-nodes: attached nodes are left as they were found (backend {backend})")
     if policy != NEVER and BACKENDS.load(backend).in_process:
         raise UsageError(f"--keep-nodes: backend {backend} has no nodes that could be kept")
 
@@ -180,7 +180,7 @@ class KeptNodes:
                      ) -> None:  # fmt: skip
         backend, node = self._cluster.backend, str(order["node"])
         if not isinstance(backend, ShellBackend) or node not in self._cluster.topology.machines:
-            raise UsageError(f"there is no node {node!r} (there are: {', '.join(self._cluster.topology.machines)})")
+            raise UsageError(f"unknown node {node!r} (known: {', '.join(self._cluster.topology.machines)})")
         channel = await backend._connect(node)
         try:
             if order.get("terminal"):
@@ -279,7 +279,7 @@ def connect(run_dir: Path) -> socket.socket:
             sock.connect(path)
     except OSError as error:
         sock.close()
-        raise StormproofError(f"nobody keeps the nodes of {run_dir.name}: {error.strerror}; "
+        raise StormproofError(f"no process keeps the nodes of {run_dir.name}: {error.strerror}; "
                               "run: stormproof heal") from None
     return sock
 

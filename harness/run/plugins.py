@@ -334,7 +334,7 @@ def _module(path: Path) -> ModuleType:
     if name in sys.modules and name in _sources:
         return sys.modules[name]
     if name not in _sources and not path.is_file():
-        raise UsageError(f"{path}: there is no such Python file")
+        raise UsageError(f"{path}: no such Python file")
     # As for a script, modules next to the file can be imported.
     if str(path.parent) not in sys.path:
         sys.path.append(str(path.parent))

@@ -32,7 +32,7 @@ def check_repeat(test: Test, count: int) -> None:
         raise UsageError(f"--repeat {count}: at least 1")
     if BACKENDS.load(test.backend).in_process:
         instead = f"stormproof simulate --seeds {count}"
-        raise UsageError(f"--repeat: backend {test.backend} would do the same each time; use `{instead}`")
+        raise UsageError(f"--repeat: backend {test.backend} would repeat the same run; use `{instead}`")
 
 
 def repeat_tests(tests: Sequence[Test], why: str, store: Path, *, as_json: bool, outcomes: Outcomes,

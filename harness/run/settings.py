@@ -32,7 +32,7 @@ NO_FAULTS = "none"
 
 SETTLE_TIMEOUT = Option(
     "settle_timeout", 60.0,
-    "seconds that the healed cluster has to become healthy, and then its clients to settle what was confirmed to them")
+    "seconds for the healed cluster to become healthy, and then for its clients to settle the confirmed operations")
 """An option of every test."""
 
 
@@ -242,7 +242,7 @@ def convert_options(declared: Iterable[Option], given: Mapping[str, Any]) -> dic
     known = {option.name: option for option in declared}
     for name in given:
         if name not in known:
-            raise UsageError(f"--set {name}=...: no such option{near(name, known)} (there are: {', '.join(known)})")
+            raise UsageError(f"--set {name}=...: no such option{near(name, known)} (known: {', '.join(known)})")
     return {name: _convert(option, given.get(name, option.default)) for name, option in known.items()}
 
 

@@ -311,7 +311,7 @@ class TestRunner:
             raise StormproofError(f"can't attach: {self._unsaid(await self.cluster.describe())}; "
                                   "nothing was done there")
         if not await self.cluster.await_healthy(ATTACHED_TIMEOUT):
-            raise StormproofError("can't attach, since it is not as it should be: "
+            raise StormproofError("can't attach to it in its present state: "
                                   f"{self._unsaid(await self.cluster.describe())}; nothing was done there")
         self._attached = True
         await self._of_the_system("preparing it", self.cluster.prepare(), HEALTHY_TIMEOUT)

@@ -58,8 +58,8 @@ START_SECONDS = (0.05, 0.4)
 BOOT_SECONDS = (0.3, 2.0)
 """The bounds of the time from power-on to a machine's first process, in seconds."""
 
-LOOKED_AT = Option(INVARIANTS, True, "simulated nodes are looked at after each of their steps: a run in which an "
-                    "invariant of the system is broken ends there")
+LOOKED_AT = Option(INVARIANTS, True, "check the system's invariants after each step of a simulated node; a run "
+                    "ends at the first broken one")
 
 _EPOCH = EPOCH.timestamp()
 _PROBE_PORT = 9
@@ -223,7 +223,7 @@ class SimBackend(Backend):
         try:
             return found.disk.files[path]
         except KeyError:
-            raise BackendError(f"{node}: can't read {path}: there is no such file") from None
+            raise BackendError(f"{node}: can't read {path}: no such file") from None
 
     async def remove(self, node: str, path: str) -> None:
         """Delete a file of a node."""
@@ -474,7 +474,7 @@ class SimBackend(Backend):
         try:
             return self._nodes[node]
         except KeyError:
-            raise BackendError(f"there is no node {node!r} (there are: {', '.join(self._nodes) or 'none'})") from None
+            raise BackendError(f"unknown node {node!r} (known: {', '.join(self._nodes) or 'none'})") from None
 
     def _living(self, node: str, program: str) -> Process:
         process = self._node(node).processes.get(program)
@@ -484,7 +484,7 @@ class SimBackend(Backend):
 
     def _net(self) -> Network:
         if self._network is None:
-            raise BackendError("there is no simulated network: not provisioned")
+            raise BackendError("the simulated network is not provisioned")
         return self._network
 
     async def _act(self) -> None:

@@ -90,7 +90,7 @@ class DrawnCase:
                     why = str(error)
                 else:
                     return case
-        raise UsageError(f"no test of {self.system} can be drawn with what is given: {why}")
+        raise UsageError(f"no test of {self.system} can be drawn with the given options: {why}")
 
     def _in_turn(self, seed: int) -> list[str]:
         """Return the seed's workload, then the other workloads as its replacements, in order.

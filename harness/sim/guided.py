@@ -66,7 +66,7 @@ class Guide:
 
     def __init__(self, drawn: Seeded, seeds: Iterator[int], rng: random.Random) -> None:
         if SYSTEMS.load(drawn.system).abstraction is None:
-            raise UsageError(f"{drawn.system} does not declare which of its states are alike: nothing guides a search")
+            raise UsageError(f"{drawn.system} declares no abstraction of its states, which a guided search needs")
         self.kept: list[Kept] = []
         self.met: Counter[int] = Counter()
         """The number of runs that have met each state, step and point."""

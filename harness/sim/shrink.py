@@ -108,7 +108,7 @@ class _Shrinker:
             raise UsageError(f"seed {seed} does not fail ({result.verdict}): there is nothing to shrink")
         found = self._first([with_faults(case, faults_of(case, seed))])
         if found is None:
-            raise UsageError(f"seed {seed} fails no more when its schedule is written down")
+            raise UsageError(f"seed {seed} no longer fails with its schedule as explicit faults")
         smallest = None
         while found is not smallest:
             smallest = found

@@ -34,7 +34,7 @@ def collect(store_dir: Path, rules: Rules, dry_run: bool) -> Collected:
     """
     store = Store(store_dir)
     if not store_dir.is_dir():
-        raise UsageError(f"there is no store {store_dir}; name it with --store")
+        raise UsageError(f"{store_dir}: no such store; name one with --store")
     if not dry_run:
         remove_rests(store)
         remove_unfinished(store)

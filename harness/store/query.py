@@ -94,7 +94,7 @@ def _demand(store: AnyStore) -> None:
     if isinstance(store, ObjectStore):
         store.demand_bucket()
     elif not store.is_dir():
-        raise UsageError(f"--store {store}: there is no such folder")
+        raise UsageError(f"--store {store}: no such folder")
 
 
 def _add_messages(store: AnyStore, progress: Any) -> list[str]:

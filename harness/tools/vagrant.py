@@ -74,7 +74,7 @@ def choose_provider(found: Sequence[Provider], requested: str | None) -> Provide
         named = [provider for provider in found if provider.name == requested]
         if not named:
             names = ", ".join(provider.name for provider in found)
-            raise UsageError(f"there is no provider {requested!r} (there are: {names})")
+            raise UsageError(f"unknown provider {requested!r} (known: {names})")
         if named[0].missing:
             raise BackendError(f"{named[0].missing}; run: {named[0].mend}")
         return named[0]

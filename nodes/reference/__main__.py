@@ -25,7 +25,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--nb-cluster-expected", metavar="N", type=int,
                         help="replicas that must have joined before the cluster starts (all of them by default)")
     parser.add_argument("--join", action="store_true", help="the replica is added to a cluster that runs already")
-    parser.add_argument("--secret-file", metavar="FILE", help="holds what all servers share to be let in by each other")
+    parser.add_argument("--secret-file", metavar="FILE", help="file with the secret that all servers share")
     parser.add_argument("arguments", nargs="*", metavar="ARGUMENT",
                         help="the JSON file; or id of the server, folder for its data, id of the replica")
     return parser

@@ -66,7 +66,7 @@ def parse_config(content: Any) -> Config:
         raise ConfigError("the configuration is not a JSON object")
     for name in content:
         if name not in _NAMES:
-            raise ConfigError(f"{name}: there is no such setting (there are: {', '.join(_NAMES)})")
+            raise ConfigError(f"{name}: unknown setting (known: {', '.join(_NAMES)})")
     for name in ("node", "design", "data"):
         if name not in content:
             raise ConfigError(f"{name}: is missing")

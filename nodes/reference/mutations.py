@@ -123,7 +123,7 @@ def _function(module: object, qualname: str) -> FunctionType:
     elif isinstance(found, staticmethod | classmethod):
         found = found.__func__
     if not isinstance(found, FunctionType):
-        raise StaleEditError(f"{qualname} is no plain function")
+        raise StaleEditError(f"{qualname} is not a plain function")
     return found
 
 

@@ -40,7 +40,7 @@ def lift(source: Source) -> Generator:
     if isinstance(source, Iterable) and not isinstance(source, str | bytes | Mapping):
         return from_iterable(source)
     raise GeneratorError(
-        f"{describe(source)} is no generator; give an Op, a function, a sequence of generators, or a Generator"
+        f"{describe(source)} is not a generator; give an Op, a function, a sequence of generators, or a Generator"
     )
 
 

@@ -224,7 +224,7 @@ def read_journal(path: Path) -> JournalContents:
             "restore the file from a copy"
         )
     if not payloads:
-        raise EmptyJournalError(f"{path} holds no whole frame: it is no journal, or its first write was cut off")
+        raise EmptyJournalError(f"{path} holds no whole frame: it is not a journal, or its first write was cut off")
     run = _read_header(path, payloads[0])
     batches = [batch for number, payload in enumerate(payloads[1:], 1) for batch in _batches(path, number, payload)]
     demand_bytes(len(data) + ROW_BYTES * sum(batch.num_rows for batch in batches), path)
@@ -236,9 +236,9 @@ def _read_header(path: Path, payload: memoryview) -> str:
     try:
         header = json.loads(bytes(payload))
     except (ValueError, RecursionError) as error:
-        raise HistoryError(f"{path} is no journal: its first frame is no JSON ({error})") from error
+        raise HistoryError(f"{path} is not a journal: its first frame is not JSON ({error})") from error
     if not isinstance(header, dict) or not isinstance(header.get("run"), str):
-        raise HistoryError(f"{path} is no journal: its first frame names no run")
+        raise HistoryError(f"{path} is not a journal: its first frame names no run")
     schema = header.get("schema")
     if schema != SCHEMA_VERSION or isinstance(schema, bool):
         raise HistoryError(f"{path} has schema version {json.dumps(schema)[:40]}, this Stormproof reads "
@@ -341,6 +341,6 @@ def _whole_frame_after(path: Path, data: bytes, offset: int) -> int | None:
             size = _header(data, found)[1]
             patience -= size if found + HEADER.size + size <= len(data) else 0
         if patience < 0:
-            raise HistoryError(f"{path} is damaged at byte {offset}: what follows is no torn write")
+            raise HistoryError(f"{path} is damaged at byte {offset}: the bytes there are not a torn write")
         found = data.find(MAGIC, found + 1)
     return None

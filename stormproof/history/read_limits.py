@@ -80,7 +80,7 @@ def demand_bytes(needed: int, where: object) -> None:
 def demand_file(path: Path) -> None:
     """Raise HistoryError if the path is something other than a file: reading a pipe could block forever."""
     if path.exists() and not path.is_file():
-        raise HistoryError(f"{path} can't be read: it is no file")
+        raise HistoryError(f"{path} can't be read: it is not a file")
 
 
 def read_small(path: Path, times: int = JSON_TIMES) -> bytes:
@@ -93,7 +93,7 @@ def read_small(path: Path, times: int = JSON_TIMES) -> bytes:
     # O_NONBLOCK opens a pipe at once even if it has no writer.
     with os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb", buffering=0) as file:
         if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-            raise HistoryError(f"{path} can't be read: it is no file")
+            raise HistoryError(f"{path} can't be read: it is not a file")
         demand_bytes(os.fstat(file.fileno()).st_size * times, path)
         data = bytearray()
         while piece := file.read(_PIECE):

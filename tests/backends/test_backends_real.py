@@ -158,9 +158,9 @@ def test_docker_things_of_a_run_whose_store_was_moved() -> None:
 ])
 def test_docker_things_that_nobody_can_judge_are_left(changed: dict[str, str], why: str) -> None:
     with make_place("docker") as place:
-        dead = {**docker_backend.owner_labels(place.run_dir), "stormproof.process_owner.processes": "4194304:1",
-                "stormproof.process_owner.lock": ""}  # fmt: skip
-        labels = dead | {f"stormproof.process_owner.{name}": value for name, value in changed.items()}
+        dead = {**docker_backend.owner_labels(place.run_dir), "stormproof.owner.processes": "4194304:1",
+                "stormproof.owner.lock": ""}  # fmt: skip
+        labels = dead | {f"stormproof.owner.{name}": value for name, value in changed.items()}
         client = docker_backend.connect()
         name = docker_networks.network_name(place.run)
         place.lock.close()

@@ -55,7 +55,7 @@ def test_a_bad_configuration_is_one_clear_line(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("settings", "words"), [
-    ({"colour": "red"}, "colour: there is no such setting"),
+    ({"colour": "red"}, "colour: unknown setting"),
     ({"node": None}, "node: is not a text"),
     ({"port": 70_000}, "port: 70000 is not a port"),
     ({"peers": {"n1": "here"}}, r"peers.n1: is not \[host, port\]"),

@@ -333,7 +333,7 @@ async def test_what_follows_a_lost_store_is_not_sent(tmp_path: Path, kind: Kind)
         await one.state.take_over(1)
         late = one.start("open", reliable=True, login="g")
         one.state.let_go()
-        with pytest.raises(StorageError, match="not held any more"):
+        with pytest.raises(StorageError, match="no longer held"):
             await late
         assert (await other.state()).applied == 0
         await one.state.take_over(2)
@@ -384,7 +384,7 @@ class Working:
     ({"data": "d", "host": "h", "port": 70000, "clients": ["a"]}, "port: 70000"),
     ({"data": "d", "host": "h", "port": "1", "clients": ["a"]}, "port: is not a whole number"),
     ({"data": "d", "host": "h", "port": 1, "clients": [1]}, "clients: is not a list of names"),
-    ({"data": "d", "host": "h", "port": 1, "clients": ["a"], "colour": "red"}, "colour: there is no such setting"),
+    ({"data": "d", "host": "h", "port": 1, "clients": ["a"], "colour": "red"}, "colour: unknown setting"),
     ([], "not a JSON object"),
 ])
 def test_a_configuration_that_can_not_be_used(content: Any, wrong: str) -> None:

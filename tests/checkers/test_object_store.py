@@ -210,7 +210,7 @@ def test_what_is_no_address_is_refused(address: str, told: str) -> None:
 
 def test_a_service_that_refuses_is_one_line(store: ObjectStore, service: Mapping[str, str],
                                             monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(StormproofError, match=r"s3://nowhere/x: there is no such bucket"):
+    with pytest.raises(StormproofError, match=r"s3://nowhere/x: no such bucket"):
         query(object_store("s3://nowhere/x"), "FROM runs")
     with pytest.raises(StormproofError, match="the service does not answer"):
         query(ObjectStore("s3://bucket/x", "http://127.0.0.1:9", "us-east-1"), "FROM runs")

@@ -148,13 +148,13 @@ def test_settings_of_a_cluster_come_from_its_file(tmp_path: Path, monkeypatch: p
     assert settings["spark.ui.enabled"] == "false" and settings["spark.master"] == "spark://h:1"
     assert "spark.executor.memory" not in _settings("local[2]", java, None), "the file is a cluster's"
     file.write_text("executor.memory 4g\n")
-    with pytest.raises(UsageError, match=r"executor\.memory is no setting"):
+    with pytest.raises(UsageError, match=r"executor\.memory is not a setting"):
         _settings("yarn", java, None)
 
 
 def test_what_is_no_master_is_told_at_once() -> None:
     for master in ("mesos://x", "nonsense", "", "local[x]"):
-        with pytest.raises(SparkFailed, match="is no Spark master"):
+        with pytest.raises(SparkFailed, match="is not a Spark master"):
             demand_master(master)
     for master in ("local", "local[*]", "local[2,4]", "yarn", "k8s://https://h:1"):
         demand_master(master)

@@ -284,9 +284,9 @@ def test_depth_of_a_durable_subscription() -> None:
         ([*attached(), *published(A), *published(A, process=1)], "publishes message 0/0 a second time"),
         ([*attached(), Row(1, "invoke", "receive"), *got(A, process=5)], "another operation on it is under way"),
         ([*attached(), *subscribed(0)], "both durable and transient"),
-        ([*attached(mask=1), *attached(mask=3)], "always alike, which topics"),
-        ([*attached(), *got(A, key=7)], "which nobody asked for"),
-        ([*attached(), *published(A, topic=62)], "no number below 62"),
+        ([*attached(mask=1), *attached(mask=3)], "does not name the same topics"),
+        ([*attached(), *got(A, key=7)], "which no row requested"),
+        ([*attached(), *published(A, topic=62)], "number is not below 62"),
     ],
 )
 def test_what_has_no_account_is_unknown(rows: list[Row], reason: str) -> None:

@@ -156,9 +156,9 @@ def test_a_part_that_comes_again_after_its_receipt_is_duplicated() -> None:
 @pytest.mark.parametrize(
     ("rows", "reason"),
     [
-        ([*did(T), *did(T, process=1)], "no value of its own"),
-        ([*did(None)], "no value of its own"),
-        ([*did(T), *came(T, 30)], "a queue is no number below 30"),
+        ([*did(T), *did(T, process=1)], "without a unique value"),
+        ([*did(None)], "without a unique value"),
+        ([*did(T), *came(T, 30)], "a queue's number is not below 30"),
     ],
 )
 def test_what_has_no_account_is_unknown(rows: list[Row], reason: str) -> None:

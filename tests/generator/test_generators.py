@@ -363,7 +363,7 @@ def test_a_generator_may_not_use_a_busy_thread() -> None:
 
 @pytest.mark.parametrize("source", [7, "enqueue", {"f": "enqueue"}])
 def test_what_is_no_generator_is_refused(source: object) -> None:
-    with pytest.raises(gen.GeneratorError, match="is no generator"):
+    with pytest.raises(gen.GeneratorError, match="is not a generator"):
         gen.lift(source)  # type: ignore[arg-type]
 
 

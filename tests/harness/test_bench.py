@@ -13,7 +13,7 @@ def test_groups_of_figures_are_measured_by_name(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(bench, "GROUPS", groups)
     assert [row[0] for row in bench.figures()] == ["sending", "qpid", "check"]
     assert [row[0] for row in bench.figures(["check", "sending"])] == ["check", "sending"]
-    with pytest.raises(UsageError, match="there are no figures 'nothing'"):
+    with pytest.raises(UsageError, match="unknown figures 'nothing'"):
         list(bench.figures(["qpid", "nothing"]))
 
 

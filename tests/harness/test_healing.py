@@ -120,7 +120,7 @@ def test_a_run_that_was_killed_before_it_was_described_is_named_by_every_command
         with pytest.raises(HistoryError, match="killed before the first write"):
             ask()
     (line,) = recover_store(tmp_path, [])
-    assert line.startswith(f"not recovered: {run_dir} is no run")
+    assert line.startswith(f"not recovered: {run_dir} is not a run")
 
 
 def test_runs_that_can_not_be_recovered_are_named_and_the_status_is_3(

@@ -66,7 +66,7 @@ def test_a_fault_by_hand_is_in_effect_until_it_is_healed(run_dir: Path) -> None:
     by_hand(run_dir, person)
     assert [json.loads(line)["phase"] for line in (run_dir / "by-hand/kill/ledger.jsonl").open()] == ["inject", "heal"]
     assert not (run_dir / "kept.sock").exists(), "nobody listens any more"
-    with pytest.raises(StormproofError, match="nobody keeps the nodes"):
+    with pytest.raises(StormproofError, match="no process keeps the nodes"):
         ask(run_dir, {"do": "heal"})
 
 
@@ -99,7 +99,7 @@ def test_letting_nodes_go_heals_them(run_dir: Path) -> None:
     ({"do": "fault", "name": "kil"}, "did you mean 'kill'"),
     ({"do": "fault", "name": "kill:ledaer"}, "can't inject kill_kind=ledaer"),
     ({"do": "fault", "name": "clock"}, "'fake' can't inject the fault 'clock'"),
-    ({"do": "shell", "node": "n9"}, "there is no node 'n9' (there are: n1, n2, n3)"),
+    ({"do": "shell", "node": "n9"}, "unknown node 'n9' (known: n1, n2, n3)"),
     ({"do": "dance"}, "not understood"),
     ({}, "not understood"),
     ({"do": "fault"}, "not understood"),

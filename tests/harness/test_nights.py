@@ -307,7 +307,7 @@ def goes_through(folder: Path, store: Path, ends: Sequence[str], words: Sequence
             ballast = fill(store.parent)
             status, out = ended(process)
             ballast.unlink()
-            assert status == 3 and re.search(r"No space left on device\)?; make room, then", out.splitlines()[-1]), out
+            assert status == 3 and re.search(r"No space left on device\)?; free some space", out.splitlines()[-1]), out
             assert "Traceback" not in out
         else:
             process.send_signal(signal.SIGINT if end == "ctrl-c" else signal.SIGKILL)
@@ -542,5 +542,5 @@ def test_reproductions_are_a_failing_arm_and_a_twin_each(tmp_path: Path) -> None
         ("r-mosquitto-M1-fails", "mosquitto", "invalid", "local"),
         ("r-mosquitto-M1-twin", "mosquitto", "valid", "local"),
     ]  # fmt: skip
-    with pytest.raises(UsageError, match="case r: reproductions: there is no reproduction 'redis-D9'"):
+    with pytest.raises(UsageError, match="case r: reproductions: unknown reproduction 'redis-D9'"):
         plan_of(tmp_path, "[[case]]\nname = 'r'\nreproductions = 'redis-D9'")

@@ -86,7 +86,7 @@ def test_a_project_has_its_chaos_tests(tmp_path: Path) -> None:
     assert Path(properties["run"]).parent == tmp_path / "runs"
     assert failed["test_unknown[seed-1]"].startswith("Unknown: ")
     assert failed["test_typing_error"].startswith("no system 'nosuch'")
-    assert failed["test_wrong_option"].startswith("storm: there is no option 'tme_limit'")
+    assert failed["test_wrong_option"].startswith("storm: unknown option 'tme_limit'")
     assert "nothing was run" in failed["test_nothing_run"]
     assert "Traceback" not in bad + failed["test_typing_error"]
 

@@ -134,8 +134,8 @@ def test_the_page_tells_what_was_seen(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("words", "told"), [
-    (["redis-D9"], "there is no reproduction 'redis-D9'; did you mean 'redis-D"),
-    (["redis-D1", "--all"], "give names, or --all"),
+    (["redis-D9"], "unknown reproduction 'redis-D9'; did you mean 'redis-D"),
+    (["redis-D1", "--all"], "give names of reproductions, or --all"),
     (["redis-D1", "--times", "0"], "--times 0: at least 1"),
     (["redis-D1", "--arm", "x"], "redis-D1 has no such arm"),
 ])
@@ -153,7 +153,7 @@ def test_without_a_name_they_are_listed() -> None:
 
 
 def test_find_recipe_knows_only_what_there_is() -> None:
-    with pytest.raises(UsageError, match="there are: "):
+    with pytest.raises(UsageError, match="known: "):
         find_recipe("x", recipes())
 
 

@@ -110,7 +110,7 @@ def test_a_frame_that_was_cut_out_is_told(tmp_path: Path) -> None:
 def test_a_file_that_is_no_journal_is_told(tmp_path_factory: pytest.TempPathFactory, data: bytes) -> None:
     path = tmp_path_factory.mktemp("junk") / "journal.bin"
     path.write_bytes(data)
-    with pytest.raises(HistoryError, match="no journal"):
+    with pytest.raises(HistoryError, match="not a journal"):
         read_journal(path)
 
 

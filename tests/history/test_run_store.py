@@ -144,7 +144,7 @@ def test_a_damaged_description_is_told(store: Store, text: str) -> None:
 
 
 def test_a_folder_that_is_no_run_is_told(tmp_path: Path) -> None:
-    with pytest.raises(HistoryError, match="is no run"):
+    with pytest.raises(HistoryError, match="is not a run"):
         read_run(tmp_path)
 
 

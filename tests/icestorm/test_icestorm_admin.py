@@ -79,7 +79,7 @@ def test_the_prompt_says_what_is_wrong_and_goes_on() -> None:
     access = AdminAccess("h:1", "guest", "guest")
     execute = "link a b; dance; create; link a b x; replica;; subscribers 'a; unsubscribe t s; exit; topics"
     assert list(run_prompt(access, ours, execute)) == [
-        "topic link", "error: there is no command 'dance'; `help` names all", "error: write it as: create TOPIC...",
+        "topic link", "error: unknown command 'dance'; `help` lists all", "error: write it as: create TOPIC...",
         "error: a cost is a whole number, not 'x'", "replica", "error: No closing quotation", "topic unsubscribe",
     ]  # fmt: skip
     assert asked == [("topic link", {"topic": "a", "target": "b", "cost": 0}), ("replica", {}),

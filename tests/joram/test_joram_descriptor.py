@@ -154,12 +154,12 @@ def test_properties_of_all_servers_and_destinations_that_are_spread_over_them():
 
 @pytest.mark.requirement("J13")
 @pytest.mark.parametrize(("properties", "complaint"), [
-    ({"akc": "all"}, "4: there is no property 'akc' (there are: max_messages"),
+    ({"akc": "all"}, "4: unknown property 'akc' (known: max_messages"),
     ({"ack": "some"}, "4: property ack: 'some' is none of all, majority"),
     ({"log_keep": "many"}, "4: property log_keep: 'many' is not a whole number"),
     ({"idle_timeout": "-1"}, "4: property idle_timeout: -1.0 is not a number above zero"),
     ({"nbClusterExpected": "4"}, "4: property nb_cluster_expected: 4, but peers has 3"),
-    ({"secret": "s"}, "4: there is no property 'secret'"),
+    ({"secret": "s"}, "4: unknown property 'secret'"),
     ({"heartbeat_interval": "0.4", "detection_timeout": "0.5"}, "4: property heartbeat_interval: 0.4 is more than"),
 ])
 def test_a_property_that_makes_no_sense_is_refused_with_its_line(properties: dict[str, str], complaint: str):
@@ -214,7 +214,7 @@ def test_entities_and_files_named_by_a_descriptor_are_never_read(tmp_path: Path)
     [
         (["0", "s0"], "name one of the replicas of server 0: 0, 1, 2"),
         (["0", "s0", "9"], "name one of the replicas of server 0: 0, 1, 2"),
-        (["5", "s0", "1"], "there is no server 5 (there are: 0)"),
+        (["5", "s0", "1"], "unknown server 5 (known: 0)"),
         (["s0", "s0", "1"], "id of the server: 's0' is not a number"),
         (["0"], "id of the server, storage path and, in a cluster, id of the replica"),
         (["--nb-cluster-expected", "4", "0", "s0", "1"], "nbClusterExpected: 4, but server 0 of"),

@@ -86,7 +86,7 @@ def test_one_that_was_away_while_it_was_removed_does_no_harm_when_it_comes_back(
 def test_a_removal_that_can_not_be_is_refused_with_the_reason() -> None:
     async def scenario(group: Group) -> None:
         first, second, third, fourth = group.view()
-        assert await refused(group, "n9") == "n9 is no replica of this group (n1, n2, n3, n4)"
+        assert await refused(group, "n9") == "n9 is not a replica of this group (n1, n2, n3, n4)"
         assert f"{first} is the master: stop it, and ask its successor" == await refused(group, first)
         with pytest.raises(ConfigError, match=r"not master .*; ask the master to remove"):
             await group.nodes[second].design.administer({"op": "remove-replica", "name": third})

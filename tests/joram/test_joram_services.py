@@ -216,7 +216,7 @@ async def test_a_service_of_ones_own_is_named_by_its_import_path(tmp_path: Path,
     for wrong, complaint in (
         ("own_services_of_a_test:Nobody", "can't be imported (AttributeError"),
         ("no_such_module_at_all:Greeter", "can't be imported (ModuleNotFoundError"),
-        ("own_services_of_a_test:silent", "is no class with the methods init"), ("Greeter", "there is no 'Greeter'"),
+        ("own_services_of_a_test:silent", "is not a class with the methods init"), ("Greeter", "there is no 'Greeter'"),
     ):
         with pytest.raises(ConfigError, match=re.escape(complaint)):
             factory_of(wrong, SERVICES)

@@ -93,8 +93,8 @@ def test_the_holder_of_the_lock_is_hit() -> None:
 
 
 @pytest.mark.parametrize(("lock", "why"), [
-    (None, "no lock file"), (replace(LOCK, present=False), "no lock file"),
-    (replace(LOCK, holder=""), "nobody holds the lock"), (replace(LOCK, holder="n9"), "n9, which holds the lock"),
+    (None, "lock file does not exist"), (replace(LOCK, present=False), "lock file does not exist"),
+    (replace(LOCK, holder=""), "the lock is free"), (replace(LOCK, holder="n9"), "n9, which holds the lock"),
 ])  # fmt: skip
 def test_a_lock_that_nobody_holds_is_taken_from_nobody(lock: Lock | None, why: str) -> None:
     with pytest.raises(Infeasible, match=why):

@@ -241,7 +241,7 @@ async def test_no_second_disk_is_lost_before_the_first_node_has_its_data_back(
             try:
                 found.update(disk.plan(kind, now, random.Random(seed)).targets)
             except Infeasible as error:
-                assert str(error) == f"{first} may not have got back yet what was lost, 1 may lack it"
+                assert str(error) == f"{first} may still lack lost data, and at most 1 may lack it"
         return found
 
     nodes.well = False

@@ -357,7 +357,7 @@ def test_nobody_starts_anew_beside_one_that_may_still_become_primary(finished: b
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"lease": 1}, "lease: there is no such setting"),
+        ({"lease": 1}, "lease: unknown setting"),
         ({"node": ""}, "node: is missing"),
         ({"node": "n9"}, "members: 'n9', this node, is missing"),
         ({"members": {"n1": ["h"]}}, "members.n1: is not [host, port]"),

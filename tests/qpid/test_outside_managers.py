@@ -45,7 +45,7 @@ def test_their_programs_are_real(manager: str) -> None:
 
 
 def test_brokers_are_on_the_network_that_fencing_follows() -> None:
-    with pytest.raises(UsageError, match="broker_network=own: manager=pacemaker fences nobody who is cut off"):
+    with pytest.raises(UsageError, match="broker_network=own: manager=pacemaker fences no broker that is cut off"):
         a_test("pacemaker", broker_network="own")
     assert a_test("keepalived", broker_network="own").options["broker_network"] == "own"
 

@@ -148,7 +148,7 @@ def test_stores_are_copied_after_the_loss_of_all_only(tmp_path: Path) -> None:
         with pytest.raises(UsageError, match=r"none of the stores is a primary's.*--source"):
             source_of_copy(await found(group))
         assert source_of_copy(await found(group), "n3") == "n3"
-        with pytest.raises(UsageError, match="--source n9: there is no such broker"):
+        with pytest.raises(UsageError, match="--source n9: no such broker"):
             source_of_copy(await found(group), "n9")
         await group.ask("n1", "promote", bootstrap=True)
         await group.all_ready("n1")
@@ -156,7 +156,7 @@ def test_stores_are_copied_after_the_loss_of_all_only(tmp_path: Path) -> None:
             source_of_copy(await found(group))
         with pytest.raises(UsageError, match="n2 is ready: stores are copied while all brokers are connecting"):
             await copy_store(Asking(group), "n2", ["n3"])
-        with pytest.raises(UsageError, match="n3: no answer; all brokers have to run"):
+        with pytest.raises(UsageError, match="n3: no answer; all brokers must run"):
             source_of_copy({**await found(group), "n1": "no answer", "n3": "no answer", "n2": "no answer"}
                            | {"n1": {"state": "connecting"}, "n2": {"state": "connecting"}})
 
@@ -166,9 +166,9 @@ def test_stores_are_copied_after_the_loss_of_all_only(tmp_path: Path) -> None:
 @pytest.mark.requirement("Q12")
 @pytest.mark.parametrize(("data", "why"), [
     ("?", "is not base64"),
-    (base64.b64encode(b"\xff" * 8).decode(), "is no piece of a store"),
-    (base64.b64encode(b"\0\0\0\2\7\1").decode(), "is no piece of a store"),
-    (base64.b64encode(b"\0\0\0\1\0").decode(), "is no piece of a store"),
+    (base64.b64encode(b"\xff" * 8).decode(), "is not a piece of a store"),
+    (base64.b64encode(b"\0\0\0\2\7\1").decode(), "is not a piece of a store"),
+    (base64.b64encode(b"\0\0\0\1\0").decode(), "is not a piece of a store"),
     (base64.b64encode(b"\0\0\0\x09").decode(), ""),
 ])
 def test_what_is_no_piece_of_a_store_is_refused(tmp_path: Path, data: str, why: str) -> None:

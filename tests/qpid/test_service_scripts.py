@@ -185,7 +185,7 @@ def test_one_line_says_what_is_wrong(
         assert capsys.readouterr().out == f"backup {action}: {tmp_path}/none.json: can't be read (No such file or " \
                                           "directory)\n"
     for change, line in (
-        ({"port": 1}, "port: there is no such setting (there are: node, pid_file, log, login, passcode, brokers, "
+        ({"port": 1}, "port: unknown setting (known: node, pid_file, log, login, passcode, brokers, "
                       "command)"),
         ({"command": []}, "command: is missing"),
         ({"command": "x"}, "command: is not a list of words"),

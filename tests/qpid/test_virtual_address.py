@@ -302,7 +302,7 @@ def test_a_manager_reads_its_address() -> None:
 
 @pytest.mark.parametrize(("settings", "words"), [
     ({"clients_find": "virtual"}, "needs a virtual address: --set virtual_address=auto"),
-    ({"virtual_address": "auto", "manager": "none"}, "without managers nobody moves it"),
+    ({"virtual_address": "auto", "manager": "none"}, "needs managers, which move it"),
     ({"virtual_address": "here"}, "virtual_address: 'here' is not an IPv4 address"),
 ])  # fmt: skip
 def test_settings_that_make_no_sense_are_refused(settings: dict[str, str], words: str) -> None:

@@ -118,7 +118,7 @@ def test_a_workload_that_can_not_be_with_what_is_given_gives_way_to_another() ->
         assert case == DrawnCase("joram", given).of(seed)
         assert case.workload == free.workload or free.workload in ("clustered", "clustered-topic", "store-and-forward")
     impossible = Given(workloads=("clustered",), nemeses=("disk",), settings={"disk_kind": "empty"})
-    with pytest.raises(UsageError, match="no test of joram can be drawn with what is given"):
+    with pytest.raises(UsageError, match="no test of joram can be drawn with the given options"):
         DrawnCase("joram", impossible).of(1)
 
 

@@ -99,7 +99,7 @@ def test_a_schedule_survives_being_written_and_read() -> None:
     ("kill:halves:1-2:3", "kinds of kill"),
     ("kill:one:2-2:3", "begin before"),
     ("kill:one:2-11:3", "within 10 s"),
-    ("kill:one:1.2.3-4:3", "no number"),
+    ("kill:one:1.2.3-4:3", "not a number"),
     ("kill:one:1-3:1 pause:one:2-4:2", "has ended"),
 ])  # fmt: skip
 def test_a_schedule_that_makes_no_sense_is_refused(text: str, told: str) -> None:

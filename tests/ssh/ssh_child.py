@@ -356,7 +356,7 @@ def check_prepare() -> None:
     assert answer(key=False, mark=True) == "" and "is prepared" in said[-1], "its key is known by now"
     said.clear()
     assert answer(key=False, mark=False) == "" and len(said) == 1, "nothing left to ask"
-    assert "there is no host 'n9'" in refusal(lambda: prepare(options, ["n9"], bool, bool, print))
+    assert "unknown host 'n9'" in refusal(lambda: prepare(options, ["n9"], bool, bool, print))
 
 
 def check_packages() -> None:

@@ -60,10 +60,10 @@ def test_a_list_of_hosts_is_read_in_its_order(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("line", "words"), [
     ("red", "the address is missing"),
-    ("red 192.0.2.11", "no USER@ADDRESS"),
+    ("red 192.0.2.11", "not USER@ADDRESS"),
     ("red a@b c=d", "'c' is not understood"),
     ("red a@b key=", "'key' is not understood"),
-    ("red a@b:99999", "there is no port 99999"),
+    ("red a@b:99999", "invalid port 99999"),
     ("red a@::1", "USER@[ADDRESS]"),
     ("-f a@b", "can't begin with a dash"),
     ("red a@b network=10.1", "10.1"),

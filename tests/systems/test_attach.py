@@ -101,7 +101,7 @@ def test_nobody_there(tmp_path: Path) -> None:
     (["--attach", "host:1", "--nodes", "2"], "leave out --nodes"),
     (["--attach", "host:1", "--backend", "local"], "leave out --backend"),
     (["--attach", "host:1", "--nemesis", "kill"], "name its hosts: --hosts FILE"),
-    (["--attach", "host:1", "--keep-nodes"], "left as it was found"),
+    (["--attach", "host:1", "--keep-nodes"], "left as they were found"),
     (["--backend", "attach"], "say where the system runs"),
 ])
 def test_what_is_refused(words: list[str], told: str, tmp_path: Path) -> None:

@@ -212,7 +212,7 @@ def test_kinds_that_lack_something(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("named", "words"), [
-    ("nowhere.py:Echo", "nowhere.py: there is no such Python file"),
+    ("nowhere.py:Echo", "nowhere.py: no such Python file"),
     ("mine.py:Missing", "has no 'Missing'"),
     ("mine.py:Says", "is no system"),
     ("broken.py:Echo", "broken.py can't be loaded: SyntaxError"),

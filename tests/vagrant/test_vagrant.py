@@ -114,7 +114,7 @@ def test_what_is_missing_is_told_with_the_command_that_mends_it() -> None:
         choose_provider([GOOD, LACKING], "libvirt")
     with pytest.raises(BackendError, match=r"libvirt does not run; docker: .*; run: apt-get install docker\.io"):
         choose_provider([LACKING, NO_DOCKER], None)
-    with pytest.raises(UsageError, match="no provider 'cloud'"):
+    with pytest.raises(UsageError, match="unknown provider 'cloud'"):
         choose_provider([GOOD], "cloud")
 
 

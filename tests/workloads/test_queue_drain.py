@@ -93,9 +93,9 @@ async def test_what_comes_just_before_an_end_for_idleness_was_sent_before(
         ({"q0": 0}, True, "empty"),
         ({}, False, "empty"),
         ({"q0": 2}, True, "empty"),
-        ({"q0": 2}, False, "nobody could tell whether anything is left"),
-        (None, True, "nobody could tell whether anything is left"),
-        (None, False, "nobody could tell whether anything is left"),
+        ({"q0": 2}, False, "the number of remaining messages is unknown"),
+        (None, True, "the number of remaining messages is unknown"),
+        (None, False, "the number of remaining messages is unknown"),
     ],
 )
 async def test_a_queue_is_empty_only_if_a_broker_was_there(

@@ -92,7 +92,7 @@ def test_damage_before_accepted_messages_is_refused_and_nothing_is_touched(tmp_p
         path.write_bytes(damaged)
         with pytest.raises(RepositoryError) as error:
             opened(path)
-        assert "damaged" in str(error.value) or "no repository" in str(error.value)
+        assert "damaged" in str(error.value) or "not a repository" in str(error.value)
         assert "\n" not in str(error.value) and str(path) in str(error.value)
         assert path.read_bytes() == bytes(damaged)
 
@@ -129,7 +129,7 @@ def test_damage_in_a_file_that_was_written_anew_is_refused_too(tmp_path: Path) -
 def test_what_is_no_repository_is_refused(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "r"
     path.write_bytes(content)
-    with pytest.raises(RepositoryError, match="no repository"):
+    with pytest.raises(RepositoryError, match="not a repository"):
         opened(path)
     assert path.read_bytes() == content
 

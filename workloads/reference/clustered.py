@@ -27,7 +27,7 @@ from workloads.reference.stomp_client import SubCluster
 from workloads.reference.topic import TopicWorkload
 from workloads.reference.topic_client import TOPIC_PREFIX, TopicClient
 
-SERVERS = Option("ha_servers", 2, "servers of the design, each with its replicas, that everything is spread over")
+SERVERS = Option("ha_servers", 2, "servers of the design, each with its replicas, that share the load")
 
 
 class ClusteredWorkload(QueueWorkload):

@@ -38,15 +38,15 @@ class DialogueWorkload(Workload):
     drawn = 4
     options = (
         Option("talkers", 4, "threads that talk with brokers", load=True),
-        Option("visitors", False, "other logins, whose rights and passcodes change, have a part in dialogues"),
+        Option("visitors", False, "dialogues include other logins, whose rights and passcodes change"),
         Option("reliable", True, "clients number their frames, reconnect and re-emit; false: one TCP connection each"),
         Option("op_timeout", 3.0, "seconds after which a command's outcome is unknown"),
         Option("open_timeout", 2.0, "seconds a new client tries to connect before its operation fails"),
         Option("poll", 0.25, "seconds a take waits for a message"),
         CLIENT_HEARTBEAT,
         *CONNECTING,
-        Option("drain_patience", 12.0, "seconds for which a message that is owed is awaited in the end"),
-        Option("drain_limit", 60.0, "seconds that taking all that is owed may take"),
+        Option("drain_patience", 12.0, "seconds that the end waits for a due message"),
+        Option("drain_limit", 60.0, "seconds that taking all due messages may take"),
         Option("min_ok", 15, "dialogues that went as modelled below which the verdict is unknown"),
     )
     guarantees = ("dialogue",)

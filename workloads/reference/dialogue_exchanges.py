@@ -65,7 +65,7 @@ class Exchanges:
             raise Mismatch(f"{request} was refused ({error})") from None
         said = answer.get("x-error", "")
         if said == "unknown":
-            raise ConnectionBroken("nobody knows what became of it")
+            raise ConnectionBroken("its outcome is unknown")
         if bool(said) != (wrong is not None) or not said.startswith(wrong or ""):
             raise Mismatch(f"{request} was answered by {said or 'yes'}, not {wrong or 'yes'}")
         return answer
@@ -198,7 +198,7 @@ class Exchanges:
                 if not after:
                     break
                 if after == before:
-                    raise Mismatch("a list does not go on")
+                    raise Mismatch("a list does not advance")
                 self._client.surface.use("qpid-pages")
             mine = [name for name in found if name.startswith((f"{self._client.mine}-", f"{self._client.mine}."))]
             if sorted(mine) != sorted(known):

@@ -91,14 +91,14 @@ class OfflineSendWorkload(QueueWorkload):
     name = "offline-send"
     draws = DRAWS
     options = (
-        Option("producers", 3, "threads that send, each with a repository of its own", load=True),
+        Option("producers", 3, "sending threads, each with a separate repository", load=True),
         Option("queues", 2, "number of queues; each is drained by one consumer", load=True),
         *(option for option in QueueWorkload.options if option.name in _SHARED),
         Option("open_timeout", 2.0, "seconds that one attempt of a producer to find a broker takes"),
-        Option("offline", 20, "sends, on the average, between two times at which a producer leaves its broker; 0: it "
-               "never does"),
-        Option("away", 8, "sends, on the average, of a producer that has left its broker, until it comes back"),
-        Option("kills", 40, "sends, on the average, between two kills of a producer; 0: it is never killed"),
+        Option("offline", 20, "average number of sends between two disconnections of a producer; 0: it "
+               "never disconnects"),
+        Option("away", 8, "average number of sends of a disconnected producer until it reconnects"),
+        Option("kills", 40, "average number of sends between two kills of a producer; 0: it is never killed"),
         replace(CLIENT_ORDER, default=PRIMARY_FIRST),
         SAME_REPLICA,
         ROUND_PAUSE,

@@ -111,9 +111,9 @@ class ProcessingWorkload(QueueWorkload):
     options = (
         Option("quality", EXACTLY_ONCE, "when the client inside the broker acknowledges: before it reacts, after, or "
                "in the same transaction (XA)", QUALITIES),
-        Option("source", "queue", "what it consumes: a queue, or a topic by a durable subscription",
+        Option("source", "queue", "source of its messages: a queue, or a topic by a durable subscription",
                ("queue", "topic")),
-        Option("taking", PUSHED, "how messages come to it: pushed, some ahead of its acknowledgements; or pulled, "
+        Option("taking", PUSHED, "delivery of its messages: pushed, some ahead of its acknowledgements; or pulled, "
                "one at a time", TAKING),
         *(option for option in QueueWorkload.options if option is not SURFACE),  # the reaction creates its own messages
     )

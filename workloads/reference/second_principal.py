@@ -187,7 +187,7 @@ class Visitor:
             if "x-more" not in answer:
                 break
             if answer["x-more"] <= after.get("after", ""):
-                raise self._wrong("a list does not go on")
+                raise self._wrong("a list does not advance")
             after = {"after": answer["x-more"]}
         grants = [["grant", f"{self.login} {right} {destination}"] for right, destination in self._grants]
         mine = [each for each in found if each[1].split(" ")[0] == self.login]
@@ -240,7 +240,7 @@ class Visitor:
             return None
         self._connection = connection
         if not right:
-            raise self._wrong("a wrong passcode lets somebody in")
+            raise self._wrong("a wrong passcode is accepted")
         return connection
 
     async def _connected(self) -> StompConnection | None:
@@ -259,7 +259,7 @@ class Visitor:
         except Rejected as error:
             await self.close()
             if allowed or not str(error).startswith(DENIED):
-                raise self._wrong(f"{command} by somebody who may is refused ({error})") from None
+                raise self._wrong(f"{command} by a permitted principal is refused ({error})") from None
             return
         if not allowed:
             raise self._wrong(f"{command} is carried out without the right")

@@ -245,9 +245,9 @@ class SecurityWorkload(SubscriptionsWorkload):
     draws = DRAWS
     options = (
         Option("changers", 3, "threads that grant, revoke, create and delete", load=True),
-        Option("lookers", 4, "threads that try rights, and look for principals and objects", load=True),
+        Option("lookers", 4, "threads that test rights, and look up principals and objects", load=True),
         Option("principals", 2, "principals with rights that change", load=True),
-        Option("queues", 2, "queues that they may send to, or take from, or not", load=True),
+        Option("queues", 2, "queues with rights to send and to take", load=True),
         Option("loose_principals", 2, "principals that are created and deleted", load=True),
         Option("objects", 2, "administered objects that are created and deleted", load=True),
         Option("op_timeout", 3.0, "seconds after which an operation's outcome is unknown"),

@@ -240,7 +240,7 @@ class StompClient:
         """
         message = await self._connection.next_message(float(self._options["poll"]))
         if message is None and self._connection.over:
-            raise ConnectionBroken("it was closed while nothing was asked")
+            raise ConnectionBroken("it was closed while no request was pending")
         return message
 
     async def await_drained(self, key: int) -> Frame | None:
@@ -260,7 +260,7 @@ class StompClient:
                 return None
             if loop.time() >= patience:
                 if depths is None or not self._connection.connected:
-                    raise Unanswered("nobody could tell whether anything is left")
+                    raise Unanswered("the number of remaining messages is unknown")
                 return None
 
     def outdated(self, arrived: float) -> bool:

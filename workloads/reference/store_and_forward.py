@@ -52,13 +52,13 @@ class StoreAndForwardWorkload(QueueWorkload):
         Option(
             "own_servers",
             LOCAL,
-            "what the producers send to: local_servers; or one more HA server, with replicas",
+            "destination of the producers: local_servers; or one more HA server, with replicas",
             (LOCAL, HA),
         ),
         Option(
             "consume_at",
             AT_HA_SERVER,
-            "whom consumers connect to: the HA server that has the queues; or their own "
+            "server that consumers connect to: the HA server that has the queues; or their local "
             "server, to which that one delivers",
             (AT_HA_SERVER, AT_OWN_SERVER),
         ),

@@ -57,7 +57,7 @@ class TopicWorkload(SurfacedWorkload):
         Option("durables", 2, "durable subscriptions, a thread each", load=True),
         Option("transients", 2, "transient subscriptions, a thread each", load=True),
         Option("topics", 3, "number of topics: t.a.0, t.b.1, t.a.2...", load=True),
-        Option("topic_patterns", "t.>,t.a.*", "what durable subscriptions select, in turn, and transient ones likewise",
+        Option("topic_patterns", "t.>,t.a.*", "patterns of durable subscriptions in turn, and of transient ones",
                was="patterns"),
         Option("window", 8, "messages that are pushed to a subscriber ahead of its acknowledgements"),
         Option("stay", 40, "operations after which a durable subscriber detaches, on average; 0: never"),

@@ -169,7 +169,7 @@ class TopicDialogueClient(ManagedConnection):
         answer = await self._ask_all(request, body)
         said = answer.get("x-error")
         if said == "unknown":
-            raise ConnectionBroken("nobody knows what became of it")
+            raise ConnectionBroken("its outcome is unknown")
         if said != wrong:
             raise Mismatch(f"{request} was answered by {said or 'yes'}, not by {wrong or 'yes'} ({dict(body)})")
         self.used[request] = self.used.get(request, 0) + 1
@@ -289,7 +289,7 @@ class TopicDialogueClient(ManagedConnection):
         try:
             said = (await self._ask("unsubscribe", _about(name))).get("x-error")
             if said not in (None, "no-such-subscriber"):
-                raise ConnectionBroken(f"what became of a subscriber is not known ({said})")
+                raise ConnectionBroken(f"the outcome for a subscriber is unknown ({said})")
             await self._request("subscribe", {**_about(name), "retryCount": -1}, None)
         except NotSent as error:
             raise ConnectionBroken(f"{error}, and it may have been removed") from None
@@ -330,7 +330,7 @@ class TopicDialogueClient(ManagedConnection):
             del self._topics[name].subscribers[ident]
             if not await self._comes(lambda: subscriber.attempts > _RETRIES):
                 found = await self._request("subscribers", {"topic": name}, None)
-                raise Mismatch("a subscriber is given up before its attempts are used up "
+                raise Mismatch("a subscriber is dropped before its last attempt "
                                f"({subscriber.attempts} failed, retryCount is {_RETRIES}, subscribed are {found})")
             await self._goes(name)
             await self._destroy(name)

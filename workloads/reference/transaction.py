@@ -133,10 +133,10 @@ class TransactionWorkload(SurfacedWorkload):
     options = (
         Option("transactions", "plain", "one phase (plain) or prepare and commit (xa)", ("plain", "xa")),
         Option("writers", 2, "threads that send to several queues in one transaction", load=True),
-        Option("producers", 1, "threads that send what is to be moved", load=True),
+        Option("producers", 1, "threads that send the messages to move", load=True),
         Option("movers", 2, "threads that take a message and send another in one transaction", load=True),
         Option("parts", 3, "queues that a writer's transaction may send to", load=True),
-        Option("aborts", 20, "of a hundred transactions of the writers, how many are aborted on purpose"),
+        Option("aborts", 20, "transactions of writers that are aborted on purpose, of a hundred"),
         Option("crash_share", 0.05, "share of the XA clients that crash on purpose when they have prepared"),
         Option("op_timeout", 3.0, "seconds after which a frame's outcome is unknown"),
         Option("open_timeout", 2.0, "seconds a new client tries to connect before its operation fails"),

@@ -86,7 +86,7 @@ def test_illegal_without_a_witness_is_no_verdict(monkeypatch, capsys):
         ("INFO  jepsen.util - 0\t:invoke\t:write\t" + "[" * 100_000, ":1: nested too deeply"),
         ('{"process": 0, "type": "invoke", "f": "write", "value": ' + "1" * 6000 + "}", ":1: not JSON: Exceeds"),
         ("{:process 0 :type :invoke :f :write :value " + "1" * 6000 + "}", ":1: Exceeds the limit"),
-        ('{"process": 0, "type": "invoke", "f": "write", "value": NaN}', "NaN is no value of JSON"),
+        ('{"process": 0, "type": "invoke", "f": "write", "value": NaN}', "NaN is not a JSON value"),
     ],
 )
 def test_hostile_values_end_in_one_line(tmp_path, capsys, text, message):

@@ -24,8 +24,8 @@ from stormproof.contracts.topology import Topology
 from stormproof.errors import BackendError, UsageError
 from stormproof.test import Test
 
-SUPERVISED = Option("supervised", False, "whether something on the hosts (systemd, say) starts again what was killed: "
-                    "we start nothing, so only then may it be killed")
+SUPERVISED = Option("supervised", False, "whether a supervisor on the hosts (systemd, say) restarts killed programs: "
+                    "the harness restarts none, so kills need one")
 
 
 class AttachSshBackend(SshBackend):

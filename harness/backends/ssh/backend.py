@@ -323,7 +323,7 @@ class SshBackend(ClockBackend, DiskBackend, PacketBackend):
 
     def _provider(self) -> Power:
         if self._power is None:
-            raise BackendError(f"nobody is named who can cut power; give --set power=...: {HELP}")
+            raise BackendError(f"no way to cut power is configured; give --set power=...: {HELP}")
         return self._power
 
     async def _device(self, node: str) -> str:

@@ -176,7 +176,7 @@ def _check_key(host: Host, known_hosts: Path, key: paramiko.PKey) -> None:
         forget = shlex.join(["ssh-keygen", "-f", str(known_hosts), "-R", host.known_as])
         raise BackendError(
             f"{host.label}: its host key has changed: it shows {fingerprint(key)}, but {known_hosts} has "
-            f"{' and '.join(map(fingerprint, known))}; if the host was made anew, run: {forget}, "
+            f"{' and '.join(map(fingerprint, known))}; if the host was reinstalled, run: {forget}, "
             "then: stormproof prepare")
 
 

@@ -48,7 +48,7 @@ class Host:
         if self.name.startswith("-"):  # The name becomes an argument of the command that cuts power.
             raise ValueError(f"{self.name!r}: a host's name can't begin with a dash")
         if not 0 < self.port < 1 << 16:
-            raise ValueError(f"there is no port {self.port}")
+            raise ValueError(f"invalid port {self.port}: choose one from 1 to 65535")
 
     @property
     def label(self) -> str:
@@ -171,7 +171,7 @@ def _of_line(words: list[str], folder: Path) -> Host:
         raise ValueError("a user's name has no colon, and passwords are not used: name a key")
     where = re.fullmatch(r"([^@\s]+)@(\[[^]]+\]|[^:@\s]+)(?::(\d+))?", words[1])
     if where is None:
-        raise ValueError(f"{words[1]!r} is no USER@ADDRESS (of an IPv6 address: USER@[ADDRESS])")
+        raise ValueError(f"{words[1]!r} is not USER@ADDRESS (for an IPv6 address: USER@[ADDRESS])")
     keys: list[str] = []
     network = ""
     for word in words[2:]:

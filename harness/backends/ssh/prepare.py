@@ -47,7 +47,7 @@ def prepare(options: Mapping[str, Any], names: Sequence[str], ask: Ask, accept_k
     by_name = {host.name: host for host in hosts}
     for name in names:
         if name not in by_name:
-            raise UsageError(f"there is no host {name!r} (there are: {', '.join(by_name)})")
+            raise UsageError(f"unknown host {name!r} (known: {', '.join(by_name)})")
     known_hosts = Path(str(options.get("known_hosts") or default_known_hosts()))
     for host in [by_name[name] for name in names] or hosts:
         if not host.keys and not own_key().exists():

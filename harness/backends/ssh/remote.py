@@ -69,7 +69,7 @@ class Remote:
             nodes = {node: Host.from_json(host) for node, host in data["nodes"].items()}
             for name in (data["run"], *nodes):
                 if Path(name).name != name or name == "..":
-                    raise ValueError(f"{name!r} is no name of a folder")
+                    raise ValueError(f"{name!r} is not a folder name")
             ours = data["clients"]
             client_addresses = ours and ClientAddresses(ours["link"], tuple(ours["addresses"]), ours["length"])
             return cls(data["run"], data["known_hosts"], nodes, client_addresses, data["power"])

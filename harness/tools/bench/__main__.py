@@ -77,7 +77,7 @@ def figures(groups: Sequence[str] = ()) -> Iterator[Row]:
         UsageError: a group does not exist.
     """
     if unknown := [name for name in groups if name not in GROUPS]:
-        raise UsageError(f"there are no figures {unknown[0]!r} (there are: {', '.join(GROUPS)})")
+        raise UsageError(f"unknown figures {unknown[0]!r} (known: {', '.join(GROUPS)})")
     for name in groups or (name for name in GROUPS if name not in SLOW):
         yield from GROUPS[name]()
 

@@ -428,7 +428,7 @@ class ReferenceBroker:
             ConfigError: the design can't, or not now.
         """
         if not isinstance(self.design, Growing):
-            raise ConfigError(f"design {self.config.design} takes no more replicas at run time")
+            raise ConfigError(f"design {self.config.design} can't add replicas at run time")
         if not has_secret(self.config):
             demand_secret(name, link[0])
         self.design.add_replica(name, link, client)

@@ -377,7 +377,7 @@ def config_of(descriptor: Descriptor, server: int, storage: str, replica: int | 
     found = descriptor.servers.get(server)
     if found is None:
         known = ", ".join(map(str, descriptor.servers))
-        raise ConfigError(f"{descriptor.path}: there is no server {server} (there are: {known})")
+        raise ConfigError(f"{descriptor.path}: unknown server {server} (known: {known})")
     ids = ", ".join(str(machine.id) for machine in found.machines)
     if not found.replicated and (replica is not None or expected is not None or join):
         raise ConfigError(f"{descriptor.path}: server {server} is not a cluster: it takes no replica id, no "

@@ -45,7 +45,7 @@ def option_of(name: str, value: str, replicated: bool = True) -> tuple[str, Any]
     kinds = known(replicated)
     if option not in kinds:
         of_clusters = " outside a cluster" if option in OF_CLUSTERS else ""
-        raise ConfigError(f"there is no property {name!r}{of_clusters} (there are: {', '.join(kinds)})")
+        raise ConfigError(f"unknown property {name!r}{of_clusters} (known: {', '.join(kinds)})")
     kind = kinds[option]
     try:
         return option, kind(value)

@@ -122,7 +122,7 @@ def factory_of(name: str, factories: Mapping[str, ServiceFactory]) -> ServiceFac
         raise ConfigError(f"services: {name} can't be imported ({type(error).__name__}: {error}); is its folder on "
                           "PYTHONPATH, on every replica?") from error
     if not callable(found) or not all(callable(getattr(found, each, None)) for each in ("init", "stop")):
-        raise ConfigError(f"services: {name} is no class with the methods init(first_time) and stop()")
+        raise ConfigError(f"services: {name} is not a class with the methods init(first_time) and stop()")
     return cast("ServiceFactory", found)
 
 

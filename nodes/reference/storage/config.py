@@ -60,7 +60,7 @@ def parse_storage_config(content: Any) -> StorageConfig:
         raise ConfigError("the configuration is not a JSON object")
     for name, value in content.items():
         if name not in _KINDS:
-            raise ConfigError(f"{name}: there is no such setting (there are: {', '.join(_KINDS)})")
+            raise ConfigError(f"{name}: unknown setting (known: {', '.join(_KINDS)})")
         if type(value) is not _KINDS[name]:
             raise ConfigError(f"{name}: is not {_WORDS[_KINDS[name]]}")
     missing = [name for name in _NEEDED if not content.get(name)]

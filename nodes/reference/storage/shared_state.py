@@ -101,7 +101,7 @@ class SharedState:
 
     async def _commit(self, epoch: int, sequence: int, changes: list[Change]) -> None:
         if self.epoch != epoch:  # Lost since the call: no commit may follow a failed one.
-            raise StorageError("the store is not held any more")
+            raise StorageError("the store is no longer held")
         try:
             await self._client.commit(epoch, sequence, changes)
         except StorageError:

@@ -71,9 +71,9 @@ class ActiveMQ(ShellSystem):
         Option("mode", SINGLE, "one broker, or a master and a slave with a store in common", (SINGLE, PAIR)),
         Option("sync", "always", "journalDiskSyncStrategy: when the journal is synced",
                ("always", "periodic", "never")),
-        Option("sync_interval", 1000, "milliseconds between two syncs where that is periodic"),
-        Option("lock_keep_alive", 1000, "lockKeepAlivePeriod: milliseconds between two looks of a pair's master at its "
-               "lock, and that a slave waits when it has got it; 0: neither"),
+        Option("sync_interval", 1000, "milliseconds between two syncs with periodic"),
+        Option("lock_keep_alive", 1000, "lockKeepAlivePeriod: milliseconds between two checks of the lock by a pair's "
+               "master, and of a slave's wait after it got the lock; 0: neither"),
         Option("lock_retry", 500, "lockAcquireSleepInterval: milliseconds between a slave's tries to get the lock"),
         Option("memory", 256, "MiB of Java's heap"),
     )

@@ -30,9 +30,9 @@ class Etcd(ShellSystem):
     leading_roles, joined_roles = ("leader",), ("follower",)
     options = (
         Option("heartbeat_interval", 100, "milliseconds between the leader's heartbeats"),
-        Option("election_timeout", 1000, "milliseconds without one after which there is an election"),
+        Option("election_timeout", 1000, "milliseconds without a heartbeat after which an election begins"),
         Option("snapshot_count", 100000, "entries after which a member makes a snapshot"),
-        Option("progress_interval", "1s", "how often a watch that had nothing to tell says how far it is"),
+        Option("progress_interval", "1s", "interval in which an idle watch reports its progress"),
     )
 
     def command(self, machine: Machine, program: str) -> Sequence[str]:

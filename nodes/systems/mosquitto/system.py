@@ -31,7 +31,7 @@ class Mosquitto(ShellSystem):
     guarantees = GUARANTEES
     options = (
         Option("persistence", True, "whether sessions are written to disk at all"),
-        Option("autosave_interval", 1800, "seconds between two times that all is written; changes, if these count"),
+        Option("autosave_interval", 1800, "seconds between two writes of all sessions (changes: autosave_on_changes)"),
         Option("autosave_on_changes", False, "whether autosave_interval counts changes instead of seconds"),
     )
 

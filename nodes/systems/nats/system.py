@@ -54,7 +54,7 @@ class Nats(ShellSystem):
     guarantees = GUARANTEES
     options = (
         Option("replicas", 1, "servers that have each stream: 1 or 3"),
-        Option("sync_interval", "2m", "how often streams are synced: a time, or `always`; 2m is the server's default"),
+        Option("sync_interval", "2m", "time between syncs of streams to disk, or `always`; 2m is the server's default"),
     )
 
     def node_count(self, asked: int | None, demands: Demands, options: Mapping[str, Any]) -> int:

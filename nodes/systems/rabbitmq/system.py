@@ -49,12 +49,12 @@ class RabbitMQ(ShellSystem):
         Option("queues_are", QUORUM, "the kind of the queues", (CLASSIC, MIRRORED, QUORUM)),
         Option("partition_handling", "pause_minority", "cluster_partition_handling",
                ("ignore", "pause_minority", "autoheal")),
-        Option("net_ticktime", 10, "seconds without a word after which a node takes another for down"),
-        Option("ha_sync_mode", "automatic", "whether a new mirror is given what the queue holds",
+        Option("net_ticktime", 10, "seconds of silence after which a node considers another down"),
+        Option("ha_sync_mode", "automatic", "whether a new mirror receives the queue's content",
                ("automatic", "manual")),
         Option("ha_promote", "when-synced", "which mirror is promoted when a queue's leader fails or stops",
                ("when-synced", "always")),
-        Option("heartbeat", 0.0, "seconds between heart-beats of a client; without two it is given up; 0: none"),
+        Option("heartbeat", 0.0, "seconds between heart-beats; two missing ones close a client's connection; 0: none"),
     )
 
     def command(self, machine: Machine, program: str) -> Sequence[str]:
@@ -176,7 +176,7 @@ class RabbitMQ(ShellSystem):
                     return await self._depth(cluster.machine(name), queue)
                 except (BackendError, ValueError):
                     continue
-            raise BackendError(f"no node tells the depth of {queue}")
+            raise BackendError(f"no node reports the depth of {queue}")
 
         options = cluster.test.options
         return RabbitQueues(depth, options["queues_are"] == QUORUM, float(options["heartbeat"]))

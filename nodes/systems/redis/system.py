@@ -45,9 +45,9 @@ class Redis(ShellSystem):
         Option("mode", SINGLE, "one server, or a master and replicas that sentinels watch", (SINGLE, SENTINEL)),
         Option("appendonly", "no", "whether there is a log of all writes on disk", ("no", "yes")),
         Option("appendfsync", "everysec", "when that log is synced", ("always", "everysec", "no")),
-        Option("min_replicas_to_write", 0, "replicas that must have been heard of lately, or writes are refused"),
+        Option("min_replicas_to_write", 0, "replicas with a recent sign of life below which writes are refused"),
         Option("wait", 0, "replicas that must have a write before a client counts it as confirmed (WAIT)"),
-        Option("master_name", "stormproof", "what the sentinels call the master and its replicas"),
+        Option("master_name", "stormproof", "name of the master and its replicas in the sentinels"),
         Option("sentinel_port", SENTINEL_PORT, "port of the sentinel beside each server"),
         Option("wait_timeout", 0.5, "seconds that a client waits for them"),
     )

@@ -54,7 +54,7 @@ async def asked(access: AdminAccess, request: Mapping[str, Any], seconds: float)
     finally:
         connection.close()
     if not isinstance(answer, dict):
-        raise ProtocolError("the answer is no JSON object")
+        raise ProtocolError("the answer is not a JSON object")
     return answer
 
 

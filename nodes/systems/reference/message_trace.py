@@ -32,7 +32,7 @@ from stormproof.contracts.system import (
 from stormproof.contracts.system import COUNTED as WAS_COUNTED
 from stormproof.contracts.system import RESET as WAS_RESET
 
-TRACE = Option("trace", False, "brokers write to their logs where each message stands: the report tells its life")
+TRACE = Option("trace", False, "brokers log the state of each message, and the report shows its life")
 _CAUSES = {"send": SENT, "external": SENT, "put": SENT, "ack": ACKNOWLEDGED, "received": ACKNOWLEDGED,
            "nack": RETURNED, "close": CLOSED, START: STARTED, STATE: REPLACED, COPY: COPIED, RESET: WAS_RESET,
            DELETE: DELETED, LOGGED_HERE: LOGGED, CUT_OFF: TRUNCATED, COUNTED: WAS_COUNTED}  # fmt: skip

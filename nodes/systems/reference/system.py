@@ -46,28 +46,28 @@ from stormproof.test import DEFAULT_NODES, Test
 MESSAGING = frozenset({"queues", "topics", "transactions", "processing", "servers", "registers"})
 BUG = Option("bug", NONE, "bugs of the broker to switch on, joined by commas; `stormproof list bugs` names them")
 REMEMBERED = (
-    Option("max_closed", 1_000, "reliable connections of which it is remembered why they were closed"),
-    Option("max_outcomes", 1_000, "branches of which it is remembered how they ended"),
+    Option("max_closed", 1_000, "closed reliable connections whose reasons are remembered"),
+    Option("max_outcomes", 1_000, "ended branches whose outcomes are remembered"),
 )
 """Options of designs whose engine has clients with reliable connections and branches."""
 FLOW = (
-    Option("max_under_way", 128, "commands under way of all clients of a node; beyond, each has an equal share"),
+    Option("max_under_way", 128, "unanswered commands of all clients of a node; beyond, each has an equal share"),
     Option("max_bytes_under_way", 4 << 20, "bytes of large work under way of all clients of a node, which takes turns"),
     Option("output_timeout", 20.0, "seconds in which a client must take some of the output that waits for it"),
-    Option("max_outstanding", 256, "commands under way of one client; beyond, the node reads no more of it"),
+    Option("max_outstanding", 256, "unanswered commands of one client, after which the node stops reading from it"),
 )
 """Options of all designs: the limits beyond which a node lets its clients wait."""
 MEMORY = (
     Option("message_cache", 64 << 20, "bytes of waiting messages that are kept in memory as well as on disk"),
-    Option("max_window", 12 << 20, "bytes of a connection's messages that are not acknowledged; then it gets no more"),
+    Option("max_window", 12 << 20, "bytes of unacknowledged messages that pause a connection's subscriptions"),
 )
 """Options of designs that leave messages to the engine."""
-ANSWER_PAGE = Option("answer_page", 16_000, "bytes, about, of a list that clients are told at once")
+ANSWER_PAGE = Option("answer_page", 16_000, "approximate bytes of a page of a list that clients request")
 LIMITS = (
     Option("max_backlog", 10_000, "messages that a transient subscription holds; beyond, its connection is closed"),
     Option("max_connection_backlog", 10_000, "messages that all transient subscriptions of a connection hold"),
     Option("max_prefetch", 2_000, "the largest window"),
-    Option("max_fanout", 2_000, "messages that one command brings into being; beyond, it is refused"),
+    Option("max_fanout", 2_000, "messages that one command may create before it is refused"),
     Option("max_transactions", 100, "open transactions of a connection"),
     Option("max_subscriptions", 1_000, "subscriptions of a connection"),
     Option("max_transaction_items", 10_000, "frames of a transaction"),

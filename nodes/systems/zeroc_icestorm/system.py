@@ -43,11 +43,11 @@ class ZerocIceStorm(ShellSystem):
     provides = frozenset({"events"})
     guarantees = GUARANTEES
     options = (
-        Option("master_timeout", 2, "IceStorm.Election.MasterTimeout: seconds (10 if nothing is said to IceStorm)"),
-        Option("election_timeout", 2, "IceStorm.Election.ElectionTimeout: seconds (10 if nothing is said)"),
-        Option("response_timeout", 2, "IceStorm.Election.ResponseTimeout: seconds (10 if nothing is said)"),
-        Option("invocation_timeout", 2.0, "Ice.Default.InvocationTimeout of the replicas, in seconds; 0: none, as if "
-               "nothing is said: then a peer that is paused or cut off is not noticed for minutes"),
+        Option("master_timeout", 2, "IceStorm.Election.MasterTimeout in seconds (IceStorm's default: 10)"),
+        Option("election_timeout", 2, "IceStorm.Election.ElectionTimeout in seconds (IceStorm's default: 10)"),
+        Option("response_timeout", 2, "IceStorm.Election.ResponseTimeout in seconds (IceStorm's default: 10)"),
+        Option("invocation_timeout", 2.0, "Ice.Default.InvocationTimeout of the replicas, in seconds; 0, IceStorm's "
+               "default: none, and a paused or cut-off peer goes unnoticed for minutes"),
         Option("send_timeout", 60.0, "IceStorm.Send.Timeout: seconds that a subscriber has to take an event"),
         Option("discard_interval", 60, "IceStorm.Discard.Interval: seconds for which a subscriber that failed, and may "
                "be tried again, gets nothing"),

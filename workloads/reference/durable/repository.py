@@ -207,7 +207,7 @@ class Repository:
             self._rewrite()  # a new file, or one whose first write was never finished
             return
         if not data.startswith(MAGIC):
-            raise RepositoryError(f"{self._storage.name}: this is no repository of a durable connection; "
+            raise RepositoryError(f"{self._storage.name}: this is not a repository of a durable connection; "
                                   "name another file")
         self._salt = data[len(MAGIC) :][:_SALT_BYTES]
         if not data.startswith(_header(self._salt)):

@@ -59,7 +59,7 @@ class FileStorage:
             self._file = self._open()
         except BlockingIOError:
             self.close()
-            raise RepositoryError(f"{path}: another client uses this repository; give each a file of its own") from None
+            raise RepositoryError(f"{path}: another client uses this repository; give each a separate file") from None
         except OSError as error:
             self.close()
             raise RepositoryError(f"{path}: the repository can't be opened: {error.strerror or error}") from error

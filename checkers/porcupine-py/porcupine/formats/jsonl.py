@@ -16,7 +16,7 @@ def _refuse(constant: str) -> Any:
     """Reject NaN and the infinities, which Python would accept: JSON does not have them, and NaN does not even equal
     itself.
     """
-    raise ValueError(f"{constant} is no value of JSON")
+    raise ValueError(f"{constant} is not a JSON value")
 
 
 def _float(text: str) -> float:

@@ -145,7 +145,7 @@ class Fiorano:
             case "accept":
                 self._server.accept(request.get("alone") is True)
                 return {"state": self._server.state}
-        raise ConfigError("there is no such request (there are: status, accept)")
+        raise ConfigError("no such request (known: status, accept)")
 
     def observed(self) -> Observed:
         """Return this server's state for invariants."""

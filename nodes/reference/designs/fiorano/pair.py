@@ -159,10 +159,10 @@ class Pair(Server):
         """
         mine, peer = self.stamp, self.peer
         if self.state != WAITING:
-            raise ConfigError(f"this server is {self.state}; only one that is {WAITING} can be told to go on")
+            raise ConfigError(f"this server is {self.state}; only one that is {WAITING} can accept its repository")
         if peer is None and not alone:
-            raise ConfigError("there is no channel to the other server: let them be in touch, or say alone=1 if it "
-                              "will not come back with what it has")
+            raise ConfigError("no channel to the other server: connect them, or give alone=1 if it "
+                              "will not return with its data")
         if peer is not None and peer.whole and (peer.epoch, peer.counter) > (mine.epoch, mine.counter):
             raise ConfigError("the other server's repository is whole and newer: accept that one")
         with self._broker.transaction():

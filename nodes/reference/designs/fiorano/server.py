@@ -142,7 +142,7 @@ class Server(ABC):
         Raises:
             ConfigError: the mode leaves no such decision to an administrator.
         """
-        raise ConfigError("mode shared has one repository, on which nobody has to decide")
+        raise ConfigError("mode shared has one repository, so no decision is needed")
 
     def take_sent(self, messages: Sequence[Sent]) -> None:
         """Apply the messages that the active server replicates; raises LinkError if one is malformed."""

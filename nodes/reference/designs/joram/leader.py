@@ -124,7 +124,7 @@ class Leader:
         if name not in replica.order:
             if any(each.name == name for each in replica.places):
                 return
-            raise ConfigError(f"{name} is no replica of this group ({', '.join(replica.order)})")
+            raise ConfigError(f"{name} is not a replica of this group ({', '.join(replica.order)})")
         if name == replica.name:
             raise ConfigError(f"{name} is the master: stop it, and ask its successor")
         if not self._may_regroup():
@@ -134,7 +134,7 @@ class Leader:
         if others < LEAST_MEMBERS:
             raise ConfigError(f"a group has at least {LEAST_MEMBERS} replicas")
         if len(staying) < majority(others):
-            raise ConfigError(f"without {name}, {len(staying)} of {others} replicas are there, which is no majority")
+            raise ConfigError(f"without {name}, only {len(staying)} of {others} replicas remain, less than a majority")
         self._regroup([each._replace(apart=True) if each.name == name else each for each in replica.places])
         if name in self.members:
             self._install(staying, "member removed")

@@ -51,7 +51,7 @@ class Administration:
         operation = self._operations.get(str(request.get("op")))
         if operation is None:
             known = ", ".join(self._operations)
-            raise ConfigError(f"there is no operation {request.get('op')!r:.60} (there are: {known})")
+            raise ConfigError(f"unknown operation {request.get('op')!r:.60} (known: {known})")
         answer = operation(request)
         return dict(await answer if asyncio.iscoroutine(answer) else answer)
 

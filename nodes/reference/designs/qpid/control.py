@@ -88,7 +88,7 @@ class Control:
                 raise ProtocolError(frame.headers.get("message", f"the broker sent {frame.command}"))
             answer = json.loads(frame.body)
             if not isinstance(answer, dict):
-                raise ProtocolError("the answer is no JSON object")
+                raise ProtocolError("the answer is not a JSON object")
             return answer
         except BaseException:
             # After a lost answer, the next answer would be assigned to the wrong request.

@@ -178,7 +178,7 @@ class StoreCopies:
             except (ValueError, sqlite3.IntegrityError) as error:
                 problem = str(error)
         if problem:
-            raise ConfigError(f"data: is no piece of a store ({problem}); begin again")
+            raise ConfigError(f"data: is not a piece of a store ({problem}); begin again")
         self._writer = writer
         return {}
 

@@ -53,7 +53,7 @@ def parse_service_config(content: Any) -> ServiceConfig:
     known = (*_TEXTS, "brokers", "command")
     for name in content:
         if name not in known:
-            raise ConfigError(f"{name}: there is no such setting (there are: {', '.join(known)})")
+            raise ConfigError(f"{name}: unknown setting (known: {', '.join(known)})")
     for name in _NEEDED:
         if not content.get(name):
             raise ConfigError(f"{name}: is missing")

@@ -95,7 +95,7 @@ def _carry_out(access: AdminAccess, ours: Mapping[str, AdminCommand], words: Seq
         return
     word = _WORDS.get(name)
     if word is None:
-        raise UsageError(f"there is no command {name!r}; `help` names all")
+        raise UsageError(f"unknown command {name!r}; `help` lists all")
     if len(arguments) < word.least or (word.most is not None and len(arguments) > word.most):
         raise UsageError(f"write it as: {word.usage}")
     yield from ours[word.command].run(access, word.given(arguments))

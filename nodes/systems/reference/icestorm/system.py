@@ -65,20 +65,20 @@ ICESTORM = ReferenceSystem(
     keeps=KEEPS,
     deadlines=ICESTORM_DEADLINES,
     options=(
-        Option("election_timeout", 1.0, "seconds that invitations may take; coordinators look around as often"),
+        Option("election_timeout", 1.0, "seconds that invitations may take; also between coordinators' searches"),
         Option("master_timeout", 1.0, "seconds between a slave's questions to its coordinator"),
         Option("response_timeout", 0.5, "seconds that a replica has to answer another"),
-        Option("stamp", "counter", "what tells which database is the most recent", ("counter", "wall-clock")),
-        Option("reads", "confirmed", "who answers questions: the coordinator, once a majority has confirmed it, or any "
-               "replica from its own database", ("confirmed", "local")),
+        Option("stamp", "counter", "the stamp that tells the most recent database", ("counter", "wall-clock")),
+        Option("reads", "confirmed", "replica that answers reads: the coordinator, after a majority confirmed it, or "
+               "any replica from its own database", ("confirmed", "local")),
         Option("step_down", "checked", "when a coordinator finds that its majority is gone: at its next look, or when "
                "it can't make a change", ("checked", "on-write")),
         Option("retry_interval", 0.2, "seconds between attempts to deliver to a subscriber that failed"),
         Option("delivery_timeout", 1.0, "seconds that a subscriber has to acknowledge an event"),
         Option("offline_events", "kept", "events for a subscriber that can't be reached: kept until it is removed, or "
                "discarded", ("kept", "discarded")),
-        Option("publisher_endpoints", "all", "what getPublisher answers: a proxy with the endpoints of all replicas, "
-               "or with that of the replica that was asked, as getNonReplicatedPublisher does", ("all", "one")),
+        Option("publisher_endpoints", "all", "answer of getPublisher: a proxy with the endpoints of all replicas, or "
+               "with that of the answering replica, as from getNonReplicatedPublisher", ("all", "one")),
         Option("acm_timeout", 0.0, "seconds after which idle connections are closed; 0: never"),
         Option("max_waiting", 100_000, "events that wait for one subscriber; beyond, the oldest are dropped"),
         ANSWER_PAGE,

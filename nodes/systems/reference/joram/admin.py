@@ -33,8 +33,8 @@ async def _add_replica(access: AdminAccess, name: str, links: tuple[str, int], c
                 raise BackendError(f"{server} is no longer master, {name} was not added; ask the master again")
             if loop.time() >= deadline:
                 raise BackendError(
-                    f"{name} has not caught up within {wait:g} s, and {server} goes on trying; does it "
-                    f"run, is it told to join, and can {server} reach {links[0]}:{links[1]}?"
+                    f"{name} has not caught up within {wait:g} s, and {server} continues to try; does it "
+                    f"run with --join, and can {server} reach {links[0]}:{links[1]}?"
                 )
             await asyncio.sleep(_POLL)
     except ProtocolError as error:

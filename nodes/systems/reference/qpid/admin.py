@@ -73,7 +73,7 @@ def promote(access: AdminAccess, given: Mapping[str, Any]) -> Iterator[str]:
     found = statuses(access)
     serving = [name for name, status in found.items() if not isinstance(status, str) and status["state"] == "primary"]
     if serving and not given["force"]:
-        raise UsageError(f"{serving[0]} is primary already; end it first, or use --force")
+        raise UsageError(f"{serving[0]} is primary already; stop it first, or use --force")
     stores = [None if isinstance(status, str) else status["store"] for status in found.values()]
     ask(access, op="promote", bootstrap=first_start(stores), force=bool(given["force"]))
     yield f"{access.server} is primary"
@@ -93,7 +93,7 @@ def name_best_store(access: AdminAccess, given: Mapping[str, Any]) -> Iterator[s
     silent = [name for name, status in found.items() if isinstance(status, str)]
     best = best_store(found)
     if best is None:
-        raise UsageError("none of the stores is a primary's: there is no best one")
+        raise UsageError("no store is best: none of them is a primary's")
     yield f"best: {best}" + (f" (of those that answered; {', '.join(silent)} did not)" if silent else "")
 
 

@@ -31,15 +31,15 @@ def source_of_copy(found: Found, chosen: str = "") -> str:
     """
     for name, status in found.items():
         if isinstance(status, str):
-            raise UsageError(f"{name}: {status}; all brokers have to run for a copy, so that all stores are alike")
+            raise UsageError(f"{name}: {status}; all brokers must run for a copy, so that all stores become equal")
         if status["state"] != "connecting":
             raise UsageError(f"{name} is {status['state']}: stores are copied after the loss of all brokers, while "
                              "none is primary")
     if chosen and chosen not in found:
-        raise UsageError(f"--source {chosen}: there is no such broker (there are: {', '.join(found)})")
+        raise UsageError(f"--source {chosen}: no such broker (known: {', '.join(found)})")
     source = chosen or best_store(found)
     if source is None:
-        raise UsageError("none of the stores is a primary's, so there is no best one; choose one with --source")
+        raise UsageError("no store is best, because none of the stores is a primary's; choose one with --source")
     return source
 
 

@@ -61,7 +61,7 @@ class Qpid(ReferenceSystem):
         if way != LIST and not address:
             raise UsageError(f"--set clients_find={way} needs a virtual address: --set virtual_address={AUTO}")
         if address and test.options["manager"] == BY_HAND:
-            raise UsageError("--set virtual_address: without managers nobody moves it")
+            raise UsageError("--set virtual_address: needs managers, which move it")
         away, latency = test.options["dr_nodes"], test.options["dr_latency"]
         if not 0 <= away <= max(0, len(test.node_names) - 2):
             raise UsageError(f"--set dr_nodes={away}: of {len(test.node_names)} nodes, two at least must not be for "
@@ -71,8 +71,8 @@ class Qpid(ReferenceSystem):
         if away and (test.options["manager"] in OUTSIDE or test.options["standby"] == COLD):
             raise UsageError("--set dr_nodes: hot standbys under managers of ours, or without any, have such nodes")
         if test.options["broker_network"] == OWN and test.options["manager"] in FENCING:
-            raise UsageError(f"--set broker_network={OWN}: manager={test.options['manager']} fences nobody who is cut "
-                             "off there only")
+            raise UsageError(f"--set broker_network={OWN}: manager={test.options['manager']} fences no broker that is "
+                             "cut off from that network only")
         if test.options["standby"] == COLD and test.options["manager"] != BUILTIN:
             raise UsageError(f"--set standby={COLD}: only managers of ours start another broker; use manager={BUILTIN}")
 
@@ -146,37 +146,37 @@ QPID = Qpid(
     keeps=KEEPS,
     deadlines=QPID_DEADLINES,
     options=(
-        Option("manager", MANAGERS[0], "who starts brokers and promotes one: a manager of ours on each node, a "
-               "person, or a manager that is not ours", MANAGERS),
-        Option("manager_lease", 1.0, "seconds for which a broker may go on after most managers have last heard its "
-               "own; as long may a manager be silent"),
-        Option("eviction_timeout", 10.0, "seconds within which a manager that fences has ended whatever it has lost: "
-               "so long nothing is confirmed without a lost backup"),
-        Option("replicate", LEVELS[0], "what is replicated of queues and exchanges that say nothing themselves",
+        Option("manager", MANAGERS[0], "the party that starts brokers and promotes one: our manager on each node, a "
+               "person, or another manager", MANAGERS),
+        Option("manager_lease", 1.0, "seconds for which a broker may serve after most managers last heard its "
+               "manager; also the longest silence of a manager"),
+        Option("eviction_timeout", 10.0, "seconds within which a fencing manager ends the brokers that it has lost; "
+               "until then nothing is confirmed without a lost backup"),
+        Option("replicate", LEVELS[0], "replication level of queues and exchanges that name none",
                LEVELS),
-        Option("patterns", "", "PATTERN=LEVEL joined by commas: what is replicated, by name"),
+        Option("patterns", "", "PATTERN=LEVEL joined by commas: replication levels by name"),
         Option("catchup_timeout", 5.0, "seconds for which completions wait for a backup that is not caught up"),
-        Option("dr_nodes", 0, "so many nodes, the last ones, are for disaster recovery: at another place, without a "
+        Option("dr_nodes", 0, "number of nodes, the last ones, for disaster recovery: at another site, without a "
                "manager, promoted by a person only"),
-        Option("dr_counted", COUNTED[0], "whether completions wait for them as for any other backup", COUNTED),
-        Option("dr_latency", 0.0, "seconds that packets take to there (simulated networks only)"),
-        Option("catchup_backlog", 64 << 20, "bytes of what happens meanwhile that wait for a backup that catches up"),
-        Option("catchup_chunk", 64 << 10, "bytes, about, of messages that a backup that catches up is sent at a time"),
+        Option("dr_counted", COUNTED[0], "whether completions wait for these nodes as for any other backup", COUNTED),
+        Option("dr_latency", 0.0, "seconds that packets take to these nodes (simulated networks only)"),
+        Option("catchup_backlog", 64 << 20, "bytes of new events that wait for a backup that catches up"),
+        Option("catchup_chunk", 64 << 10, "approximate bytes of messages in one batch to a backup that catches up"),
         Option("detection_timeout", 1.0, "seconds of silence after which a connection between brokers is broken"),
-        Option("sequence_bits", 32, "width of the numbers of messages that brokers tell each other"),
+        Option("sequence_bits", 32, "width in bits of the message numbers that brokers exchange"),
         Option("store", STORES[0], "whether the store is on disk before a message counts as stored", STORES),
-        Option("store_errors", STORE_ERRORS[0], "what a backup does when its store fails: it ends, or carries on in "
-               "memory; for queues that say nothing themselves", STORE_ERRORS),
+        Option("store_errors", STORE_ERRORS[0], "action of a backup whose store fails: end, or continue in memory; "
+               "for queues that name no action", STORE_ERRORS),
         Option("standby", STANDBYS[0], "whether backups run and copy the primary's queues, or the primary runs alone, "
                "on a store that all nodes reach", STANDBYS),
-        Option("broker_network", NETWORKS[0], f"whether brokers' links share the clients' network or have one of their "
-               f"own, {BROKERS!r}; managers hear each other on the clients'", NETWORKS),
+        Option("broker_network", NETWORKS[0], f"whether brokers' links share the clients' network or have a separate "
+               f"one, {BROKERS!r}; managers hear each other on the clients'", NETWORKS),
         Option("virtual_address", "", "the IPv4 address that moves with the primary, auto for a free one; empty: none"),
-        Option("clients_find", WAYS[0], "how clients find the primary: by a list of all brokers, at the virtual "
-               "address, or every other one there", WAYS),
+        Option("clients_find", WAYS[0], "clients' way to the primary: a list of all brokers, the virtual address, or "
+               "half of the clients each way", WAYS),
         Option("as_documented", "", "limitations that are left as the document leaves them, joined by commas"),
-        Option("person", PERSONS[0], "what a person does with the best store after the loss of all brokers: accepts "
-               "it, or copies it to all others", PERSONS),
+        Option("person", PERSONS[0], "action of a person with the best store after the loss of all brokers: accept "
+               "it, or copy it to all others", PERSONS),
         ANSWER_PAGE,
         *FLOW,
         *MEMORY,

@@ -54,7 +54,7 @@ def parse_gateway_config(content: Any) -> GatewayConfig:
         raise ConfigError("the configuration is not a JSON object")
     for name, value in content.items():
         if name not in _KINDS:
-            raise ConfigError(f"{name}: there is no such setting (there are: {', '.join(_KINDS)})")
+            raise ConfigError(f"{name}: unknown setting (known: {', '.join(_KINDS)})")
         right = type(value) is _KINDS[name] or (_KINDS[name] is float and type(value) is int)
         if not right:
             raise ConfigError(f"{name}: is not {_WORDS[_KINDS[name]]}")

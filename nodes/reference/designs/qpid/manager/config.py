@@ -62,7 +62,7 @@ def parse_manager_config(content: Any) -> ManagerConfig:
         raise ConfigError("the configuration is not a JSON object")
     for name in content:
         if name not in _KNOWN:
-            raise ConfigError(f"{name}: there is no such setting (there are: {', '.join(_KNOWN)})")
+            raise ConfigError(f"{name}: unknown setting (known: {', '.join(_KNOWN)})")
     for name in _NEEDED:
         if not content.get(name):
             raise ConfigError(f"{name}: is missing")
