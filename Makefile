@@ -3,6 +3,8 @@ VENV ?= .venv
 export STORMPROOF_VENV = $(VENV)
 PY = $(VENV)/bin/python
 
+READ = README.md ARCHITECTURE.md CONTRIBUTING.md checkers harness nemesis nodes reports scripts stormproof workloads
+
 .PHONY: help setup demo vagrant-demo test lint wheel bench faults soak reproduce requirements docs lock clean
 
 help: ## this list
@@ -22,10 +24,11 @@ test: ## set-up, ruff, mypy, and all tests
 	@$(MAKE) --no-print-directory lint
 	@$(PY) -m pytest -n auto --maxprocesses 4
 
-lint: ## ruff and mypy (strict)
+lint: ## ruff, mypy (strict), and the share of odd sentences
 	@$(PY) -m ruff check .
 	@$(PY) -m mypy
 	@cd checkers/porcupine-py && $(abspath $(PY)) -m mypy
+	@found=$$($(PY) scripts/prose --limit 2 $(READ)) || { echo "$$found" | tail -n 20; exit 1; }
 
 wheel: setup ## both distributions, stormproof and porcupine-py, in dist/
 	@rm -rf build checkers/porcupine-py/build # else modules that were removed would come along
