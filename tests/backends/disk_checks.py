@@ -147,7 +147,7 @@ async def check_power(backend: Backend) -> None:
         await backend.start("n1", MAIN, ["true"], f"{backend.node_dir('n1')}/x")
         raise AssertionError("a program started without power")
     except BackendError as error:
-        assert "the power is off" in str(error)
+        assert "it has no power" in str(error)
     await backend.power_on(NODES)
     assert not set(boots) & {await backend.boot(node) for node in NODES}
     confirmed, kept = await outcome(backend, "n1", "synced")

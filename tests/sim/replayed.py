@@ -18,7 +18,7 @@ HASTY = {"master_timeout": 0.4, "election_timeout": 0.4, "response_timeout": 0.2
 KINDS = (
     ("joram", "queue", {}), ("joram", "queue", ASYNCHRONOUS), ("joram", "topic", ASYNCHRONOUS),
     ("joram", "transaction", {"transactions": "xa"}), ("joram", "processing", {}),
-    ("icestorm", "subscriptions", HASTY), ("icestorm", "events", HASTY),
+    ("fiorano", "topic", {"mode": "shared"}), ("icestorm", "subscriptions", HASTY), ("icestorm", "events", HASTY),
 )  # fmt: skip
 
 
@@ -31,7 +31,9 @@ def main() -> None:
             test = stormy_test(seed, time_limit=seconds)
         else:
             system, workload, mode = KINDS[seed // 2 % len(KINDS)]
-            test = small_test(seed, time_limit=seconds, system=system, workload=workload, settings={**faults, **mode})
+            more = {"nodes": 2, "nemesis": "reboot,kill"} if system == "fiorano" else {}
+            test = small_test(seed, time_limit=seconds, system=system, workload=workload,
+                              settings={**faults, **mode}, **more)  # fmt: skip
         run_dir = simulated(test, folder)
         found = traces(run_dir)
         shutil.rmtree(run_dir)

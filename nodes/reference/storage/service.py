@@ -90,7 +90,7 @@ class StorageService:
         self._wake, self._room = asyncio.Event(), asyncio.Event()
         self._room.set()
         self._strangers = UnauthenticatedPeers()
-        self._writers: set[asyncio.StreamWriter] = set()
+        self._writers: dict[asyncio.StreamWriter, None] = {}  # in the order of arrival, so that a simulated run repeats
         self._claimant: asyncio.StreamWriter | None = None
         """The connection of the last claim, the only one that may commit."""
         runtime.expose(f"{config.cluster}/0", SERVICE, self)
@@ -133,7 +133,7 @@ class StorageService:
                 writer.transport.abort()
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self._writers.add(writer)
+        self._writers[writer] = None
         try:
             with self._strangers.waiting(writer):
                 async with within(_HANDSHAKE_SECONDS):
@@ -145,7 +145,7 @@ class StorageService:
         except (OSError, TimeoutError, asyncio.IncompleteReadError):
             pass  # a client that has gone will ask again
         finally:
-            self._writers.discard(writer)
+            self._writers.pop(writer, None)
             writer.transport.abort()
 
     async def _read(self, client: str, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
