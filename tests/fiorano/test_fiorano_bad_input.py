@@ -22,7 +22,7 @@ from nodes.reference.designs.fiorano.gateway.protocol import PROTOCOL as GATEWAY
 from nodes.reference.designs.fiorano.messages import Begin, Changes, Complete, Hello, Page, Stored, pack
 from nodes.reference.designs.fiorano.states import ACTIVE, PASSIVE, STANDALONE
 from nodes.reference.gateway import GatewayProcess
-from nodes.reference.replication import links
+from nodes.reference.replication import handshake
 from nodes.reference.replication.handshake import PROTOCOL, Handshake, LinkError, encode_frame
 from nodes.reference.server.process import NodeProcess
 from nodes.reference.storage.protocol import PROTOCOL as STORAGE_PROTOCOL
@@ -319,7 +319,7 @@ def test_an_active_server_outlives_a_change_set_that_no_frame_holds(monkeypatch:
     """Several transactions that end in one turn; its standby gets it page by page, and the log says why."""
     async def scenario(server: EnterpriseServer) -> None:
         await server.begin()
-        monkeypatch.setattr(links, "MAX_FRAME", 4000)
+        monkeypatch.setattr(handshake, "MAX_FRAME", 4000)
         client = await server.connect("n1")
         await client.request("BEGIN", {"transaction": "t"}, b"", 10.0)
         for _ in range(5):

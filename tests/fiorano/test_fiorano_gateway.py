@@ -310,7 +310,7 @@ async def test_what_strangers_say_changes_nothing(tmp_path: Path, request_: tupl
     ({"host": "127.0.0.1", "port": 70000, "Lockfile": "f", "servers": ["a"]}, "port: 70000"),
     ({"host": "127.0.0.1", "port": 1, "Lockfile": "f", "servers": ["a", "a"]}, "servers: is not a list of different"),
     ({"host": "127.0.0.1", "port": 1, "Lockfile": "f", "servers": ["a"], "lease": 0}, "lease: 0 is not"),
-    ({"host": "127.0.0.1", "port": 1, "Lockfile": "f", "servers": ["a"], "colour": 1}, "colour: there is no such"),
+    ({"host": "127.0.0.1", "port": 1, "Lockfile": "f", "servers": ["a"], "colour": 1}, "colour: unknown setting"),
     ({"host": "10.0.0.1", "port": 1, "Lockfile": "f", "servers": ["a"]}, "secret: is missing"),
     ([], "not a JSON object"),
 ])  # fmt: skip

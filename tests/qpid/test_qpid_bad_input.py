@@ -35,7 +35,7 @@ from nodes.reference.designs.qpid.manager.lease_server import MAX_CONNECTIONS, P
 from nodes.reference.designs.qpid.messages import SNAPSHOT, Events, pack
 from nodes.reference.engine.limits import Limits
 from nodes.reference.manager import ManagerProcess
-from nodes.reference.replication import links
+from nodes.reference.replication import handshake
 from nodes.reference.replication.handshake import MAX_FRAME, MAX_STRANGERS, Handshake, encode_frame
 from nodes.systems.reference.qpid.programs import LaunchedPrograms
 from stormproof.errors import UsageError
@@ -272,7 +272,7 @@ def test_a_primary_outlives_a_configuration_that_no_frame_holds(
         await group.begin()
         for number in range(20):
             assert await group.manage("n1", "create-queue", queue=f"q{number}", x="y" * 400) == ""
-        monkeypatch.setattr(links, "MAX_FRAME", 4000)
+        monkeypatch.setattr(handshake, "MAX_FRAME", 4000)
         await group.kill("n2")
         await group.start("n2")
         await asyncio.sleep(5)
