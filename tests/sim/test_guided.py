@@ -163,7 +163,7 @@ def test_a_variant_repeats_from_its_run_json_and_from_its_command(tmp_path: Path
 
 
 def test_a_system_without_an_abstraction_is_refused_in_one_line() -> None:
-    with pytest.raises(UsageError, match="standalone does not declare"):
+    with pytest.raises(UsageError, match="standalone declares no abstraction"):
         guide("standalone")
     for words in (["--no-draw"], ["--spark"]):
         done = CliRunner().invoke(app, ["simulate", "--guided", *words])
