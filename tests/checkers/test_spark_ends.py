@@ -11,9 +11,10 @@ from pathlib import Path
 
 import pytest
 
+from checkers.spark.failures import reason_of_start
 from checkers.spark.java import find_java
 from checkers.spark.masters import demand_master
-from checkers.spark.session import _reason, _settings
+from checkers.spark.session import _settings
 from checkers.synthetic import write_store
 from stormproof.errors import SparkFailed, UsageError
 from stormproof.resource_log import folders
@@ -133,7 +134,7 @@ def test_one_spark_after_the_other_in_one_process(tmp_path: Path) -> None:
     (b"warn\n", "plain", "plain"), (b"", "", "Exception"),
 ])  # fmt: skip
 def test_why_spark_did_not_start_is_its_last_complaint(log: bytes, error: str, told: str) -> None:
-    assert _reason(Exception(error), io.BytesIO(log)) == told
+    assert reason_of_start(Exception(error), io.BytesIO(log)) == told
 
 
 def test_settings_of_a_cluster_come_from_its_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

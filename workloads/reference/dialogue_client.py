@@ -209,7 +209,7 @@ class DialogueClient(StompClient):
             await self._come_back()
         self._look()
         if self._answered_in_order and before & self._due():
-            raise Mismatch("a due message did not arrive before the answer to a later command")
+            raise Mismatch("a message that was due did not come before the answer to what was said later")
         await self._overflowed()
         if self.rng.random() < 0.15:  # so that faults meet unacknowledged messages and open transactions
             await asyncio.sleep(self.rng.uniform(0.02, 0.6))
@@ -666,7 +666,7 @@ class DialogueClient(StompClient):
             await self._be_safe()
             if not await self._connection.ended(float(self._options["op_timeout"])):
                 await self.say("RECOVER", {})
-                raise Mismatch("a connection stays open although its subscriptions exceed their limit")
+                raise Mismatch("a connection goes on whose subscriptions hold more than they may")
             self.surface.use("transient-overflow")
             await self._come_back()
         elif self._connection.over and _TOO_MUCH.search(str(self._connection.broken)):
@@ -758,7 +758,7 @@ class DialogueClient(StompClient):
                 await self._take_from(box)
             except Full as full:
                 if box.ready:
-                    raise Mismatch(f"SUBSCRIBE to an existing destination was refused ({full})") from None
+                    raise Mismatch(f"SUBSCRIBE to what is there was refused ({full})") from None
                 await self._come_back()  # the queue may never have been created; the others are free again
                 boxes = [each for each in model.waiting() if each in boxes or each.ready]
         await self._take_all()

@@ -198,7 +198,7 @@ class Exchanges:
                 if not after:
                     break
                 if after == before:
-                    raise Mismatch("a list does not advance")
+                    raise Mismatch("a list does not go on")
                 self._client.surface.use("qpid-pages")
             mine = [name for name in found if name.startswith((f"{self._client.mine}-", f"{self._client.mine}."))]
             if sorted(mine) != sorted(known):

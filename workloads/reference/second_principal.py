@@ -187,7 +187,7 @@ class Visitor:
             if "x-more" not in answer:
                 break
             if answer["x-more"] <= after.get("after", ""):
-                raise self._wrong("a list does not advance")
+                raise self._wrong("a list does not go on")
             after = {"after": answer["x-more"]}
         grants = [["grant", f"{self.login} {right} {destination}"] for right, destination in self._grants]
         mine = [each for each in found if each[1].split(" ")[0] == self.login]

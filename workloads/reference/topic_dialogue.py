@@ -330,7 +330,7 @@ class TopicDialogueClient(ManagedConnection):
             del self._topics[name].subscribers[ident]
             if not await self._comes(lambda: subscriber.attempts > _RETRIES):
                 found = await self._request("subscribers", {"topic": name}, None)
-                raise Mismatch("a subscriber is dropped before its last attempt "
+                raise Mismatch("a subscriber is given up before its attempts are used up "
                                f"({subscriber.attempts} failed, retryCount is {_RETRIES}, subscribed are {found})")
             await self._goes(name)
             await self._destroy(name)
