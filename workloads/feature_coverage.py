@@ -1,8 +1,8 @@
-"""What clients use of all that a broker offers: drawn for each run and each process, counted by item.
+"""The part of a broker's features that clients use: drawn for each run and each process, counted by item.
 
-A run uses some of the *features* below, drawn from its seed (swarm testing: Groce et al., ISSTA 2012: runs that leave
-something out reach what runs with everything in them don't); each process draws its own way of taking. All draws come
-from random streams of their own, so that nothing else in a run depends on them.
+A run uses some of the *features* below, drawn from its seed (swarm testing: Groce et al., ISSTA 2012: runs that omit
+some features reach states that runs with all features don't). Each process draws its own manner of taking. All draws
+come from separate random streams, so that no other part of a run depends on them.
 """
 
 from __future__ import annotations

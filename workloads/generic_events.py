@@ -1,7 +1,8 @@
 """Clients of the workload ``events`` for systems of any kind: their connections publish, subscribe and deliver.
 
-Who writes the connection (``EventConnection``) says *certainly not* by ``NotDone``; whatever else goes wrong may have
-happened. Here is all the rest: time limits, other nodes, draining, and how operations end.
+The author of the connection (``EventConnection``) raises ``NotDone`` for operations that certainly had no effect; after
+any other error the operation may have happened. This module adds the rest: time limits, other nodes, draining, and how
+operations end.
 """
 
 from __future__ import annotations

@@ -1,9 +1,10 @@
-"""A lock that is a register: a lease, which ends by itself, with fencing tokens.
+"""A lock that is a register: a lease, which expires by itself, with fencing tokens.
 
-The register holds the number of the last lease and whether that is held. Whoever finds it free, or has seen one and
-the same lease for as long as a lease lasts, takes the next number by compare-and-set. A holder counts from before it
-asked, everybody else from after they saw, so that a lease ends for its holder before it ends for others: without
-comparing clocks, if these run equally fast (Gray & Cheriton, *Leases*, 1989). The number is the fencing token.
+The register holds the number of the last lease and whether that lease is held. A worker that finds the lock free, or
+has observed the same lease for a full lease time, takes the next number by compare-and-set. A holder counts the lease
+time from before its request, all others from after their observation, so a lease ends for its holder before it ends for
+others. This needs no comparison of clocks if they run at the same speed (Gray & Cheriton, *Leases*, 1989). The number
+is the fencing token.
 """
 
 from __future__ import annotations

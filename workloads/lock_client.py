@@ -1,6 +1,8 @@
-"""Clients that hold a lock, change what it guards, and release it; here a lock that is one message in a queue.
+"""Clients that hold a lock, change the guarded resource, and give the lock back; here the lock is one message in a
+queue.
 
-Who has the message, and has not acknowledged it, holds the lock; to give the message back is to release it.
+The client that has received the message, and has not acknowledged it, holds the lock. Giving the message back releases
+the lock.
 """
 
 from __future__ import annotations

@@ -73,7 +73,7 @@ class Subscriber(Generator):
         if event.f == self.ask:
             return replace(self, subscribed=event.type == OK, due=0 if event.type == OK else ctx.time + RETRY)
         if event.f in ("detach", "delete") and event.type == OK:
-            # What is made after a deletion is another subscription, though its name is the same.
+            # A subscription that is created after a deletion is another subscription, though its name is the same.
             key = self.key + subscriptions(test.options) * (event.f == "delete")
             return replace(self, key=key, subscribed=False, due=ctx.time + self.away)
         if event.f == "drain" and event.type == FAIL and event.error == "empty":

@@ -118,7 +118,7 @@ class MessageConsumer:
                 if len(taken) == 1 and manner.will(REFUSALS, 0.015):
                     return await self._be_refused(op, message)
             except _TROUBLE as error:
-                # The process ends, and its connection: else nobody would ever give back what it has.
+                # The process and its connection end: otherwise the messages that it holds would never be given back.
                 return op.info(f"not known to be given back: {error or 'no receipt in time'}")
         arrived = asyncio.get_running_loop().time()
         if not final:

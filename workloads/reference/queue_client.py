@@ -114,7 +114,8 @@ class QueueClient(StompClient):
             await self.send(op.key or 0, op.value, transaction=name)
             await self.manner.linger(0.25)
         except (Rejected, ConnectionBroken, TimeoutError) as error:
-            # Nobody will commit it. The connection stays: what was confirmed early may have to be sent again on it.
+            # This transaction will never be committed. The connection stays: early confirmed frames may have to be sent
+            # again on it.
             return op.fail(f"not committed: {error or 'no receipt in time'}")
         await self.request("COMMIT", {"transaction": name})
         surface.use("send-in-transaction")
@@ -127,8 +128,8 @@ class QueueClient(StompClient):
             await self._taker.move(op, {"destination": self.source(key)}, automatic=self._settings.reliable)
             return await self._taker.take(op, lambda: self.await_drained(key) if op.f == "drain" else self.poll())
         await self.subscribe(op.key or 0)
-        # What waits here since before this operation may have been given to somebody else meanwhile: the check
-        # of duplicates must not take its arrival for a delivery after that one's receipt.
+        # A message that was already waiting here before this operation may have been given to another consumer in the
+        # meantime: the check of duplicates must not take its arrival for a delivery after the other one's receipt.
         waited = " (buffered)" if self._connection.messages else ""
         message = await (self.await_drained(op.key or 0) if op.f == "drain" else self.poll())
         return op.fail("empty") if message is None else await self.acknowledge(op, message, waited)

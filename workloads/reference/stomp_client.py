@@ -1,4 +1,4 @@
-"""What the clients of all workloads that speak STOMP share: one connection, and how operations end."""
+"""The base of the clients of all workloads that speak STOMP: one connection, and how operations end."""
 
 from __future__ import annotations
 
@@ -170,7 +170,7 @@ class StompClient:
                     await self._connection.settled()
                 except ConnectionBroken as error:
                     if len(self._connection.undone) < self._connection.unsafe:
-                        # The broker has forgotten the connection: nobody can tell what became of them.
+                        # The broker has forgotten the connection, so the frames' outcome cannot be known.
                         logger.warning("messages that were confirmed early are given up: %s", error)
                     if not self._connection.undone:
                         return
@@ -301,7 +301,7 @@ async def acknowledge(client: StompClient, op: Op, message: Frame, waited: str =
     try:
         await client.request("ACK", {"id": message.headers["ack"]})
     except (NotSent, Rejected, ConnectionBroken, TimeoutError) as error:
-        # The message has been delivered; only the fate of its acknowledgement is unknown.
+        # The message has been delivered; only the outcome of its acknowledgement is unknown.
         if client.outdated(arrived):
             waited = " (buffered by the network)"
         return op.info(f"ack unconfirmed{waited}: {error or 'no receipt in time'}", value)

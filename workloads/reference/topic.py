@@ -1,7 +1,8 @@
-"""Workload ``topic``: producers publish to topics; durable and transient subscribers take, and compare what they saw.
+"""Workload ``topic``: producers publish to topics; durable and transient subscribers take, and their observations are
+compared.
 
 A subscription's number is its key; the value of ``attach`` (durable) and ``listen`` (transient) has a bit for each
-topic that its pattern selects. Durable subscribers detach now and then and come back; at the end they are drained. A
+topic that its pattern selects. Durable subscribers sometimes detach and reattach; at the end they are drained. A
 transient subscription lasts as long as its process.
 """
 
@@ -123,7 +124,8 @@ class TopicWorkload(SurfacedWorkload):
     def main(self, test: Test) -> Generator:
         """Publish at their share of the test's rate; take messages as they arrive."""
         options, producers = test.options, test.options["producers"]
-        # Each at a rate of its own: among threads that share one, and compete with others, the first get most.
+        # Each publisher has a separate rate: among threads that share a rate and compete with others, the first get
+        # most of it.
         each = test.rate * SEND_SHARE / producers
         publishers = per_thread(lambda thread: rate(each, Publishes(options["topics"]), test.rng(f"rate/{thread}")))
         load = on_threads(range(producers), publishers)

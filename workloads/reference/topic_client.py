@@ -1,4 +1,5 @@
-"""The client of the topic workload: publishes with a receipt, or holds one subscription and takes what it pushes.
+"""The client of the topic workload: it publishes with a receipt, or holds one subscription and takes the pushed
+messages.
 
 Messages are taken from the connection's buffer one at a time and acknowledged before the next one, so the order of a
 process's completions is the order in which the broker pushed the messages.
@@ -148,7 +149,7 @@ class TopicClient(StompClient):
             self._subscription = None
         elif self._subscription is not None:
             await self.request("UNSUBSCRIBE", {"id": self._subscription, **headers})
-            # What it had pushed goes back; all of it came before the receipt.
+            # The messages that it had pushed return to the broker; all of them arrived before the receipt.
             self._connection.messages.clear()
             self._subscription = None
 
