@@ -30,7 +30,7 @@ from checkers.spark.job import VERDICT_ROWS, check_and_store, demand_mounted
 from checkers.spark.large_runs import decomposes, history_size
 from checkers.spark.tasks import Progress
 from checkers.verdict_cache import digest_of_checks
-from stormproof.history import read_limits as bounds
+from stormproof.history import read_limits
 
 MOST_BYTES = 2 << 20
 """Largest history that a fork judges while Spark starts: a tenth of a second."""
@@ -197,7 +197,7 @@ def judge(run_dirs: Sequence[Path], digest: str, budget: str, eager: bool, askin
     """
     pa.set_cpu_count(1)  # others need the other cores
     sys.meta_path.insert(0, _NoPandas())
-    bounds.set_max_history(os.environ.get(bounds.VARIABLE))
+    read_limits.set_max_history(os.environ.get(read_limits.VARIABLE))
     shared = budget_of(budget or secrets.token_hex(8), os.environ.get(memory.VARIABLE))
     rows: list[dict[str, Any]] = []
     stores: set[Path] = set()

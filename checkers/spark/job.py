@@ -30,7 +30,7 @@ from checkers.spark.tasks import Progress, Work, carry_out, sql_session
 from checkers.verdict import Verdict, write_verdict
 from checkers.verdict_cache import digest_of_checks, note_for, other_version
 from stormproof.errors import SparkFailed, StormproofError
-from stormproof.history import read_limits as bounds
+from stormproof.history import read_limits
 
 RUNS_A_JOB = 10_000
 """Runs in one Spark job; more runs are checked in several jobs, which bounds the driver's memory."""
@@ -249,11 +249,11 @@ def _beginning(prepare: Prepare | None) -> Prepare:
     """Return the first step of a task: adopt the bound on histories, verify that its code is the driver's, load
     plug-ins.
     """
-    bound = os.environ.get(bounds.VARIABLE)
+    bound = os.environ.get(read_limits.VARIABLE)
     ours = digest_of_checks()
 
     def begin() -> None:
-        bounds.set_max_history(bound)
+        read_limits.set_max_history(bound)
         if digest_of_checks() != ours:
             raise other_version()
         if prepare is not None:

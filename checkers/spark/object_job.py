@@ -36,7 +36,7 @@ from checkers.spark.tasks import Progress, Work, carry_out
 from checkers.verdict import Verdict, write_verdict
 from checkers.verdict_cache import digest_of_checks, judged_already, other_version
 from stormproof.errors import HistoryError, SparkFailed, StormproofError
-from stormproof.history import read_limits as bounds
+from stormproof.history import read_limits
 from stormproof.run_folder import HISTORY, NIGHT_FILE, RUN_FILE, VERDICT_FILE, pictures
 
 _TAKEN = pa.field("taken", pa.string())
@@ -109,12 +109,12 @@ def _size(files: Files) -> int:
 
 def _judging(store: ObjectStore, dealt: Sequence[tuple[str, Files]], prepare: Prepare | None, again: bool) -> Work:
     """Return the work of a task that judges runs by number."""
-    bound = os.environ.get(bounds.VARIABLE)
+    bound = os.environ.get(read_limits.VARIABLE)
     budget = budget_of(secrets.token_hex(8), os.environ.get(memory.VARIABLE))
     ours = digest_of_checks()
 
     def judge(positions: Iterable[int]) -> Iterator[pa.RecordBatch]:
-        bounds.set_max_history(bound)
+        read_limits.set_max_history(bound)
         if digest_of_checks() != ours:
             raise other_version()
         if prepare is not None:

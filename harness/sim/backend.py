@@ -49,7 +49,7 @@ from stormproof.contracts.launch import Launch
 from stormproof.contracts.option import Option
 from stormproof.contracts.topology import Topology, endpoint, machine_of
 from stormproof.errors import BackendError
-from stormproof.history import log_timestamps as moments
+from stormproof.history import log_timestamps
 from stormproof.test import Test
 
 START_SECONDS = (0.05, 0.4)
@@ -217,9 +217,9 @@ class SimBackend(Backend):
         found = self._node(node)
         if path in found.logs:
             return "".join(f"{line}\n" for line in found.logs[path]).encode()
-        log = path.removesuffix(moments.SUFFIX)
+        log = path.removesuffix(log_timestamps.SUFFIX)
         if log in found.moments and (self._moved or not tells_time(found.logs[log])):
-            return moments.write_moments(found.moments[log])
+            return log_timestamps.write_moments(found.moments[log])
         try:
             return found.disk.files[path]
         except KeyError:
