@@ -78,6 +78,21 @@ def test_no_circles() -> None:
     demand_no_circle({(top(name), top(other)) for name, other in OURS if top(name) != top(other)})
 
 
+def test_no_circle_in_porcupine() -> None:
+    """The library has relative imports only."""
+    package = ROOT / "checkers/porcupine-py/porcupine"
+    edges = set()
+    for path in package.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.ImportFrom) and node.level:
+                folder = path.parents[node.level - 1].joinpath(*(node.module or "").split("."))
+                for target in (folder, *(folder / each.name for each in node.names)):
+                    file = target / "__init__.py" if target.is_dir() else target.with_suffix(".py")
+                    edges |= {(str(path), str(file))} if file.exists() and path != file and target != package else set()
+    assert edges
+    demand_no_circle(edges)
+
+
 def test_nobody_imports_upwards() -> None:
     """Stormproof imports nobody, nobody imports harness, and what others take from each other is in the table."""
     between = {(top(name), other) for name, other in OURS if top(name) not in (top(other), "harness")

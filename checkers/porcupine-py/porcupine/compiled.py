@@ -15,7 +15,8 @@ import numpy.typing as npt
 
 from .kernels import codes
 from .kernels.codes import ILLEGAL, PENDING, PURE, UNKNOWN
-from .kernels.prepare import ORIGIN, WILD, Prepared, prepare
+from .kernels.layout import ORIGIN, WILD
+from .kernels.prepare import Prepared, prepare
 from .models.base import Encoded
 from .types import CheckResult
 

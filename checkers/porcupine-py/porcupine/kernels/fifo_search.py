@@ -20,23 +20,10 @@ from numba import njit, types
 
 from . import signatures as sig
 from .codes import FIFO_EMPTY, ILLEGAL, OK, PENDING, UNKNOWN
+from .configurations import clear_bit, copy_row, copy_rows, doubled, has_bit, known, larger_seen, set_bit
+from .layout import BY_CALL, ORIGIN, SLOT, START, WILD, A, B, F
+from .levels import SLOTS, M, assign_slots, move_back, open_first
 from .pool import CTX_SIZE
-from .prepare import BY_CALL, ORIGIN, SLOT, START, WILD, A, B, F
-from .search import (
-    SLOTS,
-    M,
-    assign_slots,
-    clear_bit,
-    copy_row,
-    copy_rows,
-    doubled,
-    has_bit,
-    known,
-    larger_seen,
-    move_back,
-    open_first,
-    set_bit,
-)
 
 CALL = B
 RET = WILD  # of the operation of that rank

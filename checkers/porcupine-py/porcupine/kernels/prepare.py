@@ -16,9 +16,6 @@ from .codes import BAG_WILD, PENDING
 
 Ints = npt.NDArray[np.int64]
 
-# Columns of a row. BY_CALL, START and WILD describe a level, not the operation of that rank.
-F, A, B, FLAGS, SLOT, FIRST, TWIN, ORIGIN, BY_CALL, START, WILD, WIDTH = range(12)
-
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
@@ -58,7 +55,7 @@ def prepare(part: Ints, parts: int, f: Ints, a: Ints, b: Ints, flags: Ints, call
 
     ``part`` holds partition numbers below ``parts``; positions are as ``rank_times`` returns them.
     """
-    from .rows import make_rows
+    from .rows import make_rows  # compiled: loaded at its first use
 
     crashed = np.nonzero((ret == PENDING) & (f != BAG_WILD))[0]
     if crashed.size > 1:

@@ -10,7 +10,7 @@ from numba import njit, types
 
 from . import signatures as sig
 from .codes import BAG_WILD, BLIND, PENDING
-from .prepare import BY_CALL, FIRST, FLAGS, ORIGIN, START, TWIN, WIDTH, WILD, A, B, F
+from .layout import BY_CALL, FIRST, FLAGS, ORIGIN, START, TWIN, WIDTH, WILD, A, B, F
 
 
 @njit(types.void(sig.COLUMN, sig.COLUMN, sig.I64, sig.I64, sig.BUFFER, sig.BUFFER), cache=True, nogil=True)

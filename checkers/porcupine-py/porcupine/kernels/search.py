@@ -22,34 +22,15 @@ from numba import njit, types
 
 from . import signatures as sig
 from .codes import ANY, BAG_EMPTY, BLIND, CAS, CAS_FAILED, ILLEGAL, OK, PURE, READ, UNKNOWN, WRITE
+from .configurations import clear_bit, copy_row, copy_rows, doubled, has_bit, known, larger_seen, set_bit
+from .layout import BY_CALL, FIRST, FLAGS, ORIGIN, SLOT, START, TWIN, WILD, A, B, F
+from .levels import COVER, CRASH, SLOTS, WORDS, M, assign_slots, move_back, open_first
 from .pool import COUNT, CTX_SIZE, DEPTH, MAX_NEW_NODES, make_table, tree_get
-from .prepare import BY_CALL, FIRST, FLAGS, ORIGIN, SLOT, START, TWIN, WILD, A, B, F
 from .step import register_step
 
 HEAD = 2  # words of a row before the masks: level, state
 NO_MOVE = -2
 PASS = -1  # the decision to pass an operation that is covered and must return next
-
-# Data shared by the functions below, in ``ctx`` after the pool's part.
-M, SLOTS, WORDS, COVER, CRASH = range(CTX_SIZE, CTX_SIZE + 5)
-
-
-@njit(inline="always")
-def has_bit(row, base, place):  # type: ignore[no-untyped-def]
-    """Return whether a bit of the mask that starts at word ``base`` is set."""
-    return (row[base + (place >> 6)] >> (place & 63)) & 1 != 0
-
-
-@njit(inline="always")
-def set_bit(row, base, place):  # type: ignore[no-untyped-def]
-    """Set a bit of a mask."""
-    row[base + (place >> 6)] |= np.int64(1) << (place & 63)
-
-
-@njit(inline="always")
-def clear_bit(row, base, place):  # type: ignore[no-untyped-def]
-    """Clear a bit of a mask."""
-    row[base + (place >> 6)] &= ~(np.int64(1) << (place & 63))
 
 
 @njit(cache=True)
@@ -76,21 +57,6 @@ def apply(step, ops, nodes, table, ctx, data, level, state, o):  # type: ignore[
     if f == CAS_FAILED:
         return state if state != a else np.int64(-1)
     return other_step(step, nodes, table, ctx, data, ops[level, WILD], state, f, a, ops[o, B])
-
-
-@njit(cache=True)
-def copy_row(target, source):  # type: ignore[no-untyped-def]
-    """Copy a row. This is a loop because a slice uses Numba's broadcasting, which takes seconds to compile."""
-    for i in range(source.size):
-        target[i] = source[i]
-
-
-@njit(cache=True)
-def copy_rows(target, source, low, high):  # type: ignore[no-untyped-def]
-    """Copy some rows of a table."""
-    for i in range(low, high):
-        for j in range(source.shape[1]):
-            target[i, j] = source[i, j]
 
 
 @njit(cache=True)
@@ -142,49 +108,6 @@ def settle(step, ops, nodes, table, ctx, data, row, opened, out):  # type: ignor
         k += 1
         row[0] = k
         fresh = ops[k, START] if k < ctx[M] else at
-
-
-@njit(cache=True)
-def open_first(ops, ctx, opened):  # type: ignore[no-untyped-def]
-    """Set ``opened`` to level 0."""
-    opened.fill(-1)
-    if ctx[M]:
-        for i in range(ops[0, START]):
-            o = ops[i, BY_CALL]
-            opened[ops[o, SLOT]] = o
-
-
-@njit(cache=True)
-def move_back(ops, ctx, opened, level, target):  # type: ignore[no-untyped-def]
-    """Move ``opened`` back from a level to an earlier one."""
-    while level > target:
-        if level < ctx[M]:
-            for i in range(ops[level - 1, START], ops[level, START]):
-                opened[ops[ops[i, BY_CALL], SLOT]] = -1
-        level -= 1
-        opened[ops[level, SLOT]] = level
-
-
-@njit(cache=True)
-def assign_slots(ops, m):  # type: ignore[no-untyped-def]
-    """Give each operation the last freed slot; return the number of slots."""
-    free = np.empty(m + 1, np.int64)
-    n_free = 0
-    used = 0
-    at = 0
-    for level in range(m):
-        while at < ops[level, START]:
-            o = ops[at, BY_CALL]
-            if n_free:
-                n_free -= 1
-                ops[o, SLOT] = free[n_free]
-            else:
-                ops[o, SLOT] = used
-                used += 1
-            at += 1
-        free[n_free] = ops[level, SLOT]
-        n_free += 1
-    return used
 
 
 @njit(cache=True)
@@ -265,60 +188,6 @@ def choose(ops, ctx, row, child, o, state, opened):  # type: ignore[no-untyped-d
             other = opened[s]
             if other >= 0 and ops[other, FLAGS] & BLIND and not has_bit(child, HEAD, s):
                 set_bit(child, covers, s)
-
-
-@njit(inline="always")
-def hash_row(row, length):  # type: ignore[no-untyped-def]
-    """Return a mixed hash of the first words of a row."""
-    h = np.uint64(0x9E3779B97F4A7C15)
-    for i in range(length):
-        h = (h ^ np.uint64(row[i])) * np.uint64(0xC2B2AE3D27D4EB4F)
-        h ^= h >> np.uint64(29)
-    h *= np.uint64(0x9E3779B97F4A7C15)
-    return h ^ (h >> np.uint64(32))
-
-
-@njit(cache=True)
-def known(rows, seen, row, crash):  # type: ignore[no-untyped-def]
-    """Return the place in ``seen`` for a new row, or -1 if a known row makes it redundant.
-
-    Such a row is equal except for crashed operations, and used no others than the new one.
-    """
-    size = np.uint64(seen.size - 1)
-    place = hash_row(row, crash) & size
-    while seen[place] != 0:
-        old = seen[place] - 1
-        i = 0
-        while i < crash and rows[old, i] == row[i]:
-            i += 1
-        if i == crash:
-            while i < row.size and not rows[old, i] & ~row[i]:
-                i += 1
-            if i == row.size:
-                return np.int64(-1)
-        place = (place + np.uint64(1)) & size
-    return np.int64(place)
-
-
-@njit(cache=True)
-def larger_seen(rows, n_rows, size, crash):  # type: ignore[no-untyped-def]
-    """Return a larger table of the known rows."""
-    seen = np.zeros(size, np.int32)
-    mask = np.uint64(size - 1)
-    for i in range(n_rows):
-        place = hash_row(rows[i], crash) & mask
-        while seen[place] != 0:
-            place = (place + np.uint64(1)) & mask
-        seen[place] = i + 1
-    return seen
-
-
-@njit(inline="always")
-def doubled(old, used):  # type: ignore[no-untyped-def]
-    """Return a copy of the first ``used`` rows with twice the room."""
-    new = np.empty((old.shape[0] * 2, old.shape[1]), np.int64)
-    copy_rows(new, old, 0, used)
-    return new
 
 
 @njit(cache=True)
