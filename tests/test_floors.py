@@ -31,9 +31,10 @@ ROOM = "reference"
 
 # Within the reference broker, besides the modules at its top: what each folder imports of the others.
 REFERENCE = {
-    "replication": {"engine"},
-    "designs": {"engine", "replication", "storage"},  # of the latter, a broker's side: not the service
-    "server": {"engine", "replication", "designs"},
+    "engine": {"bugs"},
+    "replication": {"engine", "bugs"},
+    "designs": {"engine", "replication", "storage", "bugs"},  # of the latter, a broker's side: not the service
+    "server": {"engine", "replication", "designs", "bugs"},
     "storage": {"engine", "replication", "server"},
 }
 

@@ -320,6 +320,6 @@ report at the end the items that their runs have *used and judged*, and the othe
 the run came to a verdict. *None*: no workload uses it yet.
 
 A new item needs a line in `ITEMS`, a name under which clients count it (`Surface.use`), and a draw
-(`workloads/feature_coverage.py`, `workloads/reference/consumer.py`). It also needs a bug in `nodes/reference/bugs.py`
+(`workloads/feature_coverage.py`, `workloads/reference/consumer.py`). It also needs a bug in `nodes/reference/bugs/`
 that only its check can catch.
 """

@@ -22,7 +22,8 @@ from harness.sim.campaign import BROKEN, NONE, Case, Seeded, SeedResult, run_and
 from harness.sim.draw import DrawnCase, Given
 from harness.sim.guided import Guide
 from harness.sim.pool import worker_pool
-from nodes.reference.bugs import BUGS, Bug
+from nodes.reference.bugs import BUGS
+from nodes.reference.bugs.bug import Bug
 from stormproof.contracts.invariant import INVARIANTS
 from stormproof.errors import EXIT_INVALID, EXIT_VALID, UsageError
 from stormproof.text import amount
@@ -74,7 +75,7 @@ class Catch:
 
 def exercised() -> dict[str, bool]:
     """Return the name of every bug, and whether a test of its own exercises it."""
-    return {bug.name: not bug.edited for bug in BUGS.values()}
+    return {bug.name: not bug.drawn for bug in BUGS.values()}
 
 
 def case_of(bug: str) -> Case:
@@ -99,7 +100,7 @@ def hunt(bug: str, number: int, start: int, budget: int, scratch: Path, way: str
     search based on that campaign. A failure of a drawn test counts only if the same test without the bug does not fail.
     """
     began = time.perf_counter()
-    exercise = way == EXERCISE and not BUGS[bug].edited
+    exercise = way == EXERCISE and not BUGS[bug].drawn
     case: Seeded = case_of(bug) if exercise else drawn_case_of(bug)
     first = start + number * ROUND_SEEDS
     guide = Guide(case, itertools.count(first), random.Random(f"hunt/{bug}/{first}")) if way == GUIDED else None

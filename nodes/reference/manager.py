@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import sys
 
-from nodes.reference import mutations
 from nodes.reference.api import ConfigError
+from nodes.reference.bugs import edits as bug_edits
 from nodes.reference.bugs import switched_on
 from nodes.reference.designs.qpid.manager.addresses import Addresses, LinuxAddresses
 from nodes.reference.designs.qpid.manager.config import ManagerConfig, read_manager_config
@@ -24,7 +24,7 @@ class ManagerProcess(NodeProcess):
                  addresses: Addresses | None = None) -> None:
         if not config.secret:
             runtime.log(NO_SECRET, level="warning")
-        mutations.switch(switched_on(config.options))
+        bug_edits.switch(switched_on(config.options))
         super().__init__(Manager(config, runtime, programs, addresses).run(), runtime, "manager")
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from nodes.reference.api import Command, Config, Deliver, Refused
-from nodes.reference.bugs import REMOTE_ACK_ON_ARRIVAL, REMOTE_END_UNTOLD
+from nodes.reference.bugs.flags import REMOTE_ACK_ON_ARRIVAL, REMOTE_END_UNTOLD
 from nodes.reference.engine.engine import StoreEngine
 from nodes.reference.engine.limits import Limits
 from nodes.reference.engine.row_schema import ShapeError, check_command, check_row, check_state

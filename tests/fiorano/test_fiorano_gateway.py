@@ -18,7 +18,7 @@ import pytest
 from loopback import free_ports
 
 from nodes.reference.api import Config, ConfigError
-from nodes.reference.bugs import STALE_STANDBY_SERVES, TWO_HOLDERS
+from nodes.reference.bugs.flags import STALE_STANDBY_SERVES, TWO_HOLDERS
 from nodes.reference.designs.fiorano.configuration import HALayer, Options
 from nodes.reference.designs.fiorano.gateway.config import GatewayConfig, parse_gateway_config
 from nodes.reference.designs.fiorano.gateway.grants import ALONE, ANY, Record

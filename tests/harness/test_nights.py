@@ -89,13 +89,13 @@ def test_our_own_night_has_every_design_and_a_twin_of_each_everywhere() -> None:
             found = {cell.system for cell in cells if (cell.backend, cell.expected) == (backend, expected)}
             assert found >= {name for name in SYSTEMS.names() if SYSTEMS.load(name).simulated}, (backend, expected)
     assert {cell.settings["bug"] for cell in plan.cells if cell.case == "mutants"} == {
-        name for name, bug in BUGS.items() if not bug.edited}  # fmt: skip
+        name for name, bug in BUGS.items() if not bug.drawn}  # fmt: skip
 
 
 def test_mutants_are_twins_of_the_campaigns_that_exercise_them(tmp_path: Path) -> None:
     plan = plan_of(tmp_path, "[[case]]\nname = 'm'\nmutants = 'all'\nseeds = '1-3'")
     assert len(plan.cells) == len({cell.name for cell in plan.cells})
-    assert len(plan.cells) == sum(not bug.edited for bug in BUGS.values())
+    assert len(plan.cells) == sum(not bug.drawn for bug in BUGS.values())
     assert {cell.expected for cell in plan.cells} == {"invalid"}
     (one,) = plan_of(tmp_path, "[[case]]\nname = 'm'\nmutants = 'max-kept'").cells
     assert one.name == "m: icestorm subscriptions partition,pause,kill on sim with max-kept"

@@ -168,7 +168,7 @@ def test_a_broker_that_is_late_ends_the_run(bug: str, deadline: str, nemesis: st
         settings["election_timeout"] = "1" if deadline == "answered" else "0.3"
     case = Case(BUGS[bug].design, workload, nemesis, None, 22.0, 17.0, settings)
     found, *_ = run_and_judge(case, seed, tmp_path, tmp_path, ALL)
-    assert found.broken == (INVARIANTS,) and BUGS[bug].edited, found.sentence
+    assert found.broken == (INVARIANTS,) and BUGS[bug].drawn, found.sentence
     assert found.run_dir is not None
     told = read_run(found.run_dir)["invariant_broken"]
     assert told["name"] == deadline and told["source"] and "for at most" in told["rule"]

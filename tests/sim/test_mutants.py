@@ -9,14 +9,15 @@ from pathlib import Path
 
 import pytest
 
-import nodes.reference.bugs
+import nodes.reference
 import workloads
 from harness.reference import mutants
 from harness.reference.mutants import BASE, DRAWN, Catch, case_of, hunt, run_mutants
 from harness.run.settings import make_test
 from harness.sim.campaign import SeedResult, run_seed
 from nodes.reference.api import ConfigError
-from nodes.reference.bugs import BUGS, Bug, switched_on
+from nodes.reference.bugs import BUGS, switched_on
+from nodes.reference.bugs.bug import Bug
 from stormproof.errors import UsageError
 from workloads.catalog import WORKLOADS
 
@@ -35,7 +36,7 @@ SLOW = {"transaction-half-applied", "prepared-forgotten", "invitation-twice", "r
 
 @pytest.mark.requirement("H17", part=True)
 @pytest.mark.parametrize("bug", [
-    pytest.param(bug, marks=pytest.mark.soak) if bug in SLOW else bug for bug in BUGS if not BUGS[bug].edited
+    pytest.param(bug, marks=pytest.mark.soak) if bug in SLOW else bug for bug in BUGS if not BUGS[bug].drawn
 ])  # fmt: skip
 def test_every_bug_is_caught(bug: str, tmp_path: Path) -> None:
     catch = hunt(bug, 0, 1, BUDGET, tmp_path)
@@ -60,7 +61,7 @@ def test_without_a_bug_the_same_campaign_finds_nothing(exercise: dict[str, str],
 @pytest.mark.requirement("H17", part=True)
 @pytest.mark.parametrize("bug", [
     name if name in ("links-left-behind", "two-holders") else pytest.param(name, marks=pytest.mark.soak)
-    for name, bug in BUGS.items() if bug.design in ("icestorm", "fiorano") and not bug.edited
+    for name, bug in BUGS.items() if bug.design in ("icestorm", "fiorano") and not bug.drawn
 ])  # fmt: skip
 def test_without_it_the_campaign_that_catches_a_bug_finds_nothing(bug: str, tmp_path: Path) -> None:
     case = case_of(bug)
@@ -127,15 +128,16 @@ def test_a_bug_that_the_design_does_not_have_is_refused(system: str, workload: s
                   rate=10.0, seed=1, settings={"bug": bug})  # fmt: skip
 
 
-@pytest.mark.parametrize("bug", [bug for bug in BUGS.values() if not bug.edited], ids=lambda bug: bug.name)
+@pytest.mark.parametrize("bug", [bug for bug in BUGS.values() if not bug.drawn], ids=lambda bug: bug.name)
 def test_a_bug_s_designs_are_those_whose_code_names_it(bug: Bug) -> None:
     constant = bug.name.replace("-", "_").upper()
     if bug.client:
         assert any(constant in path.read_text() for path in Path(workloads.__file__).parent.rglob("*.py"))
         return
-    folder = Path(nodes.reference.bugs.__file__).parent
-    places = {path.relative_to(folder).parts for path in folder.rglob("*.py")
-              if constant in path.read_text() and path.stem != "bugs"}  # fmt: skip
+    folder = Path(nodes.reference.__file__).parent
+    places = {tuple(edit.module.strip(".").split(".")) for edit in bug.edits} or {
+        path.relative_to(folder).parts for path in folder.rglob("*.py")
+        if constant in path.read_text() and path.parent.name != "bugs"}  # fmt: skip
     assert places, "it is nowhere"
     own = {place[1] for place in places if place[0] == "designs"}
     own |= {"joram" for place in places if place[0] == "replication"}  # who else feeds a log of commands?

@@ -9,7 +9,7 @@ import pytest
 
 from harness.sim.campaign import ALL, NONE, Case, run_and_judge
 from nodes import stomp
-from nodes.reference import mutations
+from nodes.reference.bugs import edits as bug_edits
 from nodes.reference.engine.destinations import Destinations
 from nodes.reference.engine.topics import matches
 from stormproof.history.seal import read_history
@@ -169,6 +169,6 @@ def test_a_prepared_branch_has_what_it_took_until_it_ends() -> None:
 
 def test_a_run_with_a_bug_leaves_the_code_as_it_was(tmp_path: Path) -> None:
     case = Case("standalone", "dialogue", "none", None, 2.0, 20.0, {"bug": "xid-again"})
-    before = mutations.edited_now()
+    before = bug_edits.edited_now()
     run_and_judge(case, 1, tmp_path, tmp_path, NONE)
-    assert before == mutations.edited_now() == frozenset()
+    assert before == bug_edits.edited_now() == frozenset()

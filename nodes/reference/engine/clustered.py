@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from nodes.reference.api import Image
-from nodes.reference.bugs import MOVED_AND_KEPT
+from nodes.reference.bugs.flags import MOVED_AND_KEPT
 from nodes.reference.engine.model import PLAIN, QUEUE_PREFIX, Queue
 from nodes.reference.engine.server_queues import MOVED, WANTED, ServerQueues
 from nodes.reference.engine.state import State

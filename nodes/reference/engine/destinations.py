@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
 from nodes.reference.api import Deliver, Effect
-from nodes.reference.bugs import (
+from nodes.reference.bugs.flags import (
     CLOSE_DROPS_UNACKED,
     DELETED_DURABLE_KEPT,
     NACK_CONSUMES,

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from nodes.reference.api import Closed, Command, Config, Deliver, Done, Effect, Image, Opened, Refused
-from nodes.reference.bugs import (
+from nodes.reference.bugs.flags import (
     BODY_ENDS_AT_NUL,
     BRANCHES_FORGOTTEN,
     CLIENT_ACK_OF_ONE,

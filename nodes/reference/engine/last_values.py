@@ -12,7 +12,7 @@ import base64
 from collections.abc import Mapping
 from typing import Any
 
-from nodes.reference.bugs import CAS_UNCHECKED, REPLACED_VALUE_KEPT, VERSIONS_RESTART
+from nodes.reference.bugs.flags import CAS_UNCHECKED, REPLACED_VALUE_KEPT, VERSIONS_RESTART
 from nodes.reference.engine.model import Message, Queue
 from nodes.reference.engine.state import State
 from nodes.reference.engine.value_names import KEY, LAST_VALUE, LAST_VALUE_PREFIX, REFUSED, VALUE, VERSION

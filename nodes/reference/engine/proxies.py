@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from nodes.reference.api import Deliver
-from nodes.reference.bugs import REMOTE_ACK_ON_ARRIVAL, REMOTE_END_UNTOLD
+from nodes.reference.bugs.flags import REMOTE_ACK_ON_ARRIVAL, REMOTE_END_UNTOLD
 from nodes.reference.engine.limits import Limits
 from nodes.reference.engine.model import AUTO, INDIVIDUAL, QUEUE_PREFIX, Context, Message, Queue, Subscription
 from nodes.reference.engine.server_queues import PROXY_PREFIX, SERVER_PREFIX, ServerQueues

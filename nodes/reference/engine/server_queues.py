@@ -16,7 +16,7 @@ from typing import Any
 
 from nodes.reference import wire
 from nodes.reference.api import Arrived, Config, Declined, Deployed, Effect, Image, Waiting
-from nodes.reference.bugs import REEMISSION_TAKEN
+from nodes.reference.bugs.flags import REEMISSION_TAKEN
 from nodes.reference.engine.store import Changes, Table, read_rows
 from nodes.reference.engine.trace import OUTGOING, START, STATE, MessageTrace, name_of
 

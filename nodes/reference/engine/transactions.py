@@ -7,7 +7,7 @@ login instead of the connection: only its COMMIT or ABORT ends it, on any connec
 from __future__ import annotations
 
 from nodes.reference.api import Command
-from nodes.reference.bugs import ABORTED_BRANCH_CONSUMES, ACKED_TWICE_COMMITS
+from nodes.reference.bugs.flags import ABORTED_BRANCH_CONSUMES, ACKED_TWICE_COMMITS
 from nodes.reference.engine.destinations import CommandError, Destinations
 from nodes.reference.engine.limits import Limits
 from nodes.reference.engine.model import PROXY, Context, Item, Message, Transaction, content_size

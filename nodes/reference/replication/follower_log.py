@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from nodes.reference import wire
-from nodes.reference.bugs import COMMIT_UNMATCHED, CONFLICTING_TAIL_KEPT, RECEIPT_BEFORE_SYNC
+from nodes.reference.bugs.flags import COMMIT_UNMATCHED, CONFLICTING_TAIL_KEPT, RECEIPT_BEFORE_SYNC
 from nodes.reference.engine.audit import fingerprints
 from nodes.reference.engine.row_schema import ShapeError, check_state
 from nodes.reference.points import APPENDED, LOADED, STORED, TRUNCATED

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 
-from nodes.reference.bugs import TRANSFER_FORGETS_MARKED, TRANSFER_MISSES_CHANGES
+from nodes.reference.bugs.flags import TRANSFER_FORGETS_MARKED, TRANSFER_MISSES_CHANGES
 from nodes.reference.engine.audit import fingerprints
 from nodes.reference.engine.store import with_progress
 from nodes.reference.points import CHUNK_SENT

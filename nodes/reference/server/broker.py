@@ -8,7 +8,6 @@ from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, 
 from contextlib import contextmanager
 from typing import Any
 
-from nodes.reference import mutations
 from nodes.reference.api import (
     Administered,
     Admission,
@@ -29,7 +28,9 @@ from nodes.reference.api import (
     Runtime,
     Waiting,
 )
-from nodes.reference.bugs import COMMIT_UNSYNCED, FILTER_LOST_AT_FAILOVER, ORPHANS_NEVER_EXPIRE, switched_on
+from nodes.reference.bugs import edits as bug_edits
+from nodes.reference.bugs import switched_on
+from nodes.reference.bugs.flags import COMMIT_UNSYNCED, FILTER_LOST_AT_FAILOVER, ORPHANS_NEVER_EXPIRE
 from nodes.reference.designs import is_in_memory, make_design
 from nodes.reference.engine.engine import StoreEngine
 from nodes.reference.engine.limits import Limits
@@ -81,7 +82,7 @@ class ReferenceBroker:
         self.disk_writes = 0
         self.stopping = False
         self.bugs = switched_on(config.options)
-        mutations.switch(self.bugs)
+        bug_edits.switch(self.bugs)
         if COMMIT_UNSYNCED in self.bugs:
             self.database.execute("PRAGMA synchronous=OFF")
         self.engine = StoreEngine(self.database, self.limits, self.bugs, config)

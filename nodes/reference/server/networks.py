@@ -19,7 +19,7 @@ from random import Random
 from typing import Any, Protocol
 
 from nodes.reference.api import Arrived, Command, Config, ConfigError, Declined, Runtime, Waiting
-from nodes.reference.bugs import FORGOTTEN_WHEN_SENT
+from nodes.reference.bugs.flags import FORGOTTEN_WHEN_SENT
 from nodes.reference.engine.server_queues import ServerQueues
 from nodes.reference.replication.handshake import (
     ComplaintLog,

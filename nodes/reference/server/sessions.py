@@ -24,7 +24,7 @@ from nodes.reference.api import (
     Refused,
     Safe,
 )
-from nodes.reference.bugs import READ_ON_ARRIVAL, RECEIPT_ON_ARRIVAL
+from nodes.reference.bugs.flags import READ_ON_ARRIVAL, RECEIPT_ON_ARRIVAL
 from nodes.reference.engine.limits import Limits
 from nodes.reference.engine.model import content_bytes
 from nodes.reference.server import frames

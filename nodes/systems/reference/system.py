@@ -6,9 +6,9 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from nodes.reference import mutations
 from nodes.reference.api import Config, ConfigError
 from nodes.reference.bugs import BUGS, NONE, switched_on
+from nodes.reference.bugs import edits as bug_edits
 from nodes.reference.engine.limits import Limits
 from nodes.reference.points import POINTS_OF, SERVER_POINTS
 from nodes.systems.reference.layout import SPARES, Group, broker_options
@@ -225,7 +225,7 @@ class ReferenceSystem(System):
 
     def simulation_over(self) -> None:
         """Restore the code that brokers have edited."""
-        mutations.switch(())
+        bug_edits.switch(())
 
     def spare_nodes(self, test: Test) -> int:
         """Return the number of nodes that don't belong to the group at first."""

@@ -147,7 +147,7 @@ def failures(seed: int) -> list[Failure]:
     for system, mode, workload in BY_SETTINGS:
         case = next(each for each in cases_of(system, modes_of(system)[mode]) if each.workload == workload)
         found.append(Failure(f"{system}, {mode}, {workload}", "", _traced(case)))
-    bugs = sorted(name for name, bug in BUGS.items() if not bug.edited)
+    bugs = sorted(name for name, bug in BUGS.items() if not bug.drawn)
     found += [Failure(f"bug {name}", BUGS[name].summary, _traced(case_of(name)))
               for name in sorted(random.Random(seed).sample(bugs, DRAWN))]  # fmt: skip
     return found

@@ -14,7 +14,7 @@ from collections.abc import Callable, Collection, Hashable, Mapping
 from dataclasses import dataclass, field
 
 from nodes.reference.api import Broker, Command, Effect, Pending
-from nodes.reference.bugs import (
+from nodes.reference.bugs.flags import (
     ACL_NOT_REPLICATED,
     COMPLETE_TOO_EARLY,
     LOCK_NOT_RECHECKED,

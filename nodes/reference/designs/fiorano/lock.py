@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Hashable
 from typing import Any, NamedTuple, Protocol
 
 from nodes.reference.api import Pending, Runtime
-from nodes.reference.bugs import LOCK_NOT_RECHECKED
+from nodes.reference.bugs.flags import LOCK_NOT_RECHECKED
 from nodes.reference.designs.fiorano.configuration import Options
 from nodes.reference.designs.fiorano.gateway.grants import ANY
 from nodes.reference.designs.fiorano.gateway.protocol import (

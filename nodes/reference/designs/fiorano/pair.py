@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 
 from nodes.reference.api import Broker, Command, ConfigError, Image, Pending
-from nodes.reference.bugs import OLDER_REPOSITORY_WINS, PASSIVE_SERVES
+from nodes.reference.bugs.flags import OLDER_REPOSITORY_WINS, PASSIVE_SERVES
 from nodes.reference.designs.fiorano.active import ActiveSide
 from nodes.reference.designs.fiorano.configuration import Options
 from nodes.reference.designs.fiorano.gateway.grants import ALONE, ANY

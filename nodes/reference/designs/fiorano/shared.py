@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Callable, Collection, Hashable, Mapping
 
 from nodes.reference.api import Broker, Command, Effect, Pending
-from nodes.reference.bugs import DATABASE_NOT_LOADED
+from nodes.reference.bugs.flags import DATABASE_NOT_LOADED
 from nodes.reference.designs.fiorano.configuration import DATABASE, Options
 from nodes.reference.designs.fiorano.gateway.grants import ALONE, ANY
 from nodes.reference.designs.fiorano.lock import Wish

@@ -14,13 +14,8 @@ from dataclasses import dataclass
 
 from nodes import stomp
 from nodes.reference.api import Config, MessageNotes, Pending, Runtime
-from nodes.reference.bugs import (
-    FAILED_EVENT_LAST,
-    LINK_COST_IGNORED,
-    OFFLINE_EVENTS_DISCARDED,
-    RETRIES_IGNORED,
-    switched_on,
-)
+from nodes.reference.bugs import switched_on
+from nodes.reference.bugs.flags import FAILED_EVENT_LAST, LINK_COST_IGNORED, OFFLINE_EVENTS_DISCARDED, RETRIES_IGNORED
 from nodes.reference.designs.icestorm.options import DISCARDED, Options
 from nodes.reference.designs.icestorm.topics import ORDERED, Database, Subscriber
 from nodes.reference.engine.trace import name_of

@@ -16,7 +16,8 @@ from contextlib import suppress
 from typing import Any
 
 from nodes.reference.api import Broker, Pending
-from nodes.reference.bugs import (
+from nodes.reference.bugs import switched_on
+from nodes.reference.bugs.flags import (
     COORDINATOR_STAMP_IGNORED,
     FULL_START_SKIPPED,
     INVITATION_TWICE,
@@ -25,7 +26,6 @@ from nodes.reference.bugs import (
     OLDEST_DATABASE_WINS,
     STALE_COORDINATOR_STAYS,
     TRANSFER_SKIPPED,
-    switched_on,
 )
 from nodes.reference.designs.icestorm.decisions import (
     ELECTION,

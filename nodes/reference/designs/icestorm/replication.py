@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from nodes.reference.api import Runtime
-from nodes.reference.bugs import CHANGE_BEFORE_SLAVES, STALE_COORDINATOR_STAYS
+from nodes.reference.bugs.flags import CHANGE_BEFORE_SLAVES, STALE_COORDINATOR_STAYS
 from nodes.reference.designs.icestorm.decisions import Stamp
 from nodes.reference.designs.icestorm.election import NORMAL, Election
 from nodes.reference.designs.icestorm.peers import Peers

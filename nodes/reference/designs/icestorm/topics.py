@@ -8,7 +8,8 @@ from typing import Any
 
 from nodes.reference import wire
 from nodes.reference.api import Broker
-from nodes.reference.bugs import LINKS_LEFT_BEHIND, STAMP_LOST_AT_START, switched_on
+from nodes.reference.bugs import switched_on
+from nodes.reference.bugs.flags import LINKS_LEFT_BEHIND, STAMP_LOST_AT_START
 from nodes.reference.designs.icestorm.decisions import Stamp
 from nodes.reference.designs.icestorm.object_trace import ObjectTrace
 from nodes.reference.engine.trace import START, STATE

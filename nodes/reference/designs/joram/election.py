@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Protocol
 
 from nodes.reference.api import Pending
-from nodes.reference.bugs import OWN_LOG_WINS
+from nodes.reference.bugs.flags import OWN_LOG_WINS
 from nodes.reference.designs.joram.decisions import (
     Candidate,
     Voter,

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Collection, Hashable, Mapping, Sequence
 
 from nodes.reference.api import Command, ConfigError, Pending
-from nodes.reference.bugs import (
+from nodes.reference.bugs.flags import (
     ACK_ON_MASTER_ONLY,
     MAJORITY_TOO_SMALL,
     RECEIPT_BEFORE_REPLICATION,

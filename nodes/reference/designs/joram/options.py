@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from nodes.reference.api import Config, ConfigError
-from nodes.reference.bugs import VIEW_WITHOUT_AGREEMENT, switched_on
+from nodes.reference.bugs import switched_on
+from nodes.reference.bugs.flags import VIEW_WITHOUT_AGREEMENT
 from nodes.reference.designs.joram.decisions import MAX_MEMBERS
 from nodes.reference.option_values import choice, flag, seconds, whole
 from nodes.reference.replication.transfer import CHUNK_BYTES, TRANSFERS

@@ -6,7 +6,8 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from nodes.reference.api import Broker
-from nodes.reference.bugs import GENERATION_NOT_STORED, switched_on
+from nodes.reference.bugs import switched_on
+from nodes.reference.bugs.flags import GENERATION_NOT_STORED
 from nodes.reference.designs.qpid.configuration import CREATED, QUEUE, Configuration
 from nodes.reference.designs.qpid.levels import Levels
 from nodes.reference.designs.qpid.messages import (

@@ -12,13 +12,13 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from nodes.reference.api import Broker
-from nodes.reference.bugs import (
+from nodes.reference.bugs import switched_on
+from nodes.reference.bugs.flags import (
     CATCH_UP_MISSES_CHANGES,
     DEAD_BACKUP_HOLDS,
     DEQUEUES_NOT_RESENT,
     PROMOTED_IN_CATCHUP,
     RESET_NOT_SENT,
-    switched_on,
 )
 from nodes.reference.designs.qpid.configuration import CREATED, QUEUE, Configuration
 from nodes.reference.designs.qpid.levels import Levels

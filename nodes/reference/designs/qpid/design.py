@@ -7,7 +7,8 @@ from collections.abc import Collection, Hashable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from nodes.reference.api import Admission, Broker, Command, ConfigError, Image, Pending
-from nodes.reference.bugs import INQUORATE_BROKER_LIVES, switched_on
+from nodes.reference.bugs import switched_on
+from nodes.reference.bugs.flags import INQUORATE_BROKER_LIVES
 from nodes.reference.designs.qpid.administration import Administration
 from nodes.reference.designs.qpid.configuration import Configuration
 from nodes.reference.designs.qpid.lease_client import ManagerPermission

@@ -13,12 +13,12 @@ from dataclasses import replace
 from typing import Protocol
 
 from nodes.reference.api import Broker, Closed, Command, Done, Effect, Pending, Refused
-from nodes.reference.bugs import (
+from nodes.reference.bugs import switched_on
+from nodes.reference.bugs.flags import (
     COMPLETED_BEFORE_SIGNAL,
     DEQUEUE_NOT_SENT,
     EXCLUSION_NOT_NOTED,
     INQUORATE_BROKER_LIVES,
-    switched_on,
 )
 from nodes.reference.designs.qpid.browsing import Browser, Browsing
 from nodes.reference.designs.qpid.configuration import CREATED, QUEUE, Configuration, InvalidRequest

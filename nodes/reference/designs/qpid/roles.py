@@ -8,7 +8,8 @@ from contextlib import AbstractContextManager
 from typing import Any
 
 from nodes.reference.api import Broker, Command, ConfigError, Image
-from nodes.reference.bugs import DIRTY_STORE_STARTS, INQUORATE_BROKER_LIVES, PROMOTED_IN_CATCHUP, switched_on
+from nodes.reference.bugs import switched_on
+from nodes.reference.bugs.flags import DIRTY_STORE_STARTS, INQUORATE_BROKER_LIVES, PROMOTED_IN_CATCHUP
 from nodes.reference.designs.qpid.backup import Backup
 from nodes.reference.designs.qpid.configuration import CREATED, QUEUE, Configuration
 from nodes.reference.designs.qpid.eviction import Eviction

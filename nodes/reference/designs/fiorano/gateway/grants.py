@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from nodes.reference.bugs import STALE_STANDBY_SERVES, TWO_HOLDERS
+from nodes.reference.bugs.flags import STALE_STANDBY_SERVES, TWO_HOLDERS
 
 MARGIN = 1.25
 """The gateway's lease exceeds the holder's by this factor, which is the tolerated difference in their clocks' rates."""

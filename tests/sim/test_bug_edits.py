@@ -7,60 +7,60 @@ from collections.abc import Iterator
 import pytest
 
 from harness.nightly.plan_file import read_plan
-from nodes.reference import mutations
 from nodes.reference.api import ConfigError
 from nodes.reference.bugs import BUGS
+from nodes.reference.bugs import edits as bug_edits
+from nodes.reference.bugs.bug import Bug, Edit
+from nodes.reference.bugs.edits import StaleEditError
 from nodes.reference.engine.model import Queue
-from nodes.reference.mutation_table import MUTATIONS, Edit, Mutation
-from nodes.reference.mutations import StaleEditError
 from stormproof.errors import UsageError
 
 
 @pytest.fixture(autouse=True)
 def as_it_was() -> Iterator[None]:
     yield
-    mutations.switch(())
+    bug_edits.switch(())
 
 
 @pytest.mark.requirement("H17", part=True)
-@pytest.mark.parametrize("name", MUTATIONS)
+@pytest.mark.parametrize("name", [name for name, bug in BUGS.items() if bug.edits])
 def test_each_edit_fits_the_code_and_can_be_taken_back(name: str) -> None:
-    functions = [function for function, _ in mutations.codes_of(name)]
+    functions = [function for function, _ in bug_edits.codes_of(name)]
     before = [function.__code__ for function in functions]
-    mutations.switch([name])
-    assert mutations.edited_now() == {name}
+    bug_edits.switch([name])
+    assert bug_edits.edited_now() == {name}
     assert all(function.__code__.co_code != code.co_code or function.__code__.co_consts != code.co_consts
                or function.__code__.co_names != code.co_names
                for function, code in zip(functions, before, strict=True))  # fmt: skip
-    mutations.switch(())
+    bug_edits.switch(())
     assert [function.__code__ for function in functions] == before
 
 
 def test_an_edited_function_does_what_the_edit_says() -> None:
     queue = Queue(1, "q")
-    mutations.switch(["given-back-last"])
+    bug_edits.switch(["given-back-last"])
     queue.requeue(None)  # type: ignore[arg-type]
     assert queue.fresh and not queue.returned
 
 
 def test_two_bugs_of_one_function_are_refused() -> None:
-    (function, code), = mutations.codes_of("last-waits-first")
+    (function, code), = bug_edits.codes_of("last-waits-first")
     before = function.__code__
     assert before != code
     with pytest.raises(ConfigError, match="edits what another bug edits"):
-        mutations.switch(["waiters-stay", "last-waits-first"])
-    assert function.__code__ is before and mutations.edited_now() == frozenset(), "neither of them is there"
+        bug_edits.switch(["waiters-stay", "last-waits-first"])
+    assert function.__code__ is before and bug_edits.edited_now() == frozenset(), "neither of them is there"
 
 
 def test_an_edit_that_does_not_fit_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    gone = Mutation("gone", "joram", "", (Edit(".engine.model", "requeue", "nothing of the kind", ""),))
-    monkeypatch.setattr(mutations, "MUTATIONS", {"gone": gone})
+    gone = Bug("gone", "", edits=(Edit(".engine.model", "requeue", "nothing of the kind", ""),))
+    monkeypatch.setattr(bug_edits, "BUGS", {"gone": gone})
     with pytest.raises(StaleEditError, match="0 functions requeue"):
-        mutations.switch(["gone"])
+        bug_edits.switch(["gone"])
 
 
 def test_edited_bugs_are_listed_with_the_campaign_that_hunts_them(tmp_path: pytest.TempPathFactory) -> None:
-    assert {name for name, bug in BUGS.items() if bug.edited} == set(MUTATIONS)
+    assert all(bug.edits for bug in BUGS.values() if bug.drawn)
     assert BUGS["turns-of-twenty"].test == "--system joram --draw --seeds 300"
 
 

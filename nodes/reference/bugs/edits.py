@@ -16,7 +16,8 @@ from pathlib import Path
 from types import CodeType, FunctionType
 
 from nodes.reference.api import ConfigError
-from nodes.reference.mutation_table import MUTATIONS, Edit
+from nodes.reference.bugs import BUGS
+from nodes.reference.bugs.bug import Edit
 
 _ROOT = "nodes.reference"
 
@@ -31,14 +32,14 @@ _present: frozenset[str] = frozenset()
 
 
 def switch(names: Iterable[str]) -> None:
-    """Apply exactly these mutations to this process's code, and undo all others.
+    """Apply exactly these bugs' edits to this process's code, and undo all others.
 
     Raises:
         StaleEditError: an edit does not match the source any longer; nothing is changed then.
         ConfigError: two of them edit the same function; nothing is changed then, either.
     """
     global _present
-    wanted = frozenset(names) & MUTATIONS.keys()
+    wanted = frozenset(name for name in names if BUGS[name].edits)
     if wanted == _present:
         return
     edited: dict[FunctionType, CodeType] = {}
@@ -57,18 +58,18 @@ def switch(names: Iterable[str]) -> None:
 
 
 def edited_now() -> frozenset[str]:
-    """Return the mutations that are switched on in this process."""
+    """Return the bugs whose edits are applied in this process."""
     return _present
 
 
 @cache
 def codes_of(name: str) -> tuple[tuple[FunctionType, CodeType], ...]:
-    """Return the functions that a mutation edits, each with its edited code.
+    """Return the functions that a bug edits, each with its edited code.
 
     Raises:
         StaleEditError: an edit does not match the source any longer.
     """
-    return tuple(_edited(edits) for edits in _by_function(MUTATIONS[name].edits))
+    return tuple(_edited(edits) for edits in _by_function(BUGS[name].edits))
 
 
 def _by_function(edits: Iterable[Edit]) -> Iterator[list[Edit]]:

@@ -1,0 +1,87 @@
+"""Bugs of the design ``icestorm`` that can be switched on."""
+
+from __future__ import annotations
+
+from nodes.reference.bugs.bug import edit, edits
+
+BUGS = (
+    edit("cost-not-looked-at", "icestorm", "events pass links whatever they cost",
+         ".designs.icestorm.delivery:publish", "int(headers.get(COST, \"0\"))", "0"),
+    edit("unlink-one-way", "icestorm", "UNLINK leaves the link where the topic has another",
+         ".designs.icestorm.topics:_change", "            del topic.links[change[2]]\n",
+         "            if len(topic.links) == 1:\n                del topic.links[change[2]]\n"),
+    edits("destroyed-subscribers", "icestorm", "a topic that is made again has the subscribers of the one before",
+          (".designs.icestorm.topics:_change", "            self.topics[name] = Topic(name)\n",
+           "            self.topics[name] = Topic(name)\n"
+           "            former = getattr(self, \"_former\", {}).get(name)\n"
+           "            if former is not None:\n"
+           "                self.topics[name].subscribers.update(former)\n"),
+          (".designs.icestorm.topics:_change", "            del self.topics[name]\n",
+           "            self._former = {**getattr(self, \"_former\", {}),\n"
+           "                            name: dict(self.topics[name].subscribers)}\n"
+           "            del self.topics[name]\n")),
+    edit("promise-twice", "icestorm", "an epoch is promised to two coordinators",
+         ".designs.icestorm.election:asked_to_promise", "epoch <= self._database.promised",
+         "epoch < self._database.promised"),
+    edit("installs-other-epoch", "icestorm", "a database of another epoch than was promised is taken",
+         ".designs.icestorm.election:told_to_install", " or epoch != self._database.promised", ""),
+    edit("normal-below-majority", "icestorm", "a coordinator that loses its majority stays normal until its next look",
+         ".designs.icestorm.election:drop", "1 + len(self.up) < self.needed", "1 + len(self.up) < 1"),
+    edit("members-not-invited", "icestorm",
+         "the members of a coordinator that is invited are not passed the invitation",
+         ".designs.icestorm.election:_accept", "[name for name in former if name != inviter]", "[]"),
+    edit("confirms-before-answers", "icestorm", "a change is confirmed when it was sent to a majority",
+         ".designs.icestorm.replication:change",
+         "            answers = await self._peers.ask_all("
+         "members, \"update\", group, epoch, list(stamp), list(change))\n",
+         "            self._runtime.spawn(self._tell_later(members, group, epoch, stamp, change), \"update\")\n"
+         "            answers = dict.fromkeys(members, True)\n"),
+    edit("update-gap-taken", "icestorm", "an update that does not follow the last is applied",
+         ".designs.icestorm.replication:told_to_update", " or not following", ""),
+    edit("merges-lowest-first", "icestorm", "the coordinator of the highest priority waits longest",
+         ".designs.icestorm.decisions:merge_delay",
+         "timeout * (1 + (highest - ident) / replicas) if highest > ident else 0.0",
+         "timeout * (1 + ident / replicas)"),
+    edit("looks-rarely", "icestorm", "a coordinator looks around every ten time-outs",
+         ".designs.icestorm.election:_run", "            # A little less",
+         "            idle *= 10 if self.leads else 1\n"
+         "            # A little less"),
+    edit("election-without-end", "icestorm", "an election that does not end is given up after twenty time-outs",
+         ".designs.icestorm.election:_enter", "+ 2 * self._options.election_timeout",
+         "+ 20 * self._options.election_timeout"),
+    edit("outboxes-stay", "icestorm", "the events of a subscriber that has left stay",
+         ".designs.icestorm.delivery:forget_gone", "                del self._outboxes[(topic, ident)]\n", ""),
+    edit("flying-stay", "icestorm", "what was under way when a connection broke is kept twice",
+         ".designs.icestorm.delivery:_take_back", "        self._flying.clear()\n", ""),
+    edit("goodbye-unanswered", "icestorm", "DISCONNECT is never confirmed",
+         ".designs.icestorm.design:submit", ' and command.args.get("receipt") is None:', ":"),
+    edit("waits-for-all-replicas", "icestorm", "an election waits for who was not invited, too",
+         ".designs.icestorm.election:accepted", "if all(name in self.up for name in self._issued):",
+         "if len(self.up) == len(self.replicas) - 1:"),
+    edit("dead-link-kept", "icestorm", "the link of a peer that does not answer is kept",
+         ".designs.icestorm.peers:ask", '            self._links.cut(peer, reason=f"no answer to {question}")\n', ""),
+    edit("refused-update-counts", "icestorm", "a replica that refuses a change counts as if it had it",
+         ".designs.icestorm.replication:change", "if not answers.get(name)])", "if name not in answers])"),
+    edit("deliveries-go-on", "icestorm", "whoever delivered to a subscriber that has left goes on to wait",
+         ".designs.icestorm.delivery:stop", "        self._task.cancel()\n", ""),
+    edit("first-is-enough", "icestorm", "a coordinator goes on when the first has accepted its invitation",
+         ".designs.icestorm.election:accepted",
+         "        if all(name in self.up for name in self._issued):\n            self._accepted.set()\n",
+         "        self._accepted.set()\n"),
+    edit("due-since-before", "icestorm", "a coordinator takes the time to invite others from a group of before",
+         ".designs.icestorm.election:_may_merge",
+         "if self._merge_due is None or self._merge_due[0] != self.group:", "if self._merge_due is None:"),
+    edit("newest-of-its-own", "icestorm", "a new epoch need not be newer than what members have promised",
+         ".designs.icestorm.election:_agree", "max([self._database.promised, *newest.values()])",
+         "self._database.promised"),
+    edit("slow-is-dead", "icestorm", "a coordinator that waits for a slow slave is taken for dead",
+         ".designs.icestorm.design:_request", "patient=True, ", ""),
+    edit("given-to-all", "icestorm", "members are given the database that they have",
+         ".designs.icestorm.election:_agree", "None if stamps[name] == stamps[best] else dump", "dump"),
+    edit("confirms-after-loss", "icestorm", "a coordinator answers though most have just left its group",
+         ".designs.icestorm.replication:_confirm",
+         "not answers.get(name)])\n        if election.group != group or election.state != NORMAL:\n"
+         "            raise Unavailable\n", "not answers.get(name)])\n"),
+    edit("brought-not-awaited", "icestorm", "a coordinator does not wait for those that its members bring",
+         ".designs.icestorm.election:accepted", "        self._issued.update(self._brought)\n", ""),
+)
