@@ -6,12 +6,12 @@ import random
 import sqlite3
 from collections.abc import Callable
 from datetime import UTC, datetime
-from typing import cast
 
 from harness.sim.disk import Disk
 from harness.sim.loop import Process
 from nodes.reference.api import ConfigError
 from nodes.reference.server.runtime import LoopRuntime, prepared
+from nodes.systems.reference.probes import probe_of
 from stormproof.contracts.invariant import Watched
 
 REFUSED = ConfigError
@@ -65,10 +65,10 @@ class SimRuntime(LoopRuntime):
             self._write(line)
 
     def expose(self, group: str, name: str, program: object) -> None:
-        """Let others inspect the program, and invariants observe it if it can be observed."""
+        """Let others inspect the program, and invariants observe it by its probe, if it has one."""
         self.exposed.append(program)
-        if self._watch is not None and hasattr(program, "observed"):
-            self._watch(group, name, cast("Watched", program))
+        if self._watch is not None and (probe := probe_of(program)) is not None:
+            self._watch(group, name, probe)
 
     def withdraw(self) -> None:
         """Stop the observation of a program that has ended and whose database is closed."""
