@@ -8,7 +8,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 
 from harness.sim.disk import Disk
-from harness.sim.loop import Process
+from harness.sim.process import Process
 from nodes.reference.api import ConfigError
 from nodes.reference.server.runtime import LoopRuntime, prepared
 from nodes.systems.reference.probes import probe_of

@@ -15,11 +15,12 @@ from harness.sim.clock import EPOCH
 from harness.sim.disk import Disk
 from harness.sim.explorer import Explorer
 from harness.sim.invariants import Observer
-from harness.sim.loop import Process, SimLoop
+from harness.sim.loop import SimLoop
 from harness.sim.memory_census import holdings
 from harness.sim.network import CONTROL, Network
 from harness.sim.node import CalmClock, SimNode, tells_time
 from harness.sim.points import SimPoints
+from harness.sim.process import Process
 from nodes.systems.catalog import SYSTEMS
 from stormproof.contracts.backend import (
     CLOCKS,

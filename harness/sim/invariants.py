@@ -9,7 +9,7 @@ from typing import Any, Protocol
 from harness.sim.deadlines import PERIOD, Deadlines
 from harness.sim.errors import SimulationError
 from harness.sim.explorer import Explorer
-from harness.sim.loop import Process
+from harness.sim.process import Process
 from stormproof.contracts.deadline import Deadline
 from stormproof.contracts.invariant import BROKER, EagerWatcher, Invariant, Watcher
 

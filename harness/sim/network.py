@@ -17,8 +17,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from harness.sim.latency import LatencyModel
-from harness.sim.loop import DEAD, Handle, Process, Resource, SimLoop
-from harness.sim.transport import Endpoint, Pipe, Sent, SimTransport
+from harness.sim.loop import SimLoop
+from harness.sim.process import DEAD, Handle, Process, Resource
+from harness.sim.tcp import Endpoint, Pipe, Sent
+from harness.sim.transport import SimTransport
 from stormproof.contracts.backend import Link, LinkConditions
 from stormproof.contracts.topology import endpoint, machine_of
 

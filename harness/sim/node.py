@@ -8,7 +8,8 @@ from collections.abc import Callable, Sequence
 from harness.reference.sim_runtime import SimRuntime
 from harness.sim.clock import MachineClock
 from harness.sim.disk import Disk
-from harness.sim.loop import Process, SimLoop
+from harness.sim.loop import SimLoop
+from harness.sim.process import Process
 from stormproof.contracts.backend import DEAD, ProcessState
 from stormproof.contracts.launch import LaunchedProgram
 from stormproof.node_logs import parse_stamped

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Mapping
 
 from harness.sim.errors import Struck
-from harness.sim.loop import Process
 from harness.sim.network import Network
+from harness.sim.process import Process
 from stormproof.contracts.backend import DEAD, Link, LinkConditions
 from stormproof.contracts.fault_points import PointStrike, StruckPoint
 

@@ -12,7 +12,8 @@ from typing import Any
 from harness.reference.sim_runtime import SimRuntime
 from harness.sim.backend import SimBackend
 from harness.sim.latency import LatencyModel
-from harness.sim.loop import RUNNING, Process, SimLoop, simulation
+from harness.sim.loop import SimLoop, simulation
+from harness.sim.process import RUNNING, Process
 from nodes.reference.api import Command, Config, Deliver, Done, Effect
 from nodes.reference.server.broker import ReferenceBroker
 from nodes.reference.server.process import BrokerProcess

@@ -13,7 +13,8 @@ from typing import Any
 
 from harness.reference.sim_runtime import SimRuntime
 from harness.sim.backend import SimBackend
-from harness.sim.loop import Process, SimLoop, simulation
+from harness.sim.loop import SimLoop, simulation
+from harness.sim.process import Process
 from nodes.reference.designs.qpid.manager.config import ManagerConfig
 from nodes.reference.designs.qpid.manager.lease_server import PROTOCOL, manager_name
 from nodes.reference.designs.qpid.manager.manager import Manager

@@ -9,8 +9,9 @@ from typing import Any
 
 from harness.run.describe import create_run
 from harness.run.settings import make_test
-from harness.sim.loop import Process, SimLoop
+from harness.sim.loop import SimLoop
 from harness.sim.network import Network
+from harness.sim.process import Process
 from harness.sim.run import simulate
 from stormproof.run_folder import read_run
 from stormproof.test import Test

@@ -11,7 +11,8 @@ import pytest
 from simulated import World, in_world
 
 from harness.sim.errors import SimulationError
-from harness.sim.loop import DEAD, SimLoop
+from harness.sim.loop import SimLoop
+from harness.sim.process import DEAD
 
 
 def test_time_jumps_to_the_next_timer() -> None:

@@ -10,7 +10,7 @@ from simulated import FLOATING, N1, N2, World, in_world
 
 from harness.sim.latency import LatencyModel
 from harness.sim.loop import TURN
-from harness.sim.transport import WINDOW, Endpoint
+from harness.sim.tcp import WINDOW, Endpoint
 from stormproof.contracts.backend import LinkConditions
 
 CUT = frozenset({("n1", "n2"), ("n2", "n1")})
