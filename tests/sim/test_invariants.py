@@ -50,7 +50,6 @@ from nodes.reference.designs.qpid.manager.record import Record, Store
 from nodes.reference.designs.qpid.roles import Roles
 from nodes.reference.designs.qpid.states import PRIMARY, READY
 from nodes.reference.designs.qpid.store_status import CLEAN, PRIMARY_STORE, StoreStatus
-from nodes.reference.designs.standalone import Standalone
 from nodes.reference.engine.engine import StoreEngine
 from nodes.reference.engine.model import Message, Subscription
 from nodes.reference.engine.replica import QueueReplicas
@@ -58,6 +57,7 @@ from nodes.reference.replication.replicator import Replicator
 from nodes.systems.catalog import SYSTEMS
 from nodes.systems.reference.joram.rules.invariants import CommittedIsDurable
 from nodes.systems.reference.rules.audits import COUNTS_ADD_UP, CountsAddUp, SameState, StoreHolds
+from nodes.systems.reference.standalone.probes import StandaloneProbe
 from stormproof.contracts.invariant import INVARIANTS, Invariant, Watcher
 from stormproof.run_folder import read_run
 from tests.qpid.qpid_breaks import QPID_BREAKS
@@ -462,7 +462,7 @@ def test_a_window_that_is_not_kept_is_found(tmp_path: Path, monkeypatch: pytest.
 @pytest.mark.requirement("H17", part=True)
 def test_local_servers_beside_the_system_under_test_keep_to_what_their_own_design_promises(
         tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Standalone, "miscounted", lambda self: "one of a local server's sums")
+    monkeypatch.setattr(StandaloneProbe, "miscounted", lambda self: "one of a local server's sums")
     case = Case("joram", "store-and-forward", "kill", None, 22.0, 17.0, {"min_ok": "1", INVARIANTS: "true"})
     found, *_ = run_and_judge(case, 1, tmp_path, tmp_path, ALL)
     assert "counts-add-up: one of a local server's sums" in found.sentence

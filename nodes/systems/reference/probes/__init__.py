@@ -9,10 +9,11 @@ from __future__ import annotations
 import importlib
 from typing import cast
 
-from nodes.reference.api import Broker, Pending
 from stormproof.contracts.invariant import Watched
 
-PROBES: dict[str, str] = {}
+PROBES: dict[str, str] = {
+    "nodes.reference.designs.standalone:Standalone": "nodes.systems.reference.standalone.probes:StandaloneProbe",
+}
 """``module:class`` of a program -> ``module:class`` of its probe, which is created from the program."""
 
 
@@ -24,26 +25,3 @@ def probe_of(program: object) -> Watched | None:
         return cast("Watched", program) if hasattr(program, "observed") else None
     module, _, name = target.partition(":")
     return cast("Watched", getattr(importlib.import_module(module), name)(program))
-
-
-class BrokerProbe:
-    """The part of a broker that all designs share."""
-
-    def __init__(self, broker: Broker) -> None:
-        self._broker = broker
-
-    def pending(self) -> Pending:
-        """Return the work that clients here wait for, or that a component has yet to do for them."""
-        return self._broker.pending()
-
-    def miscounted(self) -> str:
-        """Describe a counter that is wrong or exceeds a limit; empty if there is none."""
-        return self._broker.miscounted()
-
-    def left_over(self) -> str:
-        """Describe state that is left over from the time when this node served; empty if there is none."""
-        return self._broker.left_over()
-
-    def unlike_store(self) -> str:
-        """Describe how this node's memory differs from its store; empty if it does not."""
-        return self._broker.unlike_store()
