@@ -6,6 +6,8 @@ import functools
 import subprocess
 from pathlib import Path
 
+UNKNOWN = "unknown"
+
 
 @functools.cache
 def commit_of(folder: Path) -> str:
@@ -19,7 +21,7 @@ def commit_of(folder: Path) -> str:
         changed = _git(folder, "status", "--porcelain", "--untracked-files=no", "--", ".",
                        ":!docs/outcomes.json", ":!docs/reproductions.json")  # fmt: skip
     except (OSError, subprocess.CalledProcessError):
-        return "unknown"
+        return UNKNOWN
     return f"{name}+" if changed else name
 
 

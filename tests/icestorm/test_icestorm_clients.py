@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from icestorm_sim import Group, simulate
 
-from harness.tools.bench.reference.events import Case, measure
+from harness.tools.bench.reference.events import EventLoad, measure
 from nodes.reference.designs.icestorm.requests import Request, answer_headers
 from nodes.reference.server.runtime import LoopRuntime
 from nodes.stomp import Frame, Parser, encode
@@ -337,10 +337,10 @@ def test_the_benchmark_counts_every_event_that_is_confirmed_and_that_comes(tmp_p
     async def scenario(group: Group) -> None:
         await group.start()
         assert await group.healthy()
-        rates = await measure(group.cluster, 0, Case(kind, 4, "unordered"), seconds=0.25)
+        rates = await measure(group.cluster, 0, EventLoad(kind, 4, "unordered"), seconds=0.25)
         assert 100 < rates.delivered <= rates.confirmed + 4 / 0.25, "each publisher has one under way"
         assert rates.delivered > 0.9 * rates.confirmed
-        alone = await measure(group.cluster, 1, Case(kind, 1, "ordered"), seconds=0.25)
+        alone = await measure(group.cluster, 1, EventLoad(kind, 1, "ordered"), seconds=0.25)
         assert rates.confirmed > 2.5 * alone.confirmed, "publishers wait for their own receipts only"
         assert await group.ask("n1", "subscribers", topic="e0") == []
 

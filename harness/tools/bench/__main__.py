@@ -22,13 +22,15 @@ from porcupine import bench
 from checkers.prepare import prepare
 from checkers.synthetic import write_store
 from harness.backends.probe import choose_backend
+from harness.reproductions.checkout import UNKNOWN, commit_of
 from harness.tools.bench.engines import many_runs, one_run
 from harness.tools.bench.interpreter import operations_per_second
 from harness.tools.bench.reference import elections
-from harness.tools.bench.reference.cluster import IN_FLIGHT, measure
+from harness.tools.bench.reference.cluster import measure
 from harness.tools.bench.reference.events import REPLICAS, event_rates
 from harness.tools.bench.reference.fiorano import fiorano_figures
 from harness.tools.bench.reference.joram import joram_figures
+from harness.tools.bench.reference.nodes import IN_FLIGHT
 from harness.tools.bench.reference.qpid import qpid_figures
 from harness.tools.bench.report import report_figures
 from harness.tools.bench.simulation import WATCHED, demo_seconds, speed, watching
@@ -251,13 +253,10 @@ def check_all() -> float:
 
 def commit() -> str:
     """Return the commit that is measured, and whether files differ from it."""
-    git = ["git", "-C", str(PAGE.parents[1])]
-    try:
-        head = subprocess.check_output([*git, "rev-parse", "--short=8", "HEAD"], text=True, stderr=subprocess.DEVNULL)
-        changed = subprocess.check_output([*git, "status", "--porcelain", "--untracked-files=no"], text=True)
-    except (OSError, subprocess.CalledProcessError):
+    name = commit_of(PAGE.parents[2])
+    if name == UNKNOWN:
         return "no commit (a copy without its repository)"
-    return f"commit {head.strip()}{' with changes' if changed else ''}"
+    return f"commit {name.removesuffix('+')}{' with changes' if name.endswith('+') else ''}"
 
 
 def machine() -> str:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import subprocess
 import sys
 import tempfile
 import time
@@ -16,16 +15,16 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from harness.backends.catalog import BACKENDS
+from harness.tools.bench.child import measured
 from harness.tools.bench.ssh_test_hosts import running_hosts, why_not
 from stormproof.contracts.backend import Backend, Shells
 from stormproof.contracts.topology import Topology
-from stormproof.errors import StormproofError
 from stormproof.test import Test
 
 NODES = 3
 COMMANDS = 500
 CUTS = 20
-_TIME_LIMIT = 120
+_TIME_LIMIT_SECONDS = 120
 
 
 @dataclass(frozen=True)
@@ -44,19 +43,12 @@ def shell_figures(backend: str) -> ShellFigures | None:
         StormproofError: the child failed.
     """
     if backend != "ssh":
-        return _measure(list(BACKENDS.load(backend).launch_prefix()), backend, {})
+        return ShellFigures(**measured("ssh", backend, "{}", seconds=_TIME_LIMIT_SECONDS))
     if why_not() is not None:
         return None
     with tempfile.TemporaryDirectory(prefix="bench-") as folder, running_hosts(Path(folder), NODES) as hosts:
-        return _measure(hosts.enter, backend, hosts.options)
-
-
-def _measure(prefix: list[str], backend: str, options: dict[str, str]) -> ShellFigures:
-    command = [*prefix, sys.executable, "-m", "harness.tools.bench.ssh", backend, json.dumps(options)]
-    child = subprocess.run(command, capture_output=True, text=True, timeout=_TIME_LIMIT, check=False)
-    if child.returncode:
-        raise StormproofError(f"measuring {backend} failed: {child.stderr.strip()[-500:]}")
-    return ShellFigures(**json.loads(child.stdout.splitlines()[-1]))
+        return ShellFigures(**measured("ssh", backend, json.dumps(hosts.options), seconds=_TIME_LIMIT_SECONDS,
+                                       prefix=hosts.enter))  # fmt: skip
 
 
 async def _figures(name: str, options: dict[str, str], run_dir: Path) -> ShellFigures:

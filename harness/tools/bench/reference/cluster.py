@@ -8,28 +8,25 @@ from __future__ import annotations
 
 import asyncio
 import json
-import subprocess
 import sys
 import tempfile
 import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from harness.backends.catalog import BACKENDS
 from harness.run.interpreter import Interpreter, NoClient
 from harness.run.settings import make_test
-from harness.tools.bench.reference.nodes import running
+from harness.tools.bench.child import measured
+from harness.tools.bench.reference.nodes import IN_FLIGHT, running
 from nodes.systems.reference.cluster import ReferenceCluster
 from stormproof.contracts.client import Client
-from stormproof.errors import StormproofError
 from stormproof.history.journal import JournalWriter
 from stormproof.run_folder import JOURNAL
 from stormproof.test import Test
 from workloads.queue import QueueWorkload
 
 SECONDS = 5.0
-IN_FLIGHT = 32
-_TIME_LIMIT = 180
+_TIME_LIMIT_SECONDS = 180
 
 
 @dataclass(frozen=True)
@@ -49,14 +46,7 @@ class ClusterFigures:
 
 def measure(backend: str, design: str, nodes: int) -> ClusterFigures:
     """Measure in a child process. Raises StormproofError when the child fails."""
-    prefix = BACKENDS.load(backend).launch_prefix()
-    child = subprocess.run(
-        [*prefix, sys.executable, "-m", "harness.tools.bench.reference.cluster", backend, design, str(nodes)],
-        capture_output=True, text=True, timeout=_TIME_LIMIT, check=False,
-    )  # fmt: skip
-    if child.returncode:
-        raise StormproofError(f"measuring {design} on {backend} failed: {child.stderr.strip()[-500:]}")
-    return ClusterFigures(**json.loads(child.stdout.splitlines()[-1]))
+    return ClusterFigures(**measured("reference.cluster", backend, design, str(nodes), seconds=_TIME_LIMIT_SECONDS))
 
 
 async def _measured(backend_name: str, design: str, nodes: int, run_dir: Path) -> ClusterFigures:
@@ -97,6 +87,12 @@ async def sends_a_second(test: Test, cluster: ReferenceCluster, producers: int) 
     for client in clients:
         await client.close()
     return confirmed / SECONDS
+
+
+async def sends_of(cluster: ReferenceCluster) -> dict[str, float]:
+    """Return the confirmed sends a second of one producer, and of many together."""
+    one = await sends_a_second(cluster.test, cluster, 1)
+    return {"one": one, "many": await sends_a_second(cluster.test, cluster, IN_FLIGHT)}
 
 
 async def _interpreter_ops(test: Test, cluster: ReferenceCluster, run_dir: Path) -> float:

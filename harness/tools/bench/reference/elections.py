@@ -9,14 +9,13 @@ from __future__ import annotations
 import asyncio
 import json
 import statistics
-import subprocess
 import sys
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
-from harness.backends.catalog import BACKENDS
 from harness.run.settings import make_test
 from harness.sim.loop import simulation
+from harness.tools.bench.child import measured
 from harness.tools.bench.reference.nodes import healthy, provisioned
 from nodes.systems.reference.cluster import ReferenceCluster
 from stormproof.contracts.cluster import MAIN
@@ -29,8 +28,8 @@ SEEDS = 5
 ROUNDS = 3
 START, KILL, PAUSE, PARTITION = "start", "kill", "pause", "partition"
 FAULTS = (KILL, PAUSE, PARTITION)
-_LIMIT = 60.0
-_CHILD_LIMIT = 300
+_LIMIT_SECONDS = 60.0
+_CHILD_LIMIT_SECONDS = 300
 
 
 def convergence(size: int) -> tuple[float, float]:
@@ -70,15 +69,8 @@ def on_nodes(backend: str, nodes: int, timeout: float, faults: Sequence[str] = F
     Raises:
         StormproofError: the child failed.
     """
-    prefix = BACKENDS.load(backend).launch_prefix()
-    child = subprocess.run(
-        [*prefix, sys.executable, "-m", "harness.tools.bench.reference.elections", backend, str(nodes), str(timeout),
-         *faults],
-        capture_output=True, text=True, timeout=_CHILD_LIMIT, check=False,
-    )  # fmt: skip
-    if child.returncode:
-        raise StormproofError(f"measuring elections on {backend} failed: {child.stderr.strip()[-500:]}")
-    found: dict[str, float] = json.loads(child.stdout.splitlines()[-1])
+    found: dict[str, float] = measured("reference.elections", backend, str(nodes), str(timeout), *faults,
+                                       seconds=_CHILD_LIMIT_SECONDS)
     return found
 
 
@@ -125,7 +117,7 @@ async def _until_normal(cluster: ReferenceCluster, nodes: Any, without: str | No
     ``without`` must not lead the group.
     """
     loop = asyncio.get_running_loop()
-    deadline = loop.time() + _LIMIT
+    deadline = loop.time() + _LIMIT_SECONDS
     while loop.time() < deadline:
         found = [(await cluster.status(node)).detail or {} for node in nodes]
         groups = {status.get("group") for status in found if status.get("state") == "normal"}

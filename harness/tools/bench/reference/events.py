@@ -8,15 +8,13 @@ from __future__ import annotations
 
 import asyncio
 import json
-import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 
-from harness.backends.catalog import BACKENDS
 from harness.run.settings import make_test
-from harness.tools.bench.reference.cluster import IN_FLIGHT
-from harness.tools.bench.reference.nodes import running
+from harness.tools.bench.child import measured
+from harness.tools.bench.reference.nodes import IN_FLIGHT, running
 from nodes.reference.designs.icestorm.topics import ORDERED, UNORDERED
 from nodes.systems.reference.cluster import ReferenceCluster
 from stormproof.errors import StormproofError
@@ -26,11 +24,11 @@ from workloads.reference.events_client import Listener, Publisher
 
 REPLICAS = 3
 SECONDS = 3.0
-_TIME_LIMIT = 180
+_TIME_LIMIT_SECONDS = 180
 
 
 @dataclass(frozen=True)
-class Case:
+class EventLoad:
     """A number of publishers of one kind, each of which waits for its receipts, and one subscriber."""
 
     kind: str
@@ -52,30 +50,23 @@ class Rates:
 
 
 CASES = tuple(
-    Case(kind, publishers, reliability)
+    EventLoad(kind, publishers, reliability)
     for publishers, reliability in ((1, ORDERED), (IN_FLIGHT, ORDERED), (IN_FLIGHT, UNORDERED))
     for kind in KINDS
 )
 
 
-def event_rates(backend: str) -> Iterator[tuple[Case, Rates]]:
+def event_rates(backend: str) -> Iterator[tuple[EventLoad, Rates]]:
     """Yield each case with its rates, measured in a child process.
 
     Raises:
         StormproofError: the child failed.
     """
-    prefix = BACKENDS.load(backend).launch_prefix()
-    child = subprocess.run(
-        [*prefix, sys.executable, "-m", "harness.tools.bench.reference.events", backend],
-        capture_output=True, text=True, timeout=_TIME_LIMIT, check=False,
-    )  # fmt: skip
-    if child.returncode:
-        raise StormproofError(f"measuring events on {backend} failed: {child.stderr.strip()[-500:]}")
-    for case, rates in zip(CASES, json.loads(child.stdout.splitlines()[-1]), strict=True):
+    for case, rates in zip(CASES, measured("reference.events", backend, seconds=_TIME_LIMIT_SECONDS), strict=True):
         yield case, Rates(**rates)
 
 
-async def measure(cluster: ReferenceCluster, number: int, case: Case, seconds: float = SECONDS) -> Rates:
+async def measure(cluster: ReferenceCluster, number: int, case: EventLoad, seconds: float = SECONDS) -> Rates:
     """Measure the rates of one case, on a separate topic (``number``) of a running cluster.
 
     Raises:
@@ -132,7 +123,7 @@ async def measure(cluster: ReferenceCluster, number: int, case: Case, seconds: f
             await client.close()
 
 
-async def _measured(backend_name: str, cases: Sequence[Case] = CASES) -> list[Rates]:
+async def _measured(backend_name: str, cases: Sequence[EventLoad] = CASES) -> list[Rates]:
     test = make_test(system="icestorm", workload="events", nemesis="none", backend=backend_name, nodes=REPLICAS,
                      time_limit=SECONDS, rate=100.0, seed=1, settings={"topics": len(cases), "links": 0})  # fmt: skip
     async with running(test) as cluster:

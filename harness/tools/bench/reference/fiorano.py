@@ -7,28 +7,20 @@ prints one JSON object.
 from __future__ import annotations
 
 import asyncio
-import json
-import statistics
-import subprocess
-import sys
-from collections.abc import AsyncIterator, Iterator, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import Iterator, Mapping
+from functools import partial
 from typing import Any
 
-from harness.backends.catalog import BACKENDS
-from harness.run.settings import make_test
-from harness.tools.bench.reference.cluster import IN_FLIGHT, sends_a_second
-from harness.tools.bench.reference.load import BROKEN, connected, fill, send
-from harness.tools.bench.reference.nodes import healthy, running
+from harness.tools.bench.child import figures_of, print_figures
+from harness.tools.bench.reference.cluster import sends_a_second, sends_of
+from harness.tools.bench.reference.load import failovers, fill
+from harness.tools.bench.reference.nodes import IN_FLIGHT, queue_cluster
 from nodes.reference.designs.fiorano.configuration import MODES, SHARED_MODE
 from nodes.systems.catalog import SYSTEMS
 from nodes.systems.reference.cluster import ReferenceCluster
 from nodes.systems.reference.fiorano.cluster import DATABASE
-from nodes.timeouts import within
 from stormproof.contracts.cluster import MAIN
 from stormproof.contracts.system import DiskWrites
-from stormproof.errors import StormproofError
-from workloads.reference.connection import StompConnection
 
 LEASES = (0.5, 1.0, 2.0)
 FAILOVERS = 5
@@ -37,10 +29,12 @@ _COMPARED: tuple[tuple[str, str, int, Mapping[str, Any]], ...] = (
     ("standalone", "standalone", 1, {}), ("joram, 3 nodes", "joram", 3, {}), ("qpid, 3 nodes", "qpid", 3, {}),
     *((f"fiorano, {mode}", "fiorano", 2, {"mode": mode}) for mode in MODES),
 )  # fmt: skip
-_TIME_LIMIT = 600
-_PATIENCE = 120
-_TOLD = 3.0
+_TIME_LIMIT_SECONDS = 600
+_TOLD_SECONDS = 3.0
 """Seconds after which programs have logged all disk writes."""
+
+
+_measure = partial(figures_of, "reference.fiorano", seconds=_TIME_LIMIT_SECONDS)
 
 
 def fiorano_figures(backend: str, backlog: int = BACKLOG) -> Iterator[tuple[str, str, str]]:
@@ -71,41 +65,16 @@ def fiorano_figures(backend: str, backlog: int = BACKLOG) -> Iterator[tuple[str,
                f"lease 1 s, heartbeat 0.25 s; slowest {found['most']:.2f} s")
 
 
-def _measure(backend: str, what: str, settings: Mapping[str, Any]) -> dict[str, float]:
-    prefix = BACKENDS.load(backend).launch_prefix()
-    child = subprocess.run(
-        [*prefix, sys.executable, "-m", "harness.tools.bench.reference.fiorano", backend, what, json.dumps(settings)],
-        capture_output=True, text=True, timeout=_TIME_LIMIT, check=False,
-    )  # fmt: skip
-    if child.returncode:
-        raise StormproofError(f"measuring fiorano on {backend} failed: {child.stderr.strip()[-500:]}")
-    figures: dict[str, float] = json.loads(child.stdout.splitlines()[-1])
-    return figures
-
-
-@asynccontextmanager
-async def _cluster(backend_name: str, settings: Mapping[str, Any], design: str = "fiorano",
-                   nodes: int = 2) -> AsyncIterator[ReferenceCluster]:
-    test = make_test(system=design, workload="queue", nemesis="none", backend=backend_name, nodes=nodes,
-                     time_limit=60.0, rate=1e6, seed=1,
-                     settings={"producers": IN_FLIGHT, "consumers": 1, **settings})  # fmt: skip
-    async with running(test) as cluster:
-        yield cluster
-
-
-async def _sends(backend: str, settings: Mapping[str, Any]) -> dict[str, float]:
+async def _sends(backend: str, settings: dict[str, Any]) -> dict[str, float]:
     """Return the confirmed sends a second of one of the compared designs."""
-    settings = dict(settings)
-    async with _cluster(backend, settings, settings.pop("design"), settings.pop("nodes")) as cluster:
-        one = await sends_a_second(cluster.test, cluster, 1)
-        return {"one": one, "many": await sends_a_second(cluster.test, cluster, IN_FLIGHT)}
+    async with queue_cluster(settings.pop("design"), backend, settings.pop("nodes"), settings) as cluster:
+        return await sends_of(cluster)
 
 
-async def _writes(backend: str, settings: Mapping[str, Any]) -> dict[str, float]:
+async def _writes(backend: str, settings: dict[str, Any]) -> dict[str, float]:
     """Return the disk writes of all machines for the messages of ``load`` producers."""
-    settings = dict(settings)
     load = int(settings.pop("load"))
-    async with _cluster(backend, settings) as cluster:
+    async with queue_cluster("fiorano", backend, 2, settings) as cluster:
         before = await _written(cluster)
         await sends_a_second(cluster.test, cluster, load)
         after = await _written(cluster)
@@ -115,7 +84,7 @@ async def _writes(backend: str, settings: Mapping[str, Any]) -> dict[str, float]
 
 async def _written(cluster: ReferenceCluster) -> tuple[int, int, int]:
     """Return the writes, store operations and stored messages of all machines, as logged so far."""
-    await asyncio.sleep(_TOLD)
+    await asyncio.sleep(_TOLD_SECONDS)
     system = SYSTEMS.load(cluster.test.system)
     machines = [*cluster.node_names, *([DATABASE] if cluster.test.options["mode"] == SHARED_MODE else [])]
     counts = []
@@ -127,43 +96,15 @@ async def _written(cluster: ReferenceCluster) -> tuple[int, int, int]:
             sum(each.messages for each in counts))
 
 
-async def _failover(backend: str, settings: Mapping[str, Any]) -> dict[str, float]:
+async def _failover(backend: str, settings: dict[str, Any]) -> dict[str, float]:
     """Return the seconds from the kill of the active server until a retrying client has its next receipt."""
-    settings = dict(settings)
     backlog = settings.pop("backlog", 0)
-    loop = asyncio.get_running_loop()
-    taken = []
-    async with _cluster(backend, settings) as cluster:
+    async with queue_cluster("fiorano", backend, 2, settings) as cluster:
         await fill(cluster, backlog)
-        for _ in range(FAILOVERS):
-            connection = await connected(cluster)
-            await send(connection)
-            node = await cluster.primary()
-            if node is None:
-                raise StormproofError(f"nobody serves: {await cluster.describe()}")
-            killed = loop.time()
-            await cluster.backend.kill(node, MAIN)
-            connection = await _until_confirmed(cluster, connection)
-            taken.append(loop.time() - killed)
-            await connection.close()
-            await cluster.start_node(node)
-            await healthy(cluster)
-    return {"median": statistics.median(taken), "most": max(taken)}
-
-
-async def _until_confirmed(cluster: ReferenceCluster, connection: StompConnection) -> StompConnection:
-    """Send one message, with a new connection after each failure; returns the connection that succeeded."""
-    async with within(_PATIENCE):
-        while True:
-            try:
-                await send(connection)
-                return connection
-            except BROKEN:
-                await connection.abort()
-                connection = await connected(cluster)
+        return await failovers(cluster, FAILOVERS)
 
 
 _WHAT = {"sends": _sends, "writes": _writes, "failover": _failover}
 
 if __name__ == "__main__":
-    print(json.dumps(asyncio.run(_WHAT[sys.argv[2]](sys.argv[1], json.loads(sys.argv[3])))))
+    print_figures(_WHAT)

@@ -5,15 +5,20 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
-from collections.abc import AsyncIterator, Sequence
+import statistics
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 
+from harness.tools.bench.reference.nodes import healthy, serving
 from nodes.systems.reference.cluster import ReferenceCluster
+from nodes.timeouts import within
+from stormproof.contracts.cluster import MAIN
 from workloads.reference.connection import ConnectionBroken, NotSent, Rejected, Settings, StompConnection
 
 BODY = b"x" * 500
 BROKEN = (ConnectionBroken, NotSent, Rejected)
 """Errors of a send whose connection does not survive its broker."""
+FAILOVER_LIMIT_SECONDS = 120
 _LOADERS, _WINDOW = 4, 250
 _LOAD = 8
 
@@ -30,6 +35,41 @@ async def connected(cluster: ReferenceCluster) -> StompConnection:
 async def send(connection: StompConnection, body: bytes = BODY) -> None:
     """Send one message and await its confirmation."""
     await connection.request("SEND", {"destination": "/queue/q0"}, body, 60.0)
+
+
+async def failovers(cluster: ReferenceCluster, rounds: int,
+                    programs: Callable[[str], Sequence[str]] = lambda node: (MAIN,)) -> dict[str, float]:
+    """Kill ``programs`` of the serving node, in this order, round by round.
+
+    Return the seconds until a retrying client has its next receipt: the ``median`` and the ``most``.
+    """
+    loop = asyncio.get_running_loop()
+    taken = []
+    for _ in range(rounds):
+        connection = await connected(cluster)
+        await send(connection)
+        node = await serving(cluster)
+        killed = loop.time()
+        for program in programs(node):
+            await cluster.backend.kill(node, program)
+        connection = await _until_confirmed(cluster, connection)
+        taken.append(loop.time() - killed)
+        await connection.close()
+        await cluster.start_node(node)
+        await healthy(cluster)
+    return {"median": statistics.median(taken), "most": max(taken)}
+
+
+async def _until_confirmed(cluster: ReferenceCluster, connection: StompConnection) -> StompConnection:
+    """Send one message, with a new connection after each failure; returns the connection that succeeded."""
+    async with within(FAILOVER_LIMIT_SECONDS):
+        while True:
+            try:
+                await send(connection)
+                return connection
+            except BROKEN:
+                await connection.abort()
+                connection = await connected(cluster)
 
 
 async def fill(cluster: ReferenceCluster, backlog: int) -> None:
