@@ -44,7 +44,7 @@ UNTOLD = "redelivered-untold"
 """A kind of anomaly: a delivery that did not report an earlier delivery."""
 EVENTS = "events:"
 """Prefix of the names of places where a replica keeps events for a subscriber."""
-_PUT_AGAIN = {CLOSED: "when a client's connection was closed", RETURNED: "when a client gave it back"}
+_PUT_AGAIN = {CLOSED: "when a client's connection was closed", RETURNED: "when a client returned it"}
 
 
 def cause_of(anomaly: ShownAnomaly, facts: Facts) -> Cause:
@@ -79,7 +79,7 @@ def _given_again(anomaly: ShownAnomaly, facts: Facts) -> str:
     if len(given) < 2:
         return ""
     times = listed([f"{time:.3f} s" for time in given])
-    return f"{listed(sorted(servers))} gave it to clients at {times}, and did not count what had gone before."
+    return f"{listed(sorted(servers))} delivered it to clients at {times}, but did not count the earlier deliveries."
 
 
 def left_over(place: str, facts: Facts, operations: Iterable[Operation]) -> Iterator[tuple[str, Cause]]:
@@ -97,16 +97,16 @@ def left_over(place: str, facts: Facts, operations: Iterable[Operation]) -> Iter
 
 
 def _never_taken(name: str, held: Sequence[QueueStay], facts: Facts) -> Cause:
-    text = f"{listed(nodes_of(held))} still had it at the end, and nobody had taken it."
+    text = f"{listed(nodes_of(held))} still had it at the end; no client had received it."
     given = facts.trace.given(name)
     if not given:
-        return Cause("never-given", f"{text} No node gave it to a consumer.")
+        return Cause("never-given", f"{text} No node delivered it to a consumer.")
     last = max(given, key=lambda mark: mark.time)
     since = [stay for stay in held if stay.start > last.time]
     if since:
         return Cause("given-back", text)
-    return Cause("held-by-connection", f"{text} It had been given to the connection of a client, which neither "
-                                       "acknowledged it nor gave it back, and was not closed.")  # fmt: skip
+    return Cause("held-by-connection", f"{text} It had been sent on a client's connection. The client neither "
+                                       "acknowledged nor returned it, and the connection stayed open.")  # fmt: skip
 
 
 def _of_subscription(stays: list[QueueStay], name: str) -> list[QueueStay]:
@@ -123,7 +123,7 @@ def _lost(anomaly: ShownAnomaly, stays: Sequence[QueueStay], facts: Facts) -> Ca
     if not stays:
         if not trace.whole or not trace.names_like(anomaly.value) or anomaly.kind == "lost-to-subscription":
             return Cause("", CANT_TELL)
-        return Cause("never-stored", f"{by or 'A node'} confirmed it, but no node ever had it.")
+        return Cause("never-stored", f"{by or 'A node'} confirmed it, but no node ever stored it.")
     queued = [stay for stay in stays if not stay.logged]
     if not queued:
         return _in_logs_only(by, stays, facts)
@@ -139,7 +139,7 @@ def _lost(anomaly: ShownAnomaly, stays: Sequence[QueueStay], facts: Facts) -> Ca
     found = [*_why_lacking(anomaly.value, sends, stays, ends, leader, death, facts), *left_out(stays, facts)]
     parts += [each.sentence for each in found]
     parts += [led, _told(ends, facts) if ends else ""]
-    parts.append(_held_to_the_end(anomaly.value, held, facts) if held else "Then no node had it.")
+    parts.append(_held_to_the_end(anomaly.value, held, facts) if held else "After that, no node had it.")
     return _coded(found, f"held:{_codes(ends)}" if held else _codes(ends), parts, death)
 
 
@@ -173,7 +173,7 @@ def _never(
     """Yield, for each node that never had a message, a clause that says so. It names the node's roles when another node
     first had the message and when it was confirmed, unless another sentence tells that."""
     for node in sorted(facts.trace.nodes - {stay.node for stay in stays}):
-        what = "had it in its log, and never carried it out" if node in logged else "never had it"
+        what = "had it in its log, but never applied it" if node in logged else "never had it"
         if send is None or any(stretch.leads and lane.node == node
                                for lane, stretch in stretches_at(facts.roles, end_of(send))):  # fmt: skip
             yield f"{node} {what}"
@@ -194,7 +194,7 @@ def _confirmed(send: Operation, stays: Sequence[QueueStay], facts: Facts) -> Ite
               if stretch.leads and lane.node.partition(".")[0] != by]  # fmt: skip
     if others and by:
         names = listed([f"{node} ({role_text(stretch)})" for node, stretch in others])
-        yield f"{by}{role_at(by, time, facts)} confirmed it while {names} led, too."
+        yield f"{by}{role_at(by, time, facts)} confirmed it while {names} also led."
     having = {stay.node for stay in stays if stay.start <= time + CLOCKS_S}
     beside = [(lane.node, stretch) for lane, stretch in stretches_at(facts.roles, time)
               if stretch.serving and lane.node != by and lane.node in facts.trace.nodes and not stretch.leads
@@ -217,7 +217,7 @@ def _led_without(send: Operation, stays: Sequence[QueueStay], facts: Facts, deat
                 stay.node == node and (stay.holds(start) or stay.holds(start + NEAR_S)) for stay in stays):
             still = any(stretch.leads and lane.node == send.node for lane, stretch in stretches_at(facts.roles, start))
             beside = f", while {send.node}{role_at(send.node, start, facts)} still led" if still else ""
-            return node, f"{node}{role_at(node, start, facts)} led from {start:.3f} s on, without it{beside}."
+            return node, f"{node}{role_at(node, start, facts)} led from {start:.3f} s on, but did not have it{beside}."
     return "", ""
 
 
@@ -225,9 +225,9 @@ def _in_logs_only(by: str, stays: Sequence[QueueStay], facts: Facts) -> Cause:
     nodes = nodes_of(stays)
     cut = [stay for stay in stays if stay.gone == TRUNCATED]
     replaced = [stay for stay in stays if stay.gone == REPLACED]
-    text = f"{by or 'A node'} confirmed it; it was in the log of {listed(nodes)}, and no node ever carried it out."
+    text = f"{by or 'A node'} confirmed it; it was in the log of {listed(nodes)}, but no node ever applied it."
     if cut:
-        text += f" {listed(nodes_of(cut))} removed it from the log, which another node's contradicted."
+        text += f" {listed(nodes_of(cut))} removed it from the log, which contradicted another node's log."
     if replaced:
         text += f" {_told(replaced, facts)}"
     return Cause("never-applied", text, max((stay.end for stay in cut if stay.end is not None), default=None))
@@ -267,10 +267,10 @@ def _held_to_the_end(message: str, held: Sequence[QueueStay], facts: Facts) -> s
     open_since = min(stay.start for stay in held)
     text = _still_had(held, facts)
     if last is None:
-        return f"{text} No node gave it to a client." if facts.trace.whole else text
+        return f"{text} No node delivered it to a client." if facts.trace.whole else text
     if last.time < open_since:
         return text
-    return (f"{text} {last.node} had given it to a client’s connection at {last.time:.3f} s, which did not "
+    return (f"{text} {last.node} had sent it on a client’s connection at {last.time:.3f} s; the client did not "
             "acknowledge it.")  # fmt: skip
 
 
@@ -279,7 +279,7 @@ def _still_had(held: Sequence[QueueStay], facts: Facts) -> str:
     leaders = [lane.node for lane in facts.roles if lane.stretches and lane.stretches[-1].leads]
     beside = [leader for leader in leaders if leader.partition(".")[0] not in nodes]
     if leaders and len(beside) == len(leaders):
-        return f"{listed(nodes)} still had it at the end, when {listed(beside)} led, which had not."
+        return f"{listed(nodes)} still had it at the end; {listed(beside)}, which led then, did not."
     return f"{listed(nodes)} still had it at the end."
 
 
@@ -301,19 +301,18 @@ def _again(message: str, takes: Sequence[Operation], stays: Sequence[QueueStay],
             return _put_twice(node, twice)
         again = next((stay for stay in mine if stay.put in _PUT_AGAIN), None)
         if again is not None:
-            return Cause("put-again", f"{node} put it into the queue once more {_PUT_AGAIN[again.put]}.")
+            return Cause("put-again", f"{node} put it into the queue again {_PUT_AGAIN[again.put]}.")
     return _still_there(message, takes, stays, facts)
 
 
 def _put_twice(node: str, puts: Sequence[QueueStay]) -> Cause:
     tokens = [stay.put_token for stay in puts]
     if len(set(tokens)) < len(tokens):
-        return Cause("applied-twice", f"{node} carried out the same command twice, and put it into the queue each "
-                                      "time.")  # fmt: skip
+        return Cause("applied-twice", f"{node} applied the same command twice and put it into the queue each time.")
     connections = {token.partition(" ")[0] for token in tokens}
     how = "on the same connection" if len(connections) == 1 else f"on {len(connections)} connections"
-    return Cause("sent-twice", f"{node} put it into the queue {len(puts)} times, for {len(puts)} commands of the "
-                               f"client {how}.")  # fmt: skip
+    return Cause("sent-twice", f"{node} put it into the queue {len(puts)} times, for {len(puts)} commands that the "
+                               f"client sent {how}.")  # fmt: skip
 
 
 def _still_there(message: str, takes: Sequence[Operation], every: Sequence[QueueStay], facts: Facts) -> Cause:
@@ -326,7 +325,7 @@ def _still_there(message: str, takes: Sequence[Operation], every: Sequence[Queue
     back = next((stay for stay in sorted(stays, key=lambda each: each.start) if stay.start > first
                  and stay.put in (STARTED, REPLACED)), None)  # fmt: skip
     if early is None or (early.end or 0.0) > until:
-        return Cause("never-removed", f"{server or 'A node'} confirmed the first ACK; no node removed it for that.")
+        return Cause("never-removed", f"{server or 'A node'} confirmed the first ACK, but no node removed it then.")
     again = takes[1].node if len(takes) > 1 else ""
     keeper = next((stay for stay in stays if stay.node != early.node and stay.holds(early.end or 0.0)
                    and (not again or stay.node == again)
@@ -346,7 +345,7 @@ def _still_there(message: str, takes: Sequence[Operation], every: Sequence[Queue
         text += f"; {keeper.node}{role_at(keeper.node, at, facts)} did not, and still had it"
         if back is not None and back.put == REPLACED and source == keeper.node:
             others = sorted({stay.node for stay in stays if stay.put == REPLACED and stay.start > first})
-            text += f", and gave it back to {listed(others)} with its state"
+            text += f"; {listed(others)} had it again with that node’s state"
         return _coded(found, "kept-elsewhere", [f"{text}.", *rest])
     if back is not None and back.put == REPLACED:
         whose = f"{shorten(source)}’s state" if source else "the state that replaced its own"
@@ -354,6 +353,6 @@ def _still_there(message: str, takes: Sequence[Operation], every: Sequence[Queue
         return _coded(found, "came-back", [text, *rest])
     if back is not None:
         fault = ended_by(back.node, back.start, facts.faults)
-        return Cause("back-after-start", f"{text}; {back.node} had it again when it was started at {back.start:.3f} s"
+        return Cause("back-after-start", f"{text}; {back.node} had it again when it restarted at {back.start:.3f} s"
                                          f"{f', after {fault}' if fault else ''}.")  # fmt: skip
     return Cause("", CANT_TELL)

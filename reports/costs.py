@@ -59,7 +59,7 @@ def cost_table(run: Mapping[str, Any], verdict: Mapping[str, Any]) -> CostTable:
     troubles = tuple(_trouble(str(node), mapping(told)) for node, told in mapping(costs.get("troubles")).items())
     shares = [share for told in nodes.values() if (share := _share(told, "sampling_s")) is not None]
     interval = number(costs.get("interval_s"))
-    sampling = (f"Sampled every {interval:g} s, which took at most {max(shares):.2f} % of a core on each."
+    sampling = (f"Sampled every {interval:g} s. Sampling used at most {max(shares):.2f} % of a core on each machine."
                 if shares and interval is not None else "")  # fmt: skip
     return CostTable(rows, _each(mapping(mapping(verdict.get("figures")).get("costs"))), sampling, troubles)
 
@@ -89,22 +89,22 @@ def _each(figures: Mapping[str, Any]) -> str:
     cpu, count = number(figures.get("cpu_ms_each")), number(figures.get("count"))
     if cpu is None or not count:
         return ""
-    lower = "" if figures.get("complete") is True else ", at least: not all was measured"
+    lower = "" if figures.get("complete") is True else "; a lower bound, since some measurements are missing"
     written, sent = _bytes(figures, "written_each"), _bytes(figures, "sent_each")
     return (f"Each {shorten(str(figures.get('each')))} took {cpu:,.2f} ms of CPU, {written} written and {sent} sent, "
             f"on all machines together ({int(count):,} of them{lower}).")
 
 
 def _trouble(node: str, told: Mapping[str, Any]) -> str:
-    reason = shorten(str(told.get("reason") or "no reason is known"))
+    reason = shorten(str(told.get("reason") or "unknown reason"))
     if not node:
-        return f"What was noted can't be read: {reason}."
+        return f"The recorded measurements can't be read: {reason}."
     gaps = [(number(gap[0]), number(gap[1])) for gap in sequence(told.get("gaps")) if len(sequence(gap)) == 2]
     spans = [f"from {begin:.1f} s {'on' if end is None else f'to {end:.1f} s'}"
              for begin, end in gaps[:3] if begin is not None]  # fmt: skip
     more = len(gaps) - 3
     when = ", ".join(spans) + (f" and {amount(more, 'time more', 'times more')}" if more > 0 else "")
-    return f"{shorten(node)} could not be looked at{' ' + when if when else ''}: {reason}."
+    return f"{shorten(node)} could not be measured{' ' + when if when else ''}: {reason}."
 
 
 def cost_plots(run_dir: Path) -> list[Plot]:
@@ -120,7 +120,7 @@ def cost_plots(run_dir: Path) -> list[Plot]:
         Plot("cost-memory", "Memory", "resident, of the system's programs", BYTES, _levels(drawn, "memory")),
         Plot("cost-sent", "Sent", "bytes on the wire a second", BYTE_RATE, _rates(drawn, "sent", 1.0)),
         Plot("cost-written", "Written", "bytes to storage a second", BYTE_RATE, _rates(drawn, "written", 1.0)),
-        Plot("cost-disk", "On disk", "all that it wrote", BYTES, _levels(drawn, "disk")),
+        Plot("cost-disk", "On disk", "size of the system's data", BYTES, _levels(drawn, "disk")),
     ]
     return [plot for plot in plots if any(value is not None for line in plot.lines for value in line.values)]
 

@@ -41,8 +41,8 @@ def _passed_over(message: str, node: str, stays: Sequence[QueueStay], until: flo
     if not marks or any(stay.node == node and not stay.logged for stay in stays):
         return
     kept = len(marks[0].token.split()) > 2
-    why = "it had another message under its number" if kept else "it had counted beyond its number already"
-    yield Finding("passed-over", f"{node} passed over the copy that came at {marks[0].time:.3f} s: {why}.")
+    why = "it already had another message under that number" if kept else "it had already counted past that number"
+    yield Finding("passed-over", f"{node} skipped the copy that arrived at {marks[0].time:.3f} s: {why}.")
 
 
 def _kept_entries(node: str, stays: Sequence[QueueStay], until: float, facts: Facts) -> Iterator[Finding]:
@@ -61,8 +61,8 @@ def _kept_entries(node: str, stays: Sequence[QueueStay], until: float, facts: Fa
         if found is not None:
             ours, other = found
             others = "another" if ours.first == ours.last else "others"
-            yield Finding("log-kept", f"{node}’s log had kept {_entries(ours)}, where {first}’s had {others}, of epoch "
-                                      f"{_shown(other, ours)}, and had taken what {first}’s had behind them."
+            yield Finding("log-kept", f"{node}’s log kept {_entries(ours)}, where {first}’s log had {others}, of epoch "
+                                      f"{_shown(other, ours)}, and then accepted {first}’s later entries."
                           )  # fmt: skip
             return
 
@@ -91,8 +91,8 @@ def _taken_incomplete(node: str, until: float, facts: Facts) -> Iterator[Finding
     for each, parts in facts.trace.unlike(node):
         if taken and each is taken[-1]:
             whose = shorten(each.peer)
-            yield Finding("state-unlike", f"What {node} had taken as {whose}’s state at {each.time:.3f} s, up to entry "
-                                          f"{each.upto}, was not that: {listed(list(parts))} differed.")  # fmt: skip
+            yield Finding("state-unlike", f"The state that {node} took at {each.time:.3f} s, up to entry {each.upto}, "
+                                          f"was not {whose}’s state: {listed(list(parts))} differed.")  # fmt: skip
 
 
 def left_out(stays: Sequence[QueueStay], facts: Facts) -> list[Finding]:
@@ -113,12 +113,11 @@ def left_out(stays: Sequence[QueueStay], facts: Facts) -> list[Finding]:
             continue
         entry = next((stay.entry for stay in stays if stay.logged and stay.node == source), None)
         text = f"{node} took {shorten(source)}’s state at {each.time:.3f} s"
-        had_it = f"when {shorten(source)} had it, and did not get it"
         if entry is not None and each.upto is not None and entry.number <= each.upto:
-            text = f"{text}, up to entry {each.upto}, {had_it}, which was entry {entry.number}."
-            told.setdefault(node, Finding("left-out", text))
+            told.setdefault(node, Finding("left-out", f"{text}, up to entry {each.upto}, but did not get this message, "
+                                                      f"which {shorten(source)} had as entry {entry.number}."))
         else:
-            told.setdefault(node, Finding("", f"{text}, {had_it}."))
+            told.setdefault(node, Finding("", f"{text}, but did not get this message, which {shorten(source)} had."))
     return list(told.values())
 
 
@@ -131,17 +130,16 @@ def wrong_grants(by: str, confirmed: float, unaware: Callable[[str, float], bool
         if each.time > until + CLOCKS_S:
             return
         to = shorten(each.to)
-        text = f"The {shorten(each.grantor)} gave {to} the lock at {each.time:.3f} s ({shorten(each.epoch)})"
+        text = f"The {shorten(each.grantor)} granted {to} the lock at {each.time:.3f} s ({shorten(each.epoch)})"
         since = [later.to for later in facts.grants[at + 1 :] if later.time <= confirmed]
         got = by == each.to and each.time <= confirmed and all(name == by for name in since)
         if each.leased and (got or (by in each.leased and unaware(each.to, each.time))):
             names = listed([shorten(name) for name in each.leased])
-            yield Finding("two-holders", f"{text}, while {names} had been told to hold it, too, for a time that was "
-                                         "not over.")  # fmt: skip
+            yield Finding("two-holders", f"{text} while {names} still held an unexpired lease on it.")
             return
         passed_by = by == each.last and confirmed <= each.time and unaware(each.to, each.time)
         if each.stale and (got or passed_by):
-            yield Finding("stale-holder", f"{text}, though {to} was up to date as of {shorten(each.known)}, and "
-                                          f"{shorten(each.last)} had held the lock since, in {shorten(each.before)}."
+            yield Finding("stale-holder", f"{text}, although {to} was up to date only as of {shorten(each.known)}; "
+                                          f"{shorten(each.last)} held the lock later, in {shorten(each.before)}."
                           )  # fmt: skip
             return

@@ -33,7 +33,7 @@ class FaultRow:
     @property
     def vacuous(self) -> str:
         """The reason why an effective fault does not count, as a sentence; empty if it counts, or took no effect."""
-        return f"It took effect, but what it expects was not there ({self.window.unmet})." if (
+        return f"It took effect, but the cluster was not in the state that it requires ({self.window.unmet})." if (
             self.window.confirmed and self.window.unmet) else ""
 
 

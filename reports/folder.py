@@ -72,12 +72,12 @@ def read_folder(run_dir: Path) -> RunFolder:
     if run is None and not (run_dir / HISTORY).exists() and not (run_dir / JOURNAL).exists():
         raise HistoryError(f"{run_dir}: not a run folder (it holds neither {RUN_FILE} nor a history)")
     if run is None and not (run_dir / RUN_FILE).exists():
-        notes.append(f"{RUN_FILE} is missing: what was tested, and the command to run it again, are not known.")
+        notes.append(f"{RUN_FILE} is missing: the tested configuration, and the command that repeats it, are unknown.")
     verdict = read_object(run_dir / VERDICT_FILE, notes)
     faults, repairs, standstills = _faults(run_dir, run or {}, notes)
     if count := int(number(mapping((run or {}).get("abandoned")).get("count")) or 0):
-        notes.append(f"{amount(count, 'client was', 'clients were')} abandoned, since a call did not return: what such "
-                     "a client did, or still does, is unknown.")
+        notes.append(f"{amount(count, 'client was', 'clients were')} abandoned, because a call did not return. "
+                     "Whether such a call took effect is unknown.")
     return RunFolder(
         path=run_dir,
         run=upgraded(run or {}),
@@ -138,7 +138,7 @@ def _history(run_dir: Path, notes: list[str]) -> HistoryColumns | None:
         if (run_dir / JOURNAL).exists():
             notes.append(
                 "The history is not sealed yet, so no operations are shown: "
-                f"if its harness is dead, stormproof recover {run_dir.name} seals what it left."
+                f"if its harness has ended, stormproof recover {run_dir.name} seals the recorded part."
             )
         else:
             notes.append("There is no history: no operations are shown.")
@@ -160,21 +160,20 @@ def _faults(
     if not path.exists():
         # A test without faults writes no ledger; its digest is then that of an empty one.
         if sha256 not in (None, _EMPTY) or mapping(run.get("test")).get("nemesis") != []:
-            notes.append("There is no fault ledger: which faults were injected is not known.")
+            notes.append("There is no fault ledger: the injected faults are unknown.")
         return (), (), ()
     try:
         windows = sorted(read_ledger(path), key=lambda fault: (fault.start, fault.id))
         standstills = tuple(read_standstills(path))
         repairs = tuple(read_repairs(path))
         if isinstance(sha256, str) and ledger_sha256(path) != sha256:
-            notes.append("The fault ledger is not the one that the run recorded (its digest differs): faults may be "
-                         "missing here.")  # fmt: skip
+            notes.append("The digest of the fault ledger differs from the recorded one: faults may be missing here.")
     except (OSError, HistoryError, KeyError, TypeError) as error:
         notes.append(f"The fault ledger can't be read: {error}.")
         return (), (), ()
     for each in standstills:
-        notes.append(f"The harness itself stood still for {each.seconds:.1f} s, from {each.start / 1e9:.1f} s to "
-                     f"{each.end / 1e9:.1f} s: nothing was sent, received or injected meanwhile.")  # fmt: skip
+        notes.append(f"The harness itself stalled for {each.seconds:.1f} s, from {each.start / 1e9:.1f} s to "
+                     f"{each.end / 1e9:.1f} s: in this time it sent, received and injected nothing.")  # fmt: skip
     return tuple(windows), repairs, standstills
 
 

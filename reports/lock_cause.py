@@ -39,34 +39,33 @@ def of_lock(anomaly: ShownAnomaly, options: Mapping[str, Any], operations: Calla
     if lease is None:
         return Cause("", CANT_TELL)
     holder, got, until, again = first.got.process, end_of(first.got), end_of(first.used), end_of(second.got)
-    text = f"Process {holder} got the lock at {got:.3f} s, under a lease of {plain(lease)} s."
+    text = f"Process {holder} got the lock at {got:.3f} s, with a lease of {plain(lease)} s."
     if again < first.got.start + lease:
         return Cause("lease-broken", f"{text} Process {second.got.process} got it at {again:.3f} s, before that lease "
-                                     "was over.")  # fmt: skip
+                                     "expired.")  # fmt: skip
     if again < got + lease:
         return Cause("", CANT_TELL)  # the lease may have begun at any time during the acquire
     text += f" Its {first.used.f} lasted from {first.used.start:.3f} to {until:.3f} s{_stalls(first, options)}."
-    text += f" Another one was told to have the lock when that lease was over, and process {holder} "
-    text += "went on as its holder"
+    text += f" Another process got the lock when that lease had expired, and process {holder} continued as its holder"
     name = next((name for name in ("refuse_old_tokens", "fencing") if name in options), "")
     if first.used.f == _UPDATE and name and options[name] is False:
-        text += f": what the lock guards looks at no tokens ({name}=false)"
+        text += f": the guarded resource does not check tokens ({name}=false)"
     return Cause("lease-outlived", f"{text}.")
 
 
 def _closed(first: Held, second: Held) -> str:
     """Return that the test itself freed the lock, by closing the connection of a holder which continued later."""
     holder, update = first.got.process, first.used
-    return (f"Process {holder} got the lock at {end_of(first.got):.3f} s. It stood still in its update from "
-            f"{update.start:.3f} to {end_of(update):.3f} s. Its connection sends no heart-beats, so this test itself "
-            f"closed that connection, by which the lock came free. Process {second.got.process} got it at "
-            f"{end_of(second.got):.3f} s, and process {holder} went on as its holder.")  # fmt: skip
+    return (f"Process {holder} got the lock at {end_of(first.got):.3f} s. It stalled in its update from "
+            f"{update.start:.3f} to {end_of(update):.3f} s. Its connection sends no heart-beats, so this test closed "
+            f"that connection, which released the lock. Process {second.got.process} got it at "
+            f"{end_of(second.got):.3f} s, and process {holder} continued as its holder.")  # fmt: skip
 
 
 def _stalls(hold: Held, options: Mapping[str, Any]) -> str:
     stall = number(options.get("stall"))
     stood = stall is not None and options.get("holders") == "stalling" and end_of(hold.used) - hold.used.start >= stall
-    return f": some holders of this test stand still for {plain(stall)} s (holders=stalling)" if stood else ""
+    return f": some holders of this test stall for {plain(stall)} s (holders=stalling)" if stood else ""
 
 
 def _holds(anomaly: ShownAnomaly, operations: Sequence[Operation]) -> Iterator[Held]:

@@ -31,14 +31,14 @@ class Shown:
 
 @dataclass(frozen=True)
 class MatrixCell:
-    """One guarantee under one fault: the runs' results by status. Empty: never tried."""
+    """One guarantee under one fault: the runs' results by status. Empty: not tested."""
 
     fault: str
     shown: dict[str, Shown]
 
     @property
     def kind(self) -> str:
-        """The overall state: ``defect`` (promised, and violated), ``held``, ``known`` (a known violation that was
+        """The overall state: ``defect`` (promised, but violated), ``held``, ``known`` (a known violation that was
         shown), ``unshown`` (one that was not), ``free`` (not promised), ``untried``."""
         promised, known = self.shown.get(PROMISED), self.shown.get(KNOWN_VIOLATION)
         if promised is not None and promised.violated:
@@ -87,8 +87,8 @@ class SystemMatrix:
 
 
 WORDS = {
-    "defect": "promised, and violated", "held": "promised, never violated", "known": "known violation, shown",
-    "unshown": "known violation, not shown", "free": "not promised", "untried": "never tried",
+    "defect": "promised, but violated", "held": "promised, never violated", "known": "known violation, observed",
+    "unshown": "known violation, not observed", "free": "not promised", "untried": "not tested",
 }  # fmt: skip
 
 

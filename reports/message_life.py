@@ -26,10 +26,10 @@ MAX_EVENTS = 60
 _TOGETHER_S = 0.25
 """Identical events on several nodes within this many seconds are merged."""
 _CAME = {
-    SENT: "had it in {place}", COPIED: "had a copy in {place}", LOGGED: "had it in the log, not carried out yet",
-    STARTED: "was started, and had it in {place}",
-    CLOSED: "put it into {place} again, as a client’s connection was closed",
-    RETURNED: "put it into {place} again, as a client gave it back",
+    SENT: "had it in {place}", COPIED: "had a copy in {place}", LOGGED: "had it in its log, not yet applied",
+    STARTED: "started with it in {place}",
+    CLOSED: "put it into {place} again when a client’s connection was closed",
+    RETURNED: "put it into {place} again when a client returned it",
 }  # fmt: skip
 
 SEND, RECEIPT, DELIVERY, HERE, AWAY, STATE, ROLE, FAULT, NOTE = (
@@ -111,8 +111,8 @@ def _stays(stays: Sequence[QueueStay], facts: Facts) -> Iterator[LifeEvent]:
     for stay in stays:
         if stay.put == REPLACED:
             source = source_of(stay.node, stay.start, facts)
-            text = f"{stay.node} had it in {shorten(stay.place)}, with {shorten(source)}’s state." if source else (
-                f"{stay.node} had it in {shorten(stay.place)}, with another state.")
+            text = f"{stay.node} had it in {shorten(stay.place)} with {shorten(source)}’s state." if source else (
+                f"{stay.node} had it in {shorten(stay.place)} after its state was replaced.")
             yield LifeEvent(stay.start, STATE if source else HERE, text, source, (stay.node,))
         else:
             words = _CAME.get(stay.put, f"had it in {{place}} ({shorten(stay.put)})").replace(
@@ -134,8 +134,8 @@ def _passed(message: str, facts: Facts) -> Iterator[LifeEvent]:
     """Yield the copies that nodes received and did not take."""
     for mark in facts.trace.of(PASSED, message):
         place, _, kept = (*mark.token.split(), "", "", "")[:3]
-        why = f"it had {shorten(kept)} under its number" if kept else "it had counted beyond its number"
-        yield LifeEvent(mark.time, NOTE, f"{mark.node} passed over a copy of it: {why}, {place}.", "", (mark.node,))
+        why = f"it already had {shorten(kept)} under that number" if kept else "it had already counted past that number"
+        yield LifeEvent(mark.time, NOTE, f"{mark.node} skipped a copy of it: {why}, {place}.", "", (mark.node,))
 
 
 def _finish(stay: QueueStay, stays: Sequence[QueueStay], dead: bool, last: float | None) -> str:
@@ -143,7 +143,7 @@ def _finish(stay: QueueStay, stays: Sequence[QueueStay], dead: bool, last: float
     if not dead or stay.end != last or stay.gone == ACKNOWLEDGED or stay.logged:
         return ""
     others = {each.node for each in stays if each.node != stay.node and not each.logged}
-    return "; no other node ever had it: gone" if not others else "; no node has it any more: gone"
+    return f"; no {'node had it after that' if others else 'other node ever had it'}, so it was lost"
 
 
 def _together(found: list[tuple[float, str, str]], kind: str) -> Iterator[LifeEvent]:

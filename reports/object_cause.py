@@ -35,8 +35,8 @@ QUEUE = "q"
 """Prefix of the names of queues, before their numbers."""
 _MOMENT_S = 1e-4
 _XID = re.compile(r"\bXID (\S+) ")
-_ENDED = {"open": "when a client took up its connection again", "commit": "when a COMMIT came",
-          "abort": "when an ABORT came", CLOSED: "when a connection was closed"}  # fmt: skip
+_ENDED = {"open": "when a client resumed its connection", "commit": "when a COMMIT arrived",
+          "abort": "when an ABORT arrived", CLOSED: "when a connection was closed"}  # fmt: skip
 
 
 def untraced(anomaly: ShownAnomaly, facts: Facts) -> Cause:
@@ -56,28 +56,24 @@ def untraced(anomaly: ShownAnomaly, facts: Facts) -> Cause:
     rest = "" if only else " Whether other nodes had it was not recorded."
     before = _stood_still(node, sends[0], facts)
     led = _led_elsewhere(node, anomaly.key, time, facts)
-    by_hand = f" What an operator did at {repair.start / 1e9:.3f} s: {shorten(repair.text)}." if repair else ""
+    by_hand = f" An operator's repair at {repair.start / 1e9:.3f} s: {shorten(repair.text)}." if repair else ""
     if replaced is not None and (ended is None or replaced < ended):
         source = source_of(node, replaced, facts)
         whose = f"{shorten(source)}’s state" if source else "another node’s state"
         others = [(lane.node, stretch) for lane, stretch in stretches_at(facts.roles, time)
                   if stretch.leads and lane.node.partition(".")[0] != node]  # fmt: skip
         names = listed([f"{name} ({role_text(each)})" for name, each in others])
-        beside = f" while {names} led, too" if others else ""
-        text = f"{before}{node}{role_at(node, time, facts)} confirmed it{beside}"
-        then = f"took {whose} at {replaced:.3f} s.{by_hand}{rest}"
-        if led:
-            return Cause("untraced:led-elsewhere+replaced", f"{text}.{led} Then {node} {then}", replaced)
-        return Cause("untraced:replaced", f"{text}, and {then}", replaced)
+        beside = f" while {names} also led" if others else ""
+        text = f"{before}{node}{role_at(node, time, facts)} confirmed it{beside}.{led}"
+        code = f"untraced:{'led-elsewhere+' if led else ''}replaced"
+        return Cause(code, f"{text} Then {node} took {whose} at {replaced:.3f} s.{by_hand}{rest}", replaced)
     if ended is not None:
-        who = f"{node}, the only node," if only else node
         fault = ended_by(node, ended, facts.faults)
         last = {name for each in facts.faults if fault_name(each) == fault for name in each.targets}
         every = not only and len(last) == facts.nodes
-        text = f"{before}{who} confirmed it, and was ended by {fault} at {ended:.3f} s"
-        text += f", as all {facts.nodes} nodes were" if every else ""
-        code = "untraced:all-ended" if every else "untraced:ended"
-        return Cause(code, f"{text}, before anybody had taken it.{led}{rest}", ended)
+        text = f"{before}{node}{', the only node,' if only else ''} confirmed it. Before any client received it, "
+        text += f"{fault} ended {f'all {facts.nodes} nodes' if every else node} at {ended:.3f} s."
+        return Cause("untraced:all-ended" if every else "untraced:ended", f"{text}{led}{rest}", ended)
     if by_hand:
         code = f"untraced:{'led-elsewhere+' if led else ''}repaired"
         return Cause(code, f"{before}{node} confirmed it.{led}{by_hand}{rest}")
@@ -91,7 +87,7 @@ def _stood_still(node: str, send: Operation, facts: Facts) -> str:
                key=lambda fault: fault.end or 0, default=None)  # fmt: skip
     if last is None:
         return ""
-    return f"{node} stood still from {last.start / 1e9:.3f} to {(last.end or 0) / 1e9:.3f} s ({fault_name(last)}). "
+    return f"{node} was suspended from {last.start / 1e9:.3f} to {(last.end or 0) / 1e9:.3f} s ({fault_name(last)}). "
 
 
 def _led_elsewhere(node: str, key: int | None, time: float, facts: Facts) -> str:
@@ -103,14 +99,14 @@ def _led_elsewhere(node: str, key: int | None, time: float, facts: Facts) -> str
     for witness, stretch in lanes:
         if witness not in ("", node) and stretch.role != node:
             others.setdefault(stretch.role, []).append((witness, stretch.start))
-    told = [f"{listed([witness for witness, _ in found])} took {leader} for the leader of {QUEUE}{key} since "
+    told = [f"{listed([witness for witness, _ in found])} considered {leader} the leader of {QUEUE}{key} since "
             f"{max(since for _, since in found):.3f} s" for leader, found in others.items()]  # fmt: skip
     own = next((stretch for lane in facts.leaders for stretch in lane.stretches
                 if lane.node == f"{QUEUE}{key}, {node}" and stretch.end > time - NEAR_S and stretch.leads
                 and stretch.start <= time + NEAR_S), None)  # fmt: skip
     if not told:
         return ""
-    self_led = f"; {node} took itself for it" if own is not None else ""
+    self_led = f"; {node} considered itself the leader" if own is not None else ""
     return f" When it was confirmed, {listed(told)}{self_led}."
 
 
@@ -152,12 +148,12 @@ def _against_majority(stays: Sequence[QueueStay], facts: Facts) -> str:
         lacking = sorted(facts.trace.nodes - set(having))
         if not came and len(having) >= quorum:
             what, _ = what_happened(stay, facts)
-            return f"{listed(having)}, most of the nodes, had it, when {stay.node} {what}, at {time:.3f} s."
+            return f"{listed(having)}, a majority of the nodes, had it when {stay.node} {what} at {time:.3f} s."
         removed = {each.node for each in stays if each.end is not None and each.end < time}
         if came and len(lacking) >= quorum and removed.issuperset(lacking):
             source = source_of(stay.node, time, facts)
-            return (f"{listed(lacking)}, most of the nodes, had removed it, when {stay.node} had it again with "
-                    f"{f'{shorten(source)}’s state' if source else 'another state'}, at {time:.3f} s.")
+            return (f"{listed(lacking)}, a majority of the nodes, had removed it when {stay.node} had it again with "
+                    f"{f'{shorten(source)}’s state' if source else 'another state'} at {time:.3f} s.")
     return ""
 
 
@@ -173,15 +169,15 @@ def _disagreement(stays: Sequence[QueueStay], op: Operation, facts: Facts) -> st
     if not having or not lacking:
         return ""
     roles = [listed([f"{node}{role_at(node, end_of(op), facts)}" for node in nodes]) for nodes in (having, lacking)]
-    return f"While {op.f} was answered through {op.node or 'a node'}, {roles[0]} had it, and {roles[1]} had not."
+    return f"While {op.f} was answered through {op.node or 'a node'}, {roles[0]} had it, but {roles[1]} did not."
 
 
 def of_event(stays: Sequence[QueueStay], facts: Facts) -> Cause:
     """Return the cause for an event, which waits at one replica for each subscriber, in memory."""
     late = [stay for stay in stays if stay.put == "retry" and not stay.put_token.startswith("behind 0 ")]
     if late:
-        return Cause("retried-late", f"{late[0].node} could not deliver it at first, and tried again only behind "
-                                     "events that had come after it.")  # fmt: skip
+        return Cause("retried-late", f"{late[0].node} could not deliver it at first, and retried it only after later "
+                                     "events.")  # fmt: skip
     ended = [stay for stay in stays if stay.end is not None and stay.gone not in (ACKNOWLEDGED, "undelivered")]
     if not ended:
         return Cause("", CANT_TELL)

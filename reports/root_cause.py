@@ -32,7 +32,7 @@ MAX_LINES = 6
 
 _SAID = {
     PROMISED: "Promised",
-    KNOWN_VIOLATION: "A known violation: demanded, but this mode can't keep it",
+    KNOWN_VIOLATION: "A known violation: required, but impossible in this mode",
     NOT_PROMISED: "Not promised",
 }
 
@@ -162,7 +162,7 @@ def _group(
     elif begun:
         first, last = min(begun), max(begun)
         parts.append(f"at {first:.3f} s" if first == last else f"from {first:.3f} to {last:.3f} s")
-    sentence = f"{who}: {', '.join(parts)}." if parts else f"{who}."
+    sentence = f"{who}: {', '.join(parts)}." if parts else ""
     causes, unknown, untold = _counted(_causes(members, facts, operations))
     further = sum(count for count, _ in causes[MAX_CAUSES:])
     return Group(kind, sentence, tuple(happened), _bars(begun, duration), causes[:MAX_CAUSES], further, unknown, untold,
@@ -210,7 +210,7 @@ def _two_masters(roles: Sequence[Lane], first: float, last: float) -> list[str]:
             start, end = max(mine.start, theirs.start), min(mine.end, theirs.end)
             if node.partition(".")[0] != other.partition(".")[0] and start < end and start <= last and end >= first:
                 groups_told = f" ({mine.group} and {theirs.group})" if mine.group and theirs.group else ""
-                told.append((start, f"{start:.3f} – {end:.3f} s: {node} and {other} both announced that they "
+                told.append((start, f"{start:.3f} – {end:.3f} s: {node} and {other} both reported that they "
                                     f"led{groups_told}."))  # fmt: skip
     return [line for _, line in sorted(told)[:MAX_LINES]]
 
@@ -226,7 +226,8 @@ def _afterwards(
     replaced = next((each for each in transfers if each.target == node and each.time >= last), None)
     then = next((s for s in stretches if s.start <= last < s.end), None)
     if then is not None:
-        yield f"{last:.3f} s: the last that {node} confirmed was sent; its role then: {_role(then.role, then.group)}."
+        role = _role(then.role, then.group)
+        yield f"{last:.3f} s: the last message that {node} confirmed was sent; {node} was {role}."
     until = replaced.time if replaced is not None else float("inf")
     known = None if then is None else (then.role, then.group)
     told = 0
@@ -241,11 +242,11 @@ def _afterwards(
         source = replaced.source if replaced.source not in ("", "?") else "another node"
         detail = f" ({shorten(replaced.detail)})" if replaced.detail else ""
         # In some designs this is the end of a replacement, in others the start of catching up.
-        yield f"{replaced.time:.3f} s: {node} announced a transfer of state to it from {source}{detail}."
+        yield f"{replaced.time:.3f} s: {node} reported a state transfer from {source}{detail}."
     elif stretches:
-        yield f"The logs tell of no transfer of state to {node} after that."
+        yield f"The logs report no later state transfer to {node}."
     else:
-        yield f"The logs tell no roles of {node}."
+        yield f"The logs report no role of {node}."
 
 
 def _role(role: str, group: str) -> str:

@@ -28,16 +28,16 @@ CLOCKS_S = 0.02
 """The times of logs and of the history may be out of order by this much."""
 NEAR_S = 1.0
 """The time within which an announced transfer and a traced replacement of the state count as the same event."""
-CANT_TELL = "What the nodes recorded does not tell why."
-NO_TRACE = "Where the messages stood was not recorded (--set trace=true does, of systems that can)."
+CANT_TELL = "The nodes' records do not show the cause."
+NO_TRACE = "The places of the messages were not recorded. Some systems record them with --set trace=true."
 _REMOVED = {
-    ACKNOWLEDGED: "removed it for an acknowledgement",
-    RETURNED: "removed it when a client gave it back",
-    RESET: "discarded it, told to reset its queue",
+    ACKNOWLEDGED: "removed it after an acknowledgement",
+    RETURNED: "removed it when a client returned it",
+    RESET: "discarded it when its queue was reset",
     DELETED: "removed it with its queue",
-    COPIED: "removed it as another node told",
-    TRUNCATED: "removed it from its log, which another node's contradicted",
-    "open": "removed it when a client took up its connection again",
+    COPIED: "removed it at another node’s request",
+    TRUNCATED: "removed it from its log, which contradicted another node's log",
+    "open": "removed it when a client resumed its connection",
     "commit": "removed it when a transaction was committed",
 }
 
@@ -81,7 +81,7 @@ def what_happened(stay: QueueStay, facts: Facts) -> tuple[str, str]:
         return f"took {shorten(source)}’s state, which lacked it", when
     if stay.gone == STARTED:
         fault = ended_by(stay.node, end, facts.faults)
-        return "was started again without it" + (f", after {fault}" if fault else ""), when
+        return "restarted without it" + (f", after {fault}" if fault else ""), when
     if stay.gone == CLOSED:
         _, _, reason = stay.gone_token.partition(" ")
         return f"removed it when a client’s connection was closed{f' ({shorten(reason)})' if reason else ''}", ""

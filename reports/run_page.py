@@ -67,9 +67,9 @@ _SEND_LATENCIES = tuple(name for name, function in FUNCTIONS.items() if function
 """Functions for sending: the first that the run has stands for sending at the top of the page."""
 
 STATUS_SENTENCES = {
-    "running": "This run has no verdict yet: it was still running, or was cut off, when this page was written.",
-    "recorded": "This run is recorded but not checked yet: stormproof check decides it.",
-    "broken": "The harness failed, so this run decides nothing about the system.",
+    "running": "This run has no verdict yet: it was still running or had been interrupted when this page was written.",
+    "recorded": "This run is recorded but not checked yet: run stormproof check.",
+    "broken": "The harness failed, so this run shows nothing about the system.",
 }
 
 
@@ -235,9 +235,9 @@ def headline(folder: RunFolder) -> tuple[str, str]:
         if sentence.lower().startswith(f"{word}: "):  # the word is shown above the sentence
             sentence = sentence[len(word) + 2 :]
             sentence = sentence[:1].upper() + sentence[1:]
-        return (word if word in VERDICTS else "none"), sentence or "The verdict came without a sentence."
+        return (word if word in VERDICTS else "none"), sentence or "The verdict has no sentence."
     status = str(folder.run.get("status") or "")
-    sentence = STATUS_SENTENCES.get(status, "There is no verdict for this run: stormproof check decides it.")
+    sentence = STATUS_SENTENCES.get(status, "This run has no verdict: run stormproof check.")
     failure = folder.run.get("failure")
     return "none", f"{sentence} {failure}" if failure else sentence
 
@@ -259,7 +259,7 @@ def headline_facts(
         median = number(latency.get("p50"))
         facts.append(("Send latency p99", f"{p99:,.1f} ms", f"median {median:,.1f} ms" if median is not None else ""))
     if (gap := number(figures.get("longest_gap_s"))) is not None:
-        facts.append(("Longest outage", f"{gap:,.2f} s", "without a success"))
+        facts.append(("Longest outage", f"{gap:,.2f} s", "without a successful operation"))
     confirmed = sum(row.window.counts for row in faults)
     if faults:
         remark = "all confirmed" if confirmed == len(faults) > 1 else f"{confirmed or 'none'} confirmed"
@@ -330,7 +330,7 @@ def gate_rows(run: Mapping[str, Any], verdict: Mapping[str, Any]) -> list[GateRo
     for item in map(mapping, sequence(verdict.get("checks"))):
         results = mapping(mapping(item.get("figures")).get("gates")) or results
     if not results:
-        return [GateRow(name, name, f"asked for: {wanted}", None) for name, wanted in flat(mapping(run.get("gates")))]
+        return [GateRow(name, name, f"required: {wanted}", None) for name, wanted in flat(mapping(run.get("gates")))]
     return [_gate_row(str(name).replace("_", " "), mapping(result)) for name, result in results.items()]
 
 
@@ -430,7 +430,7 @@ def _fault_data(row: FaultRow, duration: float) -> dict[str, Any]:
 def _standstill_data(standstill: Standstill) -> dict[str, Any]:
     """Return a band like that of a fault, though it affected the harness."""
     start, end = standstill.start / 1e9, standstill.end / 1e9
-    return {"id": -1, "name": "harness stood still", "family": "standstill", "targets": [], "start": start, "end": end,
+    return {"id": -1, "name": "harness stalled", "family": "standstill", "targets": [], "start": start, "end": end,
             "healed": True, "confirmed": True}  # fmt: skip
 
 

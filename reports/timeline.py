@@ -77,7 +77,7 @@ def phase_lanes(phases: Sequence[Phase]) -> list[StripLane]:
 
 def fault_lanes(faults: Sequence[FaultRow], standstills: Sequence[Standstill], duration: float) -> list[StripLane]:
     """Return a lane for each family of faults, or several where faults of a family overlap; one more lane shows the
-    times in which the harness stood still."""
+    times in which the harness stalled."""
     by_family: dict[str, list[Strip]] = {}
     for fault in faults:
         family, on = fault.window.fault, ", ".join(fault.window.targets)
@@ -87,7 +87,7 @@ def fault_lanes(faults: Sequence[FaultRow], standstills: Sequence[Standstill], d
             _strip(fault.start, duration if fault.end is None else fault.end,
                    f"band fam-{FAMILIES.index(family) if family in FAMILIES else len(FAMILIES)}", label,
                    f"{fault.name}{f' {on}' if on else ''}{healed}"))  # fmt: skip
-    still = [_strip(s.start / 1e9, s.end / 1e9, f"band fam-{len(FAMILIES)}", "stood still", "harness stood still")
+    still = [_strip(s.start / 1e9, s.end / 1e9, f"band fam-{len(FAMILIES)}", "stalled", "harness stalled")
              for s in standstills]  # fmt: skip
     rows = [*sorted(by_family.items()), *([("harness", still)] if still else [])]
     return [StripLane(name, "faults", row) for name, strips in rows for row in _stacked(strips)]

@@ -129,11 +129,11 @@ class Trend:
         changes = sum(case.marks for case in self.cases)
         told = "no change" if not changes else "1 change" if changes == 1 else f"{changes} changes"
         nights = f"{len(self.nights)} night{'s' * (len(self.nights) != 1)}"
-        lacking = f"; {self.short} of them are too short for any change to be told" if self.short else ""
+        lacking = f"; {self.short} of them are too short to show a change" if self.short else ""
         if not self.tested:
-            return f"{nights}: too few to tell a change"
-        return (f"{told} in {self.tested} series of {nights}{lacking}; where nothing changed, at most one "
-                f"page in {round(1 / self.false_alarms)} tells a change")  # fmt: skip
+            return f"{nights}: too few to show a change"
+        return (f"{told} in {self.tested} series of {nights}{lacking}; if nothing has changed, at most one "
+                f"page in {round(1 / self.false_alarms)} reports a change")  # fmt: skip
 
 
 def write_trend(store: Path, found: Trend) -> Path:

@@ -28,17 +28,17 @@ def of_register(anomaly: ShownAnomaly, facts: Facts, operations: Callable[[], Se
         if gone is None:
             continue
         time = told[0].time
-        text = (f"{node}{role_at(node, time, facts)} told process {op.process} the value {op.value} at {time:.3f} s, "
-                f"which {gone.node}{role_at(gone.node, gone.end or 0.0, facts)} had replaced at {gone.end:.3f} s; "
-                f"{newer.node} had confirmed {written(newer)} at {end_of(newer):.3f} s, before the read began at "
+        text = (f"{node}{role_at(node, time, facts)} answered process {op.process} with {op.value} at {time:.3f} s. "
+                f"{gone.node}{role_at(gone.node, gone.end or 0.0, facts)} had replaced {op.value} at {gone.end:.3f} s, "
+                f"and {newer.node} had confirmed {written(newer)} at {end_of(newer):.3f} s, before the read began at "
                 f"{op.start:.3f} s.")  # fmt: skip
         late = [_carried_out(op.value, mark, facts) for mark in told]
         if any(each is not None and each <= mark.time for each, mark in zip(late, told, strict=True)):
             return Cause("read-older", text)
         done = min((each for each in late if each is not None), default=None)
         turn = "never came" if done is None else f"came at {done:.3f} s" if len(told) == 1 else "came later"
-        return Cause("read-unordered", f"{text} {node} answered before the read had its turn among all commands, which "
-                                       f"{turn}.")  # fmt: skip
+        return Cause("read-unordered", f"{text} {node} answered before the read’s turn in the order of all commands, "
+                                       f"which {turn}.")  # fmt: skip
     return Cause("", CANT_TELL)
 
 

@@ -29,7 +29,7 @@ function operationDetail(model, data, i, story, { select, logsAt }) {
   return [title, pairsOf(rows), ...(story.length > 1 ? [el('h4', {}, 'All operations of this message'), others] : []), logButton(() => logsAt(model.start[i], model.end[i]))];
 }
 
-const logButton = (onclick) => el('p', { class: 'actions' }, el('button', { type: 'button', onclick }, 'Node logs then'));
+const logButton = (onclick) => el('p', { class: 'actions' }, el('button', { type: 'button', onclick }, 'Node logs at that time'));
 
 function stripDetail(strip, { logsAt }) {
   return [el('h3', {}, strip.title), logButton(() => logsAt(strip.from, strip.from))];

@@ -27,7 +27,7 @@ function loadPart(at) {
     loaded.set(at, new Promise((done, fail) => {
       const { file } = parts[at];
       waiting.set(file.split('/')[1], done);
-      const broken = () => fail(new Error('The list of runs has changed meanwhile: load this page again.'));
+      const broken = () => fail(new Error('The list of runs has changed: reload this page.'));
       document.head.append(el('script', { src: file, onload: broken, onerror: broken })); // done was first, if it is whole
     }));
   }

@@ -1,13 +1,13 @@
 // The life of a message: as a list, as a sequence diagram, and, of any message, from the marks of the trace.
 
 const LIFE_WORDS = {
-  sent: 'had it', copied: 'had a copy', logged: 'had it in the log', started: 'was started, and had it', replaced: 'had it with another’s state',
-  closed: 'put it back, as a client’s connection was closed', returned: 'put it back, as a client gave it back',
+  sent: 'had it', copied: 'had a copy', logged: 'had it in the log', started: 'started with it', replaced: 'had it with another’s state',
+  closed: 'put it back when a client’s connection was closed', returned: 'put it back when a client returned it',
 };
 const LIFE_GONE = {
-  acknowledged: 'removed it for an acknowledgement', closed: 'removed it, as a client’s connection was closed', started: 'was started again without it',
-  replaced: 'had its state replaced by one that lacked it', reset: 'discarded it, told to reset its queue', copied: 'removed it as another node told',
-  returned: 'removed it, as a client gave it back', deleted: 'removed it with its queue', truncated: 'removed it from its log',
+  acknowledged: 'removed it after an acknowledgement', closed: 'removed it when a client’s connection was closed', started: 'restarted without it',
+  replaced: 'had its state replaced by one that lacked it', reset: 'discarded it when its queue was reset', copied: 'removed it at another node’s request',
+  returned: 'removed it when a client returned it', deleted: 'removed it with its queue', truncated: 'removed it from its log',
 };
 
 async function loadTrace(packed) {
@@ -58,7 +58,7 @@ function lifeOf(value, model, trace) {
       for (const start of starts) {
         const before = (held[node] ?? []).filter(([time, , , place]) => time < start && place !== 'log').reduce((sum, [, change]) => sum + change, 0);
         const again = (held[node] ?? []).some(([time, , cause]) => cause === 'started' && time >= start && time <= start + 2);
-        if (before > 0 && !again) events.push([start, 'away', '', [node], `${node} was started again without it.`]);
+        if (before > 0 && !again) events.push([start, 'away', '', [node], `${node} restarted without it.`]);
       }
     }
   }
@@ -133,9 +133,9 @@ function setUpLives(data, model, trace) {
     const value = byId('message-text').value.trim();
     const events = data.lives[value] ?? lifeOf(value, model, trace);
     const box = byId('message-life');
-    byId('message-note').textContent = events.length ? '' : `Nothing of this run carries the value ${value}.`;
+    byId('message-note').textContent = events.length ? '' : `No operation of this run has the value ${value}.`;
     box.hidden = !events.length;
     box.replaceChildren(...(events.length ? [el('h3', {}, `Message ${value}`), lifeList(events), sequenceDiagram(events, value)] : []));
-    if (events.length && !trace) box.append(el('p', { class: 'muted' }, 'Where the message stood was not recorded; --set trace=true does, of systems that can.'));
+    if (events.length && !trace) box.append(el('p', { class: 'muted' }, 'The places of the message were not recorded. Some systems record them with --set trace=true.'));
   });
 }

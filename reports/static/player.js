@@ -38,7 +38,7 @@ function createPlayer({ model, data, view, strips, logs, lanes }) {
   }
 
   const time = () => view.state.pin ?? view.state.from;
-  const operationText = (i, ending) => `${model.names.f[model.f[i]]} ${valueText(model, i)} ${ending ? TYPES[model.type[i]] : 'asked'} by process ${model.process[i]} ${nameOf(model.names.nodes, model.node[i])}`;
+  const operationText = (i, ending) => `${model.names.f[model.f[i]]} ${valueText(model, i)} ${ending ? TYPES[model.type[i]] : 'invoked'} by process ${model.process[i]} ${nameOf(model.names.nodes, model.node[i])}`;
 
   // Up to `most` events from a moment on, in one direction, nearest first; the moment itself is not among them.
   function from(moment, direction, most) {
@@ -101,12 +101,12 @@ function createPlayer({ model, data, view, strips, logs, lanes }) {
     for (const [node, strip] of nodeCards(moment)) {
       const last = lastLine(node, moment);
       cards.append(el('div', { class: `node-card ${strip?.colour ?? ''}` },
-        el('strong', {}, node), el('span', {}, strip ? `${strip.label}${strip.leads ? ' ★' : ''}` : 'not running, or nothing told'),
+        el('strong', {}, node), el('span', {}, strip ? `${strip.label}${strip.leads ? ' ★' : ''}` : 'not running, or no role reported'),
         last ? el('small', { class: 'mono' }, last) : null));
     }
     const busy = underWay(moment);
     const told = [faults.length ? `In force: ${faults.join(', ')}.` : 'No fault in force.'];
-    if (model) told.push(`${count(busy.length)} operation${busy.length === 1 ? '' : 's'} under way${busy.length ? `: ${busy.slice(0, IN_FLIGHT).map((i) => `${model.names.f[model.f[i]]} ${valueText(model, i)}`.trim()).join(', ')}${busy.length > IN_FLIGHT ? ' …' : ''}` : ''}.`);
+    if (model) told.push(`${count(busy.length)} operation${busy.length === 1 ? '' : 's'} in progress${busy.length ? `: ${busy.slice(0, IN_FLIGHT).map((i) => `${model.names.f[model.f[i]]} ${valueText(model, i)}`.trim()).join(', ')}${busy.length > IN_FLIGHT ? ' …' : ''}` : ''}.`);
     const list = el('ol', { class: 'events' });
     const row = (event, here) => el('li', { class: here ? 'here' : null }, el('button', { type: 'button', class: 'link', onclick: () => go(event) }, seconds(event.time, 6)), ` ${event.text}`);
     list.append(...from(moment, -1, NEAR).reverse().map((event) => row(event, false)),

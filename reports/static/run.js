@@ -18,7 +18,7 @@ function setUpLegend(model, lanes, view) {
     } }, swatch, name);
     legend.append(button);
   }
-  for (const [kind, tone, words] of [[CLASS_MARK, 'invalid', '▼ proves an anomaly'], [CLASS_DOUBT, 'unknown', '▼ leaves the verdict open'], [CLASS_PERMITTED, 'none', '▽ noted, bears not on the verdict']]) {
+  for (const [kind, tone, words] of [[CLASS_MARK, 'invalid', '▼ proves an anomaly'], [CLASS_DOUBT, 'unknown', '▼ leaves the verdict open'], [CLASS_PERMITTED, 'none', '▽ noted, does not affect the verdict']]) {
     if (classes.has(kind)) legend.append(el('span', { class: `mark-key v-${tone}` }, words));
   }
 }
@@ -141,7 +141,7 @@ function setUpTools({ view, model, lanes, address }) {
     event.preventDefault();
     const text = byId('find-text').value.trim();
     const i = findMessage(model, text);
-    byId('lanes-note').textContent = i < 0 ? `No operation carries the value ${text}.` : '';
+    byId('lanes-note').textContent = i < 0 ? `No operation has the value ${text}.` : '';
     if (i >= 0) lanes.select(i);
   });
   if (model.n < model.total) {
@@ -196,7 +196,7 @@ function follow({ view, model, lanes, logs, goTo, showAnomaly, toTimeline }, ask
       view.setPin(asked.at);
       logs?.choose(asked.log);
     } else goTo(asked.at, asked.log);
-  } else if (asked.op !== null) byId('lanes-note').textContent = `The operation of row ${asked.op} is not among those that are drawn.`;
+  } else if (asked.op !== null) byId('lanes-note').textContent = `The operation of row ${asked.op} is not drawn.`;
   toTimeline();
 }
 

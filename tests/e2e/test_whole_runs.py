@@ -97,7 +97,7 @@ def test_a_run_whose_costs_were_not_all_measured_says_so_and_keeps_its_verdict(t
     assert done.returncode == 0 and "was not measured all the time: n1: " in done.stdout, done.stdout
     told = run_info(run)["costs"]
     assert told["nodes"]["n1"]["cpu_s"] > 0 and told["troubles"]["n1"]["times"] == 1
-    assert "n1 could not be looked at from " in (run / "report.html").read_text()
+    assert "n1 could not be measured from " in (run / "report.html").read_text()
     assert json.loads((run / "verdict.json").read_text())["figures"]["costs"]["complete"] is False
 
 

@@ -109,4 +109,4 @@ def test_a_run_whose_harness_was_stopped_is_unknown_and_says_so(
     assert sum(each.seconds for each in stood) == pytest.approx(stopped, abs=3)
     if stopped:
         assert "the harness itself stood still for" in told["sentence"]
-        assert "harness stood still" in (run / "report.html").read_text()
+        assert "harness stalled" in (run / "report.html").read_text()

@@ -72,8 +72,8 @@ def test_changes_are_told_in_words() -> None:
         found_p99 := told(found)[2],
     ]
     assert found_p99.startswith("better: mine: p99 of sends fell from ")
-    assert lines_of(found)[-1] == ("3 changes in 6 series of 20 nights; where nothing changed, at most one page in 20 "
-                                   "tells a change")
+    assert lines_of(found)[-1] == ("3 changes in 6 series of 20 nights; if nothing has changed, at most one page in 20 "
+                                   "reports a change")
     data = to_json(found)
     assert [change["case"] for change in data["changes"]] == ["mine", "mine", "twin"]
     assert all(change["p"] <= 0.05 / 6 for change in data["changes"])
@@ -102,11 +102,11 @@ def test_few_nights_tell_nothing_and_say_so() -> None:
     where = cell("mine", backend="docker")
     one = night(0, [where], [result(where, 1, p99_ms=1.0)])
     other = night(1, [where], [result(where, 1, p99_ms=9.0)])
-    assert lines_of(trend([])) == ["0 nights: too few to tell a change"]
-    assert lines_of(trend([one])) == ["1 night: too few to tell a change"]
+    assert lines_of(trend([])) == ["0 nights: too few to show a change"]
+    assert lines_of(trend([one])) == ["1 night: too few to show a change"]
     assert lines_of(trend([one, other])) == [
-        "no change in 2 series of 2 nights; 2 of them are too short for any change to be told; where nothing changed, "
-        "at most one page in 20 tells a change"]
+        "no change in 2 series of 2 nights; 2 of them are too short to show a change; if nothing has changed, "
+        "at most one page in 20 reports a change"]
     strange = night(2, [], [Result("x", 1, "valid", "", 1.0, "")])
     strange.head["cells"] = [3, {"name": "x"}]
     assert trend([strange]).cases == ()
@@ -213,7 +213,7 @@ def test_pages_over_an_empty_store(tmp_path: Path) -> None:
     write_pages(tmp_path, {})
     assert "no nights in this store yet" in (tmp_path / "trend.html").read_text()
     assert "no nights in this store yet" in (tmp_path / "triage.html").read_text()
-    assert "No run in this store tells of a guarantee yet" in (tmp_path / "matrix.html").read_text()
+    assert "No run in this store has results on guarantees yet" in (tmp_path / "matrix.html").read_text()
     assert 'href="trend.html"' in (tmp_path / "index.html").read_text()
 
 
@@ -255,4 +255,4 @@ time_limit = 14
     triage = (store / "triage.html").read_text()
     assert f"index.html#text={bug.run}" in triage and f'id="{bug.fingerprint}"' in triage
     page = (store / "trend.html").read_text()
-    assert "plain" in page and "1 night: too few to tell a change." in page
+    assert "plain" in page and "1 night: too few to show a change." in page

@@ -136,7 +136,7 @@ def test_the_life_of_a_message_as_a_list_and_a_diagram(watched: Watched, tmp_pat
     page = watched.open(write_report(run_dir))
     first = page.locator("details.anomaly").first
     expect(first.locator(".life")).to_contain_text("n1 had its state replaced by one that lacked it")
-    expect(first.locator(".life")).to_contain_text("no node has it any more: gone")
+    expect(first.locator(".life")).to_contain_text("no node had it after that, so it was lost")
     first.locator("details.diagram > summary").click()
     expect(first.locator(".sequence svg")).to_be_visible()
     expect(first.locator(".sequence .cross")).to_have_count(2)
@@ -146,7 +146,7 @@ def test_the_life_of_a_message_as_a_list_and_a_diagram(watched: Watched, tmp_pat
     expect(page.locator("#message-life svg")).to_be_visible()
     page.locator("#message-text").fill("9999/1")
     page.get_by_role("button", name="Show", exact=True).click()
-    expect(page.locator("#message-note")).to_contain_text("Nothing of this run carries the value 9999/1")
+    expect(page.locator("#message-note")).to_contain_text("No operation of this run has the value 9999/1")
     expect(page.locator("#message-life")).to_be_hidden()
     expect(page.locator("#log")).not_to_contain_text("trace put=q0")
     first.get_by_role("button", name="Node logs around it").click()
@@ -161,7 +161,7 @@ def test_any_message_is_found_without_a_trace(watched: Watched, store: Path) -> 
     page.get_by_role("button", name="Show", exact=True).click()
     expect(page.locator("#message-life .life")).to_contain_text("client 0 sent it to")
     expect(page.locator("#message-life .life")).to_contain_text("delivered it to client")
-    expect(page.locator("#message-life")).to_contain_text("Where the message stood was not recorded")
+    expect(page.locator("#message-life")).to_contain_text("The places of the message were not recorded")
     expect(page.locator("#message-life svg")).to_be_visible()
 
 
@@ -250,7 +250,7 @@ def test_a_list_that_has_changed_meanwhile_says_so(watched: Watched, many: Path,
     gone.unlink()
     page = watched.open(tmp_path / "index.html")
     page.locator("#by-text").fill("valid")
-    expect(page.locator("#shown")).to_have_text("The list of runs has changed meanwhile: load this page again.")
+    expect(page.locator("#shown")).to_have_text("The list of runs has changed: reload this page.")
     watched.errors.clear()  # the browser says that a file is missing
 
 
@@ -385,7 +385,7 @@ def test_links_lead_from_the_log_to_the_timeline_and_back(watched: Watched, stor
     expect(page.locator("#log .mark.fault").filter(has_text="pause one #2 injected")).to_be_visible()
     page.locator("#find-text").fill("2/17")
     page.get_by_role("button", name="Find").click()
-    page.locator("#detail").get_by_role("button", name="Node logs then").click()
+    page.locator("#detail").get_by_role("button", name="Node logs at that time").click()
     expect(page.locator("#log .mark").first).to_contain_text("the chosen moment")
     expect(page).to_have_url(re.compile("#.*op="))
     address = page.url
@@ -423,7 +423,7 @@ def test_a_run_can_be_stepped_through(watched: Watched, store: Path) -> None:
     page.locator("#play-events").select_option("all")
     page.locator("#lanes").focus()
     page.keyboard.press("n")
-    expect(page.locator("#now [role=status]")).to_contain_text("under way")
+    expect(page.locator("#now [role=status]")).to_contain_text("in progress")
     moment = page.locator("#now [role=status] strong").inner_text()
     page.locator("#play-button").click()
     expect(page.locator("#now [role=status] strong")).not_to_have_text(moment)

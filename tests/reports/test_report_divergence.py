@@ -53,12 +53,12 @@ def test_a_copy_was_passed_over(tmp_path: Path) -> None:
     known = facts(tmp_path, *ONLY_N2, passed, transfers=TAKEN)
     cause = cause_of(LOST, known)
     assert cause.code == "passed-over:replaced"
-    assert "n1 passed over the copy that came at 5.030 s: it had another message under its number. n2 (at" in (
+    assert "n1 skipped the copy that arrived at 5.030 s: it already had another message under that number. n2 (at" in (
         cause.sentence)  # fmt: skip
-    assert "n1 passed over a copy of it: it had 1/3 under its number, 7." in [
+    assert "n1 skipped a copy of it: it already had 1/3 under that number, 7." in [
         event.text for event in life_of("1/7", LOST.operations, known)]
     gone = facts(tmp_path, *ONLY_N2, mark(5.03, "n1", "passed", "counted", "7 9"), transfers=TAKEN)
-    assert "it had counted beyond its number already" in cause_of(LOST, gone).sentence
+    assert "it had already counted past that number" in cause_of(LOST, gone).sentence
 
 
 def test_a_copy_that_was_passed_over_elsewhere_or_had_before_is_no_reason(tmp_path: Path) -> None:
@@ -80,8 +80,8 @@ def test_a_log_kept_entries_that_another_contradicts(tmp_path: Path) -> None:
     known = facts(tmp_path, *ONLY_N2, *N2_LOG, *N1_KEPT, logged(8.0, "n1", 8, "2/1", "1/6"), transfers=TAKEN)
     cause = cause_of(LOST, known)
     assert cause.code == "log-kept:replaced"
-    assert ("n1’s log had kept entries 6 to 7 of epoch 1, where n2’s had others, of epoch 2, and had taken what n2’s "
-            "had behind them.") in cause.sentence  # fmt: skip
+    assert ("n1’s log kept entries 6 to 7 of epoch 1, where n2’s log had others, of epoch 2, and then accepted n2’s "
+            "later entries.") in cause.sentence  # fmt: skip
 
 
 @pytest.mark.parametrize("rest", [
@@ -135,7 +135,7 @@ def test_a_state_was_taken_that_was_not_what_was_given(tmp_path: Path) -> None:
              state(4.1, "n1", "n2", False, 6, contexts="1:cc", messages="5:bb"))  # fmt: skip
     cause = cause_of(LOST, facts(tmp_path, *ONLY_N2, *shown, transfers=TAKEN))
     assert cause.code == "state-unlike:replaced"
-    assert "What n1 had taken as n2’s state at 4.100 s, up to entry 6, was not that: contexts differed." in (
+    assert "The state that n1 took at 4.100 s, up to entry 6, was not n2’s state: contexts differed." in (
         cause.sentence)  # fmt: skip
     again = cause_of(TWICE, facts(tmp_path, *REMOVED, *shown))
     assert again.code == "state-unlike:kept-elsewhere"
@@ -157,12 +157,12 @@ def test_a_state_left_it_out(tmp_path: Path) -> None:
     log = (logged(5.01, "n2", 7, "2/1"),)
     out = cause_of(LOST, facts(tmp_path, *ONLY_N2, *log, transfers=(Transfer(6.0, "n2", "n1", "", 8), *TAKEN)))
     assert out.code == "left-out:replaced"
-    assert "n1 took n2’s state at 6.000 s, up to entry 8, when n2 had it, and did not get it, which was entry 7." in (
+    assert "n1 took n2’s state at 6.000 s, up to entry 8, but did not get this message, which n2 had as entry 7." in (
         out.sentence)  # fmt: skip
     for upto in (6, None):  # it came behind that state, or nobody knows: it may have been on its way
         cause = cause_of(LOST, facts(tmp_path, *ONLY_N2, *log, transfers=(Transfer(6.0, "n2", "n1", "", upto), *TAKEN)))
         assert cause.code == "replaced"
-        assert "n1 took n2’s state at 6.000 s, when n2 had it, and did not get it. " in cause.sentence
+        assert "n1 took n2’s state at 6.000 s, but did not get this message, which n2 had. " in cause.sentence
     gone = (ONLY_N2[0], mark(5.9, "n2", "gone", "acknowledged"), *log)
     assert "did not get it" not in cause_of(LOST, facts(tmp_path, *gone, transfers=(Transfer(6.0, "n2", "n1", "", 8),))
                                             ).sentence  # fmt: skip
@@ -175,8 +175,8 @@ def test_a_lock_had_two_holders(tmp_path: Path) -> None:
     known = facts(tmp_path, *ONLY_N2, transfers=TAKEN, grants=(granted(8.0, "n1", leased=("n2",)),))
     cause = cause_of(LOST, known)
     assert cause.code == "two-holders:replaced"
-    assert ("The gateway gave n1 the lock at 8.000 s (epoch 9), while n2 had been told to hold it, too, for a time "
-            "that was not over.") in cause.sentence  # fmt: skip
+    assert ("The gateway granted n1 the lock at 8.000 s (epoch 9) while n2 still held an unexpired lease on it."
+            ) in cause.sentence  # fmt: skip
     again = cause_of(TWICE, facts(tmp_path, *REMOVED, grants=(granted(8.0, "n1", leased=("n2",)),)))
     assert again.code == "two-holders:kept-elsewhere"
 
@@ -185,8 +185,8 @@ def test_a_lock_went_to_somebody_who_was_not_up_to_date(tmp_path: Path) -> None:
     late = granted(8.0, "n1", last="n2", before="epoch 2", stale=True)
     cause = cause_of(LOST, facts(tmp_path, *ONLY_N2, transfers=TAKEN, grants=(late,)))
     assert cause.code == "stale-holder:replaced"
-    assert ("The gateway gave n1 the lock at 8.000 s (epoch 9), though n1 was up to date as of epoch 1, and n2 had "
-            "held the lock since, in epoch 2.") in cause.sentence  # fmt: skip
+    assert ("The gateway granted n1 the lock at 8.000 s (epoch 9), although n1 was up to date only as of epoch 1; n2 "
+            "held the lock later, in epoch 2.") in cause.sentence  # fmt: skip
     own = granted(4.0, "n2", stale=True)
     assert cause_of(LOST, facts(tmp_path, *ONLY_N2, transfers=TAKEN, grants=(own,))).code == "stale-holder:replaced"
 
@@ -220,6 +220,7 @@ def test_a_new_holder_that_had_the_message_is_no_reason(tmp_path: Path) -> None:
 
 def test_whom_it_was_given_to_is_told_of_what_nobody_took(tmp_path: Path) -> None:
     held = mark(5.02, "n2", "put", "sent", "c 2")
-    assert cause_of(LOST, facts(tmp_path, held)).sentence.endswith("No node gave it to a client.")
+    assert cause_of(LOST, facts(tmp_path, held)).sentence.endswith("No node delivered it to a client.")
     given = cause_of(LOST, facts(tmp_path, held, mark(6.0, "n2", "given", "deliver", "d")))
-    assert given.sentence.endswith("n2 had given it to a client’s connection at 6.000 s, which did not acknowledge it.")
+    assert given.sentence.endswith("n2 had sent it on a client’s connection at 6.000 s; the client did not acknowledge "
+                                   "it.")  # fmt: skip

@@ -129,7 +129,7 @@ def test_the_page_tells_leaders_and_the_repair(tmp_path: Path) -> None:
     page = run_with_leaders(tmp_path).read_text(encoding="utf-8")
     assert "q0, n1: led by n1, 7.000" in page and 'href="#roles"' in page
     head = page[: page.index('class="facts"')]
-    assert re.search(r"Repaired as an operator would: restarted n1, whose state was given up for that of n2\.", head)
+    assert re.search(r"Repairs, in place of an operator: restarted n1, whose state was given up for that of n2\.", head)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="as the other pages")

@@ -71,7 +71,7 @@ def test_a_fault_that_does_not_count_says_why(tmp_path: Path) -> None:
     ledger.write_text(ledger.read_text().replace('"pid": 4702', '"pid": 4702, "unmet": "nobody leads"'))
     page = text_of(run_dir)
     card = page.split('<article class="fault"')[3]
-    assert "does not count</span>" in card and "what it expects was not there (nobody leads)" in card
+    assert "does not count</span>" in card and "not in the state that it requires (nobody leads)" in card
     assert "<strong>3</strong><span>2 confirmed</span>" in page
     assert [row["proven"] for row in row_of(run_dir, check_run(run_dir))["faults"]] == [True, True, False]
 
@@ -218,10 +218,10 @@ def test_log_lines_stand_on_the_clock_of_the_history(tmp_path: Path) -> None:
     assert isinstance(logs, list)
     assert logs[0] == {"node": "n1", "lines": [[1, 4.25, "view 3 installed"]]}
     run = json.loads((run_dir / "run.json").read_text())
-    assert "come some seconds late" not in text_of(run_dir)
+    assert "are some seconds late" not in text_of(run_dir)
     del run["clock_zero"]
     (run_dir / "run.json").write_text(json.dumps(run))
-    assert "come some seconds late" in text_of(run_dir)
+    assert "are some seconds late" in text_of(run_dir)
 
 
 def test_a_broken_harness_is_told_with_its_reason(tmp_path: Path) -> None:

@@ -24,14 +24,14 @@ def done(f: str, key: int, kind: str = "ok", value: str = "0/1", **rest: Any) ->
         (done("receive", 4), "2.000 s: delivered to process 3 through n1 for subscription 4; the receipt of its"),
         (done("receive", 4, value="0/9"), "2.000 s: delivered message 0/9 to process 3 through n1 for subscription 4; "
                                           "the receipt of its ACK came."),
-        (done("attach", 4, value="7"), "1.000 s: durable subscription 4 asked for by process 3"),
+        (done("attach", 4, value="7"), "1.000 s: request for durable subscription 4 by process 3"),
         (done("commit", 0b101), "1.000 s: sent to queues 0 and 2 in one transaction by process 3 through n1;"),
         (done("commit", 0b11, "fail", error="not committed: late"), "; it had no effect (not committed: late)."),
         (done("abort", 0b111), "1.000 s: sent to queues 0, 1 and 2 in one transaction by process 3 through n1; it was "
                                "aborted, as intended."),
         (done("move", 3, "info", error="late"), "1.000 s: moved from queue 3 to queue 4 in one transaction by process "
                                                 "3 through n1; no receipt came (late): it may or may not have been"),
-        (done("recover", -1), "1.000 s: prepared transaction looked for, and committed by process 3"),
+        (done("recover", -1), "1.000 s: search for a prepared transaction, and commit by process 3"),
     ],
 )  # fmt: skip
 def test_sentences(operation: Operation, sentence: str) -> None:

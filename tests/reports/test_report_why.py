@@ -46,11 +46,11 @@ def test_messages_in_common_and_what_became_of_the_node_that_had_them() -> None:
     assert group.sentence == ("2 lost: all confirmed by n2, sent 8.000 to 11.950 s, during partition master #2, by 2 "
                               "client processes.")  # fmt: skip
     assert group.happened == (
-        "6.000 – 12.000 s: n1 and n2 both announced that they led (epoch 1 and epoch 2).",
+        "6.000 – 12.000 s: n1 and n2 both reported that they led (epoch 1 and epoch 2).",
         # The receipt came when n2 was a slave already; it confirmed before.
-        "11.950 s: the last that n2 confirmed was sent; its role then: master (epoch 2).",
+        "11.950 s: the last message that n2 confirmed was sent; n2 was master (epoch 2).",
         "12.000 s: n2 was slave (epoch 3).",
-        "12.700 s: n2 announced a transfer of state to it from n1 (entry 9).",
+        "12.700 s: n2 reported a state transfer from n1 (entry 9).",
     )
     assert len(group.bars) == BINS
     assert [at for at, bar in enumerate(group.bars) if bar] == [16, 23]
@@ -61,10 +61,10 @@ def test_what_the_run_does_not_tell_is_not_told() -> None:
     (group,) = grouped([lost(1, 20.0, faults=())], 1, [Lane("n1", ()), N2], [early, Transfer(25, "n2", "n1", "")], 30)
     assert group.sentence == ("1 lost: confirmed by n2, sent at 20.000 s, while no fault was in force, by 1 client "
                               "process.")  # fmt: skip
-    assert group.happened[-1] == "The logs tell of no transfer of state to n2 after that."
+    assert group.happened[-1] == "The logs report no later state transfer to n2."
     assert not any("announced a transfer" in line or "both" in line for line in group.happened)
     (group,) = grouped([lost(1, 8.0)], 1, [], [], 30)
-    assert group.happened == ("The logs tell no roles of n2.",)
+    assert group.happened == ("The logs report no role of n2.",)
 
 
 def test_only_some_were_confirmed_or_are_named() -> None:
@@ -90,7 +90,7 @@ def test_a_machine_is_not_two_masters() -> None:
 
 @pytest.mark.parametrize(("status", "words"), [
     ("promised", "Promised (4.8): because"), ("not promised", "Not promised (4.8): because"),
-    ("known violation", "A known violation: demanded, but this mode can't keep it (4.8): because"), ("?", ""),
+    ("known violation", "A known violation: required, but impossible in this mode (4.8): because"), ("?", ""),
 ])  # fmt: skip
 def test_what_the_system_says_of_the_guarantee(status: str, words: str) -> None:
     run = {"statuses": {"lost": {"status": status, "where": "4.8", "why": "because"}}}
