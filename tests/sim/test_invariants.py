@@ -55,7 +55,7 @@ from nodes.reference.engine.model import Message, Subscription
 from nodes.reference.engine.replica import QueueReplicas
 from nodes.reference.replication.replicator import Replicator
 from nodes.systems.catalog import SYSTEMS
-from nodes.systems.reference.joram.rules.invariants import CommittedIsDurable
+from nodes.systems.reference.joram.rules.data import CommittedIsDurable
 from nodes.systems.reference.rules.audits import COUNTS_ADD_UP, CountsAddUp, SameState, StoreHolds
 from nodes.systems.reference.standalone.probes import StandaloneProbe
 from stormproof.contracts.invariant import INVARIANTS, Invariant, Watcher

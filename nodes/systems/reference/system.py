@@ -12,20 +12,12 @@ from nodes.reference.bugs import edits as bug_edits
 from nodes.reference.engine.limits import Limits
 from nodes.reference.points import POINTS_OF, SERVER_POINTS
 from nodes.systems.reference.layout import SPARES, Group, broker_options
-from nodes.systems.reference.log_events import BROKER_STATES, Line, State, event_of, reached
+from nodes.systems.reference.log_events import Line, event_of, reached
 from nodes.systems.reference.message_trace import TRACE, log_mark, message_mark, state_mark
-from nodes.systems.reference.rules.deadlines import DEADLINES
-from nodes.systems.reference.rules.resting_state import ENGINE
-from nodes.systems.reference.rules.resting_state import REMEMBERED as REMEMBERED_KEEPS
-from stormproof.contracts.bounds import Bound, WorkBound
+from nodes.systems.reference.rules.table import Rules
 from stormproof.contracts.cluster import Cluster, Deployment
-from stormproof.contracts.deadline import Deadline
-from stormproof.contracts.draw import Drawing
 from stormproof.contracts.guarantee import Guarantee, Trial
-from stormproof.contracts.invariant import Invariant
 from stormproof.contracts.option import Option
-from stormproof.contracts.resting_state import Keep
-from stormproof.contracts.state_abstraction import Abstraction
 from stormproof.contracts.system import (
     AdminCommand,
     DiskWrites,
@@ -110,7 +102,6 @@ class ReferenceSystem(System):
         replicated: bool,
         options: tuple[Option, ...] = (),
         provides: frozenset[str] = MESSAGING,
-        reported: tuple[State, ...] = BROKER_STATES,
         guarantees: tuple[Guarantee, ...] = (),
         modes: Mapping[str, Mapping[str, Any]] | None = None,
         trial: Trial | None = None,
@@ -120,13 +111,7 @@ class ReferenceSystem(System):
         events: Events | None = None,
         commands: Sequence[AdminCommand] = (),
         local: ReferenceSystem | None = None,
-        invariants: tuple[Invariant, ...] = (),
-        bounds: tuple[Bound, ...] = (),
-        work: tuple[WorkBound, ...] = (),
-        keeps: tuple[Keep, ...] = (*ENGINE, *REMEMBERED_KEEPS),
-        deadlines: tuple[Deadline, ...] = DEADLINES,
-        abstraction: Abstraction | None = None,
-        drawing: Drawing | None = None,
+        rules: Rules | None = None,
         defaults: Mapping[str, Any] | None = None,
         leading_roles: Collection[str] = (),
         joined_roles: Collection[str] = (),
@@ -137,16 +122,13 @@ class ReferenceSystem(System):
         self.replicated = replicated
         self.options = (*options, TRACE)
         self.provides = provides
-        self.states = {state.name: state.summary for state in reported}
         self.guarantees = guarantees
-        self.invariants = invariants
-        self.bounds = bounds
-        self.work = work
-        self.keeps = keeps
+        rules = rules or Rules()
+        self.invariants, self.deadlines, self.bounds = rules.invariants, rules.deadlines, rules.bounds
+        self.work, self.keeps, self.drawing = rules.work, rules.keeps, rules.drawing
+        self.abstraction = rules.abstraction
+        self.states = {state.name: state.summary for state in rules.states}
         self.fault_points = POINTS_OF.get(name, SERVER_POINTS)
-        self.abstraction = abstraction
-        self.deadlines = deadlines
-        self.drawing = drawing or Drawing()
         self.modes = modes or {}
         self.trial = trial or Trial()
         self.min_nodes, self.max_nodes = min_nodes, max_nodes
@@ -154,7 +136,7 @@ class ReferenceSystem(System):
             KnownBug(bug.name, bug.summary, f"stormproof simulate {bug.test} --bug {bug.name}")
             for bug in BUGS.values() if name in bug.designs
         )  # fmt: skip
-        self._reported = reported
+        self._reported = rules.states
         self._read_options = read_options
         self._events = events or Events()
         self._commands = commands

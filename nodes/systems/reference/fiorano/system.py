@@ -26,6 +26,7 @@ from nodes.systems.reference.fiorano.rules.invariants import INVARIANTS
 from nodes.systems.reference.fiorano.rules.resting_state import KEEPS
 from nodes.systems.reference.fiorano.rules.state_abstraction import ABSTRACTION
 from nodes.systems.reference.fiorano.rules.states import STATES, disk_writes, grant, role_change, state_transfer
+from nodes.systems.reference.rules.table import Rules
 from nodes.systems.reference.system import (
     ANSWER_PAGE,
     BUG,
@@ -93,7 +94,6 @@ FIORANO = Fiorano(
     replicated=True,
     leading_roles=SERVING,
     joined_roles=(PASSIVE,),
-    reported=STATES,
     min_nodes=2,
     max_nodes=2,
     provides=frozenset({"queues", "topics", "transactions", "security", "registers"}),
@@ -103,13 +103,7 @@ FIORANO = Fiorano(
     read_options=_read_options,
     events=Events(role_change, state_transfer, disk_writes, grant=grant),
     commands=COMMANDS,
-    invariants=INVARIANTS,
-    bounds=BOUNDS,
-    work=WORK,
-    keeps=KEEPS,
-    abstraction=ABSTRACTION,
-    deadlines=FIORANO_DEADLINES,
-    drawing=DRAWING,
+    rules=Rules(INVARIANTS, FIORANO_DEADLINES, BOUNDS, WORK, KEEPS, DRAWING, ABSTRACTION, STATES),
     defaults={CLIENT_ORDER: PRIMARY_FIRST},
     options=(
         Option("mode", MODES[0], "two databases, of which one is replicated to the other, or a shared one", MODES),

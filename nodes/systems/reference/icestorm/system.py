@@ -5,50 +5,16 @@ from __future__ import annotations
 from nodes.reference.designs.icestorm.options import Options
 from nodes.systems.reference.icestorm.admin import COMMANDS
 from nodes.systems.reference.icestorm.guarantees import GUARANTEES, MODES, TRIAL
-from nodes.systems.reference.icestorm.rules.bounds import BOUNDS, WORK
-from nodes.systems.reference.icestorm.rules.deadlines import ICESTORM_DEADLINES
-from nodes.systems.reference.icestorm.rules.draws import DRAWING
-from nodes.systems.reference.icestorm.rules.invariants import INVARIANTS
-from nodes.systems.reference.icestorm.rules.resting_state import KEEPS
-from nodes.systems.reference.icestorm.rules.state_abstraction import ABSTRACTION
-from nodes.systems.reference.icestorm.rules.states import STATES
-from nodes.systems.reference.log_events import Line
+from nodes.systems.reference.icestorm.rules.states import group_change, role_change, state_transfer
+from nodes.systems.reference.icestorm.rules.table import RULES
 from nodes.systems.reference.system import ANSWER_PAGE, BUG, FLOW, Events, ReferenceSystem
 from stormproof.contracts.option import Option
-from stormproof.contracts.system import GroupChange, RoleChange, StateTransfer
-
-
-def role_change(line: Line) -> RoleChange | None:
-    """Parse a log line about a replica's state, group and coordinator."""
-    if line.event != "replica state":
-        return None
-    state = line.fields.get("state", "?")
-    if state != "normal":
-        return RoleChange(state, line.fields.get("group", ""))
-    leads = line.fields.get("leads") == "True"
-    return RoleChange("master" if leads else "slave", line.fields.get("group", ""), serving=True, leads=leads)
-
-
-def state_transfer(line: Line) -> StateTransfer | None:
-    """Parse a coordinator's log line about taking over its group's most recent database."""
-    if line.event != "database transfer":
-        return None
-    return StateTransfer(line.fields.get("source", "?"), "", f"stamp {line.fields.get('stamp', '?')}")
-
-
-def group_change(line: Line) -> GroupChange | None:
-    """Parse a coordinator's log line about the group that it has formed."""
-    if line.event not in ("group replicates", "group waits") or "members" not in line.fields:
-        return None
-    return GroupChange(line.fields.get("group", ""), tuple(line.fields["members"].split(",")))
-
 
 ICESTORM = ReferenceSystem(
     "icestorm",
     replicated=True,
     leading_roles=("master",),
     joined_roles=("slave",),
-    reported=STATES,
     guarantees=GUARANTEES,
     read_options=Options.from_config,
     modes=MODES,
@@ -57,13 +23,7 @@ ICESTORM = ReferenceSystem(
     provides=frozenset({"topic manager", "events"}),
     events=Events(role_change, state_transfer, group=group_change),
     commands=COMMANDS,
-    invariants=INVARIANTS,
-    bounds=BOUNDS,
-    work=WORK,
-    abstraction=ABSTRACTION,
-    drawing=DRAWING,
-    keeps=KEEPS,
-    deadlines=ICESTORM_DEADLINES,
+    rules=RULES,
     options=(
         Option("election_timeout", 1.0, "seconds that invitations may take; also between coordinators' searches"),
         Option("master_timeout", 1.0, "seconds between a slave's questions to its coordinator"),

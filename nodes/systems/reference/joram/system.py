@@ -7,14 +7,8 @@ from nodes.reference.replication.transfer import CHUNK_BYTES
 from nodes.systems.reference.feature_coverage import of_surface
 from nodes.systems.reference.joram.admin import COMMANDS
 from nodes.systems.reference.joram.guarantees import GUARANTEES, MODES, TRIAL
-from nodes.systems.reference.joram.rules.bounds import BOUNDS, WORK
-from nodes.systems.reference.joram.rules.deadlines import JORAM_DEADLINES
-from nodes.systems.reference.joram.rules.draws import DRAWING
-from nodes.systems.reference.joram.rules.invariants import INVARIANTS
-from nodes.systems.reference.joram.rules.resting_state import KEEPS
-from nodes.systems.reference.joram.rules.state_abstraction import ABSTRACTION
-from nodes.systems.reference.joram.rules.states import STATES
-from nodes.systems.reference.log_events import Line
+from nodes.systems.reference.joram.rules.states import group_change, role_change, state_transfer
+from nodes.systems.reference.joram.rules.table import RULES
 from nodes.systems.reference.standalone.system import STANDALONE
 from nodes.systems.reference.system import (
     ANSWER_PAGE,
@@ -28,38 +22,7 @@ from nodes.systems.reference.system import (
     ReferenceSystem,
 )
 from stormproof.contracts.option import Option
-from stormproof.contracts.system import GroupChange, RoleChange, StateTransfer
 from stormproof.test import Test
-
-_ROLES = {"following": ("slave", True), "promoted: serving as master": ("master", True),
-          "master lost": ("electing", False), "stepped down": ("electing", False), "proposing": ("electing", False),
-          "joining the group": ("starting", False)}  # fmt: skip
-
-
-def role_change(line: Line) -> RoleChange | None:
-    """Parse a log line about a replica's role; a view that a master changes may have a new epoch."""
-    if line.event == "view installed" and "why" in line.fields:
-        return RoleChange("master", f"epoch {line.fields.get('epoch', '?')}", serving=True, leads=True)
-    if line.event not in _ROLES:
-        return None
-    role, serving = _ROLES[line.event]
-    epoch = f"epoch {line.fields.get('epoch', '?')}" if serving else ""
-    return RoleChange(role, epoch, serving, leads=role == "master")
-
-
-def state_transfer(line: Line) -> StateTransfer | None:
-    """Parse the end of a transfer, logged by the replica whose state was replaced."""
-    if line.event != "state transfer end" or "source" not in line.fields:
-        return None
-    index = line.fields.get("index", "?")
-    return StateTransfer(line.fields["source"], "", f"up to entry {index}", int(index) if index.isdecimal() else None)
-
-
-def group_change(line: Line) -> GroupChange | None:
-    """Parse a master's log line about the view that it installs."""
-    if line.event != "view installed" or "members" not in line.fields:
-        return None
-    return GroupChange(f"epoch {line.fields.get('epoch', '?')}", tuple(line.fields["members"].split(",")))
 
 
 class Joram(ReferenceSystem):
@@ -75,7 +38,6 @@ JORAM = Joram(
     replicated=True,
     leading_roles=("master",),
     joined_roles=("slave",),
-    reported=STATES,
     min_nodes=2,
     provides=MESSAGING,
     guarantees=(*GUARANTEES, *of_surface(GUARANTEES)),
@@ -85,13 +47,7 @@ JORAM = Joram(
     events=Events(role_change, state_transfer, group=group_change),
     commands=COMMANDS,
     local=STANDALONE,
-    invariants=INVARIANTS,
-    bounds=BOUNDS,
-    work=WORK,
-    keeps=KEEPS,
-    abstraction=ABSTRACTION,
-    deadlines=JORAM_DEADLINES,
-    drawing=DRAWING,
+    rules=RULES,
     options=(
         Option("partitions", "primary-partition", "replicas that may serve when the network splits",
                ("primary-partition", "unspecified")),

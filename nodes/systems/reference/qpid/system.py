@@ -37,6 +37,7 @@ from nodes.systems.reference.qpid.rules.invariants import INVARIANTS
 from nodes.systems.reference.qpid.rules.resting_state import KEEPS
 from nodes.systems.reference.qpid.rules.state_abstraction import ABSTRACTION
 from nodes.systems.reference.qpid.rules.states import STATES, role_change, state_transfer
+from nodes.systems.reference.rules.table import Rules
 from nodes.systems.reference.system import ANSWER_PAGE, BUG, FLOW, MEMORY, Events, ReferenceSystem
 from stormproof.contracts.cluster import Cluster, Deployment
 from stormproof.contracts.option import Option
@@ -129,7 +130,6 @@ QPID = Qpid(
     replicated=True,
     leading_roles=(PRIMARY,),
     joined_roles=(READY,),
-    reported=STATES,
     min_nodes=2,
     provides=frozenset({"queues", "transactions", "exchanges", "registers"}),
     guarantees=(*GUARANTEES, COUNTS_ANEW, *of_surface(GUARANTEES)),
@@ -138,13 +138,7 @@ QPID = Qpid(
     read_options=read_options,
     events=Events(role_change, state_transfer),
     commands=COMMANDS,
-    invariants=INVARIANTS,
-    bounds=BOUNDS,
-    work=WORK,
-    abstraction=ABSTRACTION,
-    drawing=DRAWING,
-    keeps=KEEPS,
-    deadlines=QPID_DEADLINES,
+    rules=Rules(INVARIANTS, QPID_DEADLINES, BOUNDS, WORK, KEEPS, DRAWING, ABSTRACTION, STATES),
     options=(
         Option("manager", MANAGERS[0], "the party that starts brokers and promotes one: our manager on each node, a "
                "person, or another manager", MANAGERS),

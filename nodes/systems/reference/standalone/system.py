@@ -6,6 +6,7 @@ from nodes.systems.reference.feature_coverage import of_surface
 from nodes.systems.reference.log_events import Line
 from nodes.systems.reference.rules.audits import COUNTS_ADD_UP, STORE_HOLDS
 from nodes.systems.reference.rules.deadlines import CALLED, CALLS, CONNECTIONS, DEADLINES, NETWORKS, REACTIONS
+from nodes.systems.reference.rules.table import Rules
 from nodes.systems.reference.standalone.guarantees import GUARANTEES
 from nodes.systems.reference.standalone.rules.draws import DRAWING
 from nodes.systems.reference.system import (
@@ -81,9 +82,7 @@ STANDALONE = ReferenceSystem(
     provides=MESSAGING | {"security"},
     guarantees=(*GUARANTEES, *of_surface(GUARANTEES)),
     events=Events(role=role_change),
-    drawing=DRAWING,
-    deadlines=(*DEADLINES, *CONNECTIONS, *BY_ITSELF, FORWARDING),
-    invariants=(STORE_HOLDS, COUNTS_ADD_UP),
+    rules=Rules((STORE_HOLDS, COUNTS_ADD_UP), (*DEADLINES, *CONNECTIONS, *BY_ITSELF, FORWARDING), drawing=DRAWING),
     options=(
         Option("idle_timeout", 5.0, "seconds after which a detached reliable connection is closed"),
         *REMEMBERED,

@@ -1,1 +1,1 @@
-"""Rules of icestorm: invariants, deadlines, bounds, resting states, draws, state coverage."""
+"""The rules of icestorm; ``table`` lists them all."""

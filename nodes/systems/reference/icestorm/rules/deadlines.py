@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from nodes.systems.reference.rules.deadlines import DEADLINES
+from nodes.systems.reference.rules import deadlines
 from stormproof.contracts.deadline import Deadline
 
-_GARCIA = "Garcia-Molina's timers: bounds.py"
+_GARCIA = "Garcia-Molina's timers: BOUNDS"
 _ODD = ("disk", "clock")
 _WITHOUT_A_WORD = ("power", "reboot", "points", "packets")
 """Faults that leave a connection broken at one end only: a machine that loses power notifies no peer, and a forged
@@ -19,7 +19,7 @@ _RETRIES = "docs/designs/icestorm.md: retry_interval, seconds between attempts t
 _HALF = {"election_timeout": 2.5, "master_timeout": 1.5, "response_timeout": 3}
 """One round of invitations; the bound of the whole service allows two."""
 
-ICESTORM_DEADLINES = (
+DEADLINES = (
     Deadline(
         "link",
         {"response_timeout": 3, "election_timeout": 1, "master_timeout": 1},
@@ -168,5 +168,5 @@ ICESTORM_DEADLINES = (
              what="events wait for a subscriber, and nobody tries to deliver them"),
     Deadline("removal", _HALF, 1, _GARCIA, _ODD, what="a subscriber whose attempts are used up is not removed",
              calm=True),
-    *DEADLINES,
+    *deadlines.DEADLINES,
 )

@@ -4,10 +4,36 @@ from __future__ import annotations
 
 import itertools
 
-from nodes.systems.reference.log_events import BOOT, BROKER_STATES, NodeLogs, State, logged
+from nodes.systems.reference.log_events import BOOT, BROKER_STATES, Line, NodeLogs, State, logged
+from stormproof.contracts.system import GroupChange, RoleChange, StateTransfer
 
 _STATE = "replica state"
 _REPLICATES = "group replicates"
+
+
+def role_change(line: Line) -> RoleChange | None:
+    """Parse a log line about a replica's state, group and coordinator."""
+    if line.event != "replica state":
+        return None
+    state = line.fields.get("state", "?")
+    if state != "normal":
+        return RoleChange(state, line.fields.get("group", ""))
+    leads = line.fields.get("leads") == "True"
+    return RoleChange("master" if leads else "slave", line.fields.get("group", ""), serving=True, leads=leads)
+
+
+def state_transfer(line: Line) -> StateTransfer | None:
+    """Parse a coordinator's log line about taking over its group's most recent database."""
+    if line.event != "database transfer":
+        return None
+    return StateTransfer(line.fields.get("source", "?"), "", f"stamp {line.fields.get('stamp', '?')}")
+
+
+def group_change(line: Line) -> GroupChange | None:
+    """Parse a coordinator's log line about the group that it has formed."""
+    if line.event not in ("group replicates", "group waits") or "members" not in line.fields:
+        return None
+    return GroupChange(line.fields.get("group", ""), tuple(line.fields["members"].split(",")))
 
 
 def _says(*words: str) -> dict[str, object]:

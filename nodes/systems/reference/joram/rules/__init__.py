@@ -1,1 +1,1 @@
-"""Rules of joram: invariants, deadlines, bounds, resting states, draws, state coverage."""
+"""The rules of joram; ``table`` lists them all."""

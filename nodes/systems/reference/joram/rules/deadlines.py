@@ -2,16 +2,7 @@
 
 from __future__ import annotations
 
-from nodes.systems.reference.rules.deadlines import (
-    CALLED,
-    CALLS,
-    CONNECTIONS,
-    DEADLINES,
-    GREETING,
-    MISDIRECTS,
-    NETWORKS,
-    REACTIONS,
-)
+from nodes.systems.reference.rules import deadlines
 from stormproof.contracts.deadline import Deadline
 
 _LINKS = "Links: of two peers one dials the other, in every half of a heartbeat's interval"
@@ -20,10 +11,10 @@ _ODD = ("disk", "clock")
 _STALLS = (*_ODD, "packets", "partition", "points:cut", "points:partial")
 """Faults that lose packets. TCP increases its retransmission delay, which outlasts the fault."""
 
-JORAM_DEADLINES = (
+DEADLINES = (
     Deadline("link", {"detection_timeout": 2}, 0.4, _LINKS, _ODD, what="a peer has no link", calm=True),
     Deadline(
-        "master", {"detection_timeout": 4}, 0.5, "4.5: bounds.py", _ODD, _PRIMARY, "a replica has no master", calm=True
+        "master", {"detection_timeout": 4}, 0.5, "4.5: BOUNDS", _ODD, _PRIMARY, "a replica has no master", calm=True
     ),
     *(
         Deadline(
@@ -262,22 +253,22 @@ JORAM_DEADLINES = (
         "network-beat",
         {"network_timeout": 0.3},
         0.2,
-        NETWORKS,
+        deadlines.NETWORKS,
         what="another server with a connection is sent nothing",
     ),
     Deadline(
         "network-silent",
         {"network_timeout": 1.3},
         0.3,
-        NETWORKS,
+        deadlines.NETWORKS,
         what="a connection with another server of which nothing comes is kept",
     ),
-    Deadline("network-call", {"network_timeout": 0.15}, 0.05, CALLS, what=CALLED),
+    Deadline("network-call", {"network_timeout": 0.15}, 0.05, deadlines.CALLS, what=deadlines.CALLED),
     Deadline(
         "collocated",
         {"detection_timeout": 4},
         1,
-        REACTIONS,
+        deadlines.REACTIONS,
         _ODD,
         _PRIMARY,
         "a client inside the broker has no connection",
@@ -287,14 +278,14 @@ JORAM_DEADLINES = (
         "reaction",
         {"detection_timeout": 4},
         1,
-        REACTIONS,
+        deadlines.REACTIONS,
         _ODD,
         _PRIMARY,
         "a client inside the broker goes on to have the message that it has taken",
         calm=True,
     ),
-    GREETING,
-    MISDIRECTS,
-    *DEADLINES,
-    *CONNECTIONS,
+    deadlines.GREETING,
+    deadlines.MISDIRECTS,
+    *deadlines.DEADLINES,
+    *deadlines.CONNECTIONS,
 )

@@ -8,6 +8,7 @@ from datetime import datetime, timedelta
 from nodes.systems.reference.log_events import (
     BOOT,
     BROKER_STATES,
+    Line,
     NodeLogs,
     State,
     broken_off,
@@ -16,11 +17,41 @@ from nodes.systems.reference.log_events import (
     moved,
     resumed,
 )
+from stormproof.contracts.system import GroupChange, RoleChange, StateTransfer
 
 _SERVES = "promoted: serving as master"
 _DOWN = "stepped down"
 _BEGIN, _END = "state transfer begin", "state transfer end"
 _VIEW = "view installed"
+_ROLES = {"following": ("slave", True), "promoted: serving as master": ("master", True),
+          "master lost": ("electing", False), "stepped down": ("electing", False), "proposing": ("electing", False),
+          "joining the group": ("starting", False)}  # fmt: skip
+
+
+def role_change(line: Line) -> RoleChange | None:
+    """Parse a log line about a replica's role; a view that a master changes may have a new epoch."""
+    if line.event == "view installed" and "why" in line.fields:
+        return RoleChange("master", f"epoch {line.fields.get('epoch', '?')}", serving=True, leads=True)
+    if line.event not in _ROLES:
+        return None
+    role, serving = _ROLES[line.event]
+    epoch = f"epoch {line.fields.get('epoch', '?')}" if serving else ""
+    return RoleChange(role, epoch, serving, leads=role == "master")
+
+
+def state_transfer(line: Line) -> StateTransfer | None:
+    """Parse the end of a transfer, logged by the replica whose state was replaced."""
+    if line.event != "state transfer end" or "source" not in line.fields:
+        return None
+    index = line.fields.get("index", "?")
+    return StateTransfer(line.fields["source"], "", f"up to entry {index}", int(index) if index.isdecimal() else None)
+
+
+def group_change(line: Line) -> GroupChange | None:
+    """Parse a master's log line about the view that it installs."""
+    if line.event != "view installed" or "members" not in line.fields:
+        return None
+    return GroupChange(f"epoch {line.fields.get('epoch', '?')}", tuple(line.fields["members"].split(",")))
 
 
 def _some(value: str) -> bool:

@@ -1,7 +1,6 @@
-"""Invariants of each step of an election of HA IceStorm; invariants of the resulting groups are in ``invariants``.
+"""Watchers of the groups of HA IceStorm's replicas: who is invited, awaited, kept and counted.
 
-The sources are named as in ``invariants``. A replica is not judged by messages that it can't have received: once it has
-left a question unanswered since a group began, it is no longer checked in that group.
+As in ``roles``, a replica is not judged by messages that it can't have received.
 """
 
 from __future__ import annotations
@@ -11,10 +10,84 @@ from collections.abc import Mapping, Sequence
 from nodes.reference.designs.icestorm.decisions import majority, may_replicate
 from nodes.reference.designs.icestorm.design import IceStorm, Observed
 from nodes.reference.designs.icestorm.election import ELECTION, INACTIVE, NORMAL, REORGANIZATION
+from nodes.systems.reference.icestorm.rules.roles import FORMED_STATES, ROUNDING_SECONDS
 from stormproof.contracts.invariant import Watcher
 
-_FORMED = (INACTIVE, NORMAL)
-_ROUNDING = 1e-6
+
+class AllKnowHowMany(Watcher):
+    """Tracks the size of each normal group when it was formed."""
+
+    def __init__(self) -> None:
+        self._sizes: dict[str, int] = {}
+
+    def look(self, node: str, program: IceStorm, now: Observed, before: Observed | None) -> str:
+        """Check that members know the size of their group: it allows them to replicate without those that leave."""
+        if now.state != NORMAL or (before is not None and (before.state, before.group) == (NORMAL, now.group)):
+            return ""
+        if now.coordinator == node:
+            self._sizes[now.group] = now.members
+        size = self._sizes.get(now.group, 0)
+        return f"it is in a group of {size}, and has seen {now.max_seen} replicas" if now.max_seen < size else ""
+
+
+class MembersComeAlong(Watcher):
+    """Tracks each replica's state, and the group of a coordinator that another one has invited."""
+
+    def __init__(self) -> None:
+        self._seen: dict[str, Observed] = {}
+        self._members: dict[str, Sequence[str]] = {}
+        self._invited: dict[str, tuple[str, str, dict[str, int]]] = {}
+
+    def look(self, node: str, program: IceStorm, now: Observed, before: Observed | None) -> str:
+        """Check that, once it has accepted, no reachable member still follows it in the group that it has left."""
+        self._seen[node] = now
+        if now.coordinator == node:
+            self._members[node] = program.members
+        elif before is not None and before.coordinator == node:
+            linked = program.linked()
+            self._invited[node] = now.group, before.group, {
+                name: linked[name] for name in self._members.get(node, ()) if name in linked and name != now.coordinator
+            }
+        if now.state != REORGANIZATION or self._invited.get(node, ("",))[0] != now.group:
+            return ""
+        _, left, members = self._invited.pop(node)
+        linked = program.linked()
+        behind = [name for name, broken in members.items() if linked.get(name) == broken and name in self._seen
+                  and self._seen[name][:3] in ((INACTIVE, node, left), (NORMAL, node, left))]
+        return f"it has accepted an invitation, and {behind[0]} follows it in group {left}" if behind else ""
+
+    def ended(self, node: str) -> None:
+        """Forget the ended replica: it follows no coordinator."""
+        for known in (self._seen, self._members, self._invited):
+            known.pop(node, None)
+
+
+class MajorityReplicates(Watcher):
+    """Stateless check of a coordinator's group."""
+
+    def look(self, node: str, program: IceStorm, now: Observed, before: Observed | None) -> str:
+        """Check that the coordinator of a normal group has a majority of all replicas in it."""
+        if now.state != NORMAL or not now.members or now.members >= majority(program.replicas):
+            return ""
+        return f"it is the coordinator of a normal group of {now.members} of {program.replicas} replicas"
+
+
+class FullStart(Watcher):
+    """Checks the number of replicas that each replica has seen since its program was started."""
+
+    def look(self, node: str, program: IceStorm, now: Observed, before: Observed | None) -> str:
+        """Check that the maximum begins at 0, and that only a complete group raises it to the number that majorities
+        need.
+        """
+        if before is None:
+            return f"it has just been started, and has seen {now.max_seen} replicas" if now.max_seen else ""
+        if now.max_seen < before.max_seen:
+            return f"it had seen {before.max_seen} replicas, and now {now.max_seen}"
+        begins = now.state == NORMAL != before.state and now.members
+        if begins and now.members < program.replicas > now.max_seen:
+            return (f"its group of {now.members} replicates, and the most that it has seen of {program.replicas} "
+                    f"replicas is {now.max_seen}")  # fmt: skip
+        return ""
 
 
 class GroupsShrink(Watcher):
@@ -39,38 +112,6 @@ class GroupsShrink(Watcher):
         return ""
 
 
-class InvitesInTurn(Watcher):
-    """Tracks the members of each coordinator's group."""
-
-    def __init__(self) -> None:
-        self._members: dict[str, tuple[str, ...]] = {}
-
-    def look(self, node: str, program: IceStorm, now: Observed, before: Observed | None) -> str:
-        """Check that a coordinator takes its members along, and leaves coordinators of higher priority the time to
-        invite it.
-        """
-        former = self._members.get(node, ())
-        self._members[node] = tuple(program.members)
-        if before is None or now.state != ELECTION or now.coordinator != node or before.group == now.group:
-            return ""
-        election, timeout = program.election, program.options.election_timeout
-        invited = election.invited_here
-        if set(invited) <= set(former):
-            return "it begins an election among the members of its group, and has found nobody else"
-        if left := [name for name in former if name not in invited]:
-            return f"it invites {', '.join(invited)} into another group, and leaves its member {left[0]} behind"
-        higher = [name for name in invited if name not in former and election.idents[name] > election.ident]
-        least = timeout * (1 + 1 / program.replicas)
-        if higher and election.lasted < least - _ROUNDING:
-            return (f"it invites {higher[0]}, of higher priority, {election.lasted:.3f} s after its group began, and "
-                    f"leaves it {least:.3f} s at least")
-        return ""
-
-    def ended(self, node: str) -> None:
-        """Forget the ended coordinator's group."""
-        self._members.pop(node, None)
-
-
 class AwaitsWhoComes(Watcher):
     """Tracks the programs, and the replicas that have been in each group that has an election."""
 
@@ -93,7 +134,8 @@ class AwaitsWhoComes(Watcher):
             others = [name for name in awaited if name not in been]
             return f"it waits for {others[0]}, which has not taken its invitation" if others else ""
         early = (now.state == REORGANIZATION and before is not None and before.state == ELECTION
-                 and before.group == now.group and election.lasted < program.options.election_timeout - _ROUNDING)
+                 and before.group == now.group
+                 and election.lasted < program.options.election_timeout - ROUNDING_SECONDS)
         if early and not awaited:  # by its own account; its members know better which replicas they bring
             awaited = self._brought(node, program, now.group)
         return (f"it goes on after {election.lasted:.3f} s without {awaited[0]}, which has taken its invitation"
@@ -161,7 +203,7 @@ class KeepsWhoFollows(Watcher):
         seen = self._seen.get(name)
         if seen is None or (seen.coordinator, seen.group) != (node, led.group):
             return False
-        return seen.state in ((REORGANIZATION,) if led.state == REORGANIZATION else _FORMED)
+        return seen.state in ((REORGANIZATION,) if led.state == REORGANIZATION else FORMED_STATES)
 
     def _left_coordinator(self, node: str, program: IceStorm, before: Observed, answering: set[str]) -> str:
         leader = self._seen.get(before.coordinator)
@@ -170,59 +212,10 @@ class KeepsWhoFollows(Watcher):
                    and node in self._programs[before.coordinator].members)
         options, lasted = program.options, program.election.lasted
         patience = 2 * options.election_timeout + options.response_timeout
-        if before.state not in _FORMED and lasted >= patience - _ROUNDING:
+        if before.state not in FORMED_STATES and lasted >= patience - ROUNDING_SECONDS:
             return ""
         if before.state == ELECTION and before.coordinator in answering:
             return f"it has given up an election after {lasted:.3f} s, and {before.coordinator} may wait for it"
         if not counted:
             return ""
         return f"it has left the group of {before.coordinator} after {lasted:.3f} s, which answers, and counts it in"
-
-
-class Commences(Watcher):
-    """Tracks each replica's state."""
-
-    def __init__(self) -> None:
-        self._seen: dict[str, Observed] = {}
-
-    def look(self, node: str, program: IceStorm, now: Observed, before: Observed | None) -> str:
-        """Check that a large enough group replicates, and that its members have promised its epoch."""
-        self._seen[node] = now
-        forming = before is not None and before.group == now.group and before.state in (ELECTION, REORGANIZATION)
-        if before is None or now.coordinator != node or not forming:
-            return ""
-        members = {name: seen for name in program.members if (seen := self._seen.get(name)) is not None
-                   and (seen.state, seen.coordinator, seen.group) == (REORGANIZATION, node, now.group)}
-        if now.state == NORMAL:
-            late = [name for name, seen in {**members, node: now}.items()
-                    if seen.promised != now.epoch or seen.stamp.epoch != now.epoch]
-            return f"its group is normal in an epoch of which {late[0]} has no promise, or no database" if late else ""
-        most = max([before.max_seen, *(seen.max_seen for seen in members.values())])
-        if now.state == INACTIVE and may_replicate(now.members, program.replicas, most, majority(program.replicas)):
-            return (f"its group of {now.members} of {program.replicas} replicas does not replicate, though {most} have "
-                    "been seen")
-        return ""
-
-    def ended(self, node: str) -> None:
-        """Forget the ended replica."""
-        self._seen.pop(node, None)
-
-
-class AnswersAsItStands(Watcher):
-    """Stateless check: asks a replica the questions that other replicas ask it."""
-
-    def look(self, node: str, program: IceStorm, now: Observed, before: Observed | None) -> str:
-        """Check that its answers are true."""
-        election, leads, formed = program.election, now.coordinator == node, now.state in _FORMED
-        if election.are_you_coordinator() != (leads and formed):
-            return f"it {'does not say' if leads and formed else 'says'} that it coordinates, and is {now.state}"
-        for name in election.idents:
-            if name == node:
-                continue
-            counted = leads and name in program.members
-            if election.are_you_there(name, now.group) != counted or election.are_you_there(name, f"{now.group}'"):
-                return f"it tells {name} something else than whether it counts it in group {now.group}"
-            follows = now.coordinator == name and formed
-            if election.are_you_mine(name, now.group) != follows or election.are_you_mine(name, f"{now.group}'"):
-                return f"it tells {name} something else than whether it follows it in group {now.group}"
-        return ""

@@ -1,4 +1,5 @@
-"""Invariants of HA Joram's log: its length, its newest entries, and entries that are committed or acknowledged."""
+"""Watchers of HA Joram's data, with ``partitions=primary-partition``: the log, the entries that are committed or
+acknowledged, and the effects that masters release."""
 
 from __future__ import annotations
 
@@ -217,3 +218,119 @@ class AcknowledgedIsThere(Watcher):
         """Forget the ended replica; it is checked again after its restart."""
         self._programs.pop(node, None)
         self._acked.pop(node, None)
+
+
+class ServesAfterOwnEntry(Watcher):
+    """Stateless check of a master that begins to serve."""
+
+    fields = ("serving",)
+
+    def look(self, node: str, program: Joram, now: Observed, before: Observed | None) -> str:
+        """Check that the last entry that a master has committed belongs to its epoch before it serves."""
+        if not now.serving or (before is not None and before.serving):
+            return ""
+        epoch = program.log.epoch_at(now.committed)
+        if epoch in (now.leads, None):  # with asynchronous propagation it may have been dropped
+            return ""
+        return f"it serves in epoch {round_of(now.leads)}, and the last entry committed is of {round_of(epoch or 0)}"
+
+
+class AllHaveIt(Watcher):
+    """Tracks the entries that each replica has on disk."""
+
+    fields = ("durable", "leads", "committed")
+
+    def __init__(self) -> None:
+        self._durable: dict[str, int] = {}
+        self._programs: dict[str, Joram] = {}
+
+    def look(self, node: str, program: Joram, now: Observed, before: Observed | None) -> str:
+        """Check that the entries that a master commits are on the disks of all members of its view."""
+        self._durable[node] = now.durable
+        self._programs[node] = program
+        if not now.leads or before is None or before.leads != now.leads or now.committed <= before.committed:
+            return ""  # a new master may have learned of it from the source of its log
+        without = [name for name in program.members if self._durable.get(name, 0) < now.committed]
+        return f"it commits entry {now.committed}, which {without[0]} does not have on disk" if without else ""
+
+    def ended(self, node: str) -> None:
+        """Keep the ended replica's durable index: it may have ended in a callback, after the last check."""
+        if (program := self._programs.pop(node, None)) is not None:
+            self._durable[node] = program.observed().durable
+
+
+class CountsForWhatItHas(Watcher):
+    """Tracks the programs."""
+
+    def __init__(self) -> None:
+        self._programs: dict[str, Joram] = {}
+
+    def look(self, node: str, program: Joram, now: Observed, before: Observed | None) -> str:
+        """Check that a master does not count a follower as having more entries than the follower's log has: entries
+        from before the loss of its disk do not count."""
+        self._programs[node] = program
+        master = self._programs.get(now.follows)
+        if master is None or now.takes != master.leads_in:
+            return ""
+        index = master.acknowledged.get(node, -1)
+        return f"its log ends at {now.last}, and its master takes it to have entry {index}" if index > now.last else ""
+
+    def ended(self, node: str) -> None:
+        """Forget the ended replica; it is checked again after its restart."""
+        self._programs.pop(node, None)
+
+
+class StatesAreNeeded(Watcher):
+    """Tracks the programs."""
+
+    fields = ("states",)
+
+    def __init__(self) -> None:
+        self._programs: dict[str, Joram] = {}
+
+    def look(self, node: str, program: Joram, now: Observed, before: Observed | None) -> str:
+        """Check that a replica gets the whole state only if its master's log has neither its last entry nor its last
+        committed one.
+        """
+        self._programs[node] = program
+        if before is None or now.states == before.states:
+            return ""
+        master = self._programs.get(now.follows)
+        if master is None or now.takes != master.leads_in:
+            return ""
+        log = master.log
+        if log.epoch_at(before.last) == before.last_epoch or log.base <= before.committed <= log.last:
+            return (f"it is sent the whole state by {now.follows}, and its log ended at {before.last}, of which "
+                    f"{before.committed} were committed; that of its master begins behind {log.base}")
+        return ""
+
+    def ended(self, node: str) -> None:
+        """Forget the ended replica."""
+        self._programs.pop(node, None)
+
+
+class CommitsItsOwn(Watcher):
+    """Stateless check of a master that commits."""
+
+    fields = ("committed",)
+
+    def look(self, node: str, program: Joram, now: Observed, before: Observed | None) -> str:
+        """Check that a master commits by counting only entries of its epoch: counting proves nothing for older ones."""
+        if before is None or not now.leads or before.leads != now.leads or now.committed <= before.committed:
+            return ""
+        epoch = program.log.epoch_at(now.committed)
+        if epoch in (now.leads, None):
+            return ""
+        return f"it commits entry {now.committed} of epoch {round_of(epoch or 0)} in epoch {round_of(now.leads)}"
+
+
+class ReleasesInLease(Watcher):
+    """Stateless check of a master that releases effects."""
+
+    fields = ("unleased",)
+
+    def look(self, node: str, program: Joram, now: Observed, before: Observed | None) -> str:
+        """Check that a master releases effects only while its lease holds; the count covers every release between two
+        checks.
+        """
+        return f"it has let out {now.unleased} effects without a lease" if now.unleased else ""

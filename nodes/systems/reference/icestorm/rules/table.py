@@ -1,0 +1,153 @@
+"""The rules of HA IceStorm.
+
+The invariants hold at every instant. *The document* is ZeroC's "Highly Available IceStorm"; *Garcia-Molina* is
+"Elections in a Distributed Computing System", 1982, whose invitation algorithm it uses. It is not a defect that two
+coordinators may be *normal* at the same time: the older one can't confirm anything any longer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from nodes.systems.reference.icestorm.rules import data, members, roles
+from nodes.systems.reference.icestorm.rules.deadlines import DEADLINES
+from nodes.systems.reference.icestorm.rules.states import STATES
+from nodes.systems.reference.rules import draws, resting_state
+from nodes.systems.reference.rules.audits import COUNTS_ADD_UP, STORE_HOLDS
+from nodes.systems.reference.rules.table import Rules
+from stormproof.contracts.bounds import (
+    BYTES,
+    FRAMES,
+    HEALTHY,
+    KEEPS_ROLES,
+    SERVES,
+    SERVES_WITH_MAJORITY,
+    Bound,
+    WorkBound,
+)
+from stormproof.contracts.draw import Draw, Drawing
+from stormproof.contracts.invariant import Invariant
+from stormproof.contracts.resting_state import Keep
+from stormproof.contracts.state_abstraction import Abstraction
+
+_COUNTER = {"stamp": ("counter",)}
+
+INVARIANTS = (
+    Invariant("one-coordinator-an-epoch", "all members of a normal group have the same coordinator",
+              "Garcia-Molina, Assertion 3", roles.OneCoordinatorAnEpoch),
+    Invariant("one-coordinator-a-group", "whoever is in a group that is reorganized or normal has the same coordinator",
+              "Garcia-Molina, Assertion 3", roles.OneCoordinatorAGroup),
+    Invariant("all-know-how-many", "whoever is in a normal group has seen as many replicas as that had",
+              "the document: max, the maximum number of replicas seen by this replica", members.AllKnowHowMany),
+    Invariant("members-come-along", "a coordinator that accepts an invitation passes it on to its members",
+              "Garcia-Molina, the answer to Invitation", members.MembersComeAlong),
+    Invariant("majority-replicates", "a coordinator replicates with a majority of all replicas only",
+              "the document: Replication commences once a group contains a majority of replicas",
+              members.MajorityReplicates),
+    Invariant("full-start", "until all replicas have been seen, only a group of all of them replicates",
+              "the document: during full system startup ... the participation of every replica", members.FullStart),
+    Invariant("stamps-grow", "the stamp of a database, and what its replica promised, only grow",
+              "the document: a time stamp recorded upon each database change", data.StampsGrow, unless=("disk",)),
+    Invariant("one-database-a-stamp", "databases of the same stamp hold the same",
+              "the document: the most recent database state is transferred to all replicas", data.OneDatabaseAStamp,
+              unless=("disk",), where=_COUNTER),
+    Invariant("agreed-is-there", "what is agreed upon is on the disks of a majority",
+              "the document: a replica that loses the majority during request processing leaves it indeterminate",
+              data.AgreedIsThere, unless=("disk",)),
+    Invariant("confirmed-stays", "what a majority had on disk is in the database of every later group",
+              "the document: The most recent database state ... is transferred to all replicas", data.ConfirmedStays,
+              unless=("disk",), where=_COUNTER),
+    Invariant("groups-shrink", "whoever begins a group is alone in it, and nobody comes into it after its election",
+              "Garcia-Molina, procedures Recovery and Merge: a group has a name of its own, and whom it has is settled "
+              "when it is reorganized", members.GroupsShrink),
+    Invariant("invites-in-turn", "a coordinator invites its members, too, and not before those of higher priority",
+              "Garcia-Molina, procedures Check and Merge", roles.InvitesInTurn, unless=("clock",)),
+    Invariant("awaits-who-comes", "a coordinator waits for those that have taken its invitation, and for nobody else",
+              "Garcia-Molina, procedure Merge", members.AwaitsWhoComes, unless=("clock",)),
+    Invariant("keeps-who-follows", "nobody leaves, drops or gives up who answers and follows",
+              "Garcia-Molina, procedures Check, Timeout and Recovery: that is for failures; the document: If a failure "
+              "occurs, the replica considers itself in error", members.KeepsWhoFollows, unless=("disk", "clock")),
+    Invariant("commences", "a group that is large enough replicates, and its members have its epoch and database",
+              "the document: Replication commences once a group contains a majority of replicas; "
+              "docs/designs/icestorm.md: each member promises on disk to take no more changes of older epochs",
+              roles.Commences, unless=("disk",)),
+    Invariant("changes-in-their-epoch", "a change is of the epoch that its replica has promised, and its coordinator's",
+              "docs/designs/icestorm.md: stamps are (epoch, counter), counted by the coordinator",
+              data.ChangesInTheirEpoch, unless=("disk",)),
+    Invariant("changes-as-asked", "a change of the database does what was asked for, and nothing else",
+              "docs/designs/icestorm.md: the table of requests", data.ChangesAsAsked, unless=("disk",), where=_COUNTER),
+    Invariant("most-recent-wins", "a group begins with the most recent of its members' databases; others are given it",
+              "the document: The most recent database state ... is transferred to all replicas", data.MostRecentWins,
+              unless=("disk",), where=_COUNTER),
+    Invariant("answers-while-it-leads", "nobody answers requests in an epoch that a majority had left before",
+              "docs/designs/icestorm.md: reads are confirmed by a majority, so they never are stale",
+              data.AnswersWhileItLeads, unless=("disk",)),
+    Invariant("answers-in-its-group", "whoever answers a request coordinates the group in which it has begun it",
+              "docs/designs/icestorm.md: reads are confirmed by a majority, so they never are stale",
+              data.AnswersInItsGroup),
+    Invariant("delivers-to-subscribers", "events wait for subscribers only",
+              "the document: The subscriber will stop receiving events", data.DeliversToSubscribers, unless=("disk",)),
+    Invariant("answers-as-it-stands", "whoever asks a replica whether it coordinates, counts or follows is told so",
+              "Garcia-Molina, the answers to AreYouCoordinator and AreYouThere", roles.AnswersAsItStands),
+    Invariant("tells-its-state", "what a replica shows is how it stands",
+              "the document: the state of the replicas, using the replica command", roles.TellsItsState),
+    STORE_HOLDS,
+    COUNTS_ADD_UP,
+)  # fmt: skip
+
+_ELECTION: Mapping[str, float] = {"election_timeout": 4, "master_timeout": 2, "response_timeout": 4}
+_WHY = ("Garcia-Molina's timers: a slave asks after its coordinator, a coordinator looks around, invitations and "
+        "answers take a time each, twice where two groups meet; what is fixed is for clients that come back, and disks")
+
+BOUNDS = (
+    Bound(HEALTHY, _ELECTION, 1, _WHY, unless=("disk",)),
+    Bound(SERVES, _ELECTION, 1, _WHY, unless=("disk",)),
+    Bound(SERVES_WITH_MAJORITY, _ELECTION, 2, _WHY, unless=("disk",), of_use=True),
+    Bound(KEEPS_ROLES, _ELECTION, 1, _WHY, unless=("disk",)),
+)
+
+_CHANGES = ("a change goes to each replica, which answers; Garcia-Molina's timers: replicas ask for their coordinator "
+            "in each master_timeout, coordinators look around in each election_timeout; what is fixed is for elections "
+            "and what a replica is given then")
+
+WORK = (
+    WorkBound(FRAMES, 2.5, {"master_timeout": 3, "election_timeout": 2.5}, 40, _CHANGES, ("clock",)),
+    WorkBound(BYTES, 1, {"master_timeout": 170, "election_timeout": 80}, 2000, _CHANGES, ("clock",)),
+)
+
+_MADE = "topics, subscribers and links: as many as clients have made"
+
+KEEPS = (
+    *(Keep(name, _MADE, more=80) for name in (
+        "Database.", "Topic.", "Delivery._outboxes", "ObjectTrace._known", "table icestorm_topics")),
+    Keep("Outbox._taken", "the last events that each subscriber has acknowledged, a few of each", more=2500),
+    Keep("task Peers.ask_all.", "one for each other replica, while a round of questions is under way", more=8),
+    Keep("task Outbox._run", "each subscriber and link has one", like="Delivery._outboxes"),
+    *resting_state.ENGINE,
+)
+
+DRAWING = Drawing(
+    draws=(
+        *draws.FLOW,
+        draws.PAGES,
+        Draw("election_timeout", (0.3, 0.5, 2.0), 0.5),
+        Draw("master_timeout", (0.3, 0.5, 2.0), 0.5),
+        Draw("response_timeout", (0.2, 1.0), 0.4),
+        # A dialogue waits for three retries, and must not be closed because of that.
+        Draw("retry_interval", (0.05, 0.1), 0.2),
+        Draw("delivery_timeout", (2.0,), 0.2),
+        Draw("publisher_endpoints", ("one",), 0.2),
+        Draw("acm_timeout", (1.0, 5.0), 0.2),
+    ),
+    nodes=(3, 3, 3, 4, 5, 5),
+    timeouts=("election_timeout", "master_timeout", "response_timeout"),
+)
+
+ABSTRACTION = Abstraction(
+    changes=("state", "coordinator", "epoch", "members", "max_seen", "promised"),
+    kept=("state", "members", "max_seen"),
+    behind=("epoch", "promised", "stamp"),
+    unequal=(("epoch", "promised"),),
+)
+
+RULES = Rules(INVARIANTS, DEADLINES, BOUNDS, WORK, KEEPS, DRAWING, ABSTRACTION, STATES)

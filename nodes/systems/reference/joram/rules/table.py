@@ -1,0 +1,220 @@
+"""The rules of HA Joram.
+
+The invariants hold at every instant, most of them with ``partitions=primary-partition`` only. The group is the core of
+Raft and of Viewstamped Replication, and so are its invariants: the *Raft paper* is Ongaro and Ousterhout, "In Search of
+an Understandable Consensus Algorithm", 2014.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from nodes.reference.server.reaction import TAKING
+from nodes.systems.reference.joram.rules import data, members, roles
+from nodes.systems.reference.joram.rules.deadlines import DEADLINES
+from nodes.systems.reference.joram.rules.states import STATES
+from nodes.systems.reference.rules import draws, resting_state
+from nodes.systems.reference.rules.audits import COUNTS_ADD_UP, STORE_HOLDS, same_state
+from nodes.systems.reference.rules.table import Rules
+from stormproof.contracts.bounds import (
+    BYTES,
+    FRAMES,
+    HEALTHY,
+    KEEPS_ROLES,
+    SERVES,
+    SERVES_WITH_MAJORITY,
+    Bound,
+    WorkBound,
+)
+from stormproof.contracts.draw import Draw, Drawing, Never
+from stormproof.contracts.invariant import Invariant
+from stormproof.contracts.resting_state import Keep
+from stormproof.contracts.state_abstraction import Abstraction
+
+_PRIMARY = {"partitions": ("primary-partition",)}
+_SAFE = {**_PRIMARY, "propagation": ("synchronous",)}
+
+INVARIANTS = (
+    Invariant("one-master-an-epoch", "in each epoch at most one replica is master",
+              "Raft paper, Figure 3, Election Safety", roles.OneMasterAnEpoch, where=_PRIMARY),
+    Invariant("leads-in-its-promise", "a master has promised its own epoch, and no newer one",
+              "Raft paper, Figure 2, Rules for Servers: a newer term makes a follower of it", roles.LeadsInItsPromise,
+              where=_PRIMARY),
+    Invariant("one-serves", "at any instant the lease of at most one master holds",
+              "Ongaro's dissertation, 6.4.1", roles.OneServes, where=_PRIMARY),
+    Invariant("promises-survive", "what a replica has promised only grows, also beyond a restart",
+              "Raft paper, Figure 2, Persistent state", roles.Promises, unless=("disk",), where=_PRIMARY),
+    Invariant("promises-on-disk", "what a replica has promised is on its disk before it says so",
+              "Raft paper, Figure 2: updated on stable storage before responding", roles.PromisesOnDisk,
+              unless=("disk",), where=_PRIMARY),
+    Invariant("rests-after-start", "a replica that has just started promises no epoch to a candidate",
+              "Ongaro's dissertation, 6.4.1: a lease outlasts the restart of who granted it", roles.RestsAfterStart,
+              unless=("clock", "disk"), where=_PRIMARY),
+    Invariant("log-is-short", "the log holds what is kept for replicas that come back, and little more",
+              "docs/designs/joram.md: log_keep", data.LogIsShort, where=_PRIMARY),
+    Invariant("log-is-long-enough", "a master's log holds what is kept for replicas that come back, and what "
+              "those need that it feeds",
+              "docs/designs/joram.md: log_keep, how much of the log is kept for replicas that come back",
+              data.LogIsLongEnough, where=_PRIMARY),
+    Invariant("lease-protects", "while a master's lease holds, no majority promises a newer epoch",
+              "Ongaro's dissertation, 6.4.1", roles.LeaseProtects, where=_PRIMARY),
+    Invariant("newest-log-leads", "a master's log is as complete as those of a majority that promised its epoch",
+              "Raft paper, 5.4.1", data.NewestLogLeads, unless=("disk",), where=_PRIMARY),
+    Invariant("serves-after-own-entry", "a master serves when an entry of its own epoch is committed",
+              "Raft paper, 5.4.2", data.ServesAfterOwnEntry, where=_PRIMARY),
+    Invariant("logs-match", "entries of the same index and epoch hold the same, as do all before them",
+              "Raft paper, Figure 3, Log Matching", data.LogsMatch, where=_PRIMARY),
+    Invariant("committed-stays", "what is committed never changes, and every later master has it",
+              "Raft paper, Figure 3, Leader Completeness and State Machine Safety", data.CommittedStays,
+              unless=("disk",), where=_SAFE),
+    Invariant("committed-is-durable", "what a master commits is on the disks of most of the group",
+              "Raft paper, 5.3", data.CommittedIsDurable, unless=("disk",), where=_SAFE),
+    Invariant("acknowledged-is-there", "what a replica has acknowledged is in its log",
+              "Raft paper, Figure 2: matchIndex, the highest entry known to be replicated on a server",
+              data.AcknowledgedIsThere, unless=("disk",), where=_PRIMARY),
+    Invariant("groups-overlap", "the group changes by one replica at a time, and not before the last change is "
+              "committed", "Ongaro's dissertation, 4.1", members.GroupsOverlap, where=_PRIMARY),
+    Invariant("groups-match", "who belongs to the group at an entry that is committed is the same everywhere",
+              "Ongaro's dissertation, 4.1: the configuration is in the log", members.GroupsMatch, unless=("disk",),
+              where=_SAFE),
+    Invariant("tells-its-group", "a replica goes by the group of its log, and tells of it",
+              "Ongaro's dissertation, 4.1: the newest configuration in the log is used; docs/stomp.md: x-replicas",
+              members.TellsItsGroup, where=_PRIMARY),
+    Invariant("one-role", "who leads or follows does not stand; a log is taken from the master, or from whom a "
+              "candidate adopts it, in the epoch that was promised last",
+              "Raft paper, Figure 2, Rules for Servers: a candidate that hears of a leader becomes a follower",
+              roles.OneRole, where=_PRIMARY),
+    Invariant("elected-by-majority", "a master belongs to its group, and a majority of it has promised its epoch",
+              "Raft paper, 5.2: a candidate wins an election if it receives votes from a majority for the same term",
+              roles.ElectedByMajority, where=_PRIMARY),
+    Invariant("stands-in-turn", "a candidate leaves two detection time-outs to each before it, and to whom it has "
+              "promised; who has no log does not stand where others have one",
+              "docs/designs/joram.md, Elections: the second tries after two more detection_timeouts, and so on; 4.8: "
+              "the order of the group list", roles.StandsInTurn, where=_PRIMARY),
+    Invariant("empty-promises-nothing", "a replica without a whole log promises nothing to a candidate that has one",
+              "docs/designs/joram.md, Start and restart: a replica whose disk is empty doesn't count",
+              roles.EmptyCountsForNothing, where=_PRIMARY),
+    Invariant("names-its-master", "a replica names the master that it follows, and nobody when it has none",
+              "docs/stomp.md: a node that isn't the master names the master if it knows it; 4.9", roles.NamesItsMaster,
+              where=_PRIMARY),
+    Invariant("views-in-order", "a master comes first in its view, then those of the view before, in their order, "
+              "then who has caught up; a view that gets smaller is a majority of the group",
+              "4.8: the master is the first in the group list; docs/designs/joram.md, Roles, views, epochs",
+              members.ViewsInOrder, where=_PRIMARY),
+    Invariant("views-match", "the view at an entry that is committed is the same everywhere",
+              "4.5: when a replica fails, a new view of the group is sent to each replica", members.ViewsMatch,
+              unless=("disk",), where=_SAFE),
+    Invariant("all-have-it", "with ack=all a master commits what every member of its view has on disk",
+              "4.2.1; docs/designs/joram.md: ack, every member of the view", data.AllHaveIt, unless=("disk",),
+              where={**_SAFE, "ack": ("all",)}),
+    Invariant("counts-for-what-it-has", "a replica counts at its master for no more than its log has",
+              "Raft paper, Figure 2: matchIndex; docs/designs/joram.md, Start and restart: a replica whose disk is "
+              "empty doesn't count", data.CountsForWhatItHas, where=_PRIMARY),
+    Invariant("states-are-needed", "who is sent the whole state lacks more than its master's log has",
+              "docs/designs/joram.md, Catching up: if the master has the same entry, it sends what comes after; "
+              "otherwise the whole state", data.StatesAreNeeded, unless=("disk",), where=_SAFE),
+    Invariant("commits-its-own", "a master commits entries of its own epoch, and with them those before",
+              "Raft paper, 5.4.2", data.CommitsItsOwn, where=_PRIMARY),
+    Invariant("releases-in-lease", "a master lets nothing out without a lease",
+              "Ongaro's dissertation, 6.4.1; docs/designs/joram.md: the master releases effects only while it holds a "
+              "lease", data.ReleasesInLease, where=_PRIMARY),
+    Invariant("status-tells", "the status of a replica tells how it is", "docs/designs/joram.md, Roles, views, epochs",
+              roles.StatusTells, where=_PRIMARY),
+    STORE_HOLDS,
+    COUNTS_ADD_UP,
+    same_state("that have applied the same entries", _SAFE),
+)  # fmt: skip
+
+_ELECTION: Mapping[str, float] = {"detection_timeout": 4}
+_WHY = ("4.5, and Raft paper 5.2: one detection_timeout until silence is noticed, one for the master's lease, one for "
+        "an election, one more where votes are split; what is fixed is for clients that come back, and disks")
+
+BOUNDS = (
+    Bound(HEALTHY, _ELECTION, 1, _WHY, unless=("disk",), where=_PRIMARY),
+    Bound(SERVES, _ELECTION, 1, _WHY, unless=("disk",), where=_PRIMARY),
+    Bound(SERVES_WITH_MAJORITY, _ELECTION, 2, _WHY, unless=("disk",), where=_PRIMARY),
+    Bound(KEEPS_ROLES, _ELECTION, 1, _WHY, unless=("disk",), where=_PRIMARY),
+)
+
+_ENTRIES = ("Raft paper 5.3: what a client asks for goes to each follower, which answers; five heartbeats in each "
+            "detection_timeout where nothing else is said; what is fixed is for elections and catching up")
+_STATES = (f"{_ENTRIES}; one that is behind what the log keeps gets the whole state (docs/designs/joram.md: log_keep), "
+           "all messages that wait")
+_LAG_WITHIN_LOG: Mapping[str, tuple[int, ...]] = {"log_keep": (10_000,)}
+"""Settings of a test in which no replica lags further than the log reaches."""
+_SERVICES: Mapping[str, tuple[str, ...]] = {"taking": TAKING}
+"""Settings of a test with services, which send messages and acknowledgements in addition to those of clients."""
+
+WORK = (
+    WorkBound(FRAMES, 3.5, {"detection_timeout": 6}, 20, _ENTRIES, ("clock", "packets"), _SERVICES),
+    WorkBound(FRAMES, 2.3, {"detection_timeout": 6}, 20, _ENTRIES, ("clock", "packets")),
+    WorkBound(BYTES, 3.5, {"detection_timeout": 400}, 10_000, _ENTRIES, ("clock", "packets"),
+              {**_SERVICES, **_LAG_WITHIN_LOG}, more=25),
+    WorkBound(BYTES, 2.3, {"detection_timeout": 400}, 10_000, _ENTRIES, ("clock", "packets"), _LAG_WITHIN_LOG, more=25),
+    WorkBound(BYTES, 3.5, {"detection_timeout": 400}, 10_000, _STATES, ("clock", "packets"), _SERVICES, more=25,
+              again=1),
+    WorkBound(BYTES, 2.3, {"detection_timeout": 400}, 10_000, _STATES, ("clock", "packets"), more=25, again=1),
+)
+
+KEEPS = (
+    *(Keep(name, "the newest entries of the log, which drops some at twice as many", "log_keep", 100, times=2)
+      for name in ("Log._entries", "Log._epochs", "Log._sizes", "table joram_log")),
+    *(Keep(name, "views and groups of the entries that are kept", more=100) for name in ("Log._views", "Log._groups")),
+    Keep("task Links._dial", "each peer that this node has to dial, of a group that may grow", more=8),
+    *(Keep(name, "who belongs to the group, with addresses, here and as others say", more=30)
+      for name in ("Log._encoded", "Replica._told", "Replica._memberships", "Replica.places", "Replica.group")),
+    *resting_state.ENGINE,
+    *resting_state.REMEMBERED,
+)  # fmt: skip
+
+DRAWING = Drawing(
+    draws=(
+        Draw("ack", ("majority",), 0.4),
+        Draw("propagation", ("asynchronous",), 0.15),
+        Draw("detection_timeout", (0.3, 0.5, 0.5, 2.0), 0.7),
+        Draw("idle_timeout", (1.0, 2.0), 0.4),
+        *draws.REMEMBERED,
+        *draws.FLOW,
+        *draws.MEMORY,
+        Draw("log_keep", (5, 5, 20, 100), 0.5),
+        Draw("transfer_chunk", (24, 1000), 0.4),
+        Draw("transfer", ("held-back",), 0.3),
+        Draw("send_window", (200, 2000), 0.5),
+        Draw("spares", (1, 2), 0.5),
+        Draw("partitions", ("unspecified",), 0.3),
+        Draw("disk_kind", ("empty", "empty", "lose-unsynced"), 0.4),
+        Draw("points_at", ("joram.promised,joram.elected", "joram.regrouped,joram.truncated,joram.loaded",
+                           "joram.promised,joram.viewed,joram.lease-ends"), 0.25),
+    ),
+    nodes=(2, 3, 3, 3, 4, 4, 5, 5),
+    timeouts=("detection_timeout", "detection_timeout", "idle_timeout"),
+    never=(
+        Never("a group of two has no majority when one has lost its disk", {"nodes": (2,)}, faults=("disk",)),
+        Never("a group of two has no majority when one has lost its disk", {"spares": (1, 2)}, faults=("disk",)),
+        Never("servers of two replicas each have no majority when one has lost its disk", faults=("disk",),
+              workloads=("clustered", "clustered-topic", "store-and-forward")),
+        Never("an offline client forgets what has a receipt, which may come undone",
+              {"propagation": ("asynchronous",)}, ("offline-send",)),
+        Never("a client that finds nobody beside it does not go elsewhere, so what is there is never taken",
+              {"connect": ("home",)},
+              ("consume-last", "clustered", "queue", "offline-send", "store-and-forward", "processing")),
+        draws.ONE_ASKS,
+        Never("what waits for offline clients takes seconds in pieces of 24 bytes", {"transfer_chunk": (24,)},
+              ("offline-send",)),
+        Never("both sides of a group that falls apart go on, by design", {"partitions": ("unspecified",)},
+              faults=("partition", "pause", "packets", "clock", "points")),
+        Never("the shape takes more nodes", {"partition_kind": ("majority-ring", "bridge", "random"), "nodes": (2,)}),
+        Never("a client that does not reconnect loses what was confirmed early",
+              {"propagation": ("asynchronous",), "reliable": (False,)}),
+    ),
+)
+
+ABSTRACTION = Abstraction(
+    changes=("leads", "serving", "promised", "durable_promise", "last_epoch", "group_index"),
+    kept=("serving",),
+    present=("leads", "base"),
+    behind=("promised", "last_epoch", "last", "committed", "group_index", "leads"),
+    unequal=(("promised", "durable_promise"), ("last", "durable"), ("last", "committed")),
+)
+
+RULES = Rules(INVARIANTS, DEADLINES, BOUNDS, WORK, KEEPS, DRAWING, ABSTRACTION, STATES)
