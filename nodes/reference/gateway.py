@@ -5,9 +5,11 @@ from __future__ import annotations
 import sys
 
 from nodes.reference.api import ConfigError
+from nodes.reference.bugs import edits as bug_edits
+from nodes.reference.bugs import switched_on
 from nodes.reference.designs.fiorano.gateway.config import GatewayConfig, read_gateway_config
-from nodes.reference.designs.fiorano.gateway.lockfile import LockFile, RealLockFile
-from nodes.reference.designs.fiorano.gateway.service import Gateway
+from nodes.reference.designs.fiorano.gateway.lockfile import LockFileAccess, RealLockFile
+from nodes.reference.designs.fiorano.gateway.service import LockGateway
 from nodes.reference.server.process import EXIT_CONFIG, NodeProcess, serve_process
 from nodes.reference.server.runtime import LoopRuntime, RealRuntime
 from nodes.reference.trust import NO_SECRET
@@ -16,10 +18,11 @@ from nodes.reference.trust import NO_SECRET
 class GatewayProcess(NodeProcess):
     """A gateway from its start to its exit status."""
 
-    def __init__(self, config: GatewayConfig, file: LockFile, runtime: LoopRuntime) -> None:
+    def __init__(self, config: GatewayConfig, file: LockFileAccess, runtime: LoopRuntime) -> None:
         if not config.secret:
             runtime.log(NO_SECRET, level="warning")
-        super().__init__(Gateway(config, runtime, file).run(), runtime, "gateway")
+        bug_edits.switch(switched_on(config.options))
+        super().__init__(LockGateway(config, runtime, file).run(), runtime, "gateway")
 
 
 def serve_gateway(config: GatewayConfig) -> int:

@@ -12,8 +12,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from nodes.reference.designs.fiorano.gateway.grants import ALONE, ANY, Grants, Record, Take
-from nodes.reference.designs.fiorano.repository import Stamp, is_newer
+from nodes.reference.designs.fiorano.gateway.grants import ALONE, ANY, Grants, LockRecord, Take
+from nodes.reference.designs.fiorano.repository import RepositoryStamp, is_newer
 from nodes.reference.designs.fiorano.states import (
     ACTIVE,
     ACTIVE_TRANSITION,
@@ -115,7 +115,7 @@ class Pair(NamedTuple):
     sides: tuple[Side, Side] = (Side(), Side())
     wires: tuple[Wire, Wire] = ((), ())
     up: bool = False
-    record: Record = Record()
+    record: LockRecord = LockRecord()
     taken: bool = False
     left: tuple[int, ...] = (1, 1, 1, 1, 1)
 
@@ -140,8 +140,8 @@ class Model:
 
     # What the real code decides.
 
-    def stamp(self, side: Side | Hello) -> Stamp:
-        return Stamp(side.whole, side.epoch, side.counter, 0.0, side.asked)
+    def stamp(self, side: Side | Hello) -> RepositoryStamp:
+        return RepositoryStamp(side.whole, side.epoch, side.counter, 0.0, side.asked)
 
     def view(self, pair: Pair, i: int) -> View:
         side = pair.sides[i]
@@ -279,7 +279,7 @@ class Model:
         if (pair.taken and pair.record.holder != NAMES[i]) or not self.grants(pair).fits(NAMES[i], take):
             return put(pair, i, side)
         granted = put(pair, i, side._replace(answer=take.new))
-        return granted._replace(record=Record(take.new, NAMES[i]), taken=True)
+        return granted._replace(record=LockRecord(take.new, NAMES[i]), taken=True)
 
     def lapse(self, pair: Pair, i: int) -> Pair:
         """The lease of the holder is over, first by its own clock, then by the gateway's."""
@@ -447,7 +447,7 @@ def normal(pair: Pair) -> Pair:
     first, second = pair.sides
     there, back = pair.wires
     wires = tuple(map(small, there)), tuple(map(small, back))
-    record = Record(e[pair.record.epoch], pair.record.holder)
+    record = LockRecord(e[pair.record.epoch], pair.record.holder)
     return pair._replace(sides=(lesser(first), lesser(second)), wires=wires, record=record)
 
 

@@ -19,7 +19,7 @@ from harness.sim.campaign import ALL, Case, run_seed
 from nodes.reference import wire
 from nodes.reference.designs.fiorano.gateway.config import parse_gateway_config
 from nodes.reference.designs.fiorano.gateway.protocol import PROTOCOL as GATEWAY_PROTOCOL
-from nodes.reference.designs.fiorano.messages import Begin, Changes, Complete, Hello, Page, Stored, pack
+from nodes.reference.designs.fiorano.messages import Begin, ChangeSet, Complete, Page, ServerStatus, StoredUpTo, pack
 from nodes.reference.designs.fiorano.states import ACTIVE, PASSIVE, STANDALONE
 from nodes.reference.gateway import GatewayProcess
 from nodes.reference.replication import handshake
@@ -99,8 +99,8 @@ def test_a_gateway_whose_lock_file_can_not_be_written() -> None:
 # Strangers, and peers that are damaged.
 
 
-def fields(**changes: Any) -> Hello:
-    return Hello("WAITING", "DEAD", False, True, 1, 0, 0.0, 0)._replace(**changes)
+def fields(**changes: Any) -> ServerStatus:
+    return ServerStatus("WAITING", "DEAD", False, True, 1, 0, 0.0, 0)._replace(**changes)
 
 
 BEGIN = pack(Begin(1, 5, 0))
@@ -111,8 +111,8 @@ DAMAGED: dict[str, tuple[bytes, ...]] = {
     "numbers that can't be": (encode_frame(b"\x00" + wire.encode(list(fields(epoch=-7)))),),
     "the same profile": (pack(fields(primary=True)),),
     "a state of the other mode": (pack(fields(state="ACTIVATING")),),
-    "what nobody asked for": (pack(Stored(9, 1 << 50, 1, True)), pack(Complete(3, 5, 9)), BEGIN,
-                              pack(Page(1, "messages", [[1]])), pack(Changes(1, 5, 7, 0.0, [["x", [], []]]))),
+    "what nobody asked for": (pack(StoredUpTo(9, 1 << 50, 1, True)), pack(Complete(3, 5, 9)), BEGIN,
+                              pack(Page(1, "messages", [[1]])), pack(ChangeSet(1, 5, 7, 0.0, [["x", [], []]]))),
 }  # fmt: skip
 
 

@@ -9,7 +9,7 @@ import random
 import signal
 import subprocess
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -18,13 +18,13 @@ import pytest
 from loopback import free_ports
 
 from nodes.reference.api import Config, ConfigError
-from nodes.reference.bugs.flags import STALE_STANDBY_SERVES, TWO_HOLDERS
-from nodes.reference.designs.fiorano.configuration import HALayer, Options
+from nodes.reference.bugs import edits as bug_edits
+from nodes.reference.designs.fiorano.configuration import FioranoOptions, HALayer
 from nodes.reference.designs.fiorano.gateway.config import GatewayConfig, parse_gateway_config
-from nodes.reference.designs.fiorano.gateway.grants import ALONE, ANY, Record
+from nodes.reference.designs.fiorano.gateway.grants import ALONE, ANY, LockRecord
 from nodes.reference.designs.fiorano.gateway.lockfile import RealLockFile, decoded, encoded, holder_in
 from nodes.reference.designs.fiorano.gateway.protocol import MAX_FRAME, PROTOCOL, SERVICE
-from nodes.reference.designs.fiorano.gateway.service import Gateway
+from nodes.reference.designs.fiorano.gateway.service import LockGateway
 from nodes.reference.designs.fiorano.lock import GatewayLock, Wish
 from nodes.reference.replication.handshake import FrameParser, Handshake, LinkError, encode_frame
 from nodes.reference.server.runtime import RealRuntime
@@ -38,13 +38,19 @@ PATIENCE = 10.0
 UNOPENED = "-"
 
 
+@pytest.fixture
+def no_bug_afterwards() -> Iterator[None]:
+    yield
+    bug_edits.switch(())
+
+
 class Running:
     """A gateway on loopback, in this process."""
 
-    def __init__(self, folder: Path, log: io.StringIO, bugs: frozenset[str] = frozenset()) -> None:
+    def __init__(self, folder: Path, log: io.StringIO) -> None:
         self.path = folder / "lockfile"
         (port,) = free_ports(1)
-        self.config = GatewayConfig("127.0.0.1", port, str(self.path), ("n1", "n2"), LEASE, secret="s", bugs=bugs)
+        self.config = GatewayConfig("127.0.0.1", port, str(self.path), ("n1", "n2"), LEASE, secret="s")
         self.output = log
 
     @property
@@ -58,11 +64,10 @@ class Running:
 
 
 @asynccontextmanager
-async def running(folder: Path, file: RealLockFile | None = None, bugs: frozenset[str] = frozenset()
-                  ) -> AsyncIterator[Running]:  # fmt: skip
-    gateway = Running(folder, io.StringIO(), bugs)
+async def running(folder: Path, file: RealLockFile | None = None) -> AsyncIterator[Running]:
+    gateway = Running(folder, io.StringIO())
     runtime = RealRuntime(gateway.config, gateway.output)
-    task = asyncio.create_task(Gateway(gateway.config, runtime, file or RealLockFile(gateway.path)).run())
+    task = asyncio.create_task(LockGateway(gateway.config, runtime, file or RealLockFile(gateway.path)).run())
     await gateway.said("listening")
     try:
         yield gateway
@@ -125,12 +130,13 @@ async def test_a_grant_tells_who_held_the_lock_before(tmp_path: Path) -> None:
 
 @pytest.mark.requirement("H25", part=True)
 @pytest.mark.parametrize(("bug", "stale", "leased"), [
-    (TWO_HOLDERS, False, ("n1",)), (STALE_STANDBY_SERVES, True, ()),
+    ("two-holders", False, ("n1",)), ("stale-standby-serves", True, ()),
 ])  # fmt: skip
+@pytest.mark.usefixtures("no_bug_afterwards")
 async def test_a_grant_that_should_not_have_been(bug: str, stale: bool, leased: tuple[str, ...], tmp_path: Path
                                                  ) -> None:  # fmt: skip
-    async with (running(tmp_path, bugs=frozenset({bug})) as gateway, asking(gateway) as one,
-                asking(gateway, "n2") as two):  # fmt: skip
+    bug_edits.switch({bug})
+    async with running(tmp_path) as gateway, asking(gateway) as one, asking(gateway, "n2") as two:
         assert await take(one, 0, 0, ALONE, 3) == ["granted", 1, 3]
         assert await take(two, 1 if stale else 3, 3, ALONE, 4) == ["granted", 1, 4]
         *_, last = grants_in(gateway.log)
@@ -149,7 +155,7 @@ def test_lines_that_tell_of_no_grant(line: str) -> None:
 @pytest.mark.requirement("F3", part=True)
 async def test_the_epoch_is_in_the_lock_file_before_the_answer(tmp_path: Path) -> None:
     async with running(tmp_path) as gateway, asking(gateway) as one, asking(gateway, "n2") as two:
-        assert gateway.path.read_bytes() == encoded(Record())
+        assert gateway.path.read_bytes() == encoded(LockRecord())
         assert await take(one, 0, 0, ALONE, 3) == ["granted", 1, 3]
         assert decoded(gateway.path.read_bytes()) == (3, "n1")
         assert await two.ask("take", 2, 3, 3, ALONE, 4) == ["held", 2, 3]
@@ -350,7 +356,7 @@ async def test_a_servers_lease_is_counted_from_when_it_asked(tmp_path: Path) -> 
         noted: list[int] = []
         changed = asyncio.Event()
         layer = HALayer(True, str(gateway.path), ("peer", 1), ("127.0.0.1", gateway.config.port))
-        options = Options(layer, "n2", lease=LEASE, secret="s")
+        options = FioranoOptions(layer, "n2", lease=LEASE, secret="s")
         lock = GatewayLock(runtime, "n1", options, 4, noted.append, changed.set)
         lock.want(Wish(ANY, ALONE))
         lock.start()
@@ -373,10 +379,10 @@ LAYER = {"Primary": True, "Lockfile": "f", "BackupHAIPAddress": "127.0.0.1", "Ba
          "GatewayServerIPAddress": "127.0.0.1", "GatewayServerPort": 9}  # fmt: skip
 
 
-def options(peers: Any = None, **changes: Any) -> Options:
+def options(peers: Any = None, **changes: Any) -> FioranoOptions:
     merged = {name: value for name, value in {**LAYER, **changes}.items() if value is not None}
     peers = peers if peers is not None else {"n1": ("127.0.0.1", 6), "n2": ("127.0.0.1", 7)}
-    return Options.from_config(Config("n1", "fiorano", "d", peers=peers, options=merged))
+    return FioranoOptions.from_config(Config("n1", "fiorano", "d", peers=peers, options=merged))
 
 
 @pytest.mark.requirement("F2")

@@ -9,10 +9,11 @@ import pytest
 from fiorano_sim import EnterpriseServer, simulate
 
 from nodes.reference.designs.fiorano.active import ActiveSide
-from nodes.reference.designs.fiorano.messages import Hello
-from nodes.reference.designs.fiorano.server import Server
+from nodes.reference.designs.fiorano.messages import ServerStatus
+from nodes.reference.designs.fiorano.server import HAServer
 from nodes.reference.designs.fiorano.states import ACTIVE, ACTIVE_TRANSITION, DEAD, PASSIVE, STANDALONE, WAITING
 from nodes.systems.reference.fiorano.cluster import CHANNEL
+from nodes.systems.reference.fiorano.probes import miscounted_sets
 from stormproof.contracts.cluster import MAIN
 from stormproof.contracts.system import GATEWAY
 from workloads.reference.connection import ConnectionBroken, NotSent
@@ -219,13 +220,13 @@ def test_both_wait_and_the_newer_repository_wins(replaced: bool) -> None:
 def test_every_change_of_state_is_told_to_the_peer(monkeypatch: pytest.MonkeyPatch) -> None:
     """With the state before it, while the channel carries: each line of a server's log was heard by the other one."""
     heard: list[tuple[bool, str, str]] = []
-    take = Server.take_hello
+    take = HAServer.take_hello
 
-    def noted(self: Server, hello: Hello) -> None:
+    def noted(self: HAServer, hello: ServerStatus) -> None:
         heard.append((hello.primary, hello.state, hello.before))
         take(self, hello)
 
-    monkeypatch.setattr(Server, "take_hello", noted)
+    monkeypatch.setattr(HAServer, "take_hello", noted)
 
     async def scenario(server: EnterpriseServer) -> None:
         await server.begin()
@@ -329,7 +330,7 @@ def test_a_synchronisation_that_is_broken_off_ends(goes_on: bool, monkeypatch: p
         await server.until("n1", ACTIVE_TRANSITION)
         await server.kill("n2")
         await server.until("n1", STANDALONE)
-        assert sides[-1].miscounted() == "synchronisations that are over: 2 goes on" * goes_on
+        assert miscounted_sets(sides[-1]) == "synchronisations that are over: 2 goes on" * goes_on
 
     simulate(scenario, page=24, page_window=4)
 

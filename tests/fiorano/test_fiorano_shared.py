@@ -164,12 +164,12 @@ def test_a_load_that_takes_longer_than_the_lease_is_not_done_again(monkeypatch: 
 
     async def slow(self: SharedPair, epoch: int) -> None:
         async def take_over(epoch: int) -> None:
-            await load(self._store, epoch)
+            await load(self.store, epoch)
             loads.append((self._broker.config.node, epoch))
             assert isinstance(self.lock, GatewayLock)
-            self.lock._until = -math.inf
+            self.lock.until = -math.inf
 
-        monkeypatch.setattr(self._store, "take_over", take_over)
+        monkeypatch.setattr(self.store, "take_over", take_over)
         await activate(self, epoch)
 
     monkeypatch.setattr(SharedPair, "_activate", slow)

@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pair_model import Model, Pair, Rules, Same, Violation, without_faults
 
-from nodes.reference.designs.fiorano.gateway.grants import ALONE, ANY, MARGIN, Grants, Record, Take
-from nodes.reference.designs.fiorano.repository import COUNTER, WALL_CLOCK, Stamp, is_newer
+from nodes.reference.designs.fiorano.gateway.grants import ALONE, ANY, MARGIN, Grants, LockRecord, Take
+from nodes.reference.designs.fiorano.repository import COUNTER, WALL_CLOCK, RepositoryStamp, is_newer
 from nodes.reference.designs.fiorano.states import (
     ACTIVATING,
     ACTIVE,
@@ -125,12 +125,14 @@ def test_the_page_has_the_table_and_the_diagram() -> None:
 
 # Repositories.
 
-STAMPS = st.builds(Stamp, st.booleans(), st.integers(0, 3), st.integers(0, 3), st.sampled_from([0.0, 1.0, 2.0]))
+STAMPS = st.builds(RepositoryStamp, st.booleans(), st.integers(0, 3), st.integers(0, 3),
+                   st.sampled_from([0.0, 1.0, 2.0]))  # fmt: skip
 
 
 @pytest.mark.requirement("F5", part=True)
 @given(STAMPS, STAMPS, st.booleans(), st.sampled_from([COUNTER, WALL_CLOCK]))
-def test_at_most_one_of_two_repositories_is_the_newer(mine: Stamp, other: Stamp, primary: bool, stamps: str) -> None:
+def test_at_most_one_of_two_repositories_is_the_newer(mine: RepositoryStamp, other: RepositoryStamp, primary: bool,
+                                                      stamps: str) -> None:  # fmt: skip
     """And exactly one where both are whole, so that somebody serves."""
     newer = [is_newer(mine, other, primary, stamps), is_newer(other, mine, not primary, stamps)]
     assert sum(newer) <= 1
@@ -140,10 +142,10 @@ def test_at_most_one_of_two_repositories_is_the_newer(mine: Stamp, other: Stamp,
 
 @pytest.mark.requirement("F12", part=True)
 def test_an_empty_repository_never_wins() -> None:
-    empty, old = Stamp(), Stamp(epoch=3, counter=1)
+    empty, old = RepositoryStamp(), RepositoryStamp(epoch=3, counter=1)
     assert not is_newer(empty, old, primary=True)
     assert is_newer(old, empty, primary=False)
-    half = Stamp(whole=False, epoch=3)
+    half = RepositoryStamp(whole=False, epoch=3)
     assert not is_newer(empty, half, primary=True), "nobody knows what that would have become"
     assert is_newer(old, half, primary=False)
 
@@ -151,7 +153,8 @@ def test_an_empty_repository_never_wins() -> None:
 @pytest.mark.requirement("F5", part=True)
 def test_the_wall_clock_tells_otherwise() -> None:
     """A server whose clock is ahead has the newer repository, whatever was confirmed since."""
-    ahead, behind = Stamp(epoch=1, counter=5, changed=200.0), Stamp(epoch=2, counter=9, changed=100.0)
+    ahead = RepositoryStamp(epoch=1, counter=5, changed=200.0)
+    behind = RepositoryStamp(epoch=2, counter=9, changed=100.0)
     assert is_newer(behind, ahead, primary=False)
     assert is_newer(ahead, behind, primary=False, stamps=WALL_CLOCK)
 
@@ -161,7 +164,7 @@ def test_the_wall_clock_tells_otherwise() -> None:
 
 @pytest.mark.requirement("F3", part=True)
 def test_a_lease_ends_later_at_the_gateway_than_at_its_holder() -> None:
-    grants = Grants(Record(4, "n1"), 2.0, 0.0)
+    grants = Grants(LockRecord(4, "n1"), 2.0, 0.0)
     assert grants.is_taken("n2", 2.0 * MARGIN - 0.01), "whoever held it when the gateway went away may still do"
     assert not grants.is_taken("n1", 0.0) and not grants.is_taken("n2", 2.0 * MARGIN)
     assert grants.renew("n1", 4, 1.0) and not grants.renew("n1", 3, 1.0) and not grants.renew("n2", 4, 1.0)
@@ -174,7 +177,7 @@ def test_a_lease_ends_later_at_the_gateway_than_at_its_holder() -> None:
 
 @pytest.mark.requirement("F3", part=True)
 def test_the_lock_is_for_whoever_was_up_to_date_when_it_was_last_granted() -> None:
-    grants = Grants(Record(4, "n1"), 1.0, 0.0)
+    grants = Grants(LockRecord(4, "n1"), 1.0, 0.0)
     assert grants.fits("n2", Take(4, 4, ALONE, 5))
     assert not grants.fits("n2", Take(3, 3, ALONE, 5)), "n1 may have served alone in epoch 4"
     assert not grants.fits("n2", Take(3, 9, ALONE, 10)), "what n2 asked for does not matter: n1 has it"
@@ -187,10 +190,10 @@ def test_the_lock_is_for_whoever_was_up_to_date_when_it_was_last_granted() -> No
 
 @pytest.mark.requirement("F3", part=True)
 def test_a_lock_file_that_was_lost_is_begun_anew_by_both_together() -> None:
-    grants = Grants(Record(), 1.0, 0.0)
+    grants = Grants(LockRecord(), 1.0, 0.0)
     assert not grants.fits("n1", Take(4, 4, ALONE, 5)), "the other server may have served since epoch 4"
     assert grants.fits("n1", Take(4, 4, 0, 5))
-    held = Grants(Record(4, "n1"), 1.0, 0.0)
+    held = Grants(LockRecord(4, "n1"), 1.0, 0.0)
     held.lose(5.0)
     assert held.record == (4, "") and held.is_taken("n1", 6.0) and not held.is_taken("n1", 6.3)
     assert not held.renew("n1", 4, 7.0)

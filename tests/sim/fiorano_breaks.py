@@ -19,7 +19,7 @@ from nodes.reference.storage.database import StoredRows
 def never_above(patch: pytest.MonkeyPatch) -> None:
     """Whoever goes on alone does so in the epoch that it has."""
     patch.setattr(ActiveSide, "may_go_alone", lambda self: (
-        self._lock.holds() and self._repository.stamp.epoch == self._lock.epoch))
+        self._lock.holds() and self.repository.stamp.epoch == self._lock.epoch))
 
 
 def one_more_stored(patch: pytest.MonkeyPatch) -> None:

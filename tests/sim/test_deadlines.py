@@ -15,7 +15,7 @@ from harness.sim.deadlines import Deadlines
 from nodes.reference.api import Deliver
 from nodes.reference.bugs import BUGS
 from nodes.reference.designs.fiorano import lock
-from nodes.reference.designs.fiorano.server import Server
+from nodes.reference.designs.fiorano.server import HAServer
 from nodes.reference.designs.fiorano.states import ACTIVE
 from nodes.reference.designs.icestorm.design import IDLE, IceStorm
 from nodes.reference.designs.joram.election import Election
@@ -280,8 +280,8 @@ def ready_for_nothing(patch: Patch) -> None:
 
 def undecided(patch: Patch) -> None:
     """An active server whose peer is gone stays what it is."""
-    decide = Server.decide
-    patch.setattr(Server, "decide", lambda self: None if self.state == ACTIVE and self.peer is None else decide(self))
+    decide = HAServer.decide
+    patch.setattr(HAServer, "decide", lambda self: None if self.state == ACTIVE and self.peer is None else decide(self))
 
 
 _LEASE = 1.0

@@ -13,14 +13,14 @@ from harness.sim.campaign import ALL, Case, run_and_judge
 from nodes.reference.api import Admission
 from nodes.reference.designs.fiorano import lock, shared
 from nodes.reference.designs.fiorano.active import ActiveSide
-from nodes.reference.designs.fiorano.configuration import Options
-from nodes.reference.designs.fiorano.design import Fiorano
+from nodes.reference.designs.fiorano.configuration import FioranoOptions
+from nodes.reference.designs.fiorano.design import FioranoDesign
 from nodes.reference.designs.fiorano.gateway import service
 from nodes.reference.designs.fiorano.gateway.protocol import TAKE
 from nodes.reference.designs.fiorano.lock import GatewayLock, Wish
-from nodes.reference.designs.fiorano.messages import Hello, Stored
+from nodes.reference.designs.fiorano.messages import ServerStatus, StoredUpTo
 from nodes.reference.designs.fiorano.pair import Pair
-from nodes.reference.designs.fiorano.server import Server
+from nodes.reference.designs.fiorano.server import HAServer
 from nodes.reference.designs.fiorano.states import ACTIVE, PASSIVE, STANDALONE, WAITING
 from nodes.reference.storage.client import StorageClient
 from nodes.reference.storage.service import StorageService
@@ -34,48 +34,48 @@ Patch = pytest.MonkeyPatch
 
 def undecided(patch: Patch) -> None:
     """Who serves alone thinks about what the other server says at the next sign of life."""
-    take = Server.take_hello
-    patch.setattr(Server, "take_hello", lambda self, hello: (
+    take = HAServer.take_hello
+    patch.setattr(HAServer, "take_hello", lambda self, hello: (
         setattr(self, "peer", hello) if self.state == STANDALONE else take(self, hello)))
 
 
 def not_broadcast(patch: Patch) -> None:
     """Who has become active says so with the next sign of life."""
-    tell = Server._tell_state
-    patch.setattr(Server, "_tell_state", lambda self: None if self.state == ACTIVE else tell(self))
+    tell = HAServer._tell_state
+    patch.setattr(HAServer, "_tell_state", lambda self: None if self.state == ACTIVE else tell(self))
 
 
 def seldom_alive(patch: Patch) -> None:
     """A server greets when its state has changed."""
-    greet = Server.greet
-    patch.setattr(Server, "greet", lambda self: greet(self) if self._told != (self.state, self.before) else None)
+    greet = HAServer.greet
+    patch.setattr(HAServer, "greet", lambda self: greet(self) if self.told != (self.state, self.before) else None)
 
 
 def long_silence(patch: Patch) -> None:
     """A channel is given up after ten heartbeats."""
-    patch.setattr(Options, "silence", property(lambda self: 10 * self.heartbeat))
+    patch.setattr(FioranoOptions, "silence", property(lambda self: 10 * self.heartbeat))
 
 
 def nobody_named(patch: Patch) -> None:
     """Who does not serve does not say who does."""
-    admission = Fiorano.admission
+    admission = FioranoDesign.admission
 
-    def without(self: Fiorano) -> Admission:
+    def without(self: FioranoDesign) -> Admission:
         found = admission(self)
         return Admission(found.accepted, found.reason)
 
-    patch.setattr(Fiorano, "admission", without)
+    patch.setattr(FioranoDesign, "admission", without)
 
 
 def asks_seldom(patch: Patch) -> None:
     """The lock is asked for once in a lease."""
-    patch.setattr(lock, "_RENEWALS", 1)
+    patch.setattr(lock, "_RENEWALS_PER_LEASE", 1)
 
 
 def not_woken(patch: Patch) -> None:
     """What is wanted anew is asked with the next request."""
     def want(self: GatewayLock, wish: Wish | None) -> None:
-        self._wish = wish
+        self.wish = wish
         self._known = self._known and wish is not None
 
     patch.setattr(GatewayLock, "want", want)
@@ -83,15 +83,15 @@ def not_woken(patch: Patch) -> None:
 
 def looks_seldom(patch: Patch) -> None:
     """A gateway looks at its lock file every two leases."""
-    patch.setattr(service, "_LOOKS", 0.5)
+    patch.setattr(service, "_FILE_CHECKS_PER_LEASE", 0.5)
 
 
 def not_carried_out(patch: Patch) -> None:
     """Commands wait for the next one."""
     def submit(self: ActiveSide, command: Any) -> None:
-        if self._commands:
+        if self.commands:
             self._wake.set()
-        self._commands.append(command)
+        self.commands.append(command)
 
     patch.setattr(ActiveSide, "submit", submit)
 
@@ -100,7 +100,7 @@ def told_more(patch: Patch) -> None:
     """A standby hears of a change that was not sent."""
     take = Pair.take_hello
 
-    def more(self: Pair, hello: Hello) -> None:
+    def more(self: Pair, hello: ServerStatus) -> None:
         take(self, hello._replace(counter=hello.counter + (self.state == PASSIVE)))
 
     patch.setattr(Pair, "take_hello", more)
@@ -110,7 +110,7 @@ def copies_no_more(patch: Patch) -> None:
     """Who has filled the window does not hear that there is room again."""
     stored = ActiveSide.stored
 
-    def deaf(self: ActiveSide, message: Stored) -> bool:
+    def deaf(self: ActiveSide, message: StoredUpTo) -> bool:
         if self.standing is not None:
             self.standing.moved = asyncio.Event()
         return stored(self, message)
@@ -122,7 +122,7 @@ def not_released(patch: Patch) -> None:
     """What the standby has stored is confirmed with the next command."""
     stored = ActiveSide.stored
 
-    def later(self: ActiveSide, message: Stored) -> bool:
+    def later(self: ActiveSide, message: StoredUpTo) -> bool:
         vars(self)["release"] = lambda: None
         try:
             return stored(self, message)
@@ -144,7 +144,7 @@ def never_alone(patch: Patch) -> None:
 
 def database_not_asked(patch: Patch) -> None:
     """Whether the database is there is asked every five leases."""
-    patch.setattr(shared, "_LOOKS", 0.2)
+    patch.setattr(shared, "_CHECKS_PER_LEASE", 0.2)
 
 
 def lost_for_long(patch: Patch) -> None:
@@ -152,7 +152,7 @@ def lost_for_long(patch: Patch) -> None:
     reached = shared.SharedPair._reached
 
     async def late(self: shared.SharedPair) -> None:
-        if not self._reachable:
+        if not self.reachable:
             await asyncio.sleep(5)
         await reached(self)
 
@@ -199,7 +199,7 @@ def requests_wait(patch: Patch) -> None:
 
 def unheard(patch: Patch) -> None:
     """What the other server says of itself does not count."""
-    later(patch, Server, "take_hello", lambda self, hello: None)
+    later(patch, HAServer, "take_hello", lambda self, hello: None)
 
 
 def gateway_lost(patch: Patch) -> None:
@@ -229,8 +229,8 @@ def never_asks(patch: Patch) -> None:
 
 def stays_in_between(patch: Patch) -> None:
     """Nothing is decided when a server has left a state that lasts."""
-    decide = Server.decide
-    later(patch, Server, "decide", lambda self: decide(self) if self.state in (WAITING, ACTIVE, PASSIVE) else None)
+    decide = HAServer.decide
+    later(patch, HAServer, "decide", lambda self: decide(self) if self.state in (WAITING, ACTIVE, PASSIVE) else None)
 
 
 def pages_not_counted(patch: Patch) -> None:

@@ -32,9 +32,9 @@ from nodes.reference.bugs import BUGS
 from nodes.reference.designs.fiorano.active import ActiveSide
 from nodes.reference.designs.fiorano.gateway.grants import Grants
 from nodes.reference.designs.fiorano.lock import GatewayLock
-from nodes.reference.designs.fiorano.repository import Repository
+from nodes.reference.designs.fiorano.repository import StoredStamp
 from nodes.reference.designs.fiorano.states import PASSIVE, PASSIVE_TRANSITION
-from nodes.reference.designs.fiorano.tally import Tally
+from nodes.reference.designs.fiorano.tally import DiskWriteCounter
 from nodes.reference.designs.fiorano.transitions import Transition, next_step
 from nodes.reference.designs.icestorm.delivery import Outbox
 from nodes.reference.designs.icestorm.election import Election
@@ -174,13 +174,13 @@ def falling_grants(patch: pytest.MonkeyPatch) -> None:
 
 
 def forgotten_count(patch: pytest.MonkeyPatch) -> None:
-    read = Repository.__init__
+    read = StoredStamp.__init__
 
-    def init(self: Repository, database: object) -> None:
+    def init(self: StoredStamp, database: object) -> None:
         read(self, database)  # type: ignore[arg-type]
         self.stamp = replace(self.stamp, counter=0)
 
-    patch.setattr(Repository, "__init__", init)
+    patch.setattr(StoredStamp, "__init__", init)
 
 
 def same_term(patch: pytest.MonkeyPatch) -> None:
@@ -427,7 +427,7 @@ def one_more(attribute: str, function: Callable[..., Any]) -> Callable[..., Any]
     (replace(ICESTORM, workload="events"), Outbox, "add", "_bytes", "bytes that wait for "),
     (replace(QPID, nemesis="kill", rate=200.0, settings={"min_ok": "5", "catchup_chunk": "1"}), Browsing, "_hold",
      "held_bytes", "bytes that wait for backup n"),
-    (FIORANO, Tally, "add", "changes", "change-sets: "),
+    (FIORANO, DiskWriteCounter, "add", "changes", "change-sets: "),
 ], ids=["log", "replicator", "outbox", "browser", "tally"])
 def test_each_sum_of_a_broker_is_counted_again(case: Case, owner: type, function: str, attribute: str, told: str,
                                                tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from nodes.reference.bugs.flags import REPOSITORY_FORGOTTEN
+from nodes.reference.bugs.fiorano import REPOSITORY_FORGOTTEN
 from nodes.stomp import Frame
 from nodes.timeouts import within
 from stormproof.contracts.cluster import Cluster

@@ -2,9 +2,82 @@
 
 from __future__ import annotations
 
-from nodes.reference.bugs.bug import edit, edits
+from collections.abc import Mapping
+
+from nodes.reference.bugs.bug import Bug, edit, edits, pieces
+
+REPOSITORY_FORGOTTEN = "repository-forgotten"
+"""A bug of the workload's client, which asks for it by name."""
+_BACKLOG = {"producers": "6", "consumers": "1"}
+_ACTIVE_KILLED = {"kill_kind": "master", "kill_program": "broker"}
+_HALVES = {"fault_network": "all", "partition_kind": "halves", "fault_duration": "4"}
+"""The servers do not hear each other; each has its own clients."""
+_CUT_OFF = {"fault_network": "all", "partition_kind": "master", "fault_duration": "4"}
+"""The active server, with the clients on its side, is cut off from everything else."""
+
+
+def _bug(name: str, summary: str, nemesis: str, exercise: Mapping[str, str], *several: tuple[str, str, str],
+         workload: str = "queue") -> Bug:
+    return Bug(name, summary, exercise, "fiorano", workload, nemesis, edits=pieces(*several))
+
 
 BUGS = (
+    _bug("lock-not-rechecked", "a server that was given the lock never looks whether its lease still runs", "partition",
+         _CUT_OFF,
+         (".designs.fiorano.lock:holds", "self.epoch > 0 and self._runtime.now() < self.until", "self.epoch > 0"),
+         (".designs.fiorano.active:may_go_alone",
+          "return self._lock.holds() and self._lock.epoch > self.above and self.repository.stamp.epoch == "
+          "self._lock.epoch", "return self._lock.holds()")),
+    _bug("two-holders", "the gateway gives each server a lock of its own", "partition", _HALVES,
+         (".designs.fiorano.gateway.grants:is_taken",
+          "return now < self.holder_until and self.record.holder != name", "return False"),
+         (".designs.fiorano.gateway.grants:fits", "return is_up_to_date(self.last, name, take)", "return True"),
+         (".designs.fiorano.gateway.grants:renew",
+          "        if self.record != (epoch, name):\n            return False\n"
+          "        self.holder_until = now + self._lease * MARGIN\n", "")),
+    _bug("complete-too-early", "a synchronisation counts as complete before messages have been sent", "kill",
+         {**_BACKLOG, **_ACTIVE_KILLED},
+         (".designs.fiorano.active:_copy", "            self._send(Page(standing.sync, table, rows))\n",
+          "            if table in (\"messages\", \"deliveries\"):\n                continue\n"
+          "            self._send(Page(standing.sync, table, rows))\n")),
+    _bug("receipt-before-standby", "a command is confirmed before the passive server has it on disk", "partition,kill",
+         {"partition_kind": "link", **_ACTIVE_KILLED},
+         (".designs.fiorano.active:safe",
+          "        standing = self.standing\n        if standing is not None and standing.complete:\n"
+          "            return standing.stored\n        if self.may_go_alone():\n"
+          "            return self.repository.stamp.counter\n        return -1\n",
+          "        return self.repository.stamp.counter\n")),
+    _bug("acl-not-replicated", "principals, rights and administered objects are not replicated", "kill", _ACTIVE_KILLED,
+         (".designs.fiorano.active:_tell", "stamp.changed, tables))",
+          "stamp.changed, [table for table in tables if table[0] != \"security\"]))"),
+         (".designs.fiorano.active:_copy", "            self._send(Page(standing.sync, table, rows))\n",
+          "            if table == \"security\":\n                continue\n"
+          "            self._send(Page(standing.sync, table, rows))\n"), workload="security"),
+    _bug("older-repository-wins", "when both servers wait, the older repository is the one to go on with",
+         "partition,kill", {"max_down": "3", "kill_kind": "random"},
+         (".designs.fiorano.pair:_facts",
+          "            facts[NEWER] = is_newer(mine, other, primary, options.stamps)\n"
+          "            facts[OLDER] = is_newer(other, mine, not primary, options.stamps)\n",
+          "            facts[OLDER] = is_newer(mine, other, primary, options.stamps)\n"
+          "            facts[NEWER] = is_newer(other, mine, not primary, options.stamps)\n")),
+    _bug("passive-serves", "the passive server lets clients in", "pause", {},
+         (".designs.fiorano.active:may_go_alone", "if not self._fencing:", "if True:"),
+         (".designs.fiorano.pair:_entered", "if line.to in SERVING and", "if line.to in (*SERVING, PASSIVE) and"),
+         (".designs.fiorano.pair:_entered", "line.to not in SERVING", "line.to not in (*SERVING, PASSIVE)")),
+    _bug("stale-standby-serves",
+         "the gateway does not ask whether anybody has served since a repository was up to date",
+         "partition,kill", {
+             "fault_network": "channel", "kill_kind": "master",
+             "schedule": "partition:halves:3-9:1 kill:master:6-8.5:1 partition:halves:11-17:1 kill:master:14-16.5:1",
+         },
+         (".designs.fiorano.gateway.grants:fits", "return is_up_to_date(self.last, name, take)", "return True")),
+    _bug("database-not-loaded", "a server becomes active without loading the shared database", "kill",
+         {"mode": "shared", **_ACTIVE_KILLED},
+         (".designs.fiorano.shared:_activate", "            if self._kept == epoch == self.store.epoch:\n",
+          "            if epoch:\n                await self.store.go_on(epoch)\n"
+          "            elif self._kept == epoch == self.store.epoch:\n")),
+    Bug(REPOSITORY_FORGOTTEN, "a client's local repository forgets a message when it is sent", {}, "fiorano",
+        "offline-send", "kill", client=True),
     edit("grants-of-group", "fiorano", "a right to one object counts for those whose names begin alike",
          ".engine.security:covers", "if granted == asked:", "if asked.startswith(granted):"),
     edit("passcode-of-former", "fiorano", "the former passcode goes on to be right",
@@ -13,7 +86,7 @@ BUGS = (
     edit("epoch-not-noted", "fiorano", "an epoch that is asked for is not written down",
          ".designs.fiorano.lock:_proposal", "            self._note(self._asked)\n", ""),
     edit("release-trusted", "fiorano", "a lock that is being released counts as held until the answer",
-         ".designs.fiorano.lock:_talk", "self._until = -math.inf", "pass"),
+         ".designs.fiorano.lock:_talk", "self.until = -math.inf", "pass"),
     edit("settled-while-asked", "fiorano", "what was asked for and may yet be granted counts as never used",
          ".designs.fiorano.lock:settled", "not self._outstanding and ", ""),
     edits("page-missing", "fiorano", "a synchronisation is complete though pages that followed a change were lost",
@@ -24,14 +97,14 @@ BUGS = (
            "            if stamp.counter == self._begun_at:\n"
            "                self._tables.write(message.table, message.rows, (), staged=True)\n")),
     edit("alone-unshared", "fiorano", "an active server goes on alone before its epoch is in its repository",
-         ".designs.fiorano.active:may_go_alone", " and self._repository.stamp.epoch == self._lock.epoch", ""),
+         ".designs.fiorano.active:may_go_alone", " and self.repository.stamp.epoch == self._lock.epoch", ""),
     edit("commit-after-loss", "fiorano", "what is on its way to the database when the lock is lost is confirmed",
-         ".designs.fiorano.shared:_let_go", "        self._waiting.clear()\n",
-         "        while self._waiting:\n            self._broker.release(self._waiting.popleft()[1])\n"),
+         ".designs.fiorano.shared:_let_go", "        self.waiting.clear()\n",
+         "        while self.waiting:\n            self._broker.release(self.waiting.popleft()[1])\n"),
     edit("asks-each-lease", "fiorano", "a gateway that was away is tried again after ten leases",
-         ".designs.fiorano.lock:_talk_forever", "asyncio.sleep(lease / _RENEWALS)", "asyncio.sleep(10 * lease)"),
+         ".designs.fiorano.lock:_talk_forever", "asyncio.sleep(lease / _RENEWALS_PER_LEASE)", "asyncio.sleep(10 * lease)"),
     edit("renews-late", "fiorano", "a lease is renewed when it has almost ended",
-         ".designs.fiorano.lock:_talk", "within(lease / _RENEWALS)", "within(0.95 * lease)"),
+         ".designs.fiorano.lock:_talk", "within(lease / _RENEWALS_PER_LEASE)", "within(0.95 * lease)"),
     edit("hello-late", "fiorano", "servers tell each other how they are at the next change only",
          ".designs.fiorano.server:link_up", "        self.greet()\n", ""),
     edit("staged-stays", "fiorano", "pages of a synchronisation that was broken off stay in the database",
@@ -47,7 +120,7 @@ BUGS = (
     edit("security-page-overlaps", "fiorano", "each page of a list begins with the last entry of the one before",
          ".engine.security:_list", "if place <= said", "if place < said"),
     edit("standby-names-itself", "fiorano", "who does not serve names itself as the one that does",
-         ".designs.fiorano.design:admission", "client_addresses.get(self._options.peer)",
+         ".designs.fiorano.design:admission", "client_addresses.get(self.options.peer)",
          "client_addresses.get(self._name)"),
     edit("shared-epochs-forgotten", "fiorano", "a server that stops serving forgets of which epochs its standby is",
          ".designs.fiorano.pair:_entered", "            self._above = self._shared_epoch()\n", ""),

@@ -59,15 +59,6 @@ RETRIES_IGNORED = "retries-ignored"
 INVITATION_TWICE = "invitation-twice"
 MAX_KEPT = "max-kept"
 FULL_START_SKIPPED = "full-start-skipped"
-LOCK_NOT_RECHECKED = "lock-not-rechecked"
-TWO_HOLDERS = "two-holders"
-COMPLETE_TOO_EARLY = "complete-too-early"
-RECEIPT_BEFORE_STANDBY = "receipt-before-standby"
-ACL_NOT_REPLICATED = "acl-not-replicated"
-OLDER_REPOSITORY_WINS = "older-repository-wins"
-PASSIVE_SERVES = "passive-serves"
-STALE_STANDBY_SERVES = "stale-standby-serves"
-DATABASE_NOT_LOADED = "database-not-loaded"
 CAS_UNCHECKED = "cas-unchecked"
 REPLACED_VALUE_KEPT = "replaced-value-kept"
 VERSIONS_RESTART = "versions-restart"
@@ -81,7 +72,6 @@ ABORTED_BRANCH_CONSUMES = "aborted-branch-consumes"
 DELETED_DURABLE_KEPT = "deleted-durable-kept"
 ACKED_TWICE_COMMITS = "acked-twice-commits"
 NACK_CONSUMES = "nack-consumes"
-REPOSITORY_FORGOTTEN = "repository-forgotten"
 
 _CORE = ("standalone",)
 """The designs that run the broker's common code alone, for bugs in code of any design that leaves its messages to the
@@ -99,11 +89,6 @@ _AHEAD = {
 """For qpid: the primary is lost while one backup is ahead of the next primary; which is then lost, too."""
 _LEFT_BEHIND = {**_BACKLOG, "catchup_timeout": "1", "schedule": "partition:master:4-11:1 crash:kill:9-11.5:1"}
 """For qpid: all brokers are lost while an earlier primary's store is behind another's."""
-_ACTIVE_KILLED = {"kill_kind": "master", "kill_program": "broker"}
-_HALVES = {"fault_network": "all", "partition_kind": "halves", "fault_duration": "4"}
-"""For fiorano: the servers do not hear each other; each has its own clients."""
-_CUT_OFF = {"fault_network": "all", "partition_kind": "master", "fault_duration": "4"}
-"""For fiorano: the active server, with the clients on its side, is cut off from everything else."""
 
 
 def _icestorm(name: str, summary: str, workload: str = "subscriptions",
@@ -114,11 +99,6 @@ def _icestorm(name: str, summary: str, workload: str = "subscriptions",
 def _qpid(name: str, summary: str, nemesis: str = Bug.nemesis, workload: str = "queue",
           exercise: Mapping[str, str] | None = None) -> Bug:
     return Bug(name, summary, exercise or {}, "qpid", workload, nemesis)
-
-
-def _fiorano(name: str, summary: str, nemesis: str = Bug.nemesis, workload: str = "queue",
-             exercise: Mapping[str, str] | None = None) -> Bug:
-    return Bug(name, summary, exercise or {}, "fiorano", workload, nemesis)
 
 
 BUGS = (
@@ -227,28 +207,6 @@ BUGS = (
           exercise={**_PRIMARY_KILLED, **_BACKLOG, "catchup_chunk": "1"}),
     _qpid(EXCLUSION_NOT_NOTED, "a primary goes on without a backup, and the managers do not know", "partition,kill",
           exercise={**_PRIMARY_KILLED, "partition_kind": "link"}),
-    _fiorano(LOCK_NOT_RECHECKED, "a server that was given the lock never looks whether its lease still runs",
-             "partition", exercise=_CUT_OFF),
-    _fiorano(TWO_HOLDERS, "the gateway gives each server a lock of its own", "partition", exercise=_HALVES),
-    _fiorano(COMPLETE_TOO_EARLY, "a synchronisation counts as complete before messages have been sent", "kill",
-             exercise={**_BACKLOG, **_ACTIVE_KILLED}),
-    _fiorano(RECEIPT_BEFORE_STANDBY, "a command is confirmed before the passive server has it on disk",
-             "partition,kill", exercise={"partition_kind": "link", **_ACTIVE_KILLED}),
-    _fiorano(ACL_NOT_REPLICATED, "principals, rights and administered objects are not replicated", "kill",
-             "security", _ACTIVE_KILLED),
-    _fiorano(OLDER_REPOSITORY_WINS, "when both servers wait, the older repository is the one to go on with",
-             "partition,kill", exercise=_ALL_DOWN),
-    _fiorano(PASSIVE_SERVES, "the passive server lets clients in", "pause"),
-    _fiorano(STALE_STANDBY_SERVES, "the gateway does not ask whether anybody has served since a repository was up "
-             "to date", "partition,kill", exercise={
-                 "fault_network": "channel", "kill_kind": "master",
-                 "schedule": "partition:halves:3-9:1 kill:master:6-8.5:1 "
-                             "partition:halves:11-17:1 kill:master:14-16.5:1",
-             }),
-    _fiorano(DATABASE_NOT_LOADED, "a server becomes active without loading the shared database", "kill",
-             exercise={"mode": "shared", **_ACTIVE_KILLED}),
-    Bug(REPOSITORY_FORGOTTEN, "a client's local repository forgets a message when it is sent", {}, "fiorano",
-        "offline-send", "kill", client=True),
     Bug(COMMIT_UNMATCHED, "a replica takes entries for committed without comparing them", exercise=_MAJORITY),
     Bug(COMMIT_UNSYNCED, "the database does not wait for the disk when it commits", nemesis="power",
         exercise={"power_kind": "all", "settle_timeout": "5", "drain_limit": "10"}, also=_ALL),

@@ -13,7 +13,7 @@ DESIGNS = {
     "joram": "nodes.reference.designs.joram.design:Joram",
     "icestorm": "nodes.reference.designs.icestorm.design:IceStorm",
     "qpid": "nodes.reference.designs.qpid.design:Qpid",
-    "fiorano": "nodes.reference.designs.fiorano.design:Fiorano",
+    "fiorano": "nodes.reference.designs.fiorano.design:FioranoDesign",
 }
 
 

@@ -10,30 +10,18 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Collection, Hashable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from nodes.reference.api import Broker, Command, Effect, Pending
-from nodes.reference.bugs.flags import (
-    ACL_NOT_REPLICATED,
-    COMPLETE_TOO_EARLY,
-    LOCK_NOT_RECHECKED,
-    PASSIVE_SERVES,
-    RECEIPT_BEFORE_STANDBY,
-)
-from nodes.reference.designs.fiorano.lock import Lock
-from nodes.reference.designs.fiorano.messages import Begin, Changes, Complete, Message, Page, Stored
-from nodes.reference.designs.fiorano.repository import Repository
+from nodes.reference.api import Broker, Command, Effect
+from nodes.reference.designs.fiorano.lock import ServerLock
+from nodes.reference.designs.fiorano.messages import Begin, ChangeSet, Complete, Message, Page, StoredUpTo
+from nodes.reference.designs.fiorano.repository import StoredStamp
 from nodes.reference.designs.fiorano.tables import Tables
-from nodes.reference.designs.fiorano.tally import Tally
+from nodes.reference.designs.fiorano.tally import DiskWriteCounter
 from nodes.reference.engine.engine import StoreEngine
-from nodes.reference.engine.store import Changes as Noted
+from nodes.reference.engine.store import Changes
 from nodes.reference.points import ALL_SENT, EPOCH_ADOPTED, PAGE_SENT, SET_SENT, SET_STORED, STANDBY_STORED
-
-_LEFT_OUT: Mapping[str, frozenset[str]] = {
-    ACL_NOT_REPLICATED: frozenset({"security"}), COMPLETE_TOO_EARLY: frozenset({"messages", "deliveries"}),
-}
-"""Injected bug -> tables of which a synchronisation sends no pages."""
 
 
 @dataclass(eq=False)
@@ -63,45 +51,43 @@ class ActiveSide:
         fencing: whether the lock is checked before anything is confirmed.
         tally: counts change-sets.
         window: the maximum number of pages in flight.
-        bugs: the bugs that are switched on.
     """
 
-    def __init__(self, broker: Broker, engine: StoreEngine, repository: Repository, tables: Tables, lock: Lock,
+    def __init__(self, broker: Broker, engine: StoreEngine, repository: StoredStamp, tables: Tables, lock: ServerLock,
                  send: Callable[[Message], None], above: int, fencing: bool,
-                 tally: Tally, window: int, bugs: frozenset[str] = frozenset()) -> None:
-        self._broker, self._engine, self._repository, self._tables = broker, engine, repository, tables
-        self._lock, self._send, self._fencing, self._bugs = lock, send, fencing, bugs
-        self._tally, self._window = tally, window
-        self._counted = tally.changes
-        self._left_out = frozenset(table for bug in bugs for table in _LEFT_OUT.get(bug, ()))
+                 tally: DiskWriteCounter, window: int) -> None:
+        self._broker, self._engine, self.repository, self._tables = broker, engine, repository, tables
+        self._lock, self._send, self._fencing = lock, send, fencing
+        self.tally, self.window = tally, window
+        self.counted_before = tally.changes
         self.above = above
         self.standing: Standing | None = None
-        self._commands: list[Command] = []
+        self.commands: list[Command] = []
         self._wake = asyncio.Event()
-        self._waiting: deque[tuple[int, int, list[Effect]]] = deque()
+        self.waiting: deque[tuple[int, int, list[Effect]]] = deque()
         """The unconfirmed change-sets: their number, the epoch in which they were created, and their effects."""
         self.began = repository.stamp
         """The repository's stamp when this server began to serve."""
         self.confirmed = (0, 0)
         """Epoch and number of the newest change-set that was confirmed to clients."""
-        self._copying: dict[asyncio.Task[None], int] = {}
+        self.copying: dict[asyncio.Task[None], int] = {}
         """The running copy tasks, which send a standby all pages, each with the number of its synchronisation."""
-        self._told: tuple[int, int] | None = None
+        self.told: tuple[int, int] | None = None
         """Epoch and number of the change-set that was last reported to the standby."""
-        self._noted = engine.changes = Noted()
+        self._noted = engine.changes = Changes()
         self._task = broker.runtime.spawn(self._run(), "fiorano commit")
 
     def stop(self) -> None:
         """Stop serving; unconfirmed changes stay unconfirmed."""
         self.part()
         self._engine.changes = None
-        self._waiting.clear()
-        self._commands.clear()
+        self.waiting.clear()
+        self.commands.clear()
         self._task.cancel()
 
     def submit(self, command: Command) -> None:
         """Queue a command; it is carried out together with all others that arrive in this turn of the event loop."""
-        self._commands.append(command)
+        self.commands.append(command)
         self._wake.set()
 
     async def _run(self) -> None:
@@ -112,43 +98,41 @@ class ActiveSide:
 
     def commit(self) -> None:
         """Carry out all waiting commands in one transaction."""
-        commands, self._commands = self._commands, []
+        commands, self.commands = self.commands, []
         if not commands:
             return
         effects: list[Effect] = []
-        runtime, repository = self._broker.runtime, self._repository
+        runtime, repository = self._broker.runtime, self.repository
         with self._broker.transaction():
             for command in commands:
                 effects += self._engine.apply(command)
             repository.write(counter=repository.stamp.counter + 1, changed=runtime.time_of_day())
         runtime.point(SET_STORED)
-        self._waiting.append((repository.stamp.counter, repository.stamp.epoch, effects))
+        self.waiting.append((repository.stamp.counter, repository.stamp.epoch, effects))
         tables: list[list[object]] = [[*each] for each in self._noted.drain()]
-        self._tally.add(tables)
+        self.tally.add(tables)
         self._tell(tables)
         runtime.point(SET_SENT)
         self.release()
 
     def adopt_epoch(self) -> None:
         """Adopt the lock's present epoch: later changes and confirmations belong to it."""
-        if self._lock.epoch > self._repository.stamp.epoch:
+        if self._lock.epoch > self.repository.stamp.epoch:
             with self._broker.transaction():
-                self._repository.write(epoch=self._lock.epoch)
+                self.repository.write(epoch=self._lock.epoch)
             self._broker.runtime.point(EPOCH_ADOPTED)
             if self.shares:
                 self._tell([])
         self.release()
 
     def _tell(self, tables: list[list[object]]) -> None:
-        standing, stamp = self.standing, self._repository.stamp
+        standing, stamp = self.standing, self.repository.stamp
         if standing is None:
             return
         if standing.complete:
             self.above = max(self.above, stamp.epoch)
-        if ACL_NOT_REPLICATED in self._bugs:
-            tables = [table for table in tables if table[0] not in self._left_out]
-        self._send(Changes(standing.sync, stamp.epoch, stamp.counter, stamp.changed, tables))
-        self._told = stamp.epoch, stamp.counter
+        self._send(ChangeSet(standing.sync, stamp.epoch, stamp.counter, stamp.changed, tables))
+        self.told = stamp.epoch, stamp.counter
 
     # Confirmation.
 
@@ -157,66 +141,31 @@ class ActiveSide:
         """Tell whether a standby has everything, in which case nothing is confirmed without it."""
         return self.standing is not None and self.standing.complete
 
-    @property
-    def untold(self) -> bool:
-        """Tell whether a standby that has everything has not yet been informed of this server's newest stamp."""
-        stamp = self._repository.stamp
-        return self.shares and self._told != (stamp.epoch, stamp.counter)
-
     def may_go_alone(self) -> bool:
         """Tell whether changes that only this server has may be confirmed now."""
-        if not self._fencing or PASSIVE_SERVES in self._bugs:
+        if not self._fencing:
             return True
-        if LOCK_NOT_RECHECKED in self._bugs:
-            return self._lock.holds()
-        return self._lock.holds() and self._lock.epoch > self.above and self._repository.stamp.epoch == self._lock.epoch
+        return self._lock.holds() and self._lock.epoch > self.above and self.repository.stamp.epoch == self._lock.epoch
 
-    def _safe(self) -> int:
+    def safe(self) -> int:
         """Return the number of the newest change-set that may be confirmed to clients; -1 for none."""
         standing = self.standing
-        if standing is not None and standing.complete and RECEIPT_BEFORE_STANDBY not in self._bugs:
+        if standing is not None and standing.complete:
             return standing.stored
-        if RECEIPT_BEFORE_STANDBY in self._bugs or self.may_go_alone():
-            return self._repository.stamp.counter
+        if self.may_go_alone():
+            return self.repository.stamp.counter
         return -1
 
     def release(self) -> None:
         """Release the effects of all safe change-sets to clients."""
-        safe = self._safe()
+        safe = self.safe()
         effects: list[Effect] = []
-        while self._waiting and self._waiting[0][0] <= safe:
-            counter, epoch, told = self._waiting.popleft()
+        while self.waiting and self.waiting[0][0] <= safe:
+            counter, epoch, told = self.waiting.popleft()
             self.confirmed = (epoch, counter)
             effects += told
         if effects:
             self._broker.release(effects)
-
-    def pending(self) -> Pending:
-        """Return pending work: waiting commands, unconfirmed change-sets, pages not acknowledged and pages not yet
-        sent.
-        """
-        found: dict[str, Collection[Hashable]] = {}
-        if self._commands:
-            found["command"] = [self._repository.stamp.counter]
-        if self._waiting:
-            found["completion"] = [self._waiting[0][0]]
-            if self._waiting[0][0] <= self._safe():
-                found["unreleased"] = [self._waiting[0][0]]
-        standing = self.standing
-        if standing is not None and standing.under_way:
-            found["page"] = [(standing.sync, standing.under_way)]
-        if standing is not None and not standing.complete and standing.under_way < self._window:
-            found["copying"] = [(standing.sync, standing.sent)]
-        return found
-
-    def miscounted(self) -> str:
-        """Check that every change-set since this server began to serve was counted, and that no finished
-        synchronisation still runs."""
-        present = self.standing.sync if self.standing is not None else 0
-        if over := [sync for task, sync in self._copying.items() if sync != present and not task.cancelling()]:
-            return f"synchronisations that are over: {over[0]} goes on"
-        made, counted = self._repository.stamp.counter - self.began.counter, self._tally.changes - self._counted
-        return f"change-sets: {counted} are counted, and {made} were made" if made != counted else ""
 
     # The standby.
 
@@ -224,11 +173,11 @@ class ActiveSide:
         """Begin to bring the standby up to date while clients are served."""
         self.part()
         standing = self.standing = Standing(sync)
-        stamp = self._repository.stamp
+        stamp = self.repository.stamp
         self._send(Begin(sync, stamp.epoch, stamp.counter))
         task = standing.task = self._broker.runtime.spawn(self._copy(standing), "synchronisation")
-        self._copying[task] = sync
-        task.add_done_callback(self._copying.pop)
+        self.copying[task] = sync
+        task.add_done_callback(self.copying.pop)
 
     def part(self) -> None:
         """Forget the standby, because the channel is broken or the other server is not a standby any longer."""
@@ -236,7 +185,7 @@ class ActiveSide:
         if standing is not None and standing.task is not None:
             standing.task.cancel()
 
-    def stored(self, message: Stored) -> bool:
+    def stored(self, message: StoredUpTo) -> bool:
         """Note what the standby has stored; return whether it now has everything."""
         standing = self.standing
         if standing is None or message.sync != standing.sync:
@@ -250,19 +199,17 @@ class ActiveSide:
 
     async def _copy(self, standing: Standing) -> None:
         for table, rows in self._tables.pages():
-            if table in self._left_out:
-                continue
             self._send(Page(standing.sync, table, rows))
             standing.under_way += 1
             standing.sent += 1
             self._broker.runtime.point(PAGE_SENT)
-            while standing.under_way >= self._window:
+            while standing.under_way >= self.window:
                 standing.moved.clear()
                 await standing.moved.wait()
             # Clients are served between any two pages.
             await asyncio.sleep(0)
-        stamp = self._repository.stamp
+        stamp = self.repository.stamp
         self._send(Complete(standing.sync, stamp.epoch, stamp.counter))
-        standing.complete, self._told = True, (stamp.epoch, stamp.counter)
+        standing.complete, self.told = True, (stamp.epoch, stamp.counter)
         self._broker.runtime.point(ALL_SENT)
         self.above = max(self.above, stamp.epoch)

@@ -10,8 +10,7 @@ from typing import Any
 
 from nodes.reference.api import Config, ConfigError
 from nodes.reference.designs.fiorano.repository import COUNTER, STAMPS
-from nodes.reference.option_values import Options as Values
-from nodes.reference.option_values import choice, seconds, whole
+from nodes.reference.option_values import Options, choice, seconds, whole
 from nodes.reference.replication.transfer import CHUNK_BYTES
 
 REPLICATED_MODE, SHARED_MODE = MODES = ("replicated", "shared")
@@ -41,7 +40,7 @@ class HALayer:
 
 
 @dataclass(frozen=True)
-class Options:
+class FioranoOptions:
     """The options that define how the two servers work together. Times are in seconds.
 
     ``mode``: two databases, one replicated to the other, or one shared database. ``lease`` is the lock's lease.
@@ -84,7 +83,7 @@ class Options:
         return f"{self.cluster}, {self.mode} mode"
 
     @classmethod
-    def from_config(cls, config: Config) -> Options:
+    def from_config(cls, config: Config) -> FioranoOptions:
         """Read ``config.options``; this project's own options have defaults.
 
         Raises:
@@ -116,7 +115,7 @@ class Options:
         )  # fmt: skip
 
 
-def read_layer(options: Values) -> HALayer:
+def read_layer(options: Options) -> HALayer:
     """Read the HA layer's parameters, all of which are required.
 
     Raises:
@@ -146,7 +145,7 @@ def read_limitations(text: Any) -> frozenset[str]:
     return names
 
 
-def switch(options: Values, name: str, default: bool) -> bool:
+def switch(options: Options, name: str, default: bool) -> bool:
     """Read a boolean option; raises ConfigError if it is neither true nor false."""
     value = options.get(name, default)
     if not isinstance(value, bool):

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Callable, Collection, Hashable
-from typing import Any, NamedTuple, Protocol
+from collections.abc import Callable, Hashable
+from typing import Any, NamedTuple
 
-from nodes.reference.api import Pending, Runtime
-from nodes.reference.bugs.flags import LOCK_NOT_RECHECKED
-from nodes.reference.designs.fiorano.configuration import Options
+from nodes.reference.api import Runtime
+from nodes.reference.designs.fiorano.configuration import FioranoOptions
 from nodes.reference.designs.fiorano.gateway.grants import ANY
 from nodes.reference.designs.fiorano.gateway.protocol import (
     GRANTED,
@@ -32,9 +31,9 @@ from nodes.reference.points import GRANTED as LOCK_GRANTED
 from nodes.reference.replication.handshake import ComplaintLog, FrameParser, Handshake, LinkError, encode_frame
 from nodes.timeouts import within
 
-_RENEWALS = 5
+_RENEWALS_PER_LEASE = 5
 """Requests per lease."""
-_LATE = 0.4
+_LATE_SHARE_OF_LEASE = 0.4
 """Share of a lease that is left when it has nearly ended."""
 
 
@@ -51,55 +50,6 @@ class Wish(NamedTuple):
     above: int = 0
 
 
-class Lock(Protocol):
-    """A server's view of the lock; ``epoch`` is the epoch in which it holds the lock, 0 while it does not."""
-
-    epoch: int
-
-    @property
-    def asked(self) -> int:
-        """The highest epoch that this server has ever asked for."""
-        ...
-
-    @property
-    def settled(self) -> int:
-        """The highest epoch that this server has asked for and certainly will never use."""
-        ...
-
-    def holds(self) -> bool:
-        """Tell whether this server holds the lock now."""
-        ...
-
-    def looked_at(self) -> bool:
-        """Tell whether this server held the lock at the last check."""
-        ...
-
-    @property
-    def seeks(self) -> bool:
-        """Tell whether this server wants the lock."""
-        ...
-
-    def lease_left(self) -> float:
-        """Return the seconds left of the lease; negative without a lease, or if none is needed."""
-        ...
-
-    def pending(self) -> Pending:
-        """Return pending work: requests that are due."""
-        ...
-
-    def want(self, wish: Wish | None) -> None:
-        """Seek or keep the lock; None: release it."""
-
-    def start(self) -> None:
-        """Begin to seek, keep or release the lock."""
-
-    def stop(self) -> None:
-        """Stop; the lock is released if there is time."""
-
-    def tick(self) -> None:
-        """Check whether the lease has ended."""
-
-
 class GatewayLock:
     """The lock that the gateway grants.
 
@@ -109,26 +59,25 @@ class GatewayLock:
         changed: called when the lock is obtained or lost.
     """
 
-    def __init__(self, runtime: Runtime, node: str, options: Options, asked: int, note: Callable[[int], None],
-                 changed: Callable[[], None], bugs: frozenset[str] = frozenset()) -> None:
+    def __init__(self, runtime: Runtime, node: str, options: FioranoOptions, asked: int, note: Callable[[int], None],
+                 changed: Callable[[], None]) -> None:
         self._runtime, self._options = runtime, options
-        self._rechecked = LOCK_NOT_RECHECKED not in bugs
         self._handshake = Handshake(PROTOCOL, options.cluster, node, options.secret, runtime.random)
         self._complaints = ComplaintLog(runtime, "lock refused")
         self._asked = self._settled = asked
         self._note, self._changed = note, changed
-        self._wish: Wish | None = None
+        self.wish: Wish | None = None
         self._wake = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
-        self._until = -math.inf
+        self.until = -math.inf
         self._known = False
-        self._number = 0
+        self.number = 0
         self._outstanding = False
-        self._awaited: int | None = None
+        self.awaited: int | None = None
         """The number of the unanswered request; None if there is none."""
         self._newest = 0
         """The highest epoch that the gateway has reported."""
-        self._said: tuple[Hashable, ...] = ()
+        self.said: tuple[Hashable, ...] = ()
         """The subject of this connection's last request."""
         self.epoch = 0
         self.connected = False
@@ -154,42 +103,16 @@ class GatewayLock:
 
     def holds(self) -> bool:
         """Tell whether the lease runs, by this server's clock, counted from when the request was sent."""
-        return self.epoch > 0 and (self._runtime.now() < self._until or not self._rechecked)
+        return self.epoch > 0 and self._runtime.now() < self.until
 
     def looked_at(self) -> bool:
         """Tell whether the lease ran at the last ``tick``."""
         return self._known
 
-    @property
-    def seeks(self) -> bool:
-        """Tell whether this server seeks the lock at the gateway."""
-        return self._wish is not None
-
-    def lease_left(self) -> float:
-        """Return the seconds left of the lease, by this server's clock; negative without a lease."""
-        return self._until - self._runtime.now() if self.epoch else -math.inf
-
-    def pending(self) -> Pending:
-        """Return pending work: requests to the gateway that are due, and the answer that is awaited."""
-        found: dict[str, Collection[Hashable]] = {}
-        if self.connected and self._awaited is None and (about := self._about()):
-            found["asking"] = [self._number]
-            if about != self._said:
-                found["unasked"] = [about[0]]
-        if not self.connected:
-            found["gateway"] = [""]
-        elif self.epoch and self._wish is not None:
-            found["renewal"] = [self._until]
-        elif self._wish is not None:
-            found["taking"] = [self._number]
-        if self._awaited is not None:
-            found["answer"] = [self._awaited]
-        return found
-
     def want(self, wish: Wish | None) -> None:
         """Seek or keep the lock; None: release it."""
-        if wish != self._wish:
-            self._wish = wish
+        if wish != self.wish:
+            self.wish = wish
             self._wake.set()
         if wish is None:
             self._known = False
@@ -205,7 +128,7 @@ class GatewayLock:
 
     def tick(self) -> None:
         """Check whether the lease has ended."""
-        if self._known and self._until - self._runtime.now() < _LATE * self._options.lease:
+        if self._known and self.until - self._runtime.now() < _LATE_SHARE_OF_LEASE * self._options.lease:
             self._runtime.point(LOCK_ENDS)
         if self._known and not self.holds():
             self._known = False
@@ -227,22 +150,22 @@ class GatewayLock:
                     self.connected = True
                     await self._talk(reader, writer, parser)
                 finally:
-                    self._outstanding, self._awaited, self.connected, self._said = False, None, False, ()
+                    self._outstanding, self.awaited, self.connected, self.said = False, None, False, ()
                     writer.transport.abort()
             except LinkError as error:
                 self._complaints.tell(SERVICE, str(error))
             except (OSError, TimeoutError, asyncio.IncompleteReadError):
                 pass  # the gateway is down or suspended: the lease runs out
-            await asyncio.sleep(lease / _RENEWALS)
+            await asyncio.sleep(lease / _RENEWALS_PER_LEASE)
 
     async def _open(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, parser: FrameParser) -> None:
         """Report the lock file that this server is configured for; raises LinkError if the gateway has another one."""
-        self._number += 1
-        writer.write(encode_frame([OPEN, self._number, self._options.layer.lockfile]))
+        self.number += 1
+        writer.write(encode_frame([OPEN, self.number, self._options.layer.lockfile]))
         match await _read(reader, parser):
-            case [str(kind), int(number)] if (kind, number) == (OPENED, self._number):
+            case [str(kind), int(number)] if (kind, number) == (OPENED, self.number):
                 pass
-            case [str(kind), int(number), str(reason)] if (kind, number) == (REFUSED, self._number):
+            case [str(kind), int(number), str(reason)] if (kind, number) == (REFUSED, self.number):
                 raise LinkError(reason)
             case _:
                 raise LinkError(f"the gateway's first answer is neither {OPENED} nor {REFUSED}")
@@ -253,36 +176,36 @@ class GatewayLock:
             self._wake.clear()
             request = self._request()
             if request is not None:
-                sent, self._said = self._runtime.now(), self._about()
-                self._number += 1
+                sent, self.said = self._runtime.now(), self.about()
+                self.number += 1
                 asked, *arguments = request
                 self._outstanding = asked == TAKE
                 if asked == RELEASE:
                     # From now on the gateway may grant it to the other server, no matter when the answer arrives.
-                    self._until = -math.inf
-                writer.write(encode_frame([asked, self._number, *arguments]))
-                self._awaited = self._number
+                    self.until = -math.inf
+                writer.write(encode_frame([asked, self.number, *arguments]))
+                self.awaited = self.number
                 async with within(lease):
                     answer = await _read(reader, parser)
-                self._outstanding, self._awaited = False, None
+                self._outstanding, self.awaited = False, None
                 self._take(request, sent, answer)
                 if self._request() not in (None, request):
                     continue  # the next request need not wait
             try:
-                async with within(lease / _RENEWALS):
+                async with within(lease / _RENEWALS_PER_LEASE):
                     await self._wake.wait()
             except TimeoutError:
                 pass
 
-    def _about(self) -> tuple[Hashable, ...]:
+    def about(self) -> tuple[Hashable, ...]:
         """Return the subject of the next request; empty if there is nothing to ask."""
-        wish = self._wish
+        wish = self.wish
         if wish is None:
             return (RELEASE, self.epoch) if self.epoch else ()
         return (RENEW, self.epoch) if self.epoch > wish.above else (TAKE, wish)
 
     def _request(self) -> list[Any] | None:
-        wish = self._wish
+        wish = self.wish
         if wish is None:
             return [RELEASE, self.epoch] if self.epoch else None
         if self.epoch > wish.above:
@@ -299,7 +222,7 @@ class GatewayLock:
 
     def _take(self, request: list[Any], sent: float, answer: Any) -> None:
         match answer:
-            case [str(kind), int(number), *rest] if number == self._number:
+            case [str(kind), int(number), *rest] if number == self.number:
                 pass
             case _:
                 raise LinkError("the gateway's answer is malformed")
@@ -323,13 +246,13 @@ class GatewayLock:
                                 f"{REFUSED}")
 
     def _granted(self, asked: str, epoch: int, sent: float) -> None:
-        held, self._until = self.holds(), sent + self._options.lease
+        held, self.until = self.holds(), sent + self._options.lease
         self._newest = max(self._newest, epoch)
         if asked == TAKE:
             self.epoch = epoch
             self._runtime.log("lock obtained", epoch=epoch)
         self._runtime.point(LOCK_GRANTED)
-        known, self._known = self._known, self._wish is not None
+        known, self._known = self._known, self.wish is not None
         # A renewed lease that had ended without ``tick`` noticing counts as a change.
         if self._known and (not known or not held or asked == TAKE):
             self._changed()
@@ -367,19 +290,6 @@ class NoLock:
 
     looked_at = holds
 
-    @property
-    def seeks(self) -> bool:
-        """Return False: without a gateway, the lock is never sought."""
-        return False
-
-    def lease_left(self) -> float:
-        """Return minus infinity: no lease exists."""
-        return -math.inf
-
-    def pending(self) -> Pending:
-        """Return nothing: without a gateway, no request is due."""
-        return {}
-
     def want(self, wish: Wish | None) -> None:
         """Adopt a later epoch at once if one is wanted."""
         if wish is not None and self.epoch <= max(wish.low, wish.above):
@@ -394,6 +304,10 @@ class NoLock:
 
     def tick(self) -> None:
         """Do nothing: the lock can't be lost."""
+
+
+ServerLock = GatewayLock | NoLock
+"""A server's side of the lock."""
 
 
 async def _read(reader: asyncio.StreamReader, parser: FrameParser) -> Any:

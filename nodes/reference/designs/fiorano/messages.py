@@ -9,7 +9,7 @@ from nodes.reference.replication.handshake import LinkError
 from nodes.reference.replication.messages import MessageCodec
 
 
-class Hello(NamedTuple):
+class ServerStatus(NamedTuple):
     """The sender's status: sent when the channel is established, at each change of state, and as a heartbeat.
 
     ``state`` and ``before`` are its present and previous state; the rest is its profile and its stamp
@@ -42,7 +42,7 @@ class Page(NamedTuple):
     rows: list[Any]
 
 
-class Changes(NamedTuple):
+class ChangeSet(NamedTuple):
     """One change-set: the changes of one commit, with the lock's epoch; ``counter`` numbers the change-sets.
 
     Each of ``tables`` is ``[table, rows, keys of deleted rows]``.
@@ -63,7 +63,7 @@ class Complete(NamedTuple):
     counter: int
 
 
-class Stored(NamedTuple):
+class StoredUpTo(NamedTuple):
     """Acknowledges that the standby has all change-sets up to ``counter`` on disk; ``frames``: messages newly
     acknowledged.
 
@@ -76,15 +76,15 @@ class Stored(NamedTuple):
     whole: bool
 
 
-Message = Hello | Begin | Page | Changes | Complete | Stored
+Message = ServerStatus | Begin | Page | ChangeSet | Complete | StoredUpTo
 _STATES = frozenset((*REPLICATED_STATES, *SHARED_STATES))
-_CODEC = MessageCodec((Hello, Begin, Page, Changes, Complete, Stored))
+_CODEC = MessageCodec((ServerStatus, Begin, Page, ChangeSet, Complete, StoredUpTo))
 
 
 def unpack(frame: Any) -> Message:
     """Decode the message in a link frame; raises LinkError if it is not a valid message."""
     message = cast("Message", _CODEC.unpack(frame))
-    if isinstance(message, Hello) and not {message.state, message.before} <= _STATES:
+    if isinstance(message, ServerStatus) and not {message.state, message.before} <= _STATES:
         raise LinkError("the other server is in a state that there is not")
     return message
 

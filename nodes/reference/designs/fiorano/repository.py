@@ -11,7 +11,7 @@ COUNTER, WALL_CLOCK = STAMPS = ("counter", "wall-clock")
 
 
 @dataclass(frozen=True)
-class Stamp:
+class RepositoryStamp:
     """The position of a repository, and the highest epoch that its server has requested.
 
     ``whole`` is false from the beginning of a synchronisation to its end. ``epoch`` is the lock's epoch in which the
@@ -27,7 +27,7 @@ class Stamp:
     asked: int = 0
 
 
-def is_newer(mine: Stamp, other: Stamp, primary: bool, stamps: str = COUNTER) -> bool:
+def is_newer(mine: RepositoryStamp, other: RepositoryStamp, primary: bool, stamps: str = COUNTER) -> bool:
     """Tell whether the repository of ``mine`` is the one to use; ``primary``: it is the primary server's.
 
     A repository that is not whole is never newer. A whole one (an empty one, for example) does not win against one that
@@ -45,7 +45,7 @@ def is_newer(mine: Stamp, other: Stamp, primary: bool, stamps: str = COUNTER) ->
     return primary if ours == others else ours > others
 
 
-class Repository:
+class StoredStamp:
     """The stamp in the server's database; written in an open transaction."""
 
     def __init__(self, database: sqlite3.Connection) -> None:
@@ -55,7 +55,7 @@ class Repository:
             "epoch INTEGER NOT NULL, counter INTEGER NOT NULL, changed REAL NOT NULL, asked INTEGER NOT NULL)")
         row = database.execute(
             "SELECT whole, epoch, counter, changed, asked FROM fiorano_repository WHERE id = 0").fetchone()
-        self.stamp = Stamp(bool(row[0]), *row[1:]) if row else Stamp()
+        self.stamp = RepositoryStamp(bool(row[0]), *row[1:]) if row else RepositoryStamp()
 
     def write(self, **changes: Any) -> None:
         """Change the named fields of the stamp."""

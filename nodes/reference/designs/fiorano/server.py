@@ -6,19 +6,17 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from nodes.reference.api import Broker, Command, ConfigError, Image, Pending
-from nodes.reference.bugs import switched_on
-from nodes.reference.designs.fiorano.configuration import Options
+from nodes.reference.api import Broker, Command, ConfigError
+from nodes.reference.designs.fiorano.configuration import FioranoOptions
 from nodes.reference.designs.fiorano.lock import GatewayLock, NoLock, Wish
-from nodes.reference.designs.fiorano.messages import Hello, Message, Stored
-from nodes.reference.designs.fiorano.repository import Stamp
+from nodes.reference.designs.fiorano.messages import Message, ServerStatus, StoredUpTo
+from nodes.reference.designs.fiorano.repository import RepositoryStamp
 from nodes.reference.designs.fiorano.standby import Sent
 from nodes.reference.designs.fiorano.states import DEAD
-from nodes.reference.designs.fiorano.tally import Tally
+from nodes.reference.designs.fiorano.tally import DiskWriteCounter
 from nodes.reference.designs.fiorano.transitions import Transition, View, next_step, wants_lock
 from nodes.reference.points import CHANNEL_LOST, ENTERED
 from nodes.reference.replication.handshake import LinkError
@@ -26,7 +24,7 @@ from nodes.reference.replication.handshake import LinkError
 NOT_SERVING = "this server does not serve now"
 
 
-class Server(ABC):
+class HAServer(ABC):
     """A server in one mode, driven by the transitions in ``table``; ``first`` is its initial state.
 
     ``asked`` is the highest epoch of the lock that this server has ever asked for, ``send`` sends a message over the HA
@@ -34,32 +32,30 @@ class Server(ABC):
     on entering a state (``_entered``).
     """
 
-    def __init__(self, broker: Broker, options: Options, table: Sequence[Transition], first: str, asked: int,
+    def __init__(self, broker: Broker, options: FioranoOptions, table: Sequence[Transition], first: str, asked: int,
                  send: Callable[[Message], None]) -> None:
-        self._broker, self._options, self._table, self._send = broker, options, table, send
+        self._broker, self._options, self.table, self._send = broker, options, table, send
         self._runtime = broker.runtime
-        self._bugs = switched_on(broker.config.options)
-        self.tally = Tally(self._runtime)
+        self.tally = DiskWriteCounter(self._runtime)
         self.state, self.before = first, DEAD
-        self.peer: Hello | None = None
+        self.peer: ServerStatus | None = None
         """The other server's last message on the present channel; None if there was none, or without a channel."""
-        self._linked = self._deciding = False
+        self.linked = self._deciding = False
         self.reasons: deque[tuple[View, str]] = deque(maxlen=3)
         """The views at the latest state changes, each with the state that resulted."""
         self.changes = 0
         self.accepts = 0
         """The number of times that an administrator declared this server's repository valid."""
-        self._lock_then = False
+        self.decided_lock = False
         """Whether the lock was held at this server's last decision."""
-        self._greetings = 0
-        self._told: tuple[str, str] | None = None
+        self.greetings = 0
+        self.told: tuple[str, str] | None = None
         """The present and the previous state as last broadcast on the present channel."""
         self.disowned = 0
         """The highest epoch that this server has disowned to the other server: it will never use it."""
         self.lock: GatewayLock | NoLock
         if options.lock:
-            self.lock = GatewayLock(self._runtime, broker.config.node, options, asked, self._note_asked, self.decide,
-                                    self._bugs)
+            self.lock = GatewayLock(self._runtime, broker.config.node, options, asked, self._note_asked, self.decide)
         else:
             self.lock = NoLock(asked, self._note_asked)
 
@@ -71,33 +67,8 @@ class Server(ABC):
         """Tell whether clients are admitted."""
 
     @property
-    def alone(self) -> bool:
-        """Tell whether changes that only this server has may be confirmed now."""
-        return False
-
-    @property
-    def untold(self) -> bool:
-        """Tell whether a standby that has everything has not yet been informed of this server's newest stamp."""
-        return False
-
-    @property
-    def stored(self) -> int:
-        """The newest change-set up to which the standby reports everything on disk; -1 without a report."""
-        return -1
-
-    @property
-    def confirmed(self) -> tuple[int, int]:
-        """Epoch and number of the newest change-set that was confirmed to clients; zeros where this is not tracked."""
-        return 0, 0
-
-    @property
-    def began(self) -> Stamp:
-        """The repository's stamp when this server began to serve."""
-        return self.stamp
-
-    @property
     @abstractmethod
-    def stamp(self) -> Stamp:
+    def stamp(self) -> RepositoryStamp:
         """The repository's stamp."""
 
     @abstractmethod
@@ -124,18 +95,6 @@ class Server(ABC):
     def _note_asked(self, epoch: int) -> None:
         """Store this epoch of the lock before it is requested."""
 
-    def pending(self) -> Pending:
-        """Return pending work: everything that waits for the other server or the database."""
-        return {}
-
-    def miscounted(self) -> str:
-        """Describe the first wrong counter; empty if all are right."""
-        return ""
-
-    def replicated(self) -> tuple[Hashable, Image] | None:
-        """Return the repository's position and its content; None while the other server's content may differ."""
-        return None
-
     def accept(self, alone: bool) -> None:
         """Declare this server's repository the valid one, even if it lacks changes; requested by an administrator.
 
@@ -147,7 +106,7 @@ class Server(ABC):
     def take_sent(self, messages: Sequence[Sent]) -> None:
         """Apply the messages that the active server replicates; raises LinkError if one is malformed."""
 
-    def take_stored(self, message: Stored) -> None:
+    def take_stored(self, message: StoredUpTo) -> None:
         """Handle the standby's acknowledgement."""
 
     # Lifecycle.
@@ -175,26 +134,26 @@ class Server(ABC):
 
     def link_up(self) -> None:
         """Greet the other server; the channel counts as established once that server has reported its state."""
-        self._linked = True
+        self.linked = True
         self.greet()
 
     def link_down(self) -> None:
         """Handle the loss of the channel: messages on it no longer count."""
-        self._linked, self.peer, self._told = False, None, None
+        self.linked, self.peer, self.told = False, None, None
         self._runtime.point(CHANNEL_LOST)
         self.decide()
 
     def greet(self) -> None:
         """Broadcast the present and the previous state, and the repository's stamp."""
-        if self._linked:
+        if self.linked:
             stamp = self.stamp
             self.disowned = max(self.disowned, self.lock.settled)
-            self._send(Hello(self.state, self.before, self._options.layer.primary, stamp.whole, stamp.epoch,
+            self._send(ServerStatus(self.state, self.before, self._options.layer.primary, stamp.whole, stamp.epoch,
                              stamp.counter, stamp.changed, self.lock.settled))
-            self._told = self.state, self.before
-            self._greetings += 1
+            self.told = self.state, self.before
+            self.greetings += 1
 
-    def take_hello(self, hello: Hello) -> None:
+    def take_hello(self, hello: ServerStatus) -> None:
         """Note the other server's status."""
         if hello.primary == self._options.layer.primary:
             said = "true" if hello.primary else "false"
@@ -218,7 +177,7 @@ class Server(ABC):
             return  # the running decision sees the consequences of entering a state
         self._deciding = True
         try:
-            while (line := next_step(self._table, view := self.view())) is not None:
+            while (line := next_step(self.table, view := self.view())) is not None:
                 self.before, self.state = self.state, line.to
                 self.reasons.append((view, line.to))
                 self.changes += 1
@@ -226,8 +185,8 @@ class Server(ABC):
                 self._entered(line)
         finally:
             self._deciding = False
-        self._lock_then = view.lock
-        self.lock.want(self._wish() if wants_lock(self._table, self.view()) else None)
+        self.decided_lock = view.lock
+        self.lock.want(self._wish() if wants_lock(self.table, self.view()) else None)
         self._decided()
 
     def _tell_state(self) -> None:
@@ -236,28 +195,6 @@ class Server(ABC):
         self._runtime.log("state", present=self.state, previous=self.before, epoch=stamp.epoch, counter=stamp.counter,
                           whole=stamp.whole, lock=self.lock.holds(), peer=peer.state if peer is not None else DEAD)
         self.greet()
-
-    def undecided(self) -> str:
-        """Return the state to which the table demands a change that has not happened yet; empty for none."""
-        line = next_step(self._table, self.view())
-        return line.to if line is not None else ""
-
-    def overdue(self) -> str:
-        """Like ``undecided``, but ignore a lease that ended since the last decision: any other news must lead to a
-        decision.
-        """
-        view = self.view()
-        line = next_step(self._table, replace(view, lock=view.lock or self._lock_then))
-        return line.to if line is not None else ""
-
-    def unsaid(self) -> Pending:
-        """Return pending messages to the other server: a heartbeat when the next is due, a new state at once."""
-        if not self._linked:
-            return {}
-        found: dict[str, Collection[Hashable]] = {"sign-of-life": [self._greetings]}
-        if self._told != (self.state, self.before):
-            found["broadcast"] = [self.state]
-        return found
 
     def status(self) -> dict[str, Any]:
         """Return the status for an administrator."""

@@ -9,19 +9,17 @@ from __future__ import annotations
 import asyncio
 import math
 from collections import deque
-from collections.abc import Callable, Collection, Hashable, Mapping
+from collections.abc import Callable, Mapping
 
-from nodes.reference.api import Broker, Command, Effect, Pending
-from nodes.reference.bugs.flags import DATABASE_NOT_LOADED
-from nodes.reference.designs.fiorano.configuration import DATABASE, Options
+from nodes.reference.api import Broker, Command, Effect
+from nodes.reference.designs.fiorano.configuration import DATABASE, FioranoOptions
 from nodes.reference.designs.fiorano.gateway.grants import ALONE, ANY
 from nodes.reference.designs.fiorano.lock import Wish
 from nodes.reference.designs.fiorano.messages import Message
-from nodes.reference.designs.fiorano.repository import Stamp
-from nodes.reference.designs.fiorano.server import NOT_SERVING, Server
+from nodes.reference.designs.fiorano.repository import RepositoryStamp
+from nodes.reference.designs.fiorano.server import NOT_SERVING, HAServer
 from nodes.reference.designs.fiorano.states import ACTIVATING, ACTIVE, PASSIVE
 from nodes.reference.designs.fiorano.transitions import ACTIVATED, REACHABLE, SHARED, Transition
-from nodes.reference.engine.audit import Rows, rows_of
 from nodes.reference.engine.engine import StoreEngine
 from nodes.reference.points import DATABASE_HAS
 from nodes.reference.replication.handshake import ComplaintLog
@@ -29,35 +27,36 @@ from nodes.reference.storage.client import StorageClient
 from nodes.reference.storage.protocol import FencedError, StorageError, StorageUnavailableError
 from nodes.reference.storage.shared_state import SharedState
 
-_LOOKS = 4
+_CHECKS_PER_LEASE = 4
 """The number of reachability checks of the database per lease."""
-_REST = 10
+_RETRY_LEASES = 10
 """Leases to wait before a server retries a database whose content it could not use."""
 
 
-class SharedPair(Server):
+class SharedPair(HAServer):
     """One of two servers that share a database."""
 
-    def __init__(self, broker: Broker, engine: StoreEngine, options: Options, send: Callable[[Message], None]) -> None:
+    def __init__(self, broker: Broker, engine: StoreEngine, options: FioranoOptions,
+                 send: Callable[[Message], None]) -> None:
         assert options.database is not None
         self._engine = engine
-        self._client = StorageClient(broker.runtime, broker.config.node, options.database, options.cluster,
+        self.client = StorageClient(broker.runtime, broker.config.node, options.database, options.cluster,
                                      options.secret, options.database_timeout)
-        self._store = SharedState(self._client, engine, broker.transaction)
-        self._reachable = self._activated = False
+        self.store = SharedState(self.client, engine, broker.transaction)
+        self.reachable = self.activated = False
         self._complaints = ComplaintLog(broker.runtime, "database can't be used")
         self._rest_until = -math.inf
-        self._epoch = self._above = self._commits = 0
+        self.epoch = self._above = self.commits = 0
         self._kept = 0
         """The epoch in which the database was loaded, with no changes since; set when loading took longer than the
         lease.
         """
-        self._commands: list[Command] = []
+        self.commands: list[Command] = []
         self._wake = asyncio.Event()
-        self._waiting: deque[tuple[asyncio.Task[None] | None, list[Effect]]] = deque()
+        self.waiting: deque[tuple[asyncio.Task[None] | None, list[Effect]]] = deque()
         self._activation: asyncio.Task[None] | None = None
         self._tasks: list[asyncio.Task[None]] = []
-        self._looks = 0
+        self.checks = 0
         super().__init__(broker, options, SHARED, PASSIVE, 0, send)
 
     @property
@@ -66,9 +65,9 @@ class SharedPair(Server):
         return self.state == ACTIVE
 
     @property
-    def stamp(self) -> Stamp:
+    def stamp(self) -> RepositoryStamp:
         """The stamp of the one repository: the epoch is that in which this server last held it."""
-        return Stamp(epoch=self._epoch, counter=self._commits)
+        return RepositoryStamp(epoch=self.epoch, counter=self.commits)
 
     def start(self) -> None:
         """Begin to watch the database, and seek the lock."""
@@ -82,53 +81,19 @@ class SharedPair(Server):
         self._let_go()
         for task in self._tasks:
             task.cancel()
-        self._client.close()
+        self.client.close()
 
     def submit(self, command: Command) -> None:
         """Carry out a command if this server serves."""
         if self.serves:
-            self._commands.append(command)
+            self.commands.append(command)
             self._wake.set()
-
-    def pending(self) -> Pending:
-        """Return pending work: the database's missing answers, due requests to it, and commands that are not carried
-        out.
-        """
-        found: dict[str, Collection[Hashable]] = {"database-look": [self._looks]}
-        if asked := list(self._client.asked):
-            found["database-answer"] = asked
-        if lost := self._client.unanswerable():
-            found["database-lost"] = lost
-        if not self._reachable:
-            found["database"] = [""]  # during a rest, too: only a damaged database is a reason to rest
-        if self._waiting:
-            found["commit"] = [(self._epoch, self._commits - len(self._waiting))]
-            task = self._waiting[0][0]
-            if task is not None and task.done() and not task.cancelled() and task.exception() is None:
-                found["unreleased"] = found["commit"]
-        if self._commands:
-            found["command"] = [(self._epoch, self._commits)]
-        return found
-
-    def miscounted(self) -> str:
-        """Describe state left over from the time when this server was active."""
-        left = {"commits that wait": len(self._waiting), "commands": len(self._commands),
-                "databases that are held": int(self._activated)}
-        wrong = [f"{what}: {count} are left" for what, count in left.items() if count]
-        return wrong[0] if wrong and self.state == PASSIVE else ""
-
-    def in_database(self) -> tuple[tuple[int, int], Rows] | None:
-        """Return the epoch and number of the last commit, and the database's content; None if that is unknown, because
-        this server is not active or a commit is in flight."""
-        if self.state != ACTIVE or self._waiting or self._commands or not self._store.epoch:
-            return None
-        return self._store.position, rows_of(self._broker.database)
 
     def _note_asked(self, epoch: int) -> None:
         """Do nothing: the gateway stores the epoch, and the database refuses older ones."""
 
     def _facts(self) -> Mapping[str, bool]:
-        return {REACHABLE: self._reachable or self._goes_on_without, ACTIVATED: self._activated}
+        return {REACHABLE: self.reachable or self._goes_on_without, ACTIVATED: self.activated}
 
     @property
     def _goes_on_without(self) -> bool:
@@ -144,7 +109,7 @@ class SharedPair(Server):
             self._broker.began_serving()
             return
         if line.to == PASSIVE:
-            self._let_go(keep=self._activated and self.before == ACTIVATING and line.lock is False)
+            self._let_go(keep=self.activated and self.before == ACTIVATING and line.lock is False)
             if self.before == ACTIVE:
                 self._broker.drop_clients(NOT_SERVING)
         self._tell_state()
@@ -158,35 +123,35 @@ class SharedPair(Server):
         activation, self._activation = self._activation, None
         if activation is not None and activation is not asyncio.current_task():
             activation.cancel()
-        self._activated = False
-        self._kept = self._epoch if keep else 0
+        self.activated = False
+        self._kept = self.epoch if keep else 0
         if not keep:
-            self._store.let_go()
-        self._commands.clear()
-        self._waiting.clear()
+            self.store.let_go()
+        self.commands.clear()
+        self.waiting.clear()
 
     # The database.
 
     async def _look_forever(self) -> None:
         while True:
             try:
-                if self.state == ACTIVE and self._store.epoch:
-                    await self._store.renew()
+                if self.state == ACTIVE and self.store.epoch:
+                    await self.store.renew()
                 else:
-                    await self._client.state()
+                    await self.client.state()
             except StorageError as error:
                 self._failed(error)
             else:
                 await self._reached()
-            self._looks += 1
-            await asyncio.sleep(self._options.lease / _LOOKS)
+            self.checks += 1
+            await asyncio.sleep(self._options.lease / _CHECKS_PER_LEASE)
 
     async def _reached(self) -> None:
-        if not self._reachable and self._runtime.now() >= self._rest_until:
-            self._reachable = True
+        if not self.reachable and self._runtime.now() >= self._rest_until:
+            self.reachable = True
             self._runtime.log("database in reach")
             self.decide()
-        if self.state == ACTIVE and not self._store.epoch:
+        if self.state == ACTIVE and not self.store.epoch:
             await self._resume()
 
     def _failed(self, error: StorageError) -> None:
@@ -195,47 +160,45 @@ class SharedPair(Server):
             self._above = max(self._above, error.epoch)
             if self.state == PASSIVE:
                 return
-            self._runtime.log("database refused an older epoch", level="error", epoch=self._epoch, newer=error.epoch)
+            self._runtime.log("database refused an older epoch", level="error", epoch=self.epoch, newer=error.epoch)
             if self._options.fencing:
-                self._reachable = False  # until the next check: this server's content is worthless
-        elif self._reachable:
-            self._reachable = False
+                self.reachable = False  # until the next check: this server's content is worthless
+        elif self.reachable:
+            self.reachable = False
             self._runtime.log("database out of reach", level="error", reason=str(error))
         self.decide()
 
     async def _activate(self, epoch: int) -> None:
         """Claim the database, and load its content."""
         try:
-            if DATABASE_NOT_LOADED in self._bugs:
-                await self._store.go_on(epoch)
-            elif self._kept == epoch == self._store.epoch:
-                await self._store.renew()  # no other server has claimed it since, so memory equals its content
+            if self._kept == epoch == self.store.epoch:
+                await self.store.renew()  # no other server has claimed it since, so memory equals its content
             else:
-                await self._store.take_over(epoch)
+                await self.store.take_over(epoch)
         except StorageError as error:
             self._activation = None
             if not isinstance(error, FencedError | StorageUnavailableError):
-                self._reachable = False
-                self._rest_until = self._runtime.now() + _REST * self._options.lease
+                self.reachable = False
+                self._rest_until = self._runtime.now() + _RETRY_LEASES * self._options.lease
                 self._complaints.tell("", f"{error}; restore it from a copy: nobody serves until then", level="error")
             self._failed(error)
             return
         self._activation = None
         self._complaints.forget("")
-        self._epoch, self._commits, self._activated = epoch, 0, True
+        self.epoch, self.commits, self.activated = epoch, 0, True
         self._runtime.log("database claimed", epoch=epoch)
         self.decide()
 
     async def _resume(self) -> None:
         """Write to the database again as if nothing had been missed in the meantime, which the document warns of."""
-        self._above = max(self._above, self.lock.epoch, self._epoch)
+        self._above = max(self._above, self.lock.epoch, self.epoch)
         try:
-            newest = (await self._client.state()).epoch
-            await self._store.go_on(newest + 1)
+            newest = (await self.client.state()).epoch
+            await self.store.go_on(newest + 1)
         except StorageError:
             return  # the next check shows it
-        self._epoch = newest + 1
-        self._runtime.log("database resumed", level="warning", epoch=self._epoch)
+        self.epoch = newest + 1
+        self._runtime.log("database resumed", level="warning", epoch=self.epoch)
 
     # Commands.
 
@@ -243,21 +206,21 @@ class SharedPair(Server):
         while True:
             await self._wake.wait()
             self._wake.clear()
-            if self.serves and self._commands:
+            if self.serves and self.commands:
                 self._commit()
 
     def _commit(self) -> None:
-        commands, self._commands = self._commands, []
+        commands, self.commands = self.commands, []
         effects: list[Effect] = []
         with self._broker.transaction():
             for command in commands:
                 effects += self._engine.apply(command)
-        self._commits += 1
+        self.commits += 1
         task = None
-        if self._store.epoch:
-            task = self._store.commit(self.tally.add)
+        if self.store.epoch:
+            task = self.store.commit(self.tally.add)
             task.add_done_callback(self._committed)
-        self._waiting.append((task, effects))
+        self.waiting.append((task, effects))
         self._release()
 
     def _committed(self, task: asyncio.Task[None]) -> None:
@@ -270,7 +233,7 @@ class SharedPair(Server):
         """Release to clients, in order, the effects that the database has stored."""
         effects: list[Effect] = []
         failure: StorageError | None = None
-        while self._waiting and ((task := self._waiting[0][0]) is None or task.done()):
+        while self.waiting and ((task := self.waiting[0][0]) is None or task.done()):
             if task is None or task.cancelled():
                 failed: BaseException | None = StorageError("the database is not held")
             else:
@@ -281,7 +244,7 @@ class SharedPair(Server):
                 failure = failed
                 if not self._confirms_without(failed):
                     break
-            effects += self._waiting.popleft()[1]
+            effects += self.waiting.popleft()[1]
         if effects:
             self._broker.release(effects)
         if failure is not None and self.state == ACTIVE:

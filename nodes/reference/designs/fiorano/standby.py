@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from nodes.reference.api import Broker
-from nodes.reference.designs.fiorano.messages import Begin, Changes, Complete, Page, Stored, check_tables
-from nodes.reference.designs.fiorano.repository import Repository
+from nodes.reference.designs.fiorano.messages import Begin, ChangeSet, Complete, Page, StoredUpTo, check_tables
+from nodes.reference.designs.fiorano.repository import StoredStamp
 from nodes.reference.designs.fiorano.tables import Tables
 from nodes.reference.points import SET_COPIED
 from nodes.reference.replication.handshake import LinkError
 
-Sent = Begin | Page | Changes | Complete
+Sent = Begin | Page | ChangeSet | Complete
 
 
 class Standby:
@@ -21,7 +21,8 @@ class Standby:
     accepted. ``stale``: rows were written past the engine, so it must be reloaded before it is used.
     """
 
-    def __init__(self, broker: Broker, repository: Repository, tables: Tables, send: Callable[[Stored], None]) -> None:
+    def __init__(self, broker: Broker, repository: StoredStamp, tables: Tables,
+                 send: Callable[[StoredUpTo], None]) -> None:
         self._broker, self._repository, self._tables, self._send = broker, repository, tables, send
         self.following = 0
         self.stale = False
@@ -55,7 +56,7 @@ class Standby:
             raise mistake
         self._broker.runtime.point(SET_COPIED)
         stamp = self._repository.stamp
-        self._send(Stored(self.following, stamp.counter, done, stamp.whole))
+        self._send(StoredUpTo(self.following, stamp.counter, done, stamp.whole))
         return completed
 
     def _take(self, message: Sent) -> bool:
@@ -73,7 +74,7 @@ class Standby:
             self._demand(not stamp.whole, "a page comes after the synchronisation is complete")
             self._tables.write(message.table, message.rows, (), staged=True)
             return False
-        if isinstance(message, Changes):
+        if isinstance(message, ChangeSet):
             self._demand(message.counter in (stamp.counter, stamp.counter + 1), "a change-set is missing")
             for name, rows, removed in message.tables:
                 self._tables.write(name, rows, removed, staged=not stamp.whole)
@@ -88,7 +89,7 @@ class Standby:
     def _check(self, message: Sent) -> None:
         if isinstance(message, Page):
             self._tables.check(message.table, message.rows)
-        elif isinstance(message, Changes):
+        elif isinstance(message, ChangeSet):
             check_tables(message.tables)
             for name, rows, _ in message.tables:
                 self._tables.check(name, rows)

@@ -15,10 +15,11 @@ EVENT = "disk writes"
 """The name of the log event. Its fields count since the program's start: ``writes``, transactions written to a disk of
 this machine; ``changes``, change-sets that this server has created as the active one; ``messages``, the messages in
 them."""
-_EVERY = 2.0
+_LOG_SECONDS = 2.0
+"""Minimum time between two of these lines: enough for a rate, and few lines in a log."""
 
 
-class Tally:
+class DiskWriteCounter:
     """Counts change-sets and their messages; ``tell`` logs them with the disk writes that the caller has counted."""
 
     def __init__(self, runtime: Runtime) -> None:
@@ -33,8 +34,8 @@ class Tally:
         self.messages += sum(len(rows) for name, rows, _ in tables if name == "messages")
 
     def tell(self, writes: int) -> None:
-        """Log the counts if they changed since the last time, but not more often than every ``_EVERY`` seconds."""
+        """Log the counts if they changed since the last time, but at most once in ``_LOG_SECONDS``."""
         now, counted = self._runtime.now(), (writes, self.changes, self.messages)
-        if counted != self._told and now >= self._at + _EVERY:
+        if counted != self._told and now >= self._at + _LOG_SECONDS:
             self._told, self._at = counted, now
             self._runtime.log(EVENT, writes=writes, changes=self.changes, messages=self.messages)

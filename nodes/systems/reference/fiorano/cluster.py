@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
-from nodes.reference.designs.fiorano.configuration import SHARED_MODE, Options
+from nodes.reference.designs.fiorano.configuration import SHARED_MODE, FioranoOptions
 from nodes.reference.designs.fiorano.gateway.config import parse_gateway_config
 from nodes.reference.designs.fiorano.gateway.lockfile import decoded, holder_in
 from nodes.reference.designs.fiorano.states import ACTIVE, PASSIVE, WAITING
@@ -30,18 +30,18 @@ from stormproof.errors import BackendError
 
 CHANNEL = "channel"
 """The private network of the HA channel."""
-CLUSTER = Options.cluster
+CLUSTER = FioranoOptions.cluster
 GATEWAY_PORT = 61618
 DATABASE = SHARED_DATABASE
 """Name and role of the machine with the shared database, as ``GATEWAY`` is of the machine with the lock file."""
 DATABASE_PORT = 61619
 
 
-PATIENCE, LEASES = 5.0, 10
-"""The waiting time of the simulated administrator: ``PATIENCE`` seconds plus ``LEASES`` leases. If both servers are
-still in state WAITING then, the administrator makes one of them serve.
+ADMINISTRATOR_WAIT_SECONDS, ADMINISTRATOR_WAIT_LEASES = 5.0, 10
+"""The waiting time of the simulated administrator, the sum of both. If both servers are still in state WAITING then,
+the administrator makes one of them serve.
 """
-LOOK = 0.5
+STATUS_CHECK_SECONDS = 0.5
 """Seconds between two status checks of the administrator on call."""
 
 
@@ -126,7 +126,7 @@ class FioranoCluster(ReferenceCluster):
     async def attend(self, note: Callable[[str], None]) -> None:
         """Act as the administrator on call during faults, in the same way as after the last heal."""
         while True:
-            await asyncio.sleep(LOOK)
+            await asyncio.sleep(STATUS_CHECK_SECONDS)
             if done := await self._seen(await self.statuses()):
                 note(done)
 
@@ -147,7 +147,8 @@ class FioranoCluster(ReferenceCluster):
             self._wait_since = None
             return ""
         self._wait_since = now if self._wait_since is None else self._wait_since
-        if now - self._wait_since < PATIENCE + LEASES * float(self.test.options["lease"]):
+        leases = ADMINISTRATOR_WAIT_LEASES * float(self.test.options["lease"])
+        if now - self._wait_since < ADMINISTRATOR_WAIT_SECONDS + leases:
             return ""
         self._wait_since = None
         best = max(sorted(found), key=lambda node: (found[node]["whole"], *found[node]["repository"]))

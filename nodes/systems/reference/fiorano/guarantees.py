@@ -16,7 +16,7 @@ _OBJECTS = "What are the objects that are replicated?"
 
 _SHARED = "Working of Fiorano Shared High Availability"
 
-_KEPT: Mapping[str, tuple[str, str]] = {
+_WITH_INTACT_DISKS: Mapping[str, tuple[str, str]] = {
     "lost": (_REPLICATED, "what is confirmed is on both servers' disks, or the other server can't serve before it has "
              "been synchronised"),
     "duplicated": (_OBJECTS, "acknowledgements are replicated, and confirmed, like messages"),
@@ -36,7 +36,7 @@ _KEPT: Mapping[str, tuple[str, str]] = {
 }  # fmt: skip
 """Guarantees that hold while the disks keep confirmed data: the document's heading, and the reason."""
 
-_LASTING = (*_KEPT, *SINGLE_VALUES)
+_LASTING = (*_WITH_INTACT_DISKS, *SINGLE_VALUES)
 _BREAKABLE = tuple(name for name in _LASTING if name not in ("phantom", "topic-phantom"))
 """The guarantees among these that two concurrent servers or an outdated repository can break. Neither can produce a
 message that was never sent.
@@ -56,7 +56,7 @@ _UNAVAILABLE = ("unavailability of the shared database could lead to data loss a
 _FENCED = "the shared database refuses whoever does not hold its newest epoch, with the lock or without"
 _WRONG_CLOCK = "a clock that was wrong makes an old repository the newer one"
 _FORGETS = "a disk that forgets what it had confirmed, on the server that is the only one or the newer one"
-_AT_ONCE = "the token of a connection that is not reliable goes to another as soon as that is lost"
+_TOKEN_MOVES_AT_ONCE = "the token of a connection that is not reliable goes to another as soon as that is lost"
 _BY_CLOCKS = "a server gives up a silent client by its clock, which may run too fast"
 
 _DAMAGED: Mapping[str, Any] = {"mode": "shared", "shared_db_kind": "damage"}
@@ -74,8 +74,8 @@ GUARANTEES: tuple[Guarantee, ...] = (
     *(Guarantee(name, PROMISED, "ours", _FENCED, mode={"mode": "shared", **_NO_LOCK}) for name in _LASTING),
     *(Guarantee(name, KNOWN_VIOLATION, _LOCKING, _BOTH_ALONE, ANY_FAULT, _NO_LOCK) for name in _BREAKABLE),
     *(Guarantee(name, KNOWN_VIOLATION, _CHANGE, _WRONG_CLOCK, ("clock",), _WALL_CLOCK) for name in _BREAKABLE),
-    *(Guarantee(name, PROMISED, where, why) for name, (where, why) in _KEPT.items()),
-    *of_token(NOT_PROMISED, "ours", _AT_ONCE, ANY_FAULT, {"reliable": False}),
+    *(Guarantee(name, PROMISED, where, why) for name, (where, why) in _WITH_INTACT_DISKS.items()),
+    *of_token(NOT_PROMISED, "ours", _TOKEN_MOVES_AT_ONCE, ANY_FAULT, {"reliable": False}),
     *of_token(NOT_PROMISED, "ours", _BY_CLOCKS, ("clock",)),
     *promises("there is one server at a time, and one order of changes", "a token is with one consumer, whose "
               "connection outlives its server", PROMISED),

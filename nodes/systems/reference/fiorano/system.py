@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from nodes.reference.api import Config
-from nodes.reference.designs.fiorano.configuration import LIMITATIONS, MODES, SHARED_MODE, Options
+from nodes.reference.designs.fiorano.configuration import LIMITATIONS, MODES, SHARED_MODE, FioranoOptions
 from nodes.reference.designs.fiorano.repository import STAMPS
 from nodes.reference.designs.fiorano.states import PASSIVE, SERVING
 from nodes.reference.replication.transfer import CHUNK_BYTES
@@ -48,7 +48,7 @@ _LAYER = {"Primary": True, "Lockfile": "lockfile", "BackupHAIPAddress": "peer", 
           "GatewayServerIPAddress": "gateway", "GatewayServerPort": 1}  # fmt: skip
 
 
-class Fiorano(ReferenceSystem):
+class FioranoSystem(ReferenceSystem):
     """Two servers, a private network between them, and the gateway."""
 
     def topology(self, test: Test, demands: Demands) -> Topology:
@@ -81,15 +81,15 @@ class Fiorano(ReferenceSystem):
         return FioranoCluster(self.layout(deployment.test, deployment.demands), deployment)
 
 
-def _read_options(config: Config) -> Options:
+def _read_options(config: Config) -> FioranoOptions:
     """Read the options as a server would from a test's settings; the cluster fills in the HA layer."""
     node, other = config.peers
     peers = {node: ("self", 1), other: ("peer", 1)}
     options = {**config.options, **_LAYER, "database": ["database", 1]}
-    return Options.from_config(replace(config, peers=peers, options=options))
+    return FioranoOptions.from_config(replace(config, peers=peers, options=options))
 
 
-FIORANO = Fiorano(
+FIORANO = FioranoSystem(
     "fiorano",
     replicated=True,
     leading_roles=SERVING,
@@ -116,7 +116,7 @@ FIORANO = Fiorano(
         Option("stamps", STAMPS[0], "the stamp that tells the newer of two repositories", STAMPS),
         Option("database_timeout", 1.0, "seconds without an answer after which the shared database is out of reach"),
         Option("page", CHUNK_BYTES, "approximate bytes of each page in which a standby receives the whole repository"),
-        Option("page_window", Options.page_window, "number of these pages that may be in flight"),
+        Option("page_window", FioranoOptions.page_window, "number of these pages that may be in flight"),
         Option("as_documented", "", "limitations that are left as the document leaves them, joined by commas: "
                f"{', '.join(LIMITATIONS)}"),
         Option("store", SQLITE, "database of the service behind mode shared; postgres: not in simulation",

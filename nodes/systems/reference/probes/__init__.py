@@ -11,8 +11,11 @@ from typing import cast
 
 from stormproof.contracts.invariant import Watched
 
+_DESIGNS, _SYSTEMS = "nodes.reference.designs", "nodes.systems.reference"
 PROBES: dict[str, str] = {
-    "nodes.reference.designs.standalone:Standalone": "nodes.systems.reference.standalone.probes:StandaloneProbe",
+    f"{_DESIGNS}.standalone:Standalone": f"{_SYSTEMS}.standalone.probes:StandaloneProbe",
+    f"{_DESIGNS}.fiorano.design:FioranoDesign": f"{_SYSTEMS}.fiorano.probes:FioranoProbe",
+    f"{_DESIGNS}.fiorano.gateway.service:LockGateway": f"{_SYSTEMS}.fiorano.probes:GatewayProbe",
 }
 """``module:class`` of a program -> ``module:class`` of its probe, which is created from the program."""
 

@@ -24,7 +24,7 @@ class GatewayConfig:
     """The gateway's address, its lock file, and the servers that may ask for the lock.
 
     ``lease`` is the servers' lease in seconds. ``cluster`` and ``secret`` are shared by the servers and the gateway.
-    ``bug`` names bugs to switch on.
+    The option ``bug`` names bugs to switch on.
     """
 
     host: str
@@ -34,7 +34,6 @@ class GatewayConfig:
     lease: float = 1.0
     cluster: str = "fiorano"
     secret: str = ""
-    bugs: frozenset[str] = frozenset()
     data: str = "."
     options: Mapping[str, Any] = field(default_factory=dict)
 
@@ -73,5 +72,6 @@ def parse_gateway_config(content: Any) -> GatewayConfig:
         raise ConfigError(f"secret: is missing; without one the gateway listens at a loopback address only, not at "
                           f"{settings['host']!r}")
     settings["lockfile"] = settings.pop("Lockfile")
-    settings["bugs"] = switched_on({"bug": settings.pop("bug", NONE)})
+    settings["options"] = {"bug": settings.pop("bug", NONE)}
+    switched_on(settings["options"])
     return GatewayConfig(**{**settings, "servers": tuple(servers), "lease": float(settings.get("lease", 1.0))})

@@ -9,8 +9,6 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from nodes.reference.bugs.flags import STALE_STANDBY_SERVES, TWO_HOLDERS
-
 MARGIN = 1.25
 """The gateway's lease exceeds the holder's by this factor, which is the tolerated difference in their clocks' rates."""
 ANY = -1
@@ -21,7 +19,7 @@ ALONE = -1
 """A value of ``other``: the other server gives no information."""
 
 
-class Record(NamedTuple):
+class LockRecord(NamedTuple):
     """The content of the lock file: the epoch, and its present or last holder (empty: none)."""
 
     epoch: int = 0
@@ -43,7 +41,7 @@ class Take(NamedTuple):
     new: int
 
 
-def is_up_to_date(record: Record, name: str, take: Take) -> bool:
+def is_up_to_date(record: LockRecord, name: str, take: Take) -> bool:
     """Tell whether a server that was up to date in epoch ``take.low`` still is, according to the lock's record."""
     if take.low in (ANY, record.epoch):
         return True
@@ -55,57 +53,48 @@ def is_up_to_date(record: Record, name: str, take: Take) -> bool:
 class Grants:
     """The lock. Times are the gateway's monotonic seconds; ``record`` mirrors the lock file."""
 
-    def __init__(self, record: Record, lease: float, now: float, bugs: frozenset[str] = frozenset()) -> None:
+    def __init__(self, record: LockRecord, lease: float, now: float) -> None:
         self.record = record
-        self._bugs = bugs
         self._lease = lease
         # The holder from before the gateway's restart may still believe that it holds the lock.
-        self._until = now + lease * MARGIN
+        self.holder_until = now + lease * MARGIN
+        """The time until which the last holder may believe that it holds the lock."""
         self._former = ""
 
     @property
-    def last(self) -> Record:
+    def last(self) -> LockRecord:
         """The newest epoch and its holder, even if the file that recorded them is gone."""
-        return Record(self.record.epoch, self.record.holder or self._former)
-
-    @property
-    def holder_until(self) -> float:
-        """The time until which the last holder may believe that it holds the lock."""
-        return self._until
+        return LockRecord(self.record.epoch, self.record.holder or self._former)
 
     def is_taken(self, name: str, now: float) -> bool:
         """Tell whether a server other than ``name`` may believe that it holds the lock."""
-        return now < self._until and self.record.holder != name and TWO_HOLDERS not in self._bugs
+        return now < self.holder_until and self.record.holder != name
 
     def fits(self, name: str, take: Take) -> bool:
         """Tell whether no other server can have served between ``take.low`` and now, and the proposed epoch is new."""
         if take.new <= self.record.epoch:
             return self.record == (take.new, name)  # the answer was lost
-        if not self._bugs.isdisjoint((STALE_STANDBY_SERVES, TWO_HOLDERS)):
-            return True
         return is_up_to_date(self.last, name, take)
 
     def grant(self, name: str, epoch: int, now: float) -> None:
         """Give the lock to this server from now on; the caller has already written it to the file."""
-        self.record = Record(epoch, name)
-        self._until = now + self._lease * MARGIN
+        self.record = LockRecord(epoch, name)
+        self.holder_until = now + self._lease * MARGIN
 
     def renew(self, name: str, epoch: int, now: float) -> bool:
         """Renew the lease if this server still holds the lock in this epoch; return whether it does."""
-        if TWO_HOLDERS in self._bugs:
-            return True
         if self.record != (epoch, name):
             return False
-        self._until = now + self._lease * MARGIN
+        self.holder_until = now + self._lease * MARGIN
         return True
 
     def release(self, name: str, epoch: int, now: float) -> None:
         """Release the holder's lock, so that other servers need not wait until its lease ends."""
         if self.record == (epoch, name):
-            self._until = now
+            self.holder_until = now
 
     def lose(self, now: float) -> None:
         """Drop the holder because the lock file is gone; it may believe for a while that it still holds the lock."""
         self._former = self.record.holder or self._former
-        self.record = Record(self.record.epoch)
-        self._until = max(self._until, now + self._lease * MARGIN)
+        self.record = LockRecord(self.record.epoch)
+        self.holder_until = max(self.holder_until, now + self._lease * MARGIN)

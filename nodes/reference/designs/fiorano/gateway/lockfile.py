@@ -9,15 +9,15 @@ import re
 from pathlib import Path
 from typing import Protocol
 
-from nodes.reference.designs.fiorano.gateway.grants import Record
+from nodes.reference.designs.fiorano.gateway.grants import LockRecord
 
 _LINE = re.compile(r"epoch (\d{1,15}) (?P<free>free, last )?holder (\S*)\n")
-MOST_EPOCH = 10**15 - 1
+MAX_EPOCH = 10**15 - 1
 """The largest epoch that fits into the line."""
-MOST_BYTES = 1000
+MAX_FILE_BYTES = 1000
 
 
-class LockFile(Protocol):
+class LockFileAccess(Protocol):
     """The storage of the line."""
 
     async def read(self) -> bytes | None:
@@ -39,7 +39,7 @@ class RealLockFile:
         """Return the beginning of the file, long enough for a whole lock file; None if the file does not exist."""
         try:
             with self._path.open("rb") as file:
-                return file.read(MOST_BYTES)
+                return file.read(MAX_FILE_BYTES)
         except FileNotFoundError:
             return None
 
@@ -58,15 +58,15 @@ class RealLockFile:
             os.close(folder)
 
 
-def encoded(record: Record, free: bool = False) -> bytes:
+def encoded(record: LockRecord, free: bool = False) -> bytes:
     """Encode the content of a lock file; ``free``: the lock is free, and the holder is the last one."""
     return f"epoch {record.epoch} {'free, last ' if free else ''}holder {record.holder}\n".encode()
 
 
-def decoded(content: bytes) -> Record | None:
+def decoded(content: bytes) -> LockRecord | None:
     """Decode a lock file; None for a damaged one."""
     match = _match(content)
-    return Record(int(match[1]), match[3]) if match else None
+    return LockRecord(int(match[1]), match[3]) if match else None
 
 
 def holder_in(content: bytes) -> str:

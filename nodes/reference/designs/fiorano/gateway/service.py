@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import math
-from typing import Any, NamedTuple
+from typing import Any
 
-from nodes.reference.api import ConfigError, Pending, Runtime
+from nodes.reference.api import ConfigError, Runtime
 from nodes.reference.designs.fiorano.gateway.config import GatewayConfig
-from nodes.reference.designs.fiorano.gateway.grants import Grants, Record, Take
-from nodes.reference.designs.fiorano.gateway.lockfile import MOST_EPOCH, LockFile, decoded, encoded, holder_in
+from nodes.reference.designs.fiorano.gateway.grants import Grants, LockRecord, Take
+from nodes.reference.designs.fiorano.gateway.lockfile import MAX_EPOCH, LockFileAccess, decoded, encoded, holder_in
 from nodes.reference.designs.fiorano.gateway.protocol import (
     GRANTED,
     HELD,
@@ -29,43 +28,22 @@ from nodes.reference.designs.fiorano.gateway.protocol import (
 from nodes.reference.replication.handshake import ComplaintLog, FrameParser, Handshake, LinkError, encode_frame
 from nodes.timeouts import within
 
-GATEWAY = "gateway"
-"""The gateway's program kind, as monitoring sees it."""
 MAX_CONNECTIONS = 64
 _HANDSHAKE_SECONDS = 2.0
-_CHUNK = 1 << 16
-_LOOKS = 5
+_READ_BYTES = 1 << 16
+_FILE_CHECKS_PER_LEASE = 5
 """The number of checks per lease that the lock file still exists."""
 
 
-class GatewayObserved(NamedTuple):
-    """The values that invariants observe.
-
-    - ``ready``: whether the gateway has read its lock file.
-    - ``holder``, ``epoch``, ``until``: the holder according to that file, its epoch, and the end of its lease by the
-      gateway's clock.
-    - ``last``: the newest epoch and its holder, even if the file is gone.
-    - ``told``: the last answer, the server that it went to, and the epoch in that server's request."""
-
-    ready: bool
-    epoch: int
-    holder: str
-    until: float
-    last: Record
-    told: tuple[str, str, int]
-
-
-class Gateway:
+class LockGateway:
     """Grants the lock to the servers that its configuration names."""
 
-    kind = GATEWAY
-
-    def __init__(self, config: GatewayConfig, runtime: Runtime, file: LockFile) -> None:
-        self._config, self._runtime, self._file = config, runtime, file
+    def __init__(self, config: GatewayConfig, runtime: Runtime, file: LockFileAccess) -> None:
+        self.config, self.runtime, self._file = config, runtime, file
         self._handshake = Handshake(PROTOCOL, config.cluster, SERVICE, config.secret, runtime.random)
         self._complaints = ComplaintLog(runtime, "connection refused")
-        self._grants = Grants(Record(), config.lease, runtime.now(), config.bugs)
-        self._written: bytes | None = None
+        self.grants = Grants(LockRecord(), config.lease, runtime.now())
+        self.written: bytes | None = None
         """The expected content of the lock file; None: nothing."""
         self._leased: dict[str, float] = {}
         """Server -> the time until which it may consider itself the holder, by its last answers; for the log."""
@@ -73,41 +51,9 @@ class Gateway:
         self._writers: dict[asyncio.StreamWriter, None] = {}
         self._of: dict[str, asyncio.StreamWriter] = {}
         """The newest connection of each server."""
-        self._told = ("", "", 0)
-        self._looks = 0
+        self.told = ("", "", 0)
+        self.file_checks = 0
         runtime.expose("fiorano/0", SERVICE, self)
-
-    # Observations for invariants.
-
-    def observed(self) -> GatewayObserved:
-        """Return the holder of the lock and its lease."""
-        grants = self._grants
-        record = grants.record
-        return GatewayObserved(self._written is not None, record.epoch, record.holder, grants.holder_until, grants.last,
-                               self._told)
-
-    def pending(self) -> Pending:
-        """Return the lock-file checks only: servers do not wait for a gateway, because they repeat their requests."""
-        return {"file": [self._looks]}
-
-    def keeps_for(self, server: str) -> float:
-        """Return the seconds for which it keeps the lock for that server, by its clock; negative if it does not."""
-        grants = self._grants
-        return grants.holder_until - self._runtime.now() if grants.record.holder == server else -math.inf
-
-    def now(self) -> float:
-        """Return the time of its clock."""
-        return self._runtime.now()
-
-    @property
-    def lease(self) -> float:
-        """The servers' lease in seconds."""
-        return self._config.lease
-
-    def is_held_by(self, server: str) -> bool:
-        """Tell whether that server may believe now that it holds the lock."""
-        grants = self._grants
-        return grants.record.holder == server and self._runtime.now() < grants.holder_until
 
     async def run(self) -> None:
         """Serve until the task is cancelled.
@@ -116,34 +62,34 @@ class Gateway:
             ConfigError: the lock file can't be read or written. OSError: the gateway can't listen.
         """
         await self._begin()
-        server = await self._runtime.serve(self._serve, self._config.host, self._config.port)
-        record = self._grants.record
-        self._runtime.log("listening", epoch=record.epoch, holder=record.holder or "-")
+        server = await self.runtime.serve(self._serve, self.config.host, self.config.port)
+        record = self.grants.record
+        self.runtime.log("listening", epoch=record.epoch, holder=record.holder or "-")
         try:
             while True:
-                await asyncio.sleep(self._config.lease / _LOOKS)
+                await asyncio.sleep(self.config.lease / _FILE_CHECKS_PER_LEASE)
                 async with self._turn:
                     await self._look()
                     await self._tell_free()
-                self._looks += 1
+                self.file_checks += 1
         finally:
             server.close()
             for writer in self._writers:
                 writer.transport.abort()
 
     async def _begin(self) -> None:
-        name = self._config.lockfile
+        name = self.config.lockfile
         try:
             content = await self._file.read()
             record = decoded(content) if content is not None else None
             if content is not None and record is None:
-                self._runtime.log("lock file damaged: it counts as a new one", level="error", file=name)
+                self.runtime.log("lock file damaged: it counts as a new one", level="error", file=name)
             elif content is None:
-                self._runtime.log("lock file is new", file=name)
-            record = record or Record()
-            self._grants = Grants(record, self._config.lease, self._runtime.now(), self._config.bugs)
-            self._written = encoded(record)
-            await self._file.write(self._written)
+                self.runtime.log("lock file is new", file=name)
+            record = record or LockRecord()
+            self.grants = Grants(record, self.config.lease, self.runtime.now())
+            self.written = encoded(record)
+            await self._file.write(self.written)
         except OSError as error:
             raise ConfigError(f"Lockfile: {name} can't be used ({error.strerror or error}); choose a file that can be "
                               "read and written") from error
@@ -154,12 +100,12 @@ class Gateway:
             found = await self._file.read()
         except OSError:
             return  # it can't be read now, but may still exist
-        if found == self._written or self._written is None:
+        if found == self.written or self.written is None:
             return
-        self._runtime.log("lock file is gone" if not found else "lock file was changed by somebody else",
-                          level="error", epoch=self._grants.record.epoch, holder=self._grants.record.holder or "-")
-        self._written = None
-        self._grants.lose(self._runtime.now())
+        self.runtime.log("lock file is gone" if not found else "lock file was changed by somebody else",
+                          level="error", epoch=self.grants.record.epoch, holder=self.grants.record.holder or "-")
+        self.written = None
+        self.grants.lose(self.runtime.now())
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         if len(self._writers) >= MAX_CONNECTIONS:
@@ -168,12 +114,12 @@ class Gateway:
         self._writers[writer] = None
         try:
             async with within(_HANDSHAKE_SECONDS):
-                server = await self._handshake.accept(reader, writer, self._config.servers)
+                server = await self._handshake.accept(reader, writer, self.config.servers)
             self._replace(server, writer)
             parser = FrameParser(MAX_FRAME)
             opened = False
-            while data := await reader.read(_CHUNK):
-                asked = self._runtime.now()
+            while data := await reader.read(_READ_BYTES):
+                asked = self.runtime.now()
                 for request in parser.feed(data):
                     if not opened:
                         answer = self._open(server, request)
@@ -183,7 +129,7 @@ class Gateway:
                     async with self._turn:
                         answer = await self._answer(server, request)
                         self._note_lease(server, answer[0], asked)
-                        self._told = answer[0], server, request[2]
+                        self.told = answer[0], server, request[2]
                     writer.write(encode_frame(answer))
         except LinkError as error:
             self._complaints.tell("", str(error))
@@ -205,34 +151,34 @@ class Gateway:
         """Answer a server's first request; the server must be configured for this gateway's lock file."""
         match request:
             case ["open", int(number), str(lockfile)] if not isinstance(number, bool):
-                if lockfile == self._config.lockfile:
+                if lockfile == self.config.lockfile:
                     self._complaints.forget(server)
                     return [OPENED, number]
                 reason = f"{server} is configured for the Lockfile {lockfile!r}, and this gateway has " \
-                         f"{self._config.lockfile!r}"
+                         f"{self.config.lockfile!r}"
                 self._complaints.tell(server, reason, level="error")
                 return [REFUSED, number, reason]
         raise LinkError(f"the first request is not {OPEN}")
 
     async def _answer(self, server: str, request: Any) -> list[Any]:
-        now = self._runtime.now()
+        now = self.runtime.now()
         if not isinstance(request, list) or any(isinstance(part, bool) for part in request):
             raise LinkError("a request is malformed")
         match request:
-            case ["take", int(number), int(low), int(own), int(other), int(new)] if 0 < new <= MOST_EPOCH:
+            case ["take", int(number), int(low), int(own), int(other), int(new)] if 0 < new <= MAX_EPOCH:
                 await self._look()
                 return await self._take(server, number, Take(low, own, other, new))
             case ["renew", int(number), int(epoch)]:
                 await self._look()
-                held = self._grants.record == (epoch, server)  # the file may have said in the meantime that it was free
+                held = self.grants.record == (epoch, server)  # the file may have said in the meantime that it was free
                 if held and (reason := await self._unwritten(server, epoch)):
                     return [REFUSED, number, reason]
-                renewed = self._grants.renew(server, epoch, now)
-                return [GRANTED, number, epoch] if renewed else [LOST, number, self._grants.record.epoch]
+                renewed = self.grants.renew(server, epoch, now)
+                return [GRANTED, number, epoch] if renewed else [LOST, number, self.grants.record.epoch]
             case ["release", int(number), int(epoch)]:
-                if self._grants.record == (epoch, server):
-                    self._runtime.log("lock released", epoch=epoch, holder=server)
-                self._grants.release(server, epoch, now)
+                if self.grants.record == (epoch, server):
+                    self.runtime.log("lock released", epoch=epoch, holder=server)
+                self.grants.release(server, epoch, now)
                 await self._tell_free()
                 return [RELEASED, number]
         raise LinkError(f"a request is none of {TAKE}, {RENEW}, {RELEASE}")
@@ -240,12 +186,12 @@ class Gateway:
     def _note_lease(self, server: str, answer: str, asked: float) -> None:
         if answer == GRANTED:
             # Not before the end of the holder's own lease, which it counts from before it sent the request.
-            self._leased[server] = asked + self._config.lease
+            self._leased[server] = asked + self.config.lease
         elif answer in (LOST, RELEASED):
             self._leased.pop(server, None)
 
     async def _take(self, server: str, number: int, take: Take) -> list[Any]:
-        grants, now = self._grants, self._runtime.now()
+        grants, now = self.grants, self.runtime.now()
         if grants.is_taken(server, now):
             return [HELD, number, grants.record.epoch]
         if not grants.fits(server, take):
@@ -258,17 +204,17 @@ class Gateway:
         if is_new:
             last = grants.last
             leased = [name for name, until in self._leased.items() if name != server and until > now]
-            self._runtime.log("lock granted", epoch=take.new, holder=server, repository=take.low, own=take.own,
+            self.runtime.log("lock granted", epoch=take.new, holder=server, repository=take.low, own=take.own,
                               other=take.other, before=last.epoch, last=last.holder or "-",
                               leased=",".join(leased) or "-")
         # Counted from now, which is later than when the holder sent its request.
-        grants.grant(server, take.new, self._runtime.now())
+        grants.grant(server, take.new, self.runtime.now())
         return [GRANTED, number, take.new]
 
     async def _unwritten(self, server: str, epoch: int) -> str:
         """Write to the lock file that a server holds the lock; return why that failed, or an empty text."""
-        content = encoded(Record(epoch, server))
-        if content != self._written:
+        content = encoded(LockRecord(epoch, server))
+        if content != self.written:
             try:
                 await self._file.write(content)
             except OSError as error:
@@ -276,13 +222,13 @@ class Gateway:
                 self._complaints.tell(server, reason, level="error")
                 return reason
             self._complaints.forget(server)
-            self._written = content
+            self.written = content
         return ""
 
     async def _tell_free(self) -> None:
         """Write to the lock file that the lock is free, once its last holder's lease has ended."""
-        grants = self._grants
-        if self._written is None or not holder_in(self._written) or self._runtime.now() < grants.holder_until:
+        grants = self.grants
+        if self.written is None or not holder_in(self.written) or self.runtime.now() < grants.holder_until:
             return
         content = encoded(grants.record, free=True)
         try:
@@ -291,4 +237,4 @@ class Gateway:
             reason = f"the lock file can't be written ({error.strerror or error})"
             self._complaints.tell(grants.record.holder, reason, level="error")  # the next check tries again
         else:
-            self._written = content
+            self.written = content

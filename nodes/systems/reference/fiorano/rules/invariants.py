@@ -6,11 +6,10 @@ they serve: without the lock and without its peer's acknowledgement, a server ca
 
 from __future__ import annotations
 
-from nodes.reference.designs.fiorano.design import Fiorano, Observed
 from nodes.reference.designs.fiorano.gateway.protocol import SERVICE
-from nodes.reference.designs.fiorano.gateway.service import GATEWAY, Gateway, GatewayObserved
 from nodes.reference.designs.fiorano.states import ACTIVE, SERVING
 from nodes.reference.designs.fiorano.transitions import REPLICATED, SHARED
+from nodes.systems.reference.fiorano.probes import GATEWAY, FioranoObserved, FioranoProbe, GatewayObserved, GatewayProbe
 from nodes.systems.reference.fiorano.rules.lock_invariants import LOCK_INVARIANTS
 from nodes.systems.reference.fiorano.rules.pair_invariants import LOCKED as _LOCKED
 from nodes.systems.reference.fiorano.rules.pair_invariants import PAIR_INVARIANTS
@@ -25,9 +24,9 @@ class OneHolds(EagerWatcher):
     """Tracks the holders of the lock, and whether the leases of both servers run at the same time."""
 
     def __init__(self) -> None:
-        self._holders: dict[str, Fiorano] = {}
+        self._holders: dict[str, FioranoProbe] = {}
 
-    def look(self, node: str, program: Fiorano, now: Observed, before: Observed | None) -> str:
+    def look(self, node: str, program: FioranoProbe, now: FioranoObserved, before: FioranoObserved | None) -> str:
         """Check that only one lease runs; every step is checked while both have an epoch."""
         if now.lock:
             self._holders[node] = program
@@ -56,7 +55,7 @@ class EpochsGrow(Watcher):
         """Forget the server's epoch: its program has ended, and so has its lease."""
         self._known.pop(node, None)
 
-    def look(self, node: str, program: Fiorano, now: Observed, before: Observed | None) -> str:
+    def look(self, node: str, program: FioranoProbe, now: FioranoObserved, before: FioranoObserved | None) -> str:
         """Check that each new epoch is the highest so far. A server that was suspended until its lease had ended,
         before it learned of that lease, never held the lock."""
         if not now.lock:
@@ -76,16 +75,16 @@ class GrantedByGateway(Watcher):
     """Tracks the gateway, and the servers whose leases may run."""
 
     def __init__(self) -> None:
-        self._gateway: Gateway | None = None
-        self._servers: dict[str, Fiorano] = {}
+        self._gateway: GatewayProbe | None = None
+        self._servers: dict[str, FioranoProbe] = {}
 
-    def look(self, node: str, program: Fiorano | Gateway, now: Observed | GatewayObserved,
-             before: Observed | GatewayObserved | None) -> str:  # fmt: skip
+    def look(self, node: str, program: FioranoProbe | GatewayProbe, now: FioranoObserved | GatewayObserved,
+             before: FioranoObserved | GatewayObserved | None) -> str:  # fmt: skip
         """Check that the gateway has granted the lock to each server that holds it, and keeps it for that server."""
-        if isinstance(program, Gateway):
+        if isinstance(program, GatewayProbe):
             self._gateway = program
             servers = self._servers
-        elif isinstance(now, Observed) and now.lock:
+        elif isinstance(now, FioranoObserved) and now.lock:
             servers = {node: program}
             self._servers |= servers
         else:
@@ -107,7 +106,7 @@ class GrantedByGateway(Watcher):
 class AskedOnDisk(Watcher):
     """Stateless check of a server's epochs."""
 
-    def look(self, node: str, program: Fiorano, now: Observed, before: Observed | None) -> str:
+    def look(self, node: str, program: FioranoProbe, now: FioranoObserved, before: FioranoObserved | None) -> str:
         """Check that a server has an epoch on disk before it requests it."""
         noted = max(now.stamp.asked, now.stamp.epoch)
         return "" if now.asked <= noted else f"it asks for epoch {now.asked}, and on its disk is {noted}"
@@ -119,7 +118,7 @@ class DisownedStays(Watcher):
     def __init__(self) -> None:
         self._disowned: dict[str, int] = {}
 
-    def look(self, node: str, program: Fiorano, now: Observed, before: Observed | None) -> str:
+    def look(self, node: str, program: FioranoProbe, now: FioranoObserved, before: FioranoObserved | None) -> str:
         """Check that a server does not obtain the lock in an epoch that it has disowned."""
         disowned = self._disowned.get(node, 0)
         self._disowned[node] = max(disowned, now.disowned)
@@ -131,7 +130,7 @@ class DisownedStays(Watcher):
 class ConfirmsInItsEpoch(Watcher):
     """Stateless check of a server's epochs."""
 
-    def look(self, node: str, program: Fiorano, now: Observed, before: Observed | None) -> str:
+    def look(self, node: str, program: FioranoProbe, now: FioranoObserved, before: FioranoObserved | None) -> str:
         """Check that changes confirmed without the other server belong to the lock's epoch, which is the repository's
         epoch, too.
         """
@@ -143,7 +142,7 @@ class ConfirmsInItsEpoch(Watcher):
 class StatesByTable(Watcher):
     """Stateless check against the table of transitions."""
 
-    def look(self, node: str, program: Fiorano, now: Observed, before: Observed | None) -> str:
+    def look(self, node: str, program: FioranoProbe, now: FioranoObserved, before: FioranoObserved | None) -> str:
         """Check that the step from the previous state to the present one is a line of the table."""
         if before is None or (before.state, before.before) == (now.state, now.before):
             return ""
@@ -155,21 +154,21 @@ class StatesByTable(Watcher):
 class ServesWhereItMay(Watcher):
     """Stateless check of a server's state."""
 
-    def look(self, node: str, program: Fiorano, now: Observed, before: Observed | None) -> str:
+    def look(self, node: str, program: FioranoProbe, now: FioranoObserved, before: FioranoObserved | None) -> str:
         """Check that clients are admitted only in serving states."""
         if now.serves and now.state not in (*SERVING, ACTIVE):
             return f"it is {now.state} and lets clients in"
         return ""
 
 
-class StampsGrow(Watcher):
+class RepositoryStampsGrow(Watcher):
     """Tracks the newest stamp of each whole repository, and the highest requested epoch."""
 
     def __init__(self) -> None:
         self._stamps: dict[str, tuple[int, int]] = {}
         self._asked: dict[str, int] = {}
 
-    def look(self, node: str, program: Fiorano, now: Observed, before: Observed | None) -> str:
+    def look(self, node: str, program: FioranoProbe, now: FioranoObserved, before: FioranoObserved | None) -> str:
         """Check that stamps and epochs only grow, even across restarts: both are on disk before they count."""
         stamp = now.stamp
         mine = (stamp.epoch, stamp.counter)
@@ -208,7 +207,7 @@ INVARIANTS = (
     Invariant("serves-where-it-may", "clients are let in by a server that is ACTIVE, ACTIVE_TRANSITION or STANDALONE",
               "the document: The server does not accept client connections in this state", ServesWhereItMay),
     Invariant("repository-stamps-grow", "the stamp of a whole repository, and the epochs asked for, only grow",
-              "the document: Repository Timestamps", StampsGrow, unless=("disk",), where=_REPLICATED),
+              "the document: Repository Timestamps", RepositoryStampsGrow, unless=("disk",), where=_REPLICATED),
     *PAIR_INVARIANTS,
     *LOCK_INVARIANTS,
     STORE_HOLDS,

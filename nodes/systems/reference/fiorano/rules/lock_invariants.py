@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from nodes.reference.designs.fiorano.design import Fiorano, Observed
 from nodes.reference.designs.fiorano.gateway.protocol import HELD, RELEASED, SERVICE
-from nodes.reference.designs.fiorano.gateway.service import GATEWAY, Gateway, GatewayObserved
+from nodes.systems.reference.fiorano.probes import GATEWAY, FioranoObserved, FioranoProbe, GatewayObserved, GatewayProbe
 from stormproof.contracts.invariant import BROKER, Invariant, Watcher
 
 _LONGER = 1.25
@@ -19,7 +18,7 @@ class RemembersWho(Watcher):
     def __init__(self) -> None:
         self._last: tuple[int, str] = (0, "")
 
-    def look(self, node: str, program: Gateway, now: GatewayObserved, before: GatewayObserved | None) -> str:
+    def look(self, node: str, program: GatewayProbe, now: GatewayObserved, before: GatewayObserved | None) -> str:
         """Check that epochs only grow while the gateway runs, and that each epoch keeps its holder."""
         last, self._last = self._last, (now.last.epoch, now.last.holder)
         if before is None or now.last.epoch > last[0] or self._last == last or not last[1]:
@@ -31,15 +30,15 @@ class KeepsLonger(Watcher):
     """Tracks the gateway, and the servers that hold an epoch."""
 
     def __init__(self) -> None:
-        self._gateway: Gateway | None = None
-        self._servers: dict[str, Fiorano] = {}
+        self._gateway: GatewayProbe | None = None
+        self._servers: dict[str, FioranoProbe] = {}
 
-    def look(self, node: str, program: Fiorano | Gateway, now: Observed | GatewayObserved,
-             before: Observed | GatewayObserved | None) -> str:  # fmt: skip
+    def look(self, node: str, program: FioranoProbe | GatewayProbe, now: FioranoObserved | GatewayObserved,
+             before: FioranoObserved | GatewayObserved | None) -> str:  # fmt: skip
         """Check that the gateway keeps the lock for a quarter of a lease beyond the end of each holder's lease."""
-        if isinstance(program, Gateway):
+        if isinstance(program, GatewayProbe):
             self._gateway = program
-        elif isinstance(now, Observed) and now.lock:
+        elif isinstance(now, FioranoObserved) and now.lock:
             self._servers[node] = program
         else:
             self._servers.pop(node, None)
@@ -61,7 +60,7 @@ class KeepsLonger(Watcher):
 class AnswersAsItIs(Watcher):
     """Stateless check of the gateway."""
 
-    def look(self, node: str, program: Gateway, now: GatewayObserved, before: GatewayObserved | None) -> str:
+    def look(self, node: str, program: GatewayProbe, now: GatewayObserved, before: GatewayObserved | None) -> str:
         """Check that the gateway keeps a lock no longer than its lease, not after its release, and only from other
         servers.
         """

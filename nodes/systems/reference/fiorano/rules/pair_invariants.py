@@ -6,8 +6,7 @@
 from __future__ import annotations
 
 from nodes.reference.designs.fiorano.configuration import REPLICATED_MODE
-from nodes.reference.designs.fiorano.design import Fiorano, Observed
-from nodes.reference.designs.fiorano.repository import COUNTER, Stamp
+from nodes.reference.designs.fiorano.repository import COUNTER, RepositoryStamp
 from nodes.reference.designs.fiorano.states import (
     ACTIVATING,
     ACTIVE,
@@ -22,6 +21,7 @@ from nodes.reference.designs.fiorano.states import (
 from nodes.reference.designs.fiorano.transitions import REACHABLE, View
 from nodes.reference.engine.audit import Rows, unlike
 from nodes.reference.storage.service import STORAGE, StorageObserved, StorageService
+from nodes.systems.reference.fiorano.probes import FioranoObserved, FioranoProbe
 from stormproof.contracts.invariant import BROKER, Invariant, Watcher
 
 LOCKED = {"lock": (True,), "fencing": (True,)}
@@ -33,10 +33,10 @@ class _Servers(Watcher):
     """Tracks the servers, and the stamps of those that have ended."""
 
     def __init__(self) -> None:
-        self._programs: dict[str, Fiorano] = {}
-        self._left: dict[str, Stamp] = {}
+        self._programs: dict[str, FioranoProbe] = {}
+        self._left: dict[str, RepositoryStamp] = {}
 
-    def others(self, node: str) -> list[tuple[str, Stamp]]:
+    def others(self, node: str) -> list[tuple[str, RepositoryStamp]]:
         """Return each other server with the stamp of its repository."""
         found = {**self._left, **{name: program.stamp for name, program in self._programs.items()}}
         return [(name, stamp) for name, stamp in found.items() if name != node]
@@ -58,7 +58,7 @@ class ServesWithAllConfirmed(Watcher):
         self._by = ""
         self._reign: tuple[int, str, tuple[int, int]] = (0, "", (0, 0))
 
-    def look(self, node: str, program: Fiorano, now: Observed, before: Observed | None) -> str:
+    def look(self, node: str, program: FioranoProbe, now: FioranoObserved, before: FioranoObserved | None) -> str:
         """Check that a server that begins to serve has all confirmed change-sets, and that its predecessor then
         confirms no change-set that it lacks.
 
@@ -88,7 +88,7 @@ def _told(stamp: tuple[int, int]) -> str:
 class AloneInItsOwnEpoch(_Servers):
     """Tracks the servers and their stamps."""
 
-    def look(self, node: str, program: Fiorano, now: Observed, before: Observed | None) -> str:
+    def look(self, node: str, program: FioranoProbe, now: FioranoObserved, before: FioranoObserved | None) -> str:
         """Check that, where one server may confirm changes that only it has, the other's repository is not whole in the
         same epoch.
         """
@@ -108,7 +108,7 @@ class AloneInItsOwnEpoch(_Servers):
 class AcknowledgedIsStored(_Servers):
     """Tracks the servers and their stamps."""
 
-    def look(self, node: str, program: Fiorano, now: Observed, before: Observed | None) -> str:
+    def look(self, node: str, program: FioranoProbe, now: FioranoObserved, before: FioranoObserved | None) -> str:
         """Check that change-sets that a server believes its standby to have stored are on the standby's disk."""
         self._programs[node] = program
         self._left.pop(node, None)
@@ -124,7 +124,7 @@ class StandbyIsTold(Watcher):
 
     fields = ("untold",)
 
-    def look(self, node: str, program: Fiorano, now: Observed, before: Observed | None) -> str:
+    def look(self, node: str, program: FioranoProbe, now: FioranoObserved, before: FioranoObserved | None) -> str:
         """Check that a change-set or a new epoch is sent to the standby in the step in which the repository gets it."""
         stamp = now.stamp.epoch, now.stamp.counter
         return f"its repository is at {_told(stamp)}, and its standby was not told" if now.untold else ""
@@ -133,7 +133,7 @@ class StandbyIsTold(Watcher):
 class StandbyIsWhole(_Servers):
     """Tracks the servers and their stamps."""
 
-    def look(self, node: str, program: Fiorano, now: Observed, before: Observed | None) -> str:
+    def look(self, node: str, program: FioranoProbe, now: FioranoObserved, before: FioranoObserved | None) -> str:
         """Check that a standby has a whole repository, and that an active server's peer has one."""
         self._programs[node] = program
         self._left.pop(node, None)
@@ -149,10 +149,10 @@ class DisownedAsSaid(Watcher):
     """Tracks the servers, and the highest epochs that ended servers had disowned."""
 
     def __init__(self) -> None:
-        self._programs: dict[str, Fiorano] = {}
+        self._programs: dict[str, FioranoProbe] = {}
         self._disowned: dict[str, int] = {}
 
-    def look(self, node: str, program: Fiorano, now: Observed, before: Observed | None) -> str:
+    def look(self, node: str, program: FioranoProbe, now: FioranoObserved, before: FioranoObserved | None) -> str:
         """Check that a server's record of the epochs its peer disowned does not exceed what that peer has disowned."""
         self._programs[node] = program
         if not now.peer_disowned or (before is not None and before.peer_disowned == now.peer_disowned):
@@ -172,7 +172,7 @@ class DisownedAsSaid(Watcher):
 class ChangesForAReason(Watcher):
     """Stateless check of the conditions under which a server changed its state."""
 
-    def look(self, node: str, program: Fiorano, now: Observed, before: Observed | None) -> str:
+    def look(self, node: str, program: FioranoProbe, now: FioranoObserved, before: FioranoObserved | None) -> str:
         """Check state changes against the document's rules, which are written here independently of the table."""
         if before is None or before.changes == now.changes:
             return ""
@@ -188,7 +188,7 @@ class SeeksTheLock(Watcher):
     def __init__(self) -> None:
         self._met: set[str] = set()
 
-    def look(self, node: str, program: Fiorano, now: Observed, before: Observed | None) -> str:
+    def look(self, node: str, program: FioranoProbe, now: FioranoObserved, before: FioranoObserved | None) -> str:
         """Check that a server that may continue alone requests the lock, a serving one keeps it, and a standby does not
         seek it.
         """
@@ -232,12 +232,12 @@ def _without_database(view: View, to: str) -> bool:
     return to == PASSIVE and REACHABLE not in view.facts
 
 
-class StatusTells(Watcher):
+class ServerStatusTells(Watcher):
     """Stateless check of a server's status."""
 
     period = 2.0
 
-    def inspect(self, node: str, program: Fiorano) -> str:
+    def inspect(self, node: str, program: FioranoProbe) -> str:
         """Check that the status shown to administrators matches the server's state."""
         status, now = program.status(), program.observed()
         peer = [name for name in status["view"] if name != node]
@@ -275,14 +275,14 @@ class DatabaseHolds(Watcher):
     def __init__(self) -> None:
         self._service: StorageService | None = None
 
-    def look(self, node: str, program: Fiorano | StorageService, now: Observed | StorageObserved,
-             before: Observed | StorageObserved | None) -> str:  # fmt: skip
+    def look(self, node: str, program: FioranoProbe | StorageService, now: FioranoObserved | StorageObserved,
+             before: FioranoObserved | StorageObserved | None) -> str:  # fmt: skip
         """Note the service that keeps the database."""
         if isinstance(program, StorageService):
             self._service = program
         return ""
 
-    def inspect(self, node: str, program: Fiorano | StorageService) -> str:
+    def inspect(self, node: str, program: FioranoProbe | StorageService) -> str:
         """Check that the database has the active server's content if no commit is in flight."""
         service = self._service
         if service is None or isinstance(program, StorageService) or (found := program.in_database()) is None:
@@ -327,7 +327,7 @@ PAIR_INVARIANTS = (
               "the document: a server can switch to Active only if it holds a lock; States and state transition",
               ChangesForAReason, where={**LOCKED, "as_documented": ("",)}),
     Invariant("status-tells", "what a person is shown of a server is how it stands",
-              "the page: admin fiorano status prints both servers' states, locks and repositories", StatusTells),
+              "the page: admin fiorano status prints both servers' states, locks and repositories", ServerStatusTells),
     Invariant("fence-grows", "the shared database is held in ever later epochs, each by one server",
               "docs/storage.md: claim lets this epoch write, and fences all older ones; the fence is written with the "
               "rows", FenceGrows, unless=("disk", "shared-db"), where={**LOCKED, "mode": ("shared",)}, of=(STORAGE,)),

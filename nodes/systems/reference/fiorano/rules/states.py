@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 
-from nodes.reference.designs.fiorano.gateway.grants import ANY, Record, Take, is_up_to_date
+from nodes.reference.designs.fiorano.gateway.grants import ANY, LockRecord, Take, is_up_to_date
 from nodes.reference.designs.fiorano.states import (
     ACTIVATING,
     ACTIVE,
@@ -49,7 +49,7 @@ def grant(line: Line) -> Grant | None:
         to, last, leased = (line.fields[name].removeprefix("-") for name in ("holder", "last", "leased"))
     except (KeyError, ValueError):
         return None  # a line of an earlier release
-    fresh = is_up_to_date(Record(before, last), to, Take(low, own, other, epoch))
+    fresh = is_up_to_date(LockRecord(before, last), to, Take(low, own, other, epoch))
     return Grant(to, f"epoch {epoch}", "" if low == ANY else f"epoch {low}", last, f"epoch {before}", not fresh,
                  tuple(name for name in leased.split(",") if name))
 
