@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 from checkers.run import Run
@@ -55,6 +56,24 @@ def examples_of(found: Iterable[Iterable[Example]]) -> tuple[Anomaly, ...]:
     """Return the first anomalies overall, from the first ones of each part."""
     ordered = sorted((example for some in found for example in some), key=lambda example: example[0])
     return tuple(anomaly for _, anomaly in ordered[:MAX_EXAMPLES])
+
+
+@dataclass
+class Findings:
+    """What a check found in a part of a run: numbers by name or code, and the first anomalies."""
+
+    counts: dict[Any, int]
+    examples: list[Example]
+
+
+def total(parts: Iterable[Findings], name: Any) -> int:
+    """Return a number's sum over all parts."""
+    return sum(part.counts[name] for part in parts)
+
+
+def listed(kinds: Mapping[str, int]) -> str:
+    """Return the number of anomalies of each kind that occurred, for a summary."""
+    return ", ".join(f"{count:,} {kind}" for kind, count in kinds.items() if count)
 
 
 class RunCheck(Check):

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from checkers.fault_free_intervals import Stretch, stretches
-from checkers.kernels import rows as kernels_rows
+from checkers.kernels.rows import longest_silence
 from checkers.run import SECOND, Run
 from stormproof.contracts.bounds import SERVES, SERVES_WITH_MAJORITY, SERVES_WITH_ONE
 from stormproof.history.columns import Int32s, Int64s
@@ -128,7 +128,7 @@ def _longest(success: Int64s, requests: Requests, stretch: Stretch) -> Found | N
     begun, ended, process = requests.begun[here], requests.ended[here], requests.process[here]
     inside = success[(success > stretch.start) & (success < stretch.end)]
     edges = np.concatenate([[stretch.start], inside, [stretch.end]])
-    gap, _ = kernels_rows.longest_silence(begun, ended, process, edges, _HOLE)
+    gap, _ = longest_silence(begun, ended, process, edges, _HOLE)
     if gap < 0:
         return None
     a, b = int(edges[gap]), int(edges[gap + 1])

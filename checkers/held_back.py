@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from checkers.kernels import deliveries as kernels_delivery
+from checkers.kernels.deliveries import AFTER_RECEIPT, BUFFERED, UNDECIDED
 from checkers.run import SECOND, Run
 from stormproof.contracts.backend import DEAD, PAUSED
 from stormproof.contracts.fault import CUTS_LINKS, DELAYS_MESSAGES
@@ -57,7 +57,7 @@ def settle(run: Run, codes: Int8s, shown_by: Int64s, rows: Int64s) -> None:
     told = [_ARRIVAL.search(name) for name in h.error.names]
     if not any(told):
         return
-    after = np.flatnonzero((codes == kernels_delivery.AFTER_RECEIPT) & (h.kind[rows] == INFO))
+    after = np.flatnonzero((codes == AFTER_RECEIPT) & (h.kind[rows] == INFO))
     for place in after.tolist():
         row, code = int(rows[place]), int(h.error.codes[rows[place]])
         match = told[code] if code >= 0 else None
@@ -69,18 +69,18 @@ def _code(run: Run, row: int, receipt: int, came: str, connected: str) -> int:
     h = run.history
     asked = int(h.time[h.partner[row]])
     if asked + _nanoseconds(connected) > receipt:
-        return kernels_delivery.AFTER_RECEIPT  # no bytes could have been sent on this connection before it
+        return AFTER_RECEIPT  # no bytes could have been sent on this connection before it
     known = came != "?"
     # Without a recorded arrival, the bytes arrived between invocation and completion.
     first = asked + _nanoseconds(came) if known else asked
     last = first if known else int(h.time[row])
     if last <= receipt:
-        return kernels_delivery.BUFFERED
+        return BUFFERED
     link = _link(run, row)
     if link.known and covered((receipt, last), _silences(run.faults, link)):
-        return kernels_delivery.BUFFERED
+        return BUFFERED
     delays = [*_delays(run.faults, link), *((each.start, each.end) for each in run.standstills)]
-    return kernels_delivery.UNDECIDED if held_back((receipt, first), delays) else kernels_delivery.AFTER_RECEIPT
+    return UNDECIDED if held_back((receipt, first), delays) else AFTER_RECEIPT
 
 
 def _nanoseconds(text: str) -> int:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from checkers.kernels import rows as kernels_rows
+from checkers.kernels.rows import pair
 from stormproof.errors import HistoryError
 from stormproof.history.columns import HistoryColumns, Int8s, Int32s, Int64s, first_problem, read_columns
 from stormproof.history.schema import NO_VALUE, TEXT_VALUE, TYPE_NAMES
@@ -64,7 +64,7 @@ def pair_rows(
 ) -> tuple[Int64s, tuple[int, str] | None]:
     """Pair rows as ``stormproof.history.columns.pair_rows`` does, compiled."""
     numbers, bound = dense(process)
-    partner, wrong = kernels_rows.pair(numbers, bound, kind, function, time)
+    partner, wrong = pair(numbers, bound, kind, function, time)
     return partner, first_problem(wrong.tolist())
 
 

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from checkers.checks.lost import missing
-from checkers.kernels import queues as kernels
+from checkers.kernels.queues import ACKED, FAILED, NEVER, UNSURE
 from checkers.lake.files import LAKE, AnyStore
 from checkers.lake.object_store import ObjectStore, runs_among
 from checkers.lake.table import MESSAGE_ROWS, MESSAGES_DIR
@@ -26,7 +26,7 @@ from stormproof.run_folder import HISTORY
 from stormproof.store import Store
 from stormproof.vocabulary import MESSAGES
 
-_STATES = {kernels.NEVER: "never sent", kernels.ACKED: "confirmed", kernels.FAILED: "failed", kernels.UNSURE: "unknown"}
+_STATES = {NEVER: "never sent", ACKED: "confirmed", FAILED: "failed", UNSURE: "unknown"}
 
 
 def messages_table(run: Run) -> pa.Table:
@@ -42,13 +42,10 @@ def messages_table(run: Run) -> pa.Table:
     lost, undecided = (_marked(some, count) for some in missing(run))
     sent = messages.sent
     completion = np.where(sent >= 0, h.partner[sent], -1)
-    confirmed = np.where(messages.state == kernels.ACKED, completion, -1)
+    confirmed = np.where(messages.state == ACKED, completion, -1)
     got = messages.deliveries > 0
-    first = np.full(count, -1, dtype=np.int64)
-    last = first.copy()
-    if got.any():
-        first[got] = messages.delivered[messages.start[:-1][got]]
-        last[got] = messages.delivered[messages.start[1:][got] - 1]
+    first, last = messages.first, np.full(count, -1, dtype=np.int64)
+    last[got] = messages.delivered[messages.start[1:][got] - 1]
     pairs = [decode_pair(int(value)) if value >= 0 else (None, None) for value in messages.value.tolist()]
     return pa.table({
         "run": pa.repeat(run.name, count), "queue": messages.key,

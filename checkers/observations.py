@@ -6,9 +6,9 @@ from collections.abc import Iterable
 
 import numpy as np
 
+from checkers.account import name_of
 from checkers.run import Run
 from stormproof.contracts.check import INVALID, MAX_EXAMPLES, VALID, Anomaly, CheckOutcome
-from stormproof.history.schema import decode_pair
 from stormproof.text import amount
 
 OBSERVE = "observe"
@@ -72,7 +72,7 @@ def _anomalies(run: Run, rows: Iterable[int], beginning: str) -> Iterable[Anomal
     h = run.history
     for row in rows:
         value = int(h.value[row])
-        name = "/".join(map(str, decode_pair(value))) if value >= 0 else None
+        name = name_of(value) if value >= 0 else None
         detail = {"delivered_by": h.node.at(row), "faults": run.faults_at(row)}
         ops = (*_ended_by_it(run, row, beginning), *run.rows_of(row))
         yield Anomaly(_kind(run, row), ops, int(h.key[row]), name, detail)

@@ -19,11 +19,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
+from checkers.account import SentTwice
 from checkers.api import ByParts, NeedsWhole
 from checkers.catalog import CHECKS
 from checkers.history import pair_rows, validated
-from checkers.kernels import rows as kernels_rows
-from checkers.run import Run, SentTwice
+from checkers.kernels.rows import HERE, OPEN, select
+from checkers.run import Run
 from checkers.run_check import attempt, attempts, checks_of, counts_of, load_check, opened, verdict_of
 from checkers.sentence import Circumstances, circumstances
 from checkers.verdict import CheckVerdict, Verdict
@@ -184,7 +185,7 @@ def _concluded(name: str, rest: Rest, parts: Sequence[Part]) -> CheckOutcome:
 
 
 def read_part(path: Path, number: int, parts: int) -> HistoryColumns:
-    """Read the rows of part ``number`` of ``parts`` (``kernels_rows.select``), under their numbers in the whole
+    """Read the rows of part ``number`` of ``parts`` (``rows.select``), under their numbers in the whole
     history.
 
     Raises:
@@ -207,8 +208,8 @@ def read_part(path: Path, number: int, parts: int) -> HistoryColumns:
                 if rest is not None:
                     columns = {name: np.concatenate((rest[name], column)) for name, column in columns.items()}
                 where = _where(columns, known, number, parts)
-                pieces.append(_of(columns, where == kernels_rows.HERE))
-                rest = _of(columns, where == kernels_rows.OPEN)
+                pieces.append(_of(columns, where == HERE))
+                rest = _of(columns, where == OPEN)
     except (pa.ArrowException, OSError, KeyError, ValueError) as error:
         raise HistoryError(f"{path}: not a history ({error})") from error
     if rest is not None:
@@ -254,7 +255,7 @@ def _where(columns: Columns, known: Mapping[str, Mapping[str, int]], number: int
     role = _roles(known)[columns["f"]]
     role[columns["process"] < 0] = OTHER
     partner, _ = pair_rows(columns["process"], columns["type"], columns["f"], columns["time"])
-    found: NDArray[np.int8] = kernels_rows.select(
+    found: NDArray[np.int8] = select(
         role, columns["type"], columns["value"], partner, PAIR_SHIFT, number, parts
     )
     return found

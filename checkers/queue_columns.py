@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from porcupine.columns import DEQUEUE, ENQUEUE, NEVER
 
-from checkers.kernels import queues as kernels
+from checkers.kernels.queues import ACKED, FAILED
 from checkers.run import Run
 from stormproof import vocabulary
 from stormproof.history.columns import Bools, Int64s
@@ -35,9 +35,9 @@ class Columns:
 def columns_of(run: Run) -> Columns:
     """Return all sends that may have happened and all confirmed deliveries."""
     h, messages = run.history, run.messages
-    put = np.flatnonzero((messages.sent >= 0) & (messages.state != kernels.FAILED))
+    put = np.flatnonzero((messages.sent >= 0) & (messages.state != FAILED))
     sent = messages.sent[put]
-    sent_until = np.where(messages.state[put] == kernels.ACKED, h.partner[sent], NEVER)
+    sent_until = np.where(messages.state[put] == ACKED, h.partner[sent], NEVER)
     taken = np.flatnonzero(((h.role == vocabulary.DEQUEUE) | (h.role == vocabulary.DRAIN)) & (h.kind == vocabulary.OK))
     value = messages.of_row[taken].astype(np.int64)
     foreign = value < 0

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from checkers.history import dense_keys
-from checkers.kernels import queues as kernels
+from checkers.kernels.queues import UNTOUCHED, last_words
 from stormproof import vocabulary
 from stormproof.history.columns import Bools, HistoryColumns, Int64s
 from stormproof.history.schema import NO_VALUE
@@ -24,8 +24,8 @@ _LONGEST = 160
 
 def said_not_found(h: HistoryColumns) -> Bools:
     """Mark, by row, the completions that report that the requested object does not exist."""
-    told = np.asarray([*(name.startswith(NOT_FOUND) for name in h.error.names), False], dtype=np.bool_)
-    rows: Bools = (h.kind == vocabulary.FAIL) & told[h.error.codes]
+    told = h.error.rows_with(*(name for name in h.error.names if name.startswith(NOT_FOUND)))
+    rows: Bools = (h.kind == vocabulary.FAIL) & told
     return rows
 
 
@@ -46,6 +46,24 @@ def undrained_reason(h: HistoryColumns, here: Bools, found_empty: bool, role: in
     if KEPT_BACK in error:
         return f"no drain found it empty, since messages were kept back ({by}{error[:_LONGEST]})"
     return f"{what} (the last error of a drain: {by}{error[:_LONGEST]})"
+
+
+def not_drained(
+    h: HistoryColumns, here: Bools, touching: Bools, busy: Bools, empty: Bools, role: int = vocabulary.DRAIN
+) -> str | None:
+    """Return why an object was not drained; None if it was.
+
+    It is drained when a drain (``role``) found it ``empty`` that was invoked after all other operations that can put a
+    message there or hold one (``touching``) had completed; ``busy`` marks the completions that matter. ``here`` selects
+    the object's rows.
+    """
+    if (touching & (h.kind == vocabulary.INVOKE) & (h.partner < 0)).any():
+        return "an operation was still open when the history ended"
+    finds = h.partner[np.flatnonzero((h.role == role) & here & empty)]
+    ended = np.flatnonzero(touching & busy)
+    if not len(finds) or (len(ended) and finds.max() < ended[-1]):
+        return undrained_reason(h, here, bool(len(finds)), role)
+    return None
 
 
 @dataclass(frozen=True)
@@ -191,9 +209,9 @@ class QueueEnds:
 
     @cached_property
     def _last_words(self) -> Mapping[int, tuple[int, int]]:
-        """The result of ``kernels.last_words`` by queue, for queues that were used."""
+        """The result of ``queues.last_words`` by queue, for queues that were used."""
         h = self.history
         queue, bound, keys = dense_keys(h)
-        busy, found_empty = kernels.last_words(h.role, h.kind, queue, h.partner, self.empty.astype(np.int8), bound)
-        used = np.flatnonzero(busy > kernels.UNTOUCHED)
+        busy, found_empty = last_words(h.role, h.kind, queue, h.partner, self.empty.astype(np.int8), bound)
+        used = np.flatnonzero(busy > UNTOUCHED)
         return {int(keys[number]): (int(busy[number]), int(found_empty[number])) for number in used}

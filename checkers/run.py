@@ -10,17 +10,17 @@ from typing import Any
 
 import numpy as np
 
+from checkers.account import Messages
 from checkers.history import read_history
-from checkers.kernels import queues as kernels
-from checkers.kernels import rows as kernels_rows
-from checkers.queue_ends import QueueEnds
+from checkers.kernels.rows import tally
+from checkers.queue_ends import EMPTY, QueueEnds
 from checkers.run_schema import LEDGER_DIGEST, demand_whole, ended_early
 from checkers.topics import Topics
 from checkers.transactions import TransactionTable
 from stormproof import vocabulary
 from stormproof.contracts.check import MAX_EXAMPLES
 from stormproof.errors import HistoryError
-from stormproof.history.columns import Bools, HistoryColumns, Int8s, Int32s, Int64s
+from stormproof.history.columns import Bools, HistoryColumns, Int64s
 from stormproof.history.description import demand_sealed
 from stormproof.history.ledger import (
     FaultWindow,
@@ -31,53 +31,11 @@ from stormproof.history.ledger import (
     read_repairs,
     read_standstills,
 )
-from stormproof.history.schema import decode_pair
 from stormproof.run_folder import LEDGER, read_run, written_by
 from stormproof.unnamed_takes import UNNAMED_TAKES
 from stormproof.vocabulary import ANY, FUNCTIONS, MESSAGES, TOPICS, TRANSACTIONS, TRANSFERS
 
 SECOND = 1_000_000_000
-
-
-class SentTwice(HistoryError):
-    """One value was sent twice, so no account of the run's messages can be given; ``row`` is the row of the second
-    send.
-    """
-
-    def __init__(self, row: int, name: str) -> None:
-        super().__init__(f"row {row} sends message {name} a second time: values must be unique")
-        self.row, self.name = row, name
-
-    def __reduce__(self) -> tuple[type[SentTwice], tuple[int, str]]:
-        return SentTwice, (self.row, self.name)
-
-
-@dataclass(frozen=True)
-class Messages:
-    """The sends and deliveries of each message (queue, value), by its number.
-
-    ``sent`` is the row of the send's invocation (-1: never sent), ``state`` a code of ``checkers.kernels.queues``
-    (ACKED...); message m was delivered by the completions ``delivered[start[m]:start[m + 1]]`` in order. ``of_row`` is
-    the message's number by row, -1 for a row without a message.
-    """
-
-    of_row: Int32s
-    key: Int32s
-    value: Int64s
-    sent: Int64s
-    state: Int8s
-    start: Int64s
-    delivered: Int64s
-
-    @property
-    def deliveries(self) -> Int64s:
-        """The number of deliveries of each message."""
-        return np.diff(self.start)
-
-    def name(self, message: int) -> str:
-        """Return a message's name for users: ``producer/sequence``."""
-        producer, sequence = decode_pair(int(self.value[message]))
-        return f"{producer}/{sequence}"
 
 
 @dataclass(frozen=True)
@@ -133,16 +91,9 @@ class Run:
         """The account of all messages.
 
         Raises:
-            HistoryError: one value was sent twice, so that no account can be given.
+            SentTwice: one value was sent twice, so that no account can be given.
         """
-        h = self.history
-        of_row, key, value = kernels.number_messages(h.role, h.kind, h.key, h.value)
-        sent, state, twice = kernels.account_sends(h.role, h.kind, h.partner, of_row, len(key))
-        if twice >= 0:
-            name = "/".join(map(str, decode_pair(int(h.value[twice]))))
-            raise SentTwice(int(h.index[twice]), name)
-        start, delivered = kernels.account_deliveries(h.role, h.kind, of_row, len(key))
-        return Messages(of_row, key, value, sent, state, start, delivered)
+        return Messages.of(self.history)
 
     @cached_property
     def topics(self) -> Topics:
@@ -176,9 +127,7 @@ class Run:
     def empty(self) -> Bools:
         """Mark, by row, the completions that found the queue empty (``fail`` with the error ``empty``)."""
         h = self.history
-        empty: Bools = h.kind == vocabulary.FAIL
-        failed = np.flatnonzero(empty)
-        empty[failed] = np.asarray([*(name == "empty" for name in h.error.names), False])[h.error.codes[failed]]
+        empty: Bools = (h.kind == vocabulary.FAIL) & h.error.rows_with(EMPTY)
         return empty
 
     @property
@@ -282,7 +231,7 @@ class Run:
     def tally(self) -> Mapping[str, Int64s]:
         """The number of clients' rows of each type, by function."""
         h = self.history
-        counts = kernels_rows.tally(h.process, h.kind, h.f.codes, len(h.f.names)).reshape(-1, 4)
+        counts = tally(h.process, h.kind, h.f.codes, len(h.f.names)).reshape(-1, 4)
         return dict(zip(h.f.names, counts, strict=True))
 
     def count(self, role: int, kind: int) -> int:

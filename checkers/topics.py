@@ -7,18 +7,17 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
-from numpy.typing import NDArray
 
+from checkers.account import Sends, repeats
 from checkers.history import dense_keys
-from checkers.kernels import queues as kernels
-from checkers.kernels import topics as kernels_topic
-from checkers.queue_ends import undrained_reason
+from checkers.kernels.deliveries import FIRST, judge_order
+from checkers.kernels.queues import ACKED
+from checkers.kernels.rows import number_streams
+from checkers.kernels.topics import first_places, overlapping
+from checkers.queue_ends import EMPTY, not_drained
 from stormproof import vocabulary
 from stormproof.errors import HistoryError
-from stormproof.history.columns import HistoryColumns, Int8s, Int32s, Int64s
-from stormproof.history.schema import decode_pair
-
-Bools = NDArray[np.bool_]
+from stormproof.history.columns import Bools, HistoryColumns, Int8s, Int32s, Int64s
 
 MAX_TOPICS = 62
 """Topics are bits of a subscription's value."""
@@ -56,18 +55,15 @@ class SubscriptionConnection:
 
 
 @dataclass(frozen=True)
-class Topics:
-    """Messages by number: ``topic`` (-1: never published), ``value``, ``sent``, ``state`` as in ``Messages``.
+class Topics(Sends):
+    """The sends of messages, with their ``topic`` (-1: never published), and the deliveries to each subscription.
 
-    ``codes`` and ``shown_by`` are those of ``kernels_topic.judge_repeats``, which describes ``start`` and ``rows``;
-    ``message`` is the message of each delivery.
+    The deliveries to subscription s are the completions ``rows[start[s]:start[s + 1]]`` in order; ``message`` is the
+    message of each delivery. ``codes`` and ``shown_by`` classify it as ``judge_deliveries`` does.
     """
 
     history: HistoryColumns
-    value: Int64s
     topic: Int32s
-    sent: Int64s
-    state: Int8s
     subscriptions: tuple[Subscription, ...]
     start: Int64s
     rows: Int64s
@@ -84,38 +80,43 @@ class Topics:
                 account can be given.
         """
         as_queue = _as_queue_roles(h.role)
-        nowhere = np.zeros(h.rows, dtype=np.int32)
-        of_row, _, value = kernels.number_messages(as_queue, h.kind, nowhere, h.value)
-        sent, state, twice = kernels.account_sends(as_queue, h.kind, h.partner, of_row, len(value))
-        if twice >= 0:
-            name = "/".join(map(str, decode_pair(int(h.value[twice]))))
-            raise HistoryError(f"row {twice} publishes message {name} a second time: values must be unique")
+        sends = Sends.read(h, as_queue, np.zeros(h.rows, dtype=np.int32), "publishes")
+        sent = sends.sent
         topic = np.where(sent >= 0, h.key[sent], -1).astype(np.int32)
         if len(topic) and (topic.max() >= MAX_TOPICS or (topic[sent >= 0] < 0).any()):
             raise HistoryError(f"a message is published to a topic whose number is not below {MAX_TOPICS}")
         dense, bound, keys = dense_keys(h)
         subscriptions, number_of = _subscriptions(h, dense, bound, keys)
         which = np.where(np.isin(h.role, _ON_SUBSCRIPTIONS) & (dense >= 0), number_of[dense], -1).astype(np.int32)
-        clash = kernels_topic.overlapping(h.kind, which, h.partner, len(subscriptions))
+        clash = overlapping(h.kind, which, h.partner, len(subscriptions))
         if clash >= 0:
             raise HistoryError(
                 f"row {clash} uses subscription {h.key[clash]} while another operation on it is under way: the "
                 "order in which it got its messages is not known"
             )
-        came = np.flatnonzero((of_row >= 0) & (as_queue != vocabulary.ENQUEUE))
+        came = np.flatnonzero((sends.of_row >= 0) & (as_queue != vocabulary.ENQUEUE))
         if (which[came] < 0).any():
             row = int(came[which[came] < 0][0])
             raise HistoryError(f"row {row} receives a message of subscription {h.key[row]}, which no row requested")
         came = came[np.argsort(which[came], kind="stable")]
-        start = np.searchsorted(which[came], np.arange(len(subscriptions) + 1)).astype(np.int64)
-        message = of_row[came]
-        codes, shown_by = kernels_topic.judge_repeats(h.kind, start, came, message, len(value))
-        return cls(h, value, topic, sent, state, subscriptions, start, came, message, codes, shown_by)
+        which, message = which[came], sends.of_row[came]
+        start = np.searchsorted(which, np.arange(len(subscriptions) + 1)).astype(np.int64)
+        order = np.lexsort((message, which))
+        codes, shown_by = np.empty(len(came), dtype=np.int8), np.empty(len(came), dtype=np.int64)
+        codes[order], shown_by[order] = repeats(h, came[order], (which[order], message[order]), np.zeros_like(came))
+        return cls(sends.of_row, sends.key, sends.value, sent, sends.state, h, topic, subscriptions, start, came,
+                   message, codes, shown_by)  # fmt: skip
 
     @property
     def messages(self) -> int:
         """The number of messages."""
         return len(self.value)
+
+    @property
+    def confirmed(self) -> Bools:
+        """Mark the messages whose publishing was confirmed."""
+        confirmed: Bools = (self.state == ACKED) & (self.topic >= 0)
+        return confirmed
 
     @cached_property
     def on_subscriptions(self) -> Bools:
@@ -128,20 +129,43 @@ class Topics:
         """The number of the subscription of each delivery."""
         return np.repeat(np.arange(len(self.subscriptions)), np.diff(self.start))
 
-    def name(self, message: int) -> str:
-        """Return a message's name for users: ``producer/sequence``."""
-        producer, sequence = decode_pair(int(self.value[message]))
-        return f"{producer}/{sequence}"
-
     def got(self, subscription: Subscription) -> Bools:
         """Return, by message, whether the subscription got it."""
         here = np.zeros(self.messages, dtype=np.bool_)
         here[self.message[self.start[subscription.number] : self.start[subscription.number + 1]]] = True
         return here
 
+    def owed(self, s: Subscription) -> tuple[Int64s, Int64s]:
+        """Return the messages that were sent to a subscription after it had been confirmed, and confirmed themselves;
+        and those of them that it never got.
+        """
+        acked = np.flatnonzero(self.confirmed)
+        mine = (np.int64(s.mask) >> self.topic[acked].astype(np.int64) & 1 == 1) & (self.sent[acked] > s.since)
+        owed = acked[mine]
+        return owed, owed[~self.got(s)[owed]]
+
+    def late(self, group: Int64s) -> list[tuple[int, int]]:
+        """Return the place of each first delivery to a subscription that followed that of a later message of the same
+        ``group`` (a number by message), with the place of that delivery.
+
+        Order binds only a message that was confirmed before the later one was sent.
+        """
+        places = np.flatnonzero(self.codes == FIRST)
+        message, first = self.message[places], self.rows[places]
+        of_row = np.full(self.history.rows, -1, dtype=np.int32)
+        of_row[first] = np.arange(len(places))
+        # Operations on a subscription do not overlap: it is one consumer.
+        stream, streams = number_streams(self.which[places].astype(np.int32), group[message], 0)
+        codes, shown_by = judge_order(
+            self.history.kind, self.history.partner, of_row, first, stream, stream,
+            self.sequence[message], self.sent[message], self.state[message], streams, streams,
+        )  # fmt: skip
+        late = np.flatnonzero(codes)
+        return list(zip(places[late].tolist(), places[of_row[shown_by[late]]].tolist(), strict=True))
+
     def first_places(self, subscription: Subscription) -> tuple[Int64s, Int64s]:
-        """Return ``kernels_topic.first_places`` of a subscription."""
-        return kernels_topic.first_places(
+        """Return ``topics.first_places`` of a subscription."""
+        return first_places(
             self.codes, self.start, self.message, subscription.number, self.messages
         )
 
@@ -176,8 +200,7 @@ class Topics:
         all publishing to its topics.
         """
         h = self.history
-        errors = np.asarray([*(name == "empty" for name in h.error.names), False], dtype=np.bool_)
-        empty = (h.kind == vocabulary.FAIL) & errors[h.error.codes]
+        empty = (h.kind == vocabulary.FAIL) & h.error.rows_with(EMPTY)
         reasons = {}
         for s in self.subscriptions:
             if not s.durable or s.until < h.rows or s.since < 0:
@@ -185,13 +208,9 @@ class Topics:
             here = (h.key == s.key) & np.isin(h.role, _ON_SUBSCRIPTIONS)
             published = (h.role == vocabulary.PUBLISH) & (h.key >= 0)
             here |= published & (np.int64(s.mask) >> np.where(published, h.key, 0).astype(np.int64) & 1 == 1)
-            ended = np.flatnonzero(here & (h.kind != vocabulary.INVOKE) & ~empty)
-            if (here & (h.kind == vocabulary.INVOKE) & (h.partner < 0)).any():
-                reasons[s.key] = "an operation was still open when the history ended"
-                continue
-            finds = h.partner[np.flatnonzero((h.role == vocabulary.DRAIN) & (h.key == s.key) & empty)]
-            if not len(finds) or (len(ended) and finds.max() < ended[-1]):
-                reasons[s.key] = undrained_reason(h, h.key == s.key, bool(len(finds)))
+            reason = not_drained(h, h.key == s.key, here, (h.kind != vocabulary.INVOKE) & ~empty, empty)
+            if reason is not None:
+                reasons[s.key] = reason
         return reasons
 
 

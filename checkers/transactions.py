@@ -12,13 +12,12 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
-from numpy.typing import NDArray
 
-from checkers.queue_ends import undrained_reason
+from checkers.account import TAKES, name_of
+from checkers.queue_ends import not_drained
 from stormproof import vocabulary
 from stormproof.errors import HistoryError
-from stormproof.history.columns import HistoryColumns, Int8s, Int64s
-from stormproof.history.schema import decode_pair
+from stormproof.history.columns import Bools, HistoryColumns, Int8s, Int64s
 
 MAX_QUEUES = 30
 """Queues are bits of a key."""
@@ -28,10 +27,7 @@ OUTCOMES = ("committed", "aborted", "unknown")
 
 _SENDS = (vocabulary.COMMIT, vocabulary.ABORT)
 MOVES = (vocabulary.MOVE, vocabulary.FINISH)
-_TAKES = (vocabulary.DEQUEUE, vocabulary.DRAIN)
 _RECOVERIES = (vocabulary.RECOVER, vocabulary.ROLLBACK)
-
-Bools = NDArray[np.bool_]
 
 
 @dataclass(frozen=True)
@@ -72,7 +68,7 @@ class TransactionTable:
             row = int(rows[0] if value[0] < 0 else rows[again[0] + 1])
             raise HistoryError(f"row {row} begins a transaction without a unique value")
         moves = np.isin(role, MOVES)
-        takes = np.isin(h.role, _TAKES)
+        takes = np.isin(h.role, TAKES)
         if (h.key[takes] >= MAX_QUEUES).any() or (key[moves] >= MAX_QUEUES - 1).any() or (key < 0).any():
             raise HistoryError(f"a queue's number is not below {MAX_QUEUES}")
         wanted = np.where(moves, np.int64(1) << np.where(moves, key + 1, 0), key)
@@ -88,7 +84,7 @@ class TransactionTable:
 
     def name(self, number: int) -> str:
         """Return a transaction's name for users: ``process/number``."""
-        return name(int(self.value[number]))
+        return name_of(int(self.value[number]))
 
     def first_delivery(self, number: int) -> int:
         """Return the row of the first delivery of any part of a transaction."""
@@ -114,22 +110,17 @@ class TransactionTable:
 
     @cached_property
     def undrained(self) -> Mapping[int, str]:
-        """Queues whose drain did not finish, with the reason.
+        """Queues whose drain did not finish, with the reason (``not_drained``).
 
-        A queue is drained when a drain found it empty that was invoked after all other operations that can put a
-        message there or hold one had completed, unless they failed. For a queue from which messages are moved, the
-        drain is a ``finish``.
+        Operations that failed do not matter. For a queue from which messages are moved, the drain is a ``finish``.
         """
         h, reasons = self.history, {}
+        busy = (h.kind == vocabulary.OK) | (h.kind == vocabulary.INFO)
         for queue in self.queues:
-            touching = self._touching(queue)
-            ends = vocabulary.FINISH if queue in self.sources else vocabulary.DRAIN
-            finds = h.partner[np.flatnonzero((h.role == ends) & (h.key == queue) & self.empty)]
-            busy = np.flatnonzero(touching & ((h.kind == vocabulary.OK) | (h.kind == vocabulary.INFO)))
-            if (touching & (h.kind == vocabulary.INVOKE) & (h.partner < 0)).any():
-                reasons[queue] = "an operation was still open when the history ended"
-            elif not len(finds) or (len(busy) and finds.max() < busy[-1]):
-                reasons[queue] = undrained_reason(h, h.key == queue, bool(len(finds)), ends)
+            role = vocabulary.FINISH if queue in self.sources else vocabulary.DRAIN
+            reason = not_drained(h, h.key == queue, self._touching(queue), busy, self.empty, role)
+            if reason is not None:
+                reasons[queue] = reason
         return reasons
 
     @cached_property
@@ -143,11 +134,11 @@ class TransactionTable:
         at = h.key == queue
         sends = np.isin(h.role, _SENDS) & (np.where(h.key > 0, h.key, 0).astype(np.int64) >> queue & 1 == 1)
         moves = np.isin(h.role, MOVES) & (at | (h.key == queue - 1))
-        plain = at & np.isin(h.role, (vocabulary.ENQUEUE, *_TAKES))
+        plain = at & np.isin(h.role, (vocabulary.ENQUEUE, *TAKES))
         touching: Bools = sends | moves | plain | np.isin(h.role, _RECOVERIES)
         return touching
 
-    def messages_of(self, source: int) -> Messages:
+    def messages_of(self, source: int) -> SentMessages:
         """Return the messages sent to a queue from which messages are moved.
 
         Raises:
@@ -165,13 +156,13 @@ class TransactionTable:
         same = np.flatnonzero((np.diff(value) == 0) & ~failed[1:])
         if len(same):
             row = int(rows[same[0] + 1])
-            raise HistoryError(f"row {row} sends message {name(int(h.value[row]))} a second time")
+            raise HistoryError(f"row {row} sends message {name_of(int(h.value[row]))} a second time")
         first = np.flatnonzero(np.diff(value, prepend=-2) != 0)
-        return Messages(value[first], rows[first], kind[first] == vocabulary.OK, failed[first])
+        return SentMessages(value[first], rows[first], kind[first] == vocabulary.OK, failed[first])
 
 
 @dataclass(frozen=True)
-class Messages:
+class SentMessages:
     """Messages in order of their values: the row of the send that counts, and whether that was confirmed or is certain
     to have failed.
     """
@@ -180,12 +171,6 @@ class Messages:
     row: Int64s
     confirmed: Bools
     failed: Bools
-
-
-def name(value: int) -> str:
-    """Return a value's name for users."""
-    first, second = decode_pair(value)
-    return f"{first}/{second}"
 
 
 def find(known: Int64s, values: Int64s) -> Int64s:

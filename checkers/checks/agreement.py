@@ -6,7 +6,8 @@ import numpy as np
 
 from checkers.api import RunCheck
 from checkers.cluster_shards import elements_of
-from checkers.kernels import topics as kernels_topic
+from checkers.kernels.deliveries import UNCONFIRMED
+from checkers.kernels.topics import disagreements, find_cycle
 from checkers.run import Run
 from checkers.topics import Topics
 from stormproof.contracts.check import INVALID, MAX_EXAMPLES, VALID, Anomaly, CheckOutcome
@@ -34,7 +35,7 @@ def check(run: Run) -> CheckOutcome:
         for other in range(one + 1, len(firsts)):
             if not elements.together(one, other):
                 continue
-            late, shown_by = kernels_topic.disagreements(place_of, firsts[other][1], t.message)
+            late, shown_by = disagreements(place_of, firsts[other][1], t.message)
             count += len(late)
             pairs += len(late) > 0
             for place, earlier in zip(late.tolist(), shown_by.tolist(), strict=True):
@@ -50,8 +51,8 @@ def check(run: Run) -> CheckOutcome:
         return CheckOutcome(INVALID, count, text, tuple(examples), figures)
     for element in range(elements.count):
         here = elements.of_subscription[t.which] == element
-        codes = np.where(here, t.codes, kernels_topic.UNCONFIRMED).astype(np.int8)
-        cycle = kernels_topic.find_cycle(codes, t.start, t.message, t.messages)
+        codes = np.where(here, t.codes, UNCONFIRMED).astype(np.int8)
+        cycle = find_cycle(codes, t.start, t.message, t.messages)
         if len(cycle):
             return CheckOutcome(INVALID, 1, "no order of all messages agrees with every subscription",
                            (_cycle(run, t, cycle.tolist()),), figures)  # fmt: skip

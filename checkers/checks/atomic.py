@@ -6,7 +6,7 @@ from collections import Counter
 
 import numpy as np
 
-from checkers.api import RunCheck
+from checkers.api import RunCheck, listed
 from checkers.run import Run
 from checkers.transactions import ABORTED, COMMITTED, OUTCOMES, UNSURE, TransactionTable
 from stormproof.contracts.check import INVALID, MAX_EXAMPLES, UNKNOWN, VALID, Anomaly, CheckOutcome
@@ -46,8 +46,7 @@ def check(run: Run) -> CheckOutcome:
     if count:
         told = [(kind, n) for kind, group in ((TORN, torn), (WHOLE, whole), (REVIVED, revived)) for n in group.tolist()]
         examples = tuple(_anomaly(run, t, kind, number) for kind, number in told[:MAX_EXAMPLES])
-        listed = ", ".join(f"{found:,} {kind}" for kind, found in kinds.most_common() if found)
-        text = f"{amount(count, 'transaction')} did not happen as a whole ({listed})"
+        text = f"{amount(count, 'transaction')} did not happen as a whole ({listed(dict(kinds.most_common()))})"
         return CheckOutcome(INVALID, count, text, examples, figures)
     if undecided:
         queue, reason = next(iter(t.undrained.items()))

@@ -9,7 +9,7 @@ import numpy as np
 
 from checkers.api import RunCheck
 from checkers.bounds import bounds_claimed, late_by, silences
-from checkers.kernels import rows as kernels_rows
+from checkers.kernels.rows import first_successes, longest_gaps
 from checkers.run import SECOND, Run
 from stormproof import vocabulary
 from stormproof.contracts.bounds import HEALTHY
@@ -135,7 +135,7 @@ def _longest_gaps(run: Run, service: Int32s, services: int) -> list[dict[str, fl
     h = run.history
     start, end = run.main_phase()
     shown = service if services else np.zeros_like(service)
-    found = kernels_rows.longest_gaps(h.time, h.kind, h.process, h.f.codes, shown, max(services, 1), start, end)
+    found = longest_gaps(h.time, h.kind, h.process, h.f.codes, shown, max(services, 1), start, end)
     gaps = [{"seconds": round(length / SECOND, 6), "from": round(begin / SECOND, 6), "to": round(until / SECOND, 6)}
             for length, begin, until in zip(*(numbers.tolist() for numbers in found), strict=True)]  # fmt: skip
     return [*gaps[:services], gaps[-1]]
@@ -150,7 +150,7 @@ def _recovery(run: Run, fault: FaultWindow, names: Sequence[str], service: Int32
     h = run.history
     healed = fault.end if fault.end is not None else 0
     row = int(np.searchsorted(h.time, healed))
-    first, tried = kernels_rows.first_successes(
+    first, tried = first_successes(
         h.kind, h.process, h.f.codes, h.partner, run.empty.view(np.int8), service, len(names), row
     )
     by_function: dict[str, float | None] = {}

@@ -9,7 +9,7 @@ import numpy as np
 
 from checkers.api import ByParts, RunCheck, WholeRun
 from checkers.checks import lost
-from checkers.kernels import queues as kernels
+from checkers.kernels.queues import UNSURE
 from checkers.run import Run
 from stormproof.contracts.check import CheckOutcome
 from stormproof.vocabulary import MESSAGES
@@ -24,7 +24,7 @@ def find(run: Run) -> tuple[lost.Found, dict[str, int]]:
     return lost.find(run), {
         "duplicated": int(np.count_nonzero(came > 1)),
         "unexpected": int(np.count_nonzero((came > 0) & (messages.sent < 0))),
-        "recovered": int(np.count_nonzero((came > 0) & (messages.state == kernels.UNSURE))),
+        "recovered": int(np.count_nonzero((came > 0) & (messages.state == UNSURE))),
     }
 
 

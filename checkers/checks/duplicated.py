@@ -4,30 +4,30 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from checkers.api import ByParts, RunCheck, WholeRun, examples_of
+from checkers.api import ByParts, Findings, RunCheck, WholeRun, examples_of, total
 from checkers.checks import repeats
-from checkers.kernels import deliveries as kernels_delivery
+from checkers.kernels.deliveries import ACKED_TWICE, AFTER_RECEIPT, BUFFERED, UNDECIDED
 from checkers.run import Run
 from stormproof.contracts.check import INVALID, UNKNOWN, VALID, Anomaly, CheckOutcome
 from stormproof.text import amount
 from stormproof.vocabulary import MESSAGES, TRANSACTIONS
 
 
-def find(run: Run) -> repeats.Found:
+def find(run: Run) -> Findings:
     """Find deliveries after the receipt of the message's ACK, and second confirmed ACKs.
 
     If there are none, find deliveries that a fault may have held back since before the receipt.
     """
-    forbidden = (kernels_delivery.AFTER_RECEIPT, kernels_delivery.ACKED_TWICE)
-    return repeats.find(run, forbidden, kernels_delivery.UNDECIDED, kernels_delivery.BUFFERED)
+    forbidden = (AFTER_RECEIPT, ACKED_TWICE)
+    return repeats.find(run, forbidden, UNDECIDED, BUFFERED)
 
 
-def conclude(parts: Sequence[repeats.Found], whole: WholeRun) -> CheckOutcome:
+def conclude(parts: Sequence[Findings], whole: WholeRun) -> CheckOutcome:
     """Count each extra delivery."""
-    after = repeats.counted(parts, kernels_delivery.AFTER_RECEIPT)
-    twice = repeats.counted(parts, kernels_delivery.ACKED_TWICE)
-    undecided = repeats.counted(parts, kernels_delivery.UNDECIDED)
-    buffered = repeats.counted(parts, kernels_delivery.BUFFERED)
+    after = total(parts, AFTER_RECEIPT)
+    twice = total(parts, ACKED_TWICE)
+    undecided = total(parts, UNDECIDED)
+    buffered = total(parts, BUFFERED)
     figures = {"after_receipt": after, "acknowledged_twice": twice}
     figures |= {name: count for name, count in (("undecided", undecided), ("buffered", buffered)) if count}
     if after + twice:
@@ -44,7 +44,7 @@ def conclude(parts: Sequence[repeats.Found], whole: WholeRun) -> CheckOutcome:
     return CheckOutcome(VALID, 0, text, (), figures)
 
 
-def _examples(parts: Sequence[repeats.Found], *, decided: bool) -> tuple[Anomaly, ...]:
+def _examples(parts: Sequence[Findings], *, decided: bool) -> tuple[Anomaly, ...]:
     return examples_of([each for each in part.examples if (each[1].kind != repeats.UNDECIDED_KIND) == decided]
                        for part in parts)  # fmt: skip
 

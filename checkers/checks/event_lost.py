@@ -5,12 +5,11 @@ from __future__ import annotations
 import numpy as np
 
 from checkers.api import RunCheck
-from checkers.kernels import queues as kernels
 from checkers.run import SECOND, Run
-from checkers.topics import Subscription
+from checkers.topic_anomalies import missing_anomaly
 from stormproof.contracts.check import INVALID, MAX_EXAMPLES, UNKNOWN, VALID, Anomaly, CheckOutcome
 from stormproof.contracts.fault import ENDS_PROCESS, MAY_END_PROCESS
-from stormproof.history.columns import Int64s
+from stormproof.history.columns import Bools, Int64s
 from stormproof.history.ledger import FaultWindow
 from stormproof.text import amount
 from stormproof.vocabulary import EVENTS
@@ -38,36 +37,33 @@ def check(run: Run) -> CheckOutcome:
     gets nothing by then has been forgotten.
     """
     t, h = run.topics, run.history
-    acked = np.flatnonzero((t.state == kernels.ACKED) & (t.topic >= 0))
-    sent = t.sent[acked]
     options = run.test.get("options", {})
     owed = options.get("owed")
     first_fault = min((fault.start for fault in run.faults), default=None)
     if owed == ALL:
-        binding = np.ones(len(sent), dtype=np.bool_)
+        binding = np.ones(t.messages, dtype=np.bool_)
     elif owed == RESUMED:
-        binding = h.time[sent] > _over_since(run) + int(float(options.get("resume_within", 0)) * SECOND)
+        binding = h.time[t.sent] > _over_since(run) + int(float(options.get("resume_within", 0)) * SECOND)
     elif int(options.get("retry_count", 0)) >= ENDLESS:
-        binding = ~_died_after(run, sent)
+        binding = ~_died_after(run, t.sent)
     else:
-        binding = np.zeros(len(sent), dtype=np.bool_)
+        binding = np.zeros(t.messages, dtype=np.bool_)
     examples: list[Anomaly] = []
     lost = unpromised = undecided = owed_in_all = 0
     for s in t.subscriptions:
         if s.since < 0:
             continue
-        mask = (np.int64(s.mask) >> t.topic[acked].astype(np.int64) & 1 == 1) & (sent > s.since)
-        missing = mask & ~t.got(s)[acked]
-        owed_in_all += int(np.count_nonzero(mask))
+        mine, missing = t.owed(s)
+        owed_in_all += len(mine)
         known = first_fault is None or h.time[s.since] < first_fault
-        bound = missing & binding if known else np.zeros_like(missing)
-        unpromised += int(np.count_nonzero(missing & ~bound))
+        bound = missing[binding[missing]] if known else missing[:0]
+        unpromised += len(missing) - len(bound)
         if s.key in t.undrained:
-            undecided += int(np.count_nonzero(bound))
+            undecided += len(bound)
             continue
-        lost += int(np.count_nonzero(bound))
-        found = acked[bound].tolist()
-        examples += [_anomaly(run, s, message) for message in found[: MAX_EXAMPLES - len(examples)]]
+        lost += len(bound)
+        shown = bound[: MAX_EXAMPLES - len(examples)].tolist()
+        examples += [missing_anomaly(run, "event-lost", s, message) for message in shown]
     figures = {"owed": owed_in_all, "not_promised": unpromised, "undecided": undecided}
     aside = f"; {unpromised:,} that were not promised did not come either" if unpromised else ""
     if lost:
@@ -78,7 +74,7 @@ def check(run: Run) -> CheckOutcome:
         key, reason = next(iter(t.undrained.items()))
         text = f"{amount(undecided, 'event')} did not come, but subscription {key} was not drained: {reason}"
         return CheckOutcome(UNKNOWN, 0, text, (), figures)
-    if owed == RESUMED and not binding.any():
+    if owed == RESUMED and not binding[t.confirmed].any():
         return CheckOutcome(UNKNOWN, 0, f"no event was confirmed after the faults{aside}", (), figures)
     return CheckOutcome(VALID, 0, f"every event that was promised came ({owed_in_all:,} owed){aside}", (), figures)
 
@@ -89,8 +85,8 @@ def _over_since(run: Run) -> int:
     return max((fault.end if fault.end is not None else never for fault in run.faults), default=0)
 
 
-def _died_after(run: Run, sent: Int64s) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
-    """Tell by confirmed event whether the process of the replica that confirmed it ended after the event was sent."""
+def _died_after(run: Run, sent: Int64s) -> Bools:
+    """Tell by event whether the process of the replica that confirmed it ended after the event was sent."""
     h = run.history
     node = h.node.codes[h.partner[sent]]
     last = np.full(len(h.node.names) + 1, -1, dtype=np.int64)
@@ -101,19 +97,8 @@ def _died_after(run: Run, sent: Int64s) -> np.ndarray[tuple[int], np.dtype[np.bo
         for code, name in enumerate(h.node.names):
             if may_end(fault) and name in fault.targets:
                 last[code] = max(last[code], until)
-    died: np.ndarray[tuple[int], np.dtype[np.bool_]] = (h.time[sent] <= last[node]) | (node < 0)
+    died: Bools = (h.time[sent] <= last[node]) | (node < 0)
     return died
-
-
-def _anomaly(run: Run, s: Subscription, message: int) -> Anomaly:
-    t, h = run.topics, run.history
-    sent = int(t.sent[message])
-    confirmed = int(h.partner[sent])
-    detail = {
-        "subscription": s.key, "topic": int(t.topic[message]), "confirmed_by": h.node.at(confirmed),
-        "faults": run.faults_at(confirmed),
-    }  # fmt: skip
-    return Anomaly("event-lost", run.rows_of(s.since, sent), None, t.name(message), detail)
 
 
 CHECK = RunCheck(

@@ -6,10 +6,10 @@ import numpy as np
 
 from checkers.api import RunCheck
 from checkers.checks.event_lost import may_end
-from checkers.kernels import queues as kernels
-from checkers.kernels import topics as kernels_topic
+from checkers.kernels.queues import ACKED
 from checkers.run import Run
-from stormproof.contracts.check import INVALID, MAX_EXAMPLES, VALID, Anomaly, CheckOutcome
+from checkers.topic_anomalies import late_anomaly
+from stormproof.contracts.check import INVALID, MAX_EXAMPLES, VALID, CheckOutcome
 from stormproof.history.columns import Int64s
 from stormproof.history.schema import PAIR_SHIFT
 from stormproof.text import amount
@@ -26,23 +26,17 @@ def check(run: Run) -> CheckOutcome:
     """
     t = run.topics
     ordered = run.test.get("options", {}).get("reliability", "ordered") == "ordered"
-    inside = _late(run, _stays(run))
-    late = inside if ordered else inside[:0]
-    everywhere = _late(run, t.value >> PAIR_SHIFT)
-    moved = len(np.setdiff1d(everywhere[:, 0], late[:, 0]))
+    late = t.late(_stays(run)) if ordered else []
+    moved = len({place for place, _ in t.late(t.value >> PAIR_SHIFT)} - {place for place, _ in late})
     figures = {"not_promised": moved}
     aside = f"; {moved:,} came out of order where no order was promised" if moved else ""
-    if not len(late):
+    if not late:
         text = f"every publisher's events came in order while it stayed on one replica{aside}"
         return CheckOutcome(VALID, 0, text, (), figures)
     examples = []
-    for place, witness in late[:MAX_EXAMPLES].tolist():
-        message, later = int(t.message[place]), int(t.message[witness])
-        confirmed = int(run.history.partner[t.sent[message]])
-        detail = {"subscription": t.subscriptions[int(t.which[place])].key, "came_after": t.name(later),
-                  "replica": run.history.node.at(confirmed)}  # fmt: skip
-        rows = run.rows_of(int(t.sent[message]), int(t.sent[later]), int(t.rows[witness]), int(t.rows[place]))
-        examples.append(Anomaly("event-out-of-order", rows, None, t.name(message), detail))
+    for place, witness in late[:MAX_EXAMPLES]:
+        replica = run.history.node.at(int(run.history.partner[t.sent[t.message[place]]]))
+        examples.append(late_anomaly(run, "event-out-of-order", place, witness, replica=replica))
     events = amount(len(late), "event")
     text = f"{events} came to a subscriber after a later one, though the publisher had not moved{aside}"
     return CheckOutcome(INVALID, len(late), text, tuple(examples), figures)
@@ -59,7 +53,7 @@ def _stays(run: Run) -> Int64s:
     for message in order.tolist():
         producer = int(t.value[message]) >> PAIR_SHIFT
         ended = int(h.partner[t.sent[message]])
-        known = ended >= 0 and t.state[message] == kernels.ACKED
+        known = ended >= 0 and t.state[message] == ACKED
         place = _life(run, int(t.sent[message]), ended) if known else None
         if place is None or current.get(producer, (None, 0))[0] != place:
             number += 1
@@ -84,18 +78,6 @@ def _life(run: Run, sent: int, ended: int) -> tuple[int, int] | None:
         elif fault.start <= h.time[ended]:
             return None
     return int(h.node.codes[ended]), lives
-
-
-def _late(run: Run, group: Int64s) -> Int64s:
-    """Return (place, witness) of each delivery that arrived after a later message of the same group."""
-    t = run.topics
-    distinct, which = np.unique(group, return_inverse=True)
-    shown_by = kernels_topic.judge_order(
-        run.history.partner, t.codes, t.start, t.message, which.astype(np.int32),
-        t.value & ((1 << PAIR_SHIFT) - 1), t.sent, t.state, len(distinct),
-    )  # fmt: skip
-    places = np.flatnonzero(shown_by >= 0)
-    return np.column_stack((places, shown_by[places])).astype(np.int64)
 
 
 CHECK = RunCheck(

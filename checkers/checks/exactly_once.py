@@ -8,9 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from checkers.api import RunCheck
+from checkers.account import name_of
+from checkers.api import RunCheck, listed
 from checkers.run import Run
-from checkers.transactions import ABORTED, COMMITTED, OUTCOMES, TransactionTable, find, name
+from checkers.transactions import ABORTED, COMMITTED, OUTCOMES, TransactionTable, find
 from stormproof.contracts.check import INVALID, MAX_EXAMPLES, UNKNOWN, VALID, Anomaly, CheckOutcome
 from stormproof.history.columns import Int64s
 from stormproof.text import amount
@@ -56,8 +57,8 @@ def check(run: Run) -> CheckOutcome:
     }  # fmt: skip
     count = found.kinds.total()
     if count:
-        listed = ", ".join(f"{n:,} {kind}" for kind, n in found.kinds.most_common())
-        text = f"{amount(count, 'message was', 'messages were')} not moved exactly once ({listed})"
+        told = listed(dict(found.kinds.most_common()))
+        text = f"{amount(count, 'message was', 'messages were')} not moved exactly once ({told})"
         return CheckOutcome(INVALID, count, text, tuple(found.examples), figures)
     if found.undecided:
         messages = amount(found.undecided, "message was", "messages were")
@@ -106,7 +107,7 @@ def _of_move(run: Run, t: TransactionTable, kind: str, number: int) -> Anomaly:
     row = int(t.row[number])
     detail: dict[str, Any] = {"outcome": OUTCOMES[int(t.outcome[number])], "faults": run.faults_at(row)}
     if t.taken[number] != -1:
-        detail["took"] = name(int(t.taken[number])) if t.taken[number] >= 0 else "what nobody of ours wrote"
+        detail["took"] = name_of(int(t.taken[number])) if t.taken[number] >= 0 else "what nobody of ours wrote"
     rows = [row, *t.deliveries[t.of_delivery == number].tolist()]
     return Anomaly(kind, run.rows_of(*rows), int(run.history.key[row]), t.name(number), detail)
 
@@ -120,7 +121,7 @@ def _of_message(run: Run, t: TransactionTable, kind: str, source: int, value: in
         "faults": run.faults_at(confirmed),
     }
     rows = [sent, *t.row[moves].tolist(), *t.deliveries[np.isin(t.of_delivery, moves)].tolist()]
-    return Anomaly(kind, run.rows_of(*rows), source, name(value), detail)
+    return Anomaly(kind, run.rows_of(*rows), source, name_of(value), detail)
 
 
 CHECK = RunCheck(

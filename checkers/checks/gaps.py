@@ -7,7 +7,7 @@ import numpy as np
 from checkers.api import RunCheck
 from checkers.cluster_shards import elements_of
 from checkers.exemptions import near_fault
-from checkers.kernels import topics as kernels_topic
+from checkers.kernels.topics import skipped_by_order, skipped_by_time
 from checkers.run import Run
 from checkers.topics import SubscriptionConnection, Topics
 from stormproof.contracts.check import INVALID, MAX_EXAMPLES, VALID, Anomaly, CheckOutcome
@@ -41,7 +41,7 @@ def check(run: Run) -> CheckOutcome:
         s, known = c.subscription, set()
         if c.since >= 0:
             here = by_sending[elements.of_message[by_sending] == elements.of_subscription[s.number]]
-            missed, shown_by = kernels_topic.skipped_by_time(
+            missed, shown_by = skipped_by_time(
                 c.taken, t.message, s.mask, c.since, t.messages, here, t.sent, t.topic, t.state, h.partner
             )
             if exempt:
@@ -57,7 +57,7 @@ def check(run: Run) -> CheckOutcome:
         for other, (place_of, places) in enumerate(firsts):
             if other == s.number or not elements.together(other, s.number):
                 continue
-            missed, first, last = kernels_topic.skipped_by_order(
+            missed, first, last = skipped_by_order(
                 c.taken, t.message, s.mask, place_of, places, t.sent, t.topic
             )
             for m in missed.tolist():

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from checkers.api import RunCheck
-from checkers.kernels import rows as kernels_rows
+from checkers.kernels.rows import durations
 from checkers.run import Run
 from stormproof.contracts.check import VALID, CheckOutcome
 from stormproof.history.columns import Int64s
@@ -23,7 +23,7 @@ def check(run: Run) -> CheckOutcome:
     """
     h = run.history
     start = np.concatenate(([0], np.cumsum([counts[OK] for counts in run.tally.values()]))).astype(np.int64)
-    took = kernels_rows.durations(h.time, h.kind, h.process, h.f.codes, h.partner, start)
+    took = durations(h.time, h.kind, h.process, h.f.codes, h.partner, start)
     figures = {name: _quantiles(took[start[code] : start[code + 1]])
                for code, name in enumerate(h.f.names) if start[code] < start[code + 1]}  # fmt: skip
     medians = ", ".join(f"{name} {figure['p50']:g} ms" for name, figure in figures.items())

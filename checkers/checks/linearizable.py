@@ -20,8 +20,8 @@ from porcupine.columns import NEVER
 from porcupine.kernels import monitor_queue as _monitor_queue  # noqa: F401
 
 from checkers.api import ByParts, NeedsWhole, RunCheck, WholeRun
-from checkers.kernels import deliveries as kernels_delivery
-from checkers.kernels import queues as kernels
+from checkers.kernels.deliveries import takes_in_order
+from checkers.kernels.queues import FAILED
 from checkers.queue_columns import Columns, columns_of
 from checkers.run import Run
 from stormproof.contracts.check import INVALID, MAX_EXAMPLES, UNKNOWN, VALID, Anomaly, CheckOutcome
@@ -84,12 +84,12 @@ class InOrder:
 
 
 def find(run: Run) -> InOrder | None:
-    """Judge a part of a run by ``kernels_delivery.takes_in_order``; return None if something is not in order."""
+    """Judge a part of a run by ``deliveries.takes_in_order``; return None if something is not in order."""
     messages, h = run.messages, run.history
-    takes = kernels_delivery.takes_in_order(h.role, h.kind, messages.of_row, messages.sent, messages.state)
+    takes = takes_in_order(h.role, h.kind, messages.of_row, messages.sent, messages.state)
     if takes < 0:
         return None
-    put = messages.key[(messages.sent >= 0) & (messages.state != kernels.FAILED)]
+    put = messages.key[(messages.sent >= 0) & (messages.state != FAILED)]
     return InOrder(set(np.unique(put).tolist()), len(put) + takes)
 
 

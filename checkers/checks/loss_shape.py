@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from checkers.api import ByParts, Example, RunCheck, WholeRun, examples_of
 from checkers.checks.lost import lost_of
 from checkers.history import dense
-from checkers.kernels import queues as kernels
+from checkers.kernels.queues import ACKED
 from checkers.run import Run
 from stormproof.contracts.check import INVALID, MAX_EXAMPLES, UNKNOWN, VALID, Anomaly, CheckOutcome
 from stormproof.history.columns import Int64s
@@ -51,7 +51,7 @@ def find(run: Run) -> Found:
     others.
     """
     messages, h = run.messages, run.history
-    acked = np.flatnonzero(messages.state == kernels.ACKED)
+    acked = np.flatnonzero(messages.state == ACKED)
     came = messages.deliveries[acked] > 0
     lost = acked[~came]
     if run.whole and not len(lost):

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from checkers.api import ByParts, Example, RunCheck, WholeRun, examples_of
-from checkers.kernels import queues as kernels
+from checkers.kernels.queues import ACKED
 from checkers.run import SECOND, Run
 from stormproof.contracts.check import INVALID, MAX_EXAMPLES, UNKNOWN, VALID, Anomaly, CheckOutcome
 from stormproof.history.columns import Int64s
@@ -44,7 +44,7 @@ class Found:
 def find(run: Run) -> Found:
     """Find confirmed messages that no completed dequeue or drain (``ok`` or ``info``) names."""
     messages = run.messages
-    acked = messages.state == kernels.ACKED
+    acked = messages.state == ACKED
     gone = np.flatnonzero(acked & (messages.deliveries == 0))
     keys = messages.key[gone]
     queues = {key: _losses(run, gone[keys == key]) for key in np.unique(keys).tolist()}
@@ -121,7 +121,7 @@ def missing(run: Run) -> tuple[Int64s, Int64s]:
     The latter include all missing messages of a queue in which takes that named no message account for some.
     """
     messages = run.messages
-    gone = np.flatnonzero((messages.state == kernels.ACKED) & (messages.deliveries == 0))
+    gone = np.flatnonzero((messages.state == ACKED) & (messages.deliveries == 0))
     if not len(gone):
         return gone, gone
     unsure = {*run.open_queues, *run.accounts}

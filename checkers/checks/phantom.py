@@ -9,10 +9,10 @@ from functools import partial
 
 import numpy as np
 
-from checkers.api import ByParts, Example, RunCheck, WholeRun, examples_of
-from checkers.kernels import queues as kernels
+from checkers.account import TAKES, foreign
+from checkers.api import ByParts, Example, RunCheck, WholeRun, examples_of, listed
+from checkers.kernels.queues import FAILED
 from checkers.run import Run
-from stormproof import vocabulary
 from stormproof.contracts.check import INVALID, MAX_EXAMPLES, VALID, Anomaly, CheckOutcome
 from stormproof.history.columns import Int64s
 from stormproof.text import amount
@@ -21,7 +21,7 @@ from stormproof.vocabulary import MESSAGES
 NEVER_SENT = "never-sent"
 OTHER_QUEUE = "sent-to-another-queue"
 TOO_EARLY = "delivered-before-sent"
-FAILED = "failed-yet-delivered"
+FAILED_SEND = "failed-yet-delivered"
 FOREIGN = "not-ours"
 
 
@@ -29,7 +29,7 @@ Place = tuple[int, ...]
 
 
 @dataclass
-class Found:
+class Phantoms:
     """Phantoms in a part of a run: by kind, their number and the place of the first."""
 
     kinds: dict[str, tuple[int, Place]]
@@ -43,61 +43,47 @@ class Found:
             self.examples.append((place, anomaly()))
 
 
-def find(run: Run) -> Found:
+def find(run: Run) -> Phantoms:
     """Find phantom messages, and deliveries whose body this test did not produce.
 
     A message is a phantom if it was delivered but never sent, sent to another queue, delivered before it was sent, or
     if its send is certain to have failed.
     """
     messages = run.messages
-    came = messages.deliveries > 0
-    sent, first = messages.sent, np.full(len(messages.key), -1, dtype=np.int64)
-    first[came] = messages.delivered[messages.start[:-1][came]]
+    sent, first = messages.sent, messages.first
+    came = first >= 0
     unsent = np.flatnonzero(came & (sent < 0))
     early = np.flatnonzero(came & (sent > first))
-    failed = np.flatnonzero(came & (messages.state == kernels.FAILED) & (sent < first))
-    foreign = _foreign(run)
+    failed = np.flatnonzero(came & (messages.state == FAILED) & (sent < first))
     elsewhere = _sent_elsewhere(run, unsent)
-    found = Found({}, [])
-    for group, (kind, some) in enumerate(((NEVER_SENT, unsent), (TOO_EARLY, early), (FAILED, failed))):
+    found = Phantoms({}, [])
+    for group, (kind, some) in enumerate(((NEVER_SENT, unsent), (TOO_EARLY, early), (FAILED_SEND, failed))):
         for message in some.tolist():
             actual = OTHER_QUEUE if message in elsewhere else kind
             found.add(actual, (group, run.place(message)),
                       partial(_anomaly, run, actual, message, int(first[message]), elsewhere.get(message)))
-    for row in foreign.tolist():
+    for row in foreign(run.history, TAKES).tolist():
         found.add(FOREIGN, (3, int(run.history.index[row])), partial(_not_ours, run, row))
     return found
 
 
-def conclude(parts: Sequence[Found], whole: WholeRun) -> CheckOutcome:
+def conclude(parts: Sequence[Phantoms], whole: WholeRun) -> CheckOutcome:
     """Count phantom messages, and deliveries that belong to no message."""
-    told: dict[str, list[tuple[int, Place]]] = {}
+    found: dict[str, list[tuple[int, Place]]] = {}
     for part in parts:
         for kind, some in part.kinds.items():
-            told.setdefault(kind, []).append(some)
-    if not told:
+            found.setdefault(kind, []).append(some)
+    if not found:
         return CheckOutcome(VALID, 0, "everything delivered had been sent")
-    in_order = sorted(told, key=lambda kind: min(place for _, place in told[kind]))
-    kinds = Counter({kind: sum(count for count, _ in told[kind]) for kind in in_order})
+    in_order = sorted(found, key=lambda kind: min(place for _, place in found[kind]))
+    kinds = Counter({kind: sum(count for count, _ in found[kind]) for kind in in_order})
     count = kinds.total()
-    text = f"{amount(count, 'message was', 'messages were')} delivered that had not been sent ({_list(kinds)})"
+    told = listed(dict(kinds.most_common()))
+    text = f"{amount(count, 'message was', 'messages were')} delivered that had not been sent ({told})"
     return CheckOutcome(INVALID, count, text, examples_of(part.examples for part in parts), {"kinds": dict(kinds)})
 
 
 check = ByParts(find, conclude)
-
-
-def _foreign(run: Run) -> Int64s:
-    """Return the rows of deliveries without a message of this test: a confirmed one without a value, or any with a
-    text.
-    """
-    h = run.history
-    rows = np.flatnonzero((h.value < 0) & (h.kind != vocabulary.INVOKE))
-    role, kind = h.role[rows], h.kind[rows]
-    taken = (role == vocabulary.DEQUEUE) | (role == vocabulary.DRAIN)
-    unsure = (kind == vocabulary.INFO) & (h.value[rows] < -1)
-    found: Int64s = rows[taken & ((kind == vocabulary.OK) | unsure)]
-    return found
 
 
 def _sent_elsewhere(run: Run, unsent: Int64s) -> dict[int, int]:
@@ -122,10 +108,6 @@ def _anomaly(run: Run, kind: str, message: int, delivery: int, elsewhere: int | 
 
 def _not_ours(run: Run, row: int) -> Anomaly:
     return Anomaly(FOREIGN, run.rows_of(row), int(run.history.key[row]))
-
-
-def _list(kinds: Counter[str]) -> str:
-    return ", ".join(f"{count:,} {kind}" for kind, count in kinds.most_common())
 
 
 CHECK = RunCheck(

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
+from checkers.account import name_of
 from checkers.api import RunCheck
 from checkers.run import Run
-from checkers.transactions import name
 from stormproof.contracts.check import INVALID, MAX_EXAMPLES, VALID, Anomaly, CheckOutcome
 from stormproof.text import amount
 from stormproof.vocabulary import TRANSACTIONS
@@ -21,16 +21,15 @@ def check(run: Run) -> CheckOutcome:
     A receipt for PREPARE is a promise: after it, only the coordinator's decision ends the branch.
     """
     h = run.history
-    told = np.asarray([*(REFUSED in error for error in h.error.names), False], dtype=np.bool_)[h.error.codes]
-    rows = np.flatnonzero(told & (h.process >= 0)).tolist()
+    rows = np.flatnonzero(h.error.rows_containing(REFUSED) & (h.process >= 0)).tolist()
     if not rows:
         return CheckOutcome(VALID, 0, "no prepared transaction was refused its end")
     examples = []
     for row in rows[:MAX_EXAMPLES]:
         value = int(h.value[row])
         detail = {"error": h.error.at(row), "refused_by": h.node.at(row), "faults": run.faults_at(row)}
-        examples.append(Anomaly(REFUSED.replace(" ", "-"), run.rows_of(row), None, name(value) if value >= 0 else None,
-                                detail))  # fmt: skip
+        name = name_of(value) if value >= 0 else None
+        examples.append(Anomaly(REFUSED.replace(" ", "-"), run.rows_of(row), None, name, detail))
     text = f"{amount(len(rows), 'prepared transaction was', 'prepared transactions were')} refused an end"
     return CheckOutcome(INVALID, len(rows), text, tuple(examples))
 

@@ -4,23 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from checkers.api import ByParts, RunCheck, WholeRun, examples_of
+from checkers.api import ByParts, Findings, RunCheck, WholeRun, examples_of, total
 from checkers.checks import repeats
-from checkers.kernels import deliveries as kernels_delivery
+from checkers.kernels.deliveries import BUFFERED, UNCONFIRMED
 from checkers.run import Run
 from stormproof.contracts.check import VALID, CheckOutcome
 from stormproof.text import amount
 from stormproof.vocabulary import MESSAGES, TRANSACTIONS
 
 
-def find(run: Run) -> repeats.Found:
+def find(run: Run) -> Findings:
     """Find repeated deliveries that ``duplicated`` does not forbid."""
-    return repeats.find(run, (kernels_delivery.UNCONFIRMED, kernels_delivery.BUFFERED))
+    return repeats.find(run, (UNCONFIRMED, BUFFERED))
 
 
-def conclude(parts: Sequence[repeats.Found], whole: WholeRun) -> CheckOutcome:
+def conclude(parts: Sequence[Findings], whole: WholeRun) -> CheckOutcome:
     """Count each extra delivery. Never invalid: a broker that promises more is checked by ``at-most-once``."""
-    count = sum(repeats.counted(parts, code) for code in (kernels_delivery.UNCONFIRMED, kernels_delivery.BUFFERED))
+    count = sum(total(parts, code) for code in (UNCONFIRMED, BUFFERED))
     if not count:
         return CheckOutcome(VALID, 0, "no message was delivered again")
     text = f"{amount(count, 'delivery', 'deliveries')} repeated a message whose ACK was not confirmed (permitted)"

@@ -8,11 +8,11 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from checkers.account import name_of
 from checkers.api import RunCheck
 from checkers.observations import OBSERVE, looked
 from checkers.run import Run
 from stormproof.contracts.check import INVALID, MAX_EXAMPLES, VALID, Anomaly, CheckOutcome
-from stormproof.history.schema import decode_pair
 from stormproof.text import amount
 from stormproof.vocabulary import DEQUEUE, DRAIN, INFO, LISTEN, MESSAGES, OK, RECEIVE, TOPICS
 
@@ -81,7 +81,7 @@ def check(run: Run) -> CheckOutcome:
                 detail = {"said": number, "delivered_by": [h.node.at(row) for row in rows],
                           "faults": run.faults_at(rows[-1])}  # fmt: skip
                 kind = "redelivered-untold" if number == 0 else "redelivered-with-a-number-again"
-                anomalies.append(Anomaly(kind, run.rows_of(*rows), key, "/".join(map(str, decode_pair(value))), detail))
+                anomalies.append(Anomaly(kind, run.rows_of(*rows), key, name_of(value), detail))
     figures = {"messages_redelivered": redelivered}
     if not count:
         return CheckOutcome(VALID, 0, "every redelivery said how many deliveries there had been", (), figures)

@@ -3,54 +3,44 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
 from checkers import held_back
-from checkers.api import Example
-from checkers.kernels import deliveries as kernels_delivery
+from checkers.api import Example, Findings
+from checkers.kernels.deliveries import ACKED_TWICE, AFTER_RECEIPT, BUFFERED, UNCONFIRMED, UNDECIDED, judge_deliveries
 from checkers.run import Run
 from stormproof.contracts.check import MAX_EXAMPLES, Anomaly
 from stormproof.history.columns import Int8s, Int64s
 
-BUFFERED = "buffered"
+IN_BUFFER = "buffered"
 """Word in the error of a completion whose message may have been on its way to the client before the invocation."""
 
 UNDECIDED_KIND = "after-receipt-or-held-back"
 
 _KINDS = {
-    kernels_delivery.UNCONFIRMED: "redelivered-unconfirmed",
-    kernels_delivery.ACKED_TWICE: "acknowledged-twice",
-    kernels_delivery.AFTER_RECEIPT: "delivered-after-receipt",
-    kernels_delivery.BUFFERED: "redelivered-unconfirmed",
-    kernels_delivery.UNDECIDED: UNDECIDED_KIND,
+    UNCONFIRMED: "redelivered-unconfirmed",
+    ACKED_TWICE: "acknowledged-twice",
+    AFTER_RECEIPT: "delivered-after-receipt",
+    BUFFERED: "redelivered-unconfirmed",
+    UNDECIDED: UNDECIDED_KIND,
 }
 
 
 def judge(run: Run) -> tuple[Int8s, Int64s]:
-    """Return the code and the witness of every delivery (``kernels_delivery.judge_deliveries``, ``held_back.settle``).
+    """Return the code and the witness of every delivery (``deliveries.judge_deliveries``, ``held_back.settle``).
     """
     h, messages = run.history, run.messages
     if messages.deliveries.max(initial=0) <= 1:
         count = len(messages.delivered)
         return np.zeros(count, dtype=np.int8), np.full(count, -1, dtype=np.int64)
-    marked = np.asarray([*(BUFFERED in name for name in h.error.names), False], dtype=np.int8)
-    buffered = marked[h.error.codes[messages.delivered]]
-    codes, shown_by = kernels_delivery.judge_deliveries(h.kind, h.partner, messages.start, messages.delivered, buffered)
+    buffered = h.error.rows_containing(IN_BUFFER)[messages.delivered].astype(np.int8)
+    codes, shown_by = judge_deliveries(h.kind, h.partner, messages.start, messages.delivered, buffered)
     held_back.settle(run, codes, shown_by, messages.delivered)
     return codes, shown_by
 
 
-@dataclass
-class Found:
-    """Repeated deliveries in a part of a run: the number of each requested code, and the first deliveries."""
-
-    counts: dict[int, int]
-    examples: list[Example]
-
-
-def find(run: Run, wanted: Sequence[int], *besides: int) -> Found:
+def find(run: Run, wanted: Sequence[int], *besides: int) -> Findings:
     """Find the deliveries of the ``wanted`` codes. If there are none, the examples show the first of the other codes.
     """
     codes, shown_by = judge(run)
@@ -58,12 +48,7 @@ def find(run: Run, wanted: Sequence[int], *besides: int) -> Found:
     groups = (wanted, *((code,) for code in besides))
     shown = next((group for group in groups if any(counts[code] for code in group)), ())
     places = np.flatnonzero(np.isin(codes, shown)) if shown else np.empty(0, dtype=np.int64)
-    return Found(counts, _examples(run, codes, shown_by, places))
-
-
-def counted(parts: Sequence[Found], code: int) -> int:
-    """Return the number of deliveries of a code in all parts."""
-    return sum(part.counts[code] for part in parts)
+    return Findings(counts, _examples(run, codes, shown_by, places))
 
 
 def _examples(run: Run, codes: Int8s, shown_by: Int64s, places: Int64s) -> list[Example]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from checkers.api import RunCheck
-from checkers.kernels import topics as kernels_topic
+from checkers.kernels.deliveries import ACKED_TWICE, UNCONFIRMED
 from checkers.run import Run
 from stormproof.contracts.check import INVALID, MAX_EXAMPLES, VALID, Anomaly, CheckOutcome
 from stormproof.text import amount
@@ -19,8 +19,8 @@ def check(run: Run) -> CheckOutcome:
     permitted and counted separately.
     """
     t, h = run.topics, run.history
-    places = np.flatnonzero(t.codes == kernels_topic.DUPLICATED)
-    permitted = int(np.count_nonzero(t.codes == kernels_topic.UNCONFIRMED))
+    places = np.flatnonzero(t.codes >= ACKED_TWICE)
+    permitted = int(np.count_nonzero(t.codes == UNCONFIRMED))
     figures = {"redelivered_unconfirmed": permitted}
     if not len(places):
         text = f"no message came again after the receipt of its ACK ({permitted:,} did while none was confirmed)"

@@ -5,9 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from checkers.api import RunCheck
-from checkers.kernels import queues as kernels
 from checkers.run import Run
-from checkers.topics import Subscription
+from checkers.topic_anomalies import missing_anomaly
 from stormproof.contracts.check import INVALID, MAX_EXAMPLES, UNKNOWN, VALID, Anomaly, CheckOutcome
 from stormproof.text import amount
 from stormproof.vocabulary import TOPICS
@@ -25,13 +24,11 @@ def check(run: Run) -> CheckOutcome:
     examples: list[Anomaly] = []
     lost = undecided = owed_in_all = 0
     by_subscription: dict[str, int] = {}
-    acked = np.flatnonzero((t.state == kernels.ACKED) & (t.topic >= 0))
-    sent, confirmed = t.sent[acked], h.partner[t.sent[acked]]
+    confirmed = int(np.count_nonzero(t.confirmed))
     for s in t.subscriptions:
         if not s.durable or s.since < 0 or s.until < h.rows:
             continue
-        owed = acked[(np.int64(s.mask) >> t.topic[acked].astype(np.int64) & 1 == 1) & (sent > s.since)]
-        missing = owed[~t.got(s)[owed]]
+        owed, missing = t.owed(s)
         owed_in_all += len(owed)
         if s.key in t.undrained:
             undecided += len(missing)
@@ -39,9 +36,10 @@ def check(run: Run) -> CheckOutcome:
         lost += len(missing)
         if len(missing):
             by_subscription[str(s.key)] = len(missing)
-        examples += [_anomaly(run, s, m) for m in missing[: MAX_EXAMPLES - len(examples)].tolist()]
+        shown = missing[: MAX_EXAMPLES - len(examples)].tolist()
+        examples += [missing_anomaly(run, "lost-to-subscription", s, message) for message in shown]
     figures = {
-        "confirmed": len(confirmed), "owed": owed_in_all, "undecided": undecided, "by_subscription": by_subscription
+        "confirmed": confirmed, "owed": owed_in_all, "undecided": undecided, "by_subscription": by_subscription
     }  # fmt: skip
     if lost:
         text = f"{lost:,} of {owed_in_all:,} messages owed to durable subscriptions never came"
@@ -52,17 +50,6 @@ def check(run: Run) -> CheckOutcome:
         text = f"{messages} did not come, but subscription {key} was not drained: {reason}"
         return CheckOutcome(UNKNOWN, 0, text, (), figures)
     return CheckOutcome(VALID, 0, f"all {owed_in_all:,} messages owed to durable subscriptions came", (), figures)
-
-
-def _anomaly(run: Run, s: Subscription, message: int) -> Anomaly:
-    t, h = run.topics, run.history
-    sent = int(t.sent[message])
-    confirmed = int(h.partner[sent])
-    detail = {
-        "subscription": s.key, "topic": int(t.topic[message]), "confirmed_by": h.node.at(confirmed),
-        "faults": run.faults_at(confirmed),
-    }  # fmt: skip
-    return Anomaly("lost-to-subscription", run.rows_of(s.since, sent), None, t.name(message), detail)
 
 
 CHECK = RunCheck(

@@ -7,11 +7,12 @@ from typing import Any
 
 import numpy as np
 
-from checkers.api import RunCheck
+from checkers.account import foreign
+from checkers.api import RunCheck, listed
 from checkers.cluster_shards import elements_of
 from checkers.exemptions import near_fault
-from checkers.kernels import queues as kernels
-from checkers.kernels import topics as kernels_topic
+from checkers.kernels.deliveries import FIRST
+from checkers.kernels.queues import ACKED, FAILED
 from checkers.run import Run
 from stormproof import vocabulary
 from stormproof.contracts.check import INVALID, MAX_EXAMPLES, VALID, Anomaly, CheckOutcome
@@ -21,7 +22,7 @@ from stormproof.vocabulary import TOPICS
 
 NEVER = "never-published"
 EARLY = "delivered-before-published"
-FAILED = "failed-yet-delivered"
+FAILED_SEND = "failed-yet-delivered"
 OTHER_TOPIC = "of-another-topic"
 OLDER = "older-than-subscription"
 FOREIGN = "not-ours"
@@ -39,17 +40,17 @@ def check(run: Run) -> CheckOutcome:
     sending and delivery.
     """
     t, h = run.topics, run.history
-    first = np.flatnonzero(t.codes == kernels_topic.FIRST)
+    first = np.flatnonzero(t.codes == FIRST)
     message, row = t.message[first].astype(np.int64), t.rows[first]
     sent = t.sent[message]
     known = sent >= 0
     masks = np.asarray([s.mask for s in t.subscriptions], dtype=np.int64)[t.which[first]]
     takes = (masks >> np.where(known, t.topic[message], 0).astype(np.int64)) & 1 == 1
-    confirmed = np.where(t.state[message] == kernels.ACKED, h.partner[np.maximum(sent, 0)], h.rows)
+    confirmed = np.where(t.state[message] == ACKED, h.partner[np.maximum(sent, 0)], h.rows)
     wrong = {
         NEVER: ~known,
         EARLY: known & (sent > row),
-        FAILED: known & (sent < row) & (t.state[message] == kernels.FAILED),
+        FAILED_SEND: known & (sent < row) & (t.state[message] == FAILED),
     }
     clean = ~np.logical_or.reduce(list(wrong.values()))
     wrong[OTHER_TOPIC] = clean & ~takes
@@ -68,18 +69,16 @@ def check(run: Run) -> CheckOutcome:
         for kind, mask in wrong.items()
         for at in np.flatnonzero(mask)[:MAX_EXAMPLES].tolist()
     ]
-    foreign = _foreign(run)
-    kinds[FOREIGN] = len(foreign)
-    found += [
-        Anomaly(FOREIGN, run.rows_of(row), None, None, {"subscription": int(h.key[row])}) for row in foreign.tolist()
-    ]
+    bodies = foreign(h, (vocabulary.RECEIVE, vocabulary.DRAIN), whatever_ended=True).tolist()
+    kinds[FOREIGN] = len(bodies)
+    found += [Anomaly(FOREIGN, run.rows_of(row), None, None, {"subscription": int(h.key[row])}) for row in bodies]
     count = sum(kinds.values())
     if not count:
         text = "everything delivered had been published to a topic of the subscription"
         return CheckOutcome(VALID, 0, text, figures=aside)
     shown = {kind: n for kind, n in kinds.items() if n}
-    listed = ", ".join(f"{n:,} {kind}" for kind, n in Counter(shown).most_common())
-    text = f"{amount(count, 'delivery', 'deliveries')} to a subscription could not have been for it ({listed})"
+    told = listed(dict(Counter(shown).most_common()))
+    text = f"{amount(count, 'delivery', 'deliveries')} to a subscription could not have been for it ({told})"
     return CheckOutcome(INVALID, count, text, tuple(found[:MAX_EXAMPLES]), {"kinds": shown, **aside})
 
 
@@ -115,15 +114,6 @@ def _unanswered(run: Run) -> dict[int, int]:
             if len(lost):
                 found[each.number] = int(lost[0])
     return found
-
-
-def _foreign(run: Run) -> Int64s:
-    """Return the rows of deliveries without a message of this test: a confirmed one without a value, or any with a
-    text.
-    """
-    h = run.history
-    taken = (h.role == vocabulary.RECEIVE) | (h.role == vocabulary.DRAIN)
-    return np.flatnonzero(taken & (((h.kind == vocabulary.OK) & (h.value < 0)) | (h.value < -1)))
 
 
 def _anomaly(run: Run, kind: str, place: int) -> Anomaly:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from checkers.api import RunCheck
-from checkers.kernels import queues as kernels
+from checkers.kernels.queues import ACKED
 from checkers.run import Run
 from stormproof import vocabulary
 from stormproof.contracts.check import INVALID, MAX_EXAMPLES, VALID, Anomaly, CheckOutcome
@@ -30,7 +30,7 @@ def check(run: Run) -> CheckOutcome:
     messages = run.messages
     threads = int(run.test.get("concurrency") or 0) or 1 << 31
     seen = np.flatnonzero((messages.sent >= 0) & (messages.deliveries > 0))
-    first = messages.delivered[messages.start[seen]]
+    first = messages.first[seen]
     client = (messages.value[seen] >> PAIR_SHIFT) % threads
     late: list[tuple[int, int]] = []
     for queue in np.unique(messages.key[seen]).tolist():
@@ -41,8 +41,8 @@ def check(run: Run) -> CheckOutcome:
             found += _late(run, seen[mine], first[mine])
         losses = np.sort(_losses(run, queue))
         excused = 0
-        for message, witness in sorted(found, key=lambda pair: int(messages.delivered[messages.start[pair[0]]])):
-            row = int(messages.delivered[messages.start[message]])
+        for message, witness in sorted(found, key=lambda pair: int(messages.first[pair[0]])):
+            row = int(messages.first[message])
             if excused < int(np.searchsorted(losses, row, side="right")):
                 excused += 1
             else:
@@ -66,7 +66,7 @@ def _late(run: Run, mine: Int64s, first: Int64s) -> list[tuple[int, int]]:
     order = np.argsort(messages.sent[mine], kind="stable")
     mine, first = mine[order], first[order]
     sent = messages.sent[mine]
-    accepted = np.where(messages.state[mine] == kernels.ACKED, h.partner[sent], h.rows)
+    accepted = np.where(messages.state[mine] == ACKED, h.partner[sent], h.rows)
     # The earliest delivery among the messages sent at or after a place.
     earliest = np.minimum.accumulate(first[::-1])[::-1]
     found = []
@@ -89,7 +89,7 @@ def _losses(run: Run, queue: int) -> Int64s:
 
 def _anomaly(run: Run, message: int, witness: int) -> Anomaly:
     messages = run.messages
-    row, other = (int(messages.delivered[messages.start[each]]) for each in (message, witness))
+    row, other = (int(messages.first[each]) for each in (message, witness))
     ops = run.rows_of(int(messages.sent[message]), int(messages.sent[witness]), other, row)
     return Anomaly("transferred-late", ops, int(messages.key[message]), messages.name(message),
                    {"came_after": messages.name(witness)})

@@ -6,10 +6,10 @@ from collections import Counter
 
 import numpy as np
 
-from checkers.api import RunCheck
+from checkers.account import TAKES, foreign, name_of
+from checkers.api import RunCheck, listed
 from checkers.run import Run
-from checkers.transactions import find, name
-from stormproof import vocabulary
+from checkers.transactions import find
 from stormproof.contracts.check import INVALID, MAX_EXAMPLES, VALID, Anomaly, CheckOutcome
 from stormproof.text import amount
 from stormproof.vocabulary import TRANSACTIONS
@@ -34,7 +34,7 @@ def check(run: Run) -> CheckOutcome:
         kinds[kind] += 1
         if len(found) < MAX_EXAMPLES:
             value = int(h.value[row])
-            shown = name(value) if value >= 0 else None
+            shown = name_of(value) if value >= 0 else None
             found.append(Anomaly(kind, run.rows_of(row, *others), int(h.key[row]), shown,
                                  {"delivered_by": h.node.at(row)}))  # fmt: skip
 
@@ -47,14 +47,12 @@ def check(run: Run) -> CheckOutcome:
     early = t.deliveries[ours] < begun
     for row, sent in zip(t.deliveries[ours][early].tolist(), begun[early].tolist(), strict=True):
         add(TOO_EARLY, row, sent)
-    takes = (h.role == vocabulary.DEQUEUE) | (h.role == vocabulary.DRAIN)
-    for row in np.flatnonzero(takes & (((h.kind == vocabulary.OK) & (h.value < 0)) | (h.value < -1))).tolist():
+    for row in foreign(h, TAKES, whatever_ended=True).tolist():
         add(FOREIGN, row)
     if not kinds:
         return CheckOutcome(VALID, 0, "everything delivered had been sent by a transaction")
-    listed = ", ".join(f"{count:,} {kind}" for kind, count in kinds.most_common())
     deliveries = amount(kinds.total(), "delivery was", "deliveries were")
-    text = f"{deliveries} of what no transaction had sent there ({listed})"
+    text = f"{deliveries} of what no transaction had sent there ({listed(dict(kinds.most_common()))})"
     return CheckOutcome(INVALID, kinds.total(), text, tuple(found), {"kinds": dict(kinds)})
 
 

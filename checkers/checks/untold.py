@@ -6,9 +6,10 @@ import re
 
 import numpy as np
 
+from checkers.account import repeats
 from checkers.api import RunCheck
-from checkers.checks.repeats import BUFFERED
-from checkers.kernels import deliveries as kernels_delivery
+from checkers.checks.repeats import IN_BUFFER
+from checkers.kernels.deliveries import ACKED_TWICE
 from checkers.run import Run
 from stormproof.contracts.check import INVALID, MAX_EXAMPLES, VALID, Anomaly, CheckOutcome
 from stormproof.text import amount
@@ -30,14 +31,11 @@ def check(run: Run) -> CheckOutcome:
     mark, message = number[h.error.codes[rows]], messages.of_row[rows].astype(np.int64)
     order = np.lexsort((rows, mark, message))
     rows, mark, message = rows[order], mark[order], message[order]
-    begins = np.flatnonzero(np.diff(message, prepend=-1) | (np.diff(mark, prepend=-1) != 0))
-    start = np.append(begins, len(rows)).astype(np.int64)
-    words = np.asarray([*(BUFFERED in name for name in h.error.names), False], dtype=np.int8)
     # A client that receives transfers marks by itself the deliveries that were in its buffer.
-    codes, shown_by = kernels_delivery.judge_deliveries(h.kind, h.partner, start, rows, words[h.error.codes[rows]])
-    forbidden = np.flatnonzero(codes >= kernels_delivery.ACKED_TWICE)
-    copies = np.bincount(message[begins], minlength=1) if len(begins) else np.zeros(1, dtype=np.int64)
-    figures = {"told": int(np.count_nonzero(copies > 1))}
+    codes, shown_by = repeats(h, rows, (message, mark), h.error.rows_containing(IN_BUFFER)[rows])
+    forbidden = np.flatnonzero(codes >= ACKED_TWICE)
+    another = np.flatnonzero((np.diff(message) == 0) & (np.diff(mark) != 0))
+    figures = {"told": len(np.unique(message[another]))}
     if not len(forbidden):
         text = f"no copy of a message came twice; of {amount(figures['told'], 'message')} several copies came, all told"
         return CheckOutcome(VALID, 0, text, (), figures)

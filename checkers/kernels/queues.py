@@ -10,7 +10,7 @@ import numpy as np
 from numba import types
 
 from checkers.kernels.compiled import I8, I32, I64, OUT_I8, OUT_I32, OUT_I64, kernel
-from checkers.kernels.rows import mix, number_streams
+from checkers.kernels.rows import number_streams
 from stormproof.history.columns import Int8s, Int32s, Int64s
 from stormproof.history.schema import PAIR_SHIFT
 from stormproof.vocabulary import DEQUEUE, DRAIN, ENQUEUE, FAIL, INFO, INVOKE, OK
@@ -49,21 +49,13 @@ def _number_pairs(keys: Int32s, values: Int64s) -> tuple[Int32s, int]:
                 count += 1
             numbers[place] = table[slot]
         return numbers, count
-    size = np.int64(16)
-    while size < 2 * total:
-        size *= 2
-    mask = np.int64(size - 1)
-    slots = np.full(size, -1, dtype=np.int32)
+    numbers, count = number_streams(keys, values, 0)
+    known = np.int64(0)
     for place in range(total):
-        slot = mix(keys[place], values[place]) & mask
-        while slots[slot] >= 0 and (keys[slots[slot]] != keys[place] or values[slots[slot]] != values[place]):
-            slot = (slot + 1) & mask
-        if slots[slot] < 0:
-            slots[slot] = count
-            keys[count] = keys[place]
-            values[count] = values[place]
-            count += 1
-        numbers[place] = slots[slot]
+        if numbers[place] == known:
+            keys[known] = keys[place]
+            values[known] = values[place]
+            known += 1
     return numbers, count
 
 

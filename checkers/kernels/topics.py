@@ -9,12 +9,11 @@ from __future__ import annotations
 import numpy as np
 from numba import types
 
-from checkers.kernels.compiled import I8, I32, I64, OUT_I8, OUT_I64, kernel
+from checkers.kernels.compiled import I8, I32, I64, OUT_I64, kernel
+from checkers.kernels.deliveries import FIRST
 from checkers.kernels.queues import ACKED
 from stormproof.history.columns import Int8s, Int32s, Int64s
-from stormproof.vocabulary import INVOKE, OK
-
-FIRST, UNCONFIRMED, DUPLICATED = 0, 1, 2
+from stormproof.vocabulary import INVOKE
 
 
 @kernel(types.int64(I8, I32, I64, types.int64))
@@ -32,64 +31,6 @@ def overlapping(kind: Int8s, subscription: Int32s, partner: Int64s, subscription
             return row
         busy_until[which] = partner[row] if partner[row] >= 0 else len(kind)
     return -1
-
-
-@kernel(types.Tuple((OUT_I8, OUT_I64))(I8, I64, I64, I32, types.int64))
-def judge_repeats(
-    kind: Int8s, start: Int64s, rows: Int64s, message: Int32s, messages: int
-) -> tuple[Int8s, Int64s]:
-    """Classify each delivery, and name the row of the earlier one to the same subscription that proves it.
-
-    FIRST; DUPLICATED, after one whose acknowledgement was confirmed; else UNCONFIRMED.
-    """
-    codes = np.zeros(len(rows), dtype=np.int8)
-    shown_by = np.full(len(rows), -1, dtype=np.int64)
-    first = np.full(messages, -1, dtype=np.int64)
-    receipt = np.full(messages, -1, dtype=np.int64)
-    for which in range(len(start) - 1):
-        begin = start[which]
-        for place in range(begin, start[which + 1]):
-            m = message[place]
-            if receipt[m] >= begin:
-                codes[place] = DUPLICATED
-                shown_by[place] = rows[receipt[m]]
-            elif first[m] >= begin:
-                codes[place] = UNCONFIRMED
-                shown_by[place] = rows[first[m]]
-            if first[m] < begin:
-                first[m] = place
-            if receipt[m] < begin and kind[rows[place]] == OK:
-                receipt[m] = place
-    return codes, shown_by
-
-
-@kernel(OUT_I64(I64, I8, I64, I32, I32, I64, I64, I8, types.int64))
-def judge_order(
-    partner: Int64s, codes: Int8s, start: Int64s, message: Int32s, producer: Int32s,
-    sequence: Int64s, sent: Int64s, state: Int8s, producers: int,
-) -> Int64s:
-    """Return, by place, the place of an earlier first delivery that proves a wrong order; -1 if the order is right.
-
-    That delivery went to the same subscription, and its message was sent by the same producer after this one was
-    confirmed. ``codes`` are those of ``judge_repeats``; ``producer`` and ``sequence`` are by message.
-    """
-    shown_by = np.full(len(message), -1, dtype=np.int64)
-    latest = np.full(producers, -1, dtype=np.int64)
-    for which in range(len(start) - 1):
-        begin = start[which]
-        for place in range(begin, start[which + 1]):
-            m = message[place]
-            if codes[place] != FIRST or sent[m] < 0:
-                continue
-            before = latest[producer[m]]
-            if before >= begin:
-                later = message[before]
-                if sequence[later] > sequence[m]:
-                    if state[m] == ACKED and partner[sent[m]] < sent[later]:
-                        shown_by[place] = before
-                    continue
-            latest[producer[m]] = place
-    return shown_by
 
 
 @kernel(types.Tuple((OUT_I64, OUT_I64))(I8, I64, I32, types.int64, types.int64))

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from checkers import history
-from checkers.kernels import queues as kernels
-from checkers.kernels import rows as kernels_rows
+from checkers.kernels.queues import number_messages
+from checkers.kernels.rows import number_streams
 from stormproof.history.columns import pair_rows
 from stormproof.vocabulary import DEQUEUE, ENQUEUE, INFO, INVOKE, OK
 
@@ -42,7 +42,7 @@ def test_messages_are_numbered_in_order_of_appearance(spread: int) -> None:
     key = rng.integers(-1, 3, rows).astype(np.int32)
     value = (rng.integers(0, 90, rows) << 32) + rng.integers(0, 9, rows) * spread
     value[rng.random(rows) < 0.1] = -1
-    of_row, keys, values = kernels.number_messages(role, kind, key, value)
+    of_row, keys, values = number_messages(role, kind, key, value)
     known: dict[tuple[int, int], int] = {}
     for row in range(rows):
         sent = role[row] == ENQUEUE and kind[row] == INVOKE
@@ -52,7 +52,7 @@ def test_messages_are_numbered_in_order_of_appearance(spread: int) -> None:
             expected = known.setdefault((int(key[row]), int(value[row])), len(known))
         assert of_row[row] == expected
     assert list(zip(keys.tolist(), values.tolist(), strict=True)) == list(known)
-    numbers, count = kernels_rows.number_streams(keys, values, 32)
+    numbers, count = number_streams(keys, values, 32)
     streams = list(dict.fromkeys((key, value >> 32) for key, value in known))
     assert count == len(streams) > 64
     assert numbers.tolist() == [streams.index((key, value >> 32)) for key, value in known]

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from checkers.checks.repeats import BUFFERED
+from checkers.checks.repeats import IN_BUFFER
 from nodes.stomp import Frame
 from stormproof.operation import FAIL, INFO, INVOKE, OK, Op
 from stormproof.test import Test
@@ -84,7 +84,7 @@ async def test_what_comes_just_before_an_end_for_idleness_was_sent_before(
     client = client_on(Late(later, idle), ask, idle_timeout=2.0)
     done = await client.invoke(DRAIN._replace(f="dequeue"))
     assert (done.type, done.value) == (INFO, (1, 4))
-    assert (BUFFERED in (done.error or "")) == excused
+    assert (IN_BUFFER in (done.error or "")) == excused
 
 
 @pytest.mark.parametrize(
