@@ -17,14 +17,13 @@ from harness.backends.catalog import BACKENDS
 from harness.contract.clients import ITEMS, MOST_HOSTS
 from harness.contract.core import FAILED, OK, SKIPPED, Bench, Item, Outcome, tried
 from harness.contract.node_contract import BEGIN, END
-from harness.run import plugins
-from harness.run.child import Watch, run_child
-from harness.run.control_channel import ControlChannel, Interrupted, tell_error, tell_parent
+from harness.run.child import run_child
+from harness.run.control_channel import ControlChannel, tell_parent
 from harness.run.deployment import demands_of, topology_of
 from nodes.systems.catalog import SYSTEMS
 from nodes.systems.stomp_connection import StompQueues
 from stormproof.contracts.cluster import Cluster, Deployment
-from stormproof.errors import EXIT_ERROR, BackendError, StormproofError
+from stormproof.errors import BackendError, StormproofError
 from stormproof.run_folder import read_run
 from stormproof.shell_system import QUEUES
 from stormproof.test import Test
@@ -91,27 +90,19 @@ def _connection(cluster: Cluster, has_queues: bool) -> Any:
     return StompQueues("/queue/{}".format, depth, login=(cluster.login, cluster.passcode), sending={}, subscribing={})
 
 
-async def main(watch: Watch, run_dir: Path, plugged: Path | None) -> int:
-    """Test the system. The exit status is 0 for a complete test, 3 otherwise."""
-    control = ControlChannel()
-    watch.blocked = control.fail
-    await control.open()
+async def run(run_dir: Path, control: ControlChannel) -> None:
+    """Test the system of a run's folder.
+
+    Raises:
+        StormproofError: the test is incomplete. Interrupted: the parent ended it.
+    """
+    test = Test.from_json(read_run(run_dir)["test"])
+    bench = bench_of(test, run_dir)
     try:
-        if plugged is not None:
-            plugins.load_from(plugged)
-        test = Test.from_json(read_run(run_dir)["test"])
-        bench = bench_of(test, run_dir)
-        try:
-            await control.unless_interrupted(_provisioned(bench, test, run_dir))
-        finally:
-            await bench.close_clients()
-            await bench.backend.release()
-    except Interrupted:
-        return EXIT_ERROR
-    except StormproofError as error:
-        tell_parent({"event": "error", "message": str(error)})
-        return EXIT_ERROR
-    return 0
+        await control.unless_interrupted(_provisioned(bench, test, run_dir))
+    finally:
+        await bench.close_clients()
+        await bench.backend.release()
 
 
 async def _provisioned(bench: Bench, test: Test, run_dir: Path) -> None:
@@ -120,4 +111,4 @@ async def _provisioned(bench: Bench, test: Test, run_dir: Path) -> None:
 
 
 if __name__ == "__main__":
-    run_child(main, tell_error)
+    run_child(run)

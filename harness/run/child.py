@@ -22,6 +22,7 @@ from types import FrameType
 from typing import Any, NoReturn
 
 from harness.run import plugins
+from harness.run.control_channel import ControlChannel, Interrupted, tell_error
 from stormproof.errors import EXIT_ERROR, StormproofError
 from stormproof.run_folder import HARNESS_LOG
 from stormproof.timeout_scale import SLOW
@@ -112,18 +113,20 @@ def _told(frame: FrameType | None) -> str:
     return f"{frame.f_code.co_qualname}() ({frame.f_code.co_filename}:{frame.f_lineno})"
 
 
-Main = Callable[[Watch, Path, Path | None], Coroutine[Any, Any, int]]
-"""The child's work: (its watch, the run's folder, the file with its plug-ins) -> its exit status."""
+Work = Callable[[Path, ControlChannel], Coroutine[Any, Any, None]]
+"""The child's work on a run's folder, under the parent's orders."""
 
 
-def run_child(main: Main, tell: Callable[[str], None]) -> NoReturn:
-    """Carry out ``main`` with the arguments of the command line, then end the process with the status that it returns,
-    even if threads still run. ``tell`` reports to the parent why the process ends."""
+def run_child(work: Work) -> NoReturn:
+    """Carry out ``work`` with the arguments of the command line, then end the process, even if threads still run.
+
+    The exit status is 0 for complete work, and 3 for work that broke or was interrupted; then the parent is told why.
+    """
     run_dir, plugged = Path(sys.argv[1]), Path(sys.argv[2]) if len(sys.argv) > 2 else None
     logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(name)s %(message)s")
 
     def give_up(why: str) -> None:
-        tell(why)
+        tell_error(why)
         os._exit(EXIT_ERROR)
 
     signal.signal(signal.SIGINT, lambda *_: None)  # the parent handles Ctrl-C
@@ -132,16 +135,33 @@ def run_child(main: Main, tell: Callable[[str], None]) -> NoReturn:
     watch.start()
     status = EXIT_ERROR
     try:
-        status = runner.run(main(watch, run_dir, plugged))
+        status = runner.run(_carried_out(work, watch, run_dir, plugged))
         runner.get_loop().run_until_complete(_rest())
     except BaseException as error:
         traceback.print_exc()
-        tell(f"the harness's child process failed: {traceback.format_exception_only(error)[-1].strip()}")
+        tell_error(f"the harness's child process failed: {traceback.format_exception_only(error)[-1].strip()}")
     watch.end()
     logging.shutdown()
     with contextlib.suppress(OSError):
         sys.stdout.flush()
     os._exit(status)  # threads that can't be ended would keep the process alive
+
+
+async def _carried_out(work: Work, watch: Watch, run_dir: Path, plugged: Path | None) -> int:
+    """Load the plug-ins, and return the exit status of the work."""
+    control = ControlChannel()
+    watch.blocked = control.fail
+    await control.open()
+    try:
+        if plugged is not None:
+            plugins.load_from(plugged)
+        await work(run_dir, control)
+    except Interrupted:
+        return EXIT_ERROR
+    except StormproofError as error:
+        tell_error(str(error))
+        return EXIT_ERROR
+    return 0
 
 
 async def _rest() -> None:

@@ -12,38 +12,34 @@ import asyncio
 import contextlib
 import logging
 import secrets
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from harness.analysis.coverage import read_coverage, read_role_changes
 from harness.backends.catalog import BACKENDS
-from harness.backends.clock_machines import ClockBackend
-from harness.run import plugins
-from harness.run.child import Watch, run_child
-from harness.run.control_channel import ControlChannel, Interrupted, tell_error, tell_parent
+from harness.run.child import run_child
+from harness.run.control_channel import ControlChannel, Interrupted, tell_parent
 from harness.run.costs import CostWatch, costs_summary, interval_of
 from harness.run.deployment import cluster_of, leave_connections, topology_of
 from harness.run.interpreter import Interpreter, Progress, RunClock
 from harness.run.kept_nodes import KeptNodes
 from harness.run.leaders import watch_leaders
+from harness.run.resting_state import holdings, resting_state
 from harness.run.settings import SETTLE_TIMEOUT
 from harness.run.stall_detector import watch_for_standstills
-from harness.run.traffic import dialled_between, since, work_done
+from harness.run.system_calls import SystemCalls
 from harness.run.troubles import Troubles
 from nemesis.compose import NemesisClient
 from nemesis.families import supported_families
-from nemesis.membership import Membership
 from nemesis.schedule import count_faults, fault_generator, lasting
 from nodes.systems.catalog import SYSTEMS
-from nodes.timeouts import within
-from stormproof.apart import left_after
-from stormproof.contracts.backend import DEAD, CountsFrames, Disturbed, Holding, Metered
+from stormproof.contracts.backend import Disturbed, Holding, Metered
 from stormproof.contracts.bounds import KEEPS_ROLES
 from stormproof.contracts.client import AcknowledgingUnseen, Client, Prefetching
-from stormproof.errors import EXIT_ERROR, StormproofError, errors_of_others
+from stormproof.errors import StormproofError
 from stormproof.generator import any_of
 from stormproof.generator.basic import lift
 from stormproof.generator.core import SECOND
@@ -52,27 +48,16 @@ from stormproof.history.ledger import LedgerLine, Repair, Standstill, ledger_sha
 from stormproof.history.seal import drop_journal, seal
 from stormproof.run_folder import COSTS, JOURNAL, LEADERS, LEDGER, LOGS, read_run, update_run
 from stormproof.test import Test
-from stormproof.text import amount, place_of, reason
+from stormproof.text import amount
 from stormproof.timeout_scale import timeout_scale
 from stormproof.unnamed_takes import live
 from workloads.catalog import WORKLOADS
 
 logger = logging.getLogger("stormproof.runner")
 
-T = TypeVar("T")
-
-HEALTHY_TIMEOUT = 45.0
-"""Seconds that a freshly started cluster has to become healthy."""
-ATTACHED_TIMEOUT, LEAVE_TIMEOUT = 10.0, 20.0
-"""Seconds in which a system that ran before must become healthy, and in which it must delete the objects of the run."""
-REST = 3.0
-"""Seconds, in addition to twice the system's longest time-out, after which unused nodes are idle. The time-outs after
-which abandoned connections are closed have also expired then."""
-DEAD_POLL = 0.5
-"""Seconds between tests for a broker that ended while it started."""
-
-
 Emit = Callable[[Mapping[str, Any]], None]
+
+
 @dataclass(frozen=True)
 class Environment:
     """The surroundings of a test runner: the function for its events, the clients' password, the time of day, the
@@ -108,6 +93,7 @@ class TestRunner:
         self.system = SYSTEMS.load(self.test.system)
         self.topology = topology_of(self.test)
         self.cluster = cluster_of(self.test, self.backend, environment.passcode)
+        self.calls = SystemCalls(self.test, self.backend, self.topology, self.cluster)
         self.apart = None if self.backend.in_process else leave_connections(self.cluster)
         families = supported_families(self.backend, self.test, self.topology, self.system)
         self.faults, self.families = fault_generator(self.test, families), families
@@ -127,8 +113,6 @@ class TestRunner:
         self.phases: list[dict[str, Any]] = []
         self.recovery: dict[str, Any] | None = None
         self.repair_errors: list[str] = []
-        self._attached = False
-        """Whether clients of this run have used a system that ran before. It may then hold objects of this run."""
         self._over = False
         """Whether ``end_as_it_is`` has ended the run."""
 
@@ -157,7 +141,12 @@ class TestRunner:
             await self._keep()
         finally:
             self._tell("phase", name="teardown")
-            await self._leave()
+            left = await self.calls.leave()
+            if left:
+                self._tell("warning", text=left)
+            if left is not None:
+                with contextlib.suppress(StormproofError):
+                    update_run(self.run_dir, left=left)
             await self.backend.release()
             if self.apart is not None:
                 self.apart.close()
@@ -194,7 +183,7 @@ class TestRunner:
                 self._tell("warning", text=f"{whose}: {reason}")
 
     async def _watched(self) -> None:
-        await self._phase("start", self._start())
+        await self._phase("start", self.calls.start(self.run_dir / LOGS))
         watches: list[asyncio.Task[None]] = []
         if self._can_stand_still:  # in simulated time both would be steps of the run
             leaders = watch_leaders(self.cluster, self.clock, self.run_dir / LEADERS)
@@ -217,7 +206,7 @@ class TestRunner:
             self.backend.told_of_faults(self._disturbed)
         self.loaded = True
         if isinstance(self.backend, Holding):
-            update_run(self.run_dir, rest_before=self._holdings())
+            update_run(self.run_dir, rest_before=holdings(self.backend, self.topology))
         await self._phase("main", self._attended(self._interpret(main)))
         if left_out := self.planned - self.nemesis.begun_before(self.planned):
             why = "what is late must still last and be over with the load; a longer --time-limit helps"
@@ -231,7 +220,10 @@ class TestRunner:
         await self.interpreter.close()
         await self._phase("depth", self._interpret(workload.depth(test)))
         await self.interpreter.close()
-        await self._rest()
+        if isinstance(self.backend, Holding):
+            timeouts = self.system.drawing.timeouts
+            update_run(self.run_dir, **await resting_state(test, self.backend, self.topology, self.cluster, timeouts,
+                                                           self.clock))  # fmt: skip
 
     def _unnamed_takes(self) -> dict[str, dict[str, int | None]]:
         """Return the number of messages that a take of this run's clients may have received without naming them."""
@@ -246,40 +238,6 @@ class TestRunner:
         disturbed, steps = self.nemesis.disturbed()
         return disturbed or not self.loaded, steps
 
-    async def _rest(self) -> None:
-        """Record the resources that the nodes hold after some time without use, if they can be observed."""
-        if not isinstance(self.backend, Holding):
-            return
-        longest = max((float(self.test.options[name]) for name in self.system.drawing.timeouts), default=0.0)
-        await asyncio.sleep(max(2 * longest, self.cluster.linger))
-        counts = self.backend if isinstance(self.backend, CountsFrames) else None
-        begun = (counts.sent(), counts.written(), counts.dialled()) if counts is not None else None
-        await asyncio.sleep(REST)
-        outside = await self._outside()
-        found: dict[str, Any] = {"rest": {node: held for node, held in self._holdings().items() if node not in outside}}
-        if counts is not None and begun is not None:
-            sent, written, dialled = begun
-            machines, now = self.topology.machines, counts.written()
-            inside = [machine for machine in machines if machine not in outside]
-            found["work"] = work_done(counts.sent(), machines, self.clock() / SECOND)
-            found["work"]["rest"] = {
-                "machines": work_done(since(counts.sent(), sent), machines, REST)["machines"], "seconds": REST,
-                "dialled": dialled_between(counts.dialled(), dialled, inside),
-                "writes": {machine: now[machine] - written.get(machine, 0) for machine in inside if machine in now}}
-        update_run(self.run_dir, **found)
-
-    async def _outside(self) -> set[str]:
-        """Return the nodes outside the group, if the system knows its members. A node whose addition was broken off
-        keeps its resources until it is added again."""
-        if not self.cluster.spares() and Membership.name not in self.test.nemesis:
-            return set()
-        members = {*(await self.cluster.members())}
-        return {node for server in self.cluster.servers if members & {*server} for node in server} - members
-
-    def _holdings(self) -> dict[str, dict[str, int]]:
-        assert isinstance(self.backend, Holding)
-        return {node: dict(self.backend.holdings(node)) for node in self.topology.machines}
-
     async def _phase(self, name: str, work: Coroutine[Any, Any, None]) -> None:
         start = self.clock()
         self._tell("phase", name=name, time=start)
@@ -288,95 +246,13 @@ class TestRunner:
         finally:
             self.phases.append({"name": name, "start": start, "end": self.clock()})
 
-    async def _start(self) -> None:
-        if self.cluster.attached:
-            await self._attach()
-            return
-        await self._of_the_system("installing it", self.cluster.install())
-        await self._of_the_system("starting it", self.cluster.start())
-        limit = HEALTHY_TIMEOUT * timeout_scale(self.backend)
-        if not await self._comes_up(limit):
-            raise StormproofError(
-                f"the cluster did not come up (it is given {limit:g} s): "
-                f"{await self.cluster.describe()}; see {self.run_dir / LOGS}"
-            )
-        if isinstance(self.backend, ClockBackend):
-            await self.backend.check_clocks()
-        await self._of_the_system("preparing it", self.cluster.prepare(), limit)
-
-    async def _attach(self) -> None:
-        """Verify that a running system exists, and prepare it for clients."""
-        statuses = await self.cluster.statuses()
-        if not all(status.reachable for status in statuses):
-            raise StormproofError(f"can't attach: {self._unsaid(await self.cluster.describe())}; "
-                                  "nothing was done there")
-        if not await self.cluster.await_healthy(ATTACHED_TIMEOUT):
-            raise StormproofError("can't attach to it in its present state: "
-                                  f"{self._unsaid(await self.cluster.describe())}; nothing was done there")
-        self._attached = True
-        await self._of_the_system("preparing it", self.cluster.prepare(), HEALTHY_TIMEOUT)
-
-    async def _leave(self) -> None:
-        """Delete the objects of this run from a system that continues to run. No error here may hide how the run
-        ended."""
-        if not self._attached:
-            return
-        try:
-            left = await left_after(LEAVE_TIMEOUT, self.cluster.leave())
-        except Exception as error:
-            left = f"left there: {', '.join(sorted(self.cluster.own_names))} ({error or type(error).__name__})"
-        if left:
-            self._tell("warning", text=self._unsaid(left))
-        with contextlib.suppress(StormproofError):
-            update_run(self.run_dir, left=self._unsaid(left))
-
-    def _unsaid(self, text: str) -> str:
-        """Return a text without the password, which libraries may put into their messages."""
-        secret = self.cluster.credentials.passcode
-        return text.replace(secret, "***") if secret else text
-
-    async def _of_the_system(self, what: str, work: Awaitable[T], limit: float | None = None) -> T:
-        """Have the system do something, in ``limit`` seconds if that is given.
-
-        A mistake in a hook of a plug-in ends the run with a line that names the place.
-        """
-        try:
-            if not self.backend.in_process:
-                return await left_after(limit, work)
-            async with within(limit):  # our own code, in the one loop
-                return await work
-        except StormproofError:
-            raise
-        except TimeoutError as error:
-            given = f" (it is given {limit:g} s)" if limit is not None else ""
-            raise StormproofError(f"{self.test.system}: {what} took too long{given}") from error
-        except errors_of_others() as error:
-            logger.exception("%s: %s failed", self.test.system, what)
-            raise StormproofError(f"{self.test.system}: {what} failed: {reason(error)} ({place_of(error)})") from error
-
-    async def _comes_up(self, limit: float) -> bool:
-        """Return whether the cluster becomes healthy. A broker that has ended will not, so waiting stops then."""
-        healthy = asyncio.create_task(self.cluster.await_healthy(limit))
-        try:
-            while not healthy.done():
-                await asyncio.wait({healthy}, timeout=DEAD_POLL)
-                watched = [(machine, program) for machine in self.topology.machines
-                           for program in self.cluster.programs(machine)
-                           if not self.cluster.restarted(machine, program)]  # fmt: skip
-                states = await asyncio.gather(*(self.backend.process(*place) for place in watched))
-                if any(state.state == DEAD for state in states):
-                    return False
-            return bool(healthy.result())
-        finally:
-            healthy.cancel()
-
     async def _interpret(self, generator: Any) -> None:
         if not await self.interpreter.run(generator):
             raise Interrupted
 
     async def _attended(self, work: Coroutine[Any, Any, None]) -> None:
         """Do the work while an operator is on call."""
-        on_call = asyncio.create_task(self._of_the_system("attending to it", self.cluster.attend(self._repaired)))
+        on_call = asyncio.create_task(self.calls.carry_out("attending to it", self.cluster.attend(self._repaired)))
         try:
             await work
         finally:
@@ -404,7 +280,7 @@ class TestRunner:
         try:  # a mistake in a hook of a plug-in must not cost the run its verdict
             healthy = await self.cluster.await_healthy(bound)
             unsure = bool(self.cluster.unsure)
-            state = "" if healthy else self._unsaid(await self.cluster.describe())
+            state = "" if healthy else self.calls.unsaid(await self.cluster.describe())
         except Exception as error:
             logger.exception("%s: looking at it failed", self.test.system)
             state = f"looking at it failed: {type(error).__name__}: {error}"
@@ -419,7 +295,7 @@ class TestRunner:
             start -= round((asyncio.get_running_loop().time() - self.cluster.helped_since) * SECOND)
         limit = float(self.test.options[SETTLE_TIMEOUT.name]) * timeout_scale(self.backend)
         try:
-            done = await self._of_the_system("repairing it", self.cluster.repair(), limit)
+            done = await self.calls.carry_out("repairing it", self.cluster.repair(), limit)
         except StormproofError as error:
             self._repair_failed(str(error))
         if done:
@@ -433,7 +309,7 @@ class TestRunner:
 
     def _repair_failed(self, error: str) -> None:
         """Record that a repair failed. The run continues without it."""
-        self.repair_errors.append(self._unsaid(error))
+        self.repair_errors.append(self.calls.unsaid(error))
         self._tell("warning", text=f"the repair failed: {self.repair_errors[-1]}")
 
     def _repaired(self, done: str, start: int | None = None) -> None:
@@ -539,22 +415,10 @@ def at_once(work: Coroutine[Any, Any, None]) -> None:
     logger.warning("%s had to wait", work)
 
 
-async def main(watch: Watch, run_dir: Path, plugged: Path | None) -> int:
-    """Run the test. The exit status is 0 for a complete run, 3 for a broken one."""
-    control = ControlChannel()
-    watch.blocked = control.fail
-    await control.open()
-    try:
-        if plugged is not None:
-            plugins.load_from(plugged)
-        await TestRunner(run_dir, control, Environment.real()).run()
-    except Interrupted:
-        return EXIT_ERROR
-    except StormproofError as error:
-        tell_parent({"event": "error", "message": str(error)})
-        return EXIT_ERROR
-    return 0
+async def run(run_dir: Path, control: ControlChannel) -> None:
+    """Run the test of a run's folder; raises as ``TestRunner.run``."""
+    await TestRunner(run_dir, control, Environment.real()).run()
 
 
 if __name__ == "__main__":
-    run_child(main, tell_error)
+    run_child(run)

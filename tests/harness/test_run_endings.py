@@ -11,6 +11,7 @@ import pytest
 
 from checkers.synthetic import write_run
 from harness.run.lifecycle import RunResult, _pick_up
+from harness.run.system_calls import SystemCalls
 from harness.run.test_runner import TestRunner
 from nodes.systems.reference.joram.system import JORAM
 from stormproof.contracts.backend import ProcessState
@@ -46,6 +47,7 @@ async def test_a_cluster_that_stays_ill_is_noted(
                                      helped_since=None, unsure="",
                                      credentials=SimpleNamespace(passcode=""))  # fmt: skip
     runner.backend, runner.repair_errors = SimpleNamespace(in_process=True), []  # type: ignore[assignment]
+    runner.calls = SystemCalls(test, runner.backend, Topology((), ()), runner.cluster)
     runner.interpreter = SimpleNamespace(flush=answer)  # type: ignore[assignment]
     monkeypatch.setattr("asyncio.sleep", nothing)
     await runner._heal()
@@ -132,15 +134,14 @@ async def test_nobody_waits_for_a_broker_that_ended_as_it_started(
     async def process(node: str, program: str) -> ProcessState:
         return ProcessState(state if node == "n2" else "running")
 
-    monkeypatch.setattr("harness.run.test_runner.DEAD_POLL", 0.01)
-    runner = object.__new__(TestRunner)
-    runner.topology = Topology(("n1", "n2", "n3"), ())
-    runner.backend = SimpleNamespace(process=process)
-    runner.cluster = SimpleNamespace(
+    monkeypatch.setattr("harness.run.system_calls.DEAD_POLL", 0.01)
+    backend: Any = SimpleNamespace(process=process)
+    cluster: Any = SimpleNamespace(
         await_healthy=healthy, programs=lambda machine: (MAIN,), restarted=lambda machine, program: False
     )
+    calls = SystemCalls(Test("joram", "queue"), backend, Topology(("n1", "n2", "n3"), ()), cluster)
     async with asyncio.timeout(10):
-        assert await runner._comes_up(20.0) is up
+        assert await calls.comes_up(20.0) is up
 
 
 async def test_a_dead_broker_is_described_by_its_last_words() -> None:
