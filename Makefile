@@ -16,7 +16,7 @@ setup: ## virtual environment, Java, system packages
 demo: setup ## split a broker twice: once unsafely (invalid), once safely (valid), with reports
 	@$(PY) -m harness demo
 
-vagrant-demo: setup ## the demo on machines that Vagrant makes (docs/ssh.md); ARGS="--provider docker --keep"
+vagrant-demo: setup ## the demo on machines that Vagrant makes (docs/backends.md); ARGS="--provider docker --keep"
 	@$(PY) -m harness.tools.vagrant $(ARGS)
 
 test: ## set-up, ruff, mypy, and all tests

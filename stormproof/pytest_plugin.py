@@ -1,4 +1,4 @@
-"""Chaos tests written as pytest tests: the mark and the fixture ``storm`` (docs/ci.md).
+"""Chaos tests written as pytest tests: the mark and the fixture ``storm`` (docs/nights.md).
 
 pytest loads this module in every environment that has Stormproof, so expensive imports happen on demand.
 """

@@ -63,7 +63,7 @@ ROWS = pa.schema([
     ("latency", pa.list_(_LATENCY)), ("checks", pa.list_(_CHECK)), ("faults", pa.list_(_FAULT)),
     ("costs", pa.list_(_COSTS)),
 ])  # fmt: skip
-"""One row a run; units are in the names, times count from the run's start (``docs/lake.md``).
+"""One row a run; units are in the names, times count from the run's start (``docs/spark.md``).
 
 ``noted`` orders a run's rows. ``written`` is when the files behind a row were written, which reveals an outdated row.
 """

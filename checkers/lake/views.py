@@ -1,8 +1,8 @@
 """The lake as SQL views, the same for DuckDB and for Spark.
 
 The views are ``runs``, ``verdicts``, ``faults``, ``latency``, ``costs``, ``operations`` and ``messages``
-(``docs/lake.md`` explains the columns). ``views_sql`` creates the text for users who query a store with another engine;
-this project's queries run on it, too.
+(``docs/spark.md`` explains the columns). ``views_sql`` creates the text for users who query a store with another
+engine; this project's queries run on it, too.
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ from stormproof.errors import UsageError
 
 
 def query(
-    sql: Annotated[str | None, typer.Argument(metavar="SQL", help="query over the views of docs/lake.md")] = None,
+    sql: Annotated[str | None, typer.Argument(metavar="SQL", help="query over the views of docs/spark.md")] = None,
     store: AnyStoreOption = str(DEFAULT_STORE),
     engine: Annotated[str, typer.Option(help="duckdb, or spark")] = "duckdb",
     master: Annotated[str, typer.Option(help=f"{MASTER_HELP}, with --engine spark")] = "local[*]",

@@ -209,7 +209,7 @@ ITEMS: tuple[Item, ...] = tuple(_with_dialogues(item) for item in (
          "designs/fiorano.md", ("fiorano", "standalone"), (DIALOGUE,), (DIALOGUE,),
          settings=(("visitors", True),)),
     _by("offline-send", "durable-connection", "a connection whose client keeps what it can't send", "offline online",
-        ("lost", "transfer-order"), ("fiorano", "standalone"), "durable-connection.md"),
+        ("lost", "transfer-order"), ("fiorano", "standalone"), "stomp.md#the-durable-connection"),
 ))  # fmt: skip
 """All items, in the order of the pages."""
 

@@ -63,7 +63,7 @@ class StoreFrames:
         return RunFrames(path, read_run(path))
 
     def query(self, sql: str) -> pd.DataFrame:
-        """Return the result of a DuckDB query over the store's views (docs/lake.md).
+        """Return the result of a DuckDB query over the store's views (docs/spark.md).
 
         Raises:
             UsageError: the query is refused; the message says why.
@@ -113,11 +113,11 @@ class ObjectFrames:
         return frame
 
     def runs(self) -> pd.DataFrame:
-        """Return the view ``runs`` (docs/lake.md)."""
+        """Return the view ``runs`` (docs/spark.md)."""
         return self.query("SELECT * FROM runs ORDER BY run")
 
     def verdicts(self) -> pd.DataFrame:
-        """Return the view ``verdicts`` (docs/lake.md)."""
+        """Return the view ``verdicts`` (docs/spark.md)."""
         return self.query("SELECT * FROM verdicts ORDER BY run, check_name")
 
 

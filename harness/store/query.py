@@ -42,7 +42,7 @@ def used_views(sql: str) -> tuple[str, ...]:
 
 def query(store: AnyStore, sql: str, *, engine: str = DUCKDB, master: str = LOCAL_MASTER,
           to: Console | None = None, left_out: list[str] | None = None) -> pa.Table:
-    """Return the result of a query over the views of a store (``docs/lake.md``). It updates the lake first.
+    """Return the result of a query over the views of a store (``docs/spark.md``). It updates the lake first.
 
     Runs whose history can't be read are reported on standard error and skipped. The reasons are added to ``left_out``.
 

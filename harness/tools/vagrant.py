@@ -200,7 +200,7 @@ def vagrant_demo(
 ) -> None:
     """Bring up machines with Vagrant, run the demo's two tests on them over SSH, and take the machines away."""
     if not shutil.which("vagrant"):
-        raise BackendError(f"vagrant is not installed; run: {as_root()}apt-get install vagrant (docs/ssh.md)")
+        raise BackendError(f"vagrant is not installed; run: {as_root()}apt-get install vagrant (docs/backends.md)")
     vagrant = Vagrant({**os.environ, "NODES": str(nodes)})
     before = {machine: each for machine, each in parse_status(vagrant.ask("status", "--machine-readable")).items()
               if each[1] != "not_created"}

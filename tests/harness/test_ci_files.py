@@ -1,4 +1,4 @@
-"""The files of docs/ci.md: each is parsed, and what they run is run, in a small project of its own."""
+"""The files of docs/nights.md: each is parsed, and what they run is run, in a small project of its own."""
 
 from __future__ import annotations
 

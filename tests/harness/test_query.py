@@ -1,4 +1,4 @@
-"""``stormproof query``: what docs/lake.md says can be asked, and what is refused."""
+"""``stormproof query``: what docs/spark.md says can be asked, and what is refused."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from stormproof.run_folder import read_verdict
 pytestmark = [pytest.mark.requirement("H9", part=True), pytest.mark.requirement("H19", part=True)]
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
-QUESTIONS = re.findall(r"```sql\n(.*?)```", (DOCS / "lake.md").read_text(), re.DOTALL)
+QUESTIONS = re.findall(r"```sql\n(.*?)```", (DOCS / "spark.md").read_text(), re.DOTALL)
 
 
 @pytest.fixture(scope="module")
@@ -53,7 +53,7 @@ def test_each_question_of_the_docs_has_an_answer(store: Path) -> None:
 
 
 def test_the_docs_name_every_column(store: Path) -> None:
-    text = (DOCS / "lake.md").read_text()
+    text = (DOCS / "spark.md").read_text()
     for view in VIEWS:
         part = text.split(f"**`{view}`**")[1].split("\n\n")[0]
         words = set(re.findall(r"[a-z0-9_]+", part))

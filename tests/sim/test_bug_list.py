@@ -19,7 +19,7 @@ def functions_of(path: Path) -> set[str]:
 
 
 def test_places_are_there() -> None:
-    rows = ROW.findall((ROOT / "docs" / "bugs.md").read_text(encoding="utf-8"))
+    rows = ROW.findall((ROOT / "docs" / "reference" / "bugs.md").read_text(encoding="utf-8"))
     assert len(rows) >= 80 and len({name for name, *_ in rows}) == len(rows)
     assert min(Counter(design for _, design, *_ in rows).values()) >= 8
     for name, design, place, function in rows:

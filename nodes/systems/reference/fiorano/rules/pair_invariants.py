@@ -329,7 +329,7 @@ PAIR_INVARIANTS = (
     Invariant("status-tells", "what a person is shown of a server is how it stands",
               "the page: admin fiorano status prints both servers' states, locks and repositories", ServerStatusTells),
     Invariant("fence-grows", "the shared database is held in ever later epochs, each by one server",
-              "docs/storage.md: claim lets this epoch write, and fences all older ones; the fence is written with the "
+              "docs/stomp.md: claim lets this epoch write, and fences all older ones; the fence is written with the "
               "rows", FenceGrows, unless=("disk", "shared-db"), where={**LOCKED, "mode": ("shared",)}, of=(STORAGE,)),
     Invariant("database-has-all", "the shared database has what the active server has",
               "the document, Working of Fiorano Shared High Availability: only the active server makes changes to the "
