@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from nodes.reference.server.sessions import Session
+from nodes.reference.server.session_timers import SessionTimers
 
 
 class Clock:
@@ -37,6 +36,7 @@ class Output:
     def __init__(self, clock: Clock, waiting: int = 0) -> None:
         self._clock, self._waiting = clock, waiting
         self.last_write = clock.now
+        self.is_over = False
         self.times: list[float] = [clock.now]
 
     def add(self, frame: bytes) -> None:
@@ -53,9 +53,9 @@ class Output:
 def beating(start: float, interval: float, waiting: int = 0) -> tuple[Clock, Output]:
     clock = Clock(start)
     output = Output(clock, waiting)
-    session: Any = Session.__new__(Session)
-    vars(session).update(_loop=clock, _output=output, _timers={}, ended=False, _host=SimpleNamespace())
-    session._beat(interval)
+    timers: Any = SessionTimers.__new__(SessionTimers)
+    vars(timers).update(_loop=clock, _output=output, running={})
+    timers.beat(interval)
     return clock, output
 
 

@@ -6,6 +6,7 @@ import asyncio
 import io
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -17,6 +18,7 @@ from nodes.reference.server.frames import Greeting
 from nodes.reference.server.inflight import Work
 from nodes.reference.server.runtime import RealRuntime
 from nodes.reference.server.sessions import Session
+from nodes.systems.reference.probes.broker import BrokerProbe
 
 Start = Callable[..., BrokerProcess]
 pytestmark = pytest.mark.requirement("J15")
@@ -162,7 +164,8 @@ class Sitting:
     """A session as far as the broker seats it."""
 
     conn: str | None = None
-    reliable, admin, principal, asked = True, False, 0, 0
+    reliable, admin, asked = True, False, 0
+    login = SimpleNamespace(principal=0)
 
     def __init__(self) -> None:
         self.reasons: list[str] = []
@@ -199,13 +202,13 @@ async def test_a_connection_that_somebody_waits_for_is_not_abandoned(
     back = Greeting("guest", "guest", 0, 0, False, True, conn, 0)
     broker.open(newer, back)
     broker.leave(older)
-    assert "idle-connection" not in broker.pending()
+    assert "idle-connection" not in BrokerProbe(broker).pending()
     broker.open(latest, back)
     broker.release([Opened(conn, 0), Opened(conn, 0)])
-    assert not {"idle-client", "idle-connection", "overtaken"} & set(broker.pending())
+    assert not {"idle-client", "idle-connection", "overtaken"} & set(BrokerProbe(broker).pending())
     assert cast(Any, newer).reasons == ["the connection was taken over"] and not cast(Any, latest).reasons
     broker.leave(latest)
-    assert [name for name, _ in broker.pending()["idle-connection"]] == [conn], "now it is"
+    assert [name for name, _ in BrokerProbe(broker).pending()["idle-connection"]] == [conn], "now it is"
     await broker.stop()
 
 
@@ -216,9 +219,9 @@ async def test_a_connection_that_goes_to_whoever_asked_first_is_overdue(
     broker.open(first, Greeting("guest", "guest", 0, 0, False, True, None, 0))
     assert first.conn is not None
     broker.open(later, Greeting("guest", "guest", 0, 0, False, True, first.conn, 0))
-    broker._waiting[first.conn].reverse()
+    broker.connections.waiting[first.conn].reverse()
     broker.release([Opened(first.conn, 0)] * 2)
-    assert broker.pending()["overtaken"] == [first.conn]
+    assert BrokerProbe(broker).pending()["overtaken"] == [first.conn]
     await broker.stop()
 
 
@@ -237,7 +240,7 @@ async def test_who_gives_up_before_the_answer_takes_nobody_elses(
     assert [len(cast(Any, each).effects) for each in (first, later, last)] == [1, 0, 0]
     broker.release([Opened(conn, 0)] * 2)
     assert [len(cast(Any, each).effects) for each in (first, later, last)] == [1, 1, 1]
-    assert not {"idle-client", "idle-connection", "overtaken"} & set(broker.pending())
+    assert not {"idle-client", "idle-connection", "overtaken"} & set(BrokerProbe(broker).pending())
     await broker.stop()
 
 
@@ -275,18 +278,18 @@ async def test_what_is_left_of_the_time_when_it_served_is_told(
     monkeypatch.setattr(broker.design, "submit", lambda command: None)
     client = cast(Session, Sitting())
     broker.open(client, Greeting("guest", "guest", 0, 0, False, True, None, 0))
-    assert broker._waiting and not broker.left_over(), "it serves"
-    waiting = dict(broker._waiting)
+    assert broker.connections.waiting and not BrokerProbe(broker).left_over(), "it serves"
+    waiting = dict(broker.connections.waiting)
     broker.drop_clients("not master")
-    assert not broker.left_over()
-    broker._waiting.update(waiting)
-    assert broker.left_over().startswith("connections that clients had, or waited for") and broker.left_over() in (
-        broker.miscounted())  # fmt: skip
-    broker._waiting.clear()
+    assert not BrokerProbe(broker).left_over()
+    broker.connections.waiting.update(waiting)
+    left = BrokerProbe(broker).left_over()
+    assert left.startswith("connections that clients had, or waited for") and left in BrokerProbe(broker).miscounted()
+    broker.connections.waiting.clear()
     services = broker.services
-    services._started += [service for _, service in services._services] * 2
-    assert broker.left_over() == f"services that were stopped: {len(services._services)} are counted"
-    services._started.clear()
+    services.started += [service for _, service in services.services] * 2
+    assert BrokerProbe(broker).left_over() == f"services that were stopped: {len(services.services)} are counted"
+    services.started.clear()
     await broker.stop()
 
 
@@ -301,9 +304,9 @@ async def test_what_a_session_keeps_of_what_is_over_is_told(tmp_path: Path, monk
     async def aborted() -> str:
         client.send("BEGIN", {"transaction": "t"})
         await client.confirmed("SEND", there, b"x")
-        assert not broker.miscounted(), "it is open"
+        assert not BrokerProbe(broker).miscounted(), "it is open"
         await client.confirmed("ABORT", {"transaction": "t"})
-        return broker.miscounted()
+        return BrokerProbe(broker).miscounted()
 
     assert not await aborted()
     in_transaction = Work._in_transaction

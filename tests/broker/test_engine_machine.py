@@ -21,6 +21,7 @@ from nodes.reference.engine.engine import StoreEngine
 from nodes.reference.engine.limits import Limits
 from nodes.reference.engine.model import ACK_MODES, Message
 from nodes.reference.engine.store import Changes, Row
+from nodes.systems.reference.probes.engine import EngineProbe
 
 QUEUES = ("red", "red", "red", "blue")
 TOPICS = ("t.a", "t.b")
@@ -588,7 +589,7 @@ class BrokerMachine(RuleBasedStateMachine):
     @invariant()
     def memory_is_as_after_a_start(self) -> None:
         for node in (self.node, self.twin):
-            assert node.engine.miscounted() == "" and node.engine.unlike_store() == ""
+            assert EngineProbe(node.engine).miscounted() == "" and EngineProbe(node.engine).unlike_store() == ""
 
     @invariant()
     def connections_are_right(self) -> None:

@@ -12,6 +12,7 @@ from nodes.reference.api import Command, Config
 from nodes.reference.engine.engine import StoreEngine
 from nodes.reference.engine.server_queues import DONE
 from nodes.reference.engine.state import State
+from nodes.systems.reference.probes.engine import EngineProbe
 
 pytestmark = pytest.mark.requirement("H17", part=True)
 
@@ -82,25 +83,25 @@ def not_in_flight(state: State) -> None:
 ])
 def test_memory_that_a_start_would_make_otherwise_is_told(break_it: Callable[[State], object], told: str) -> None:
     bench = busy()
-    assert bench.engine.unlike_store() == "" and bench.engine.miscounted() == ""
+    assert EngineProbe(bench.engine).unlike_store() == "" and EngineProbe(bench.engine).miscounted() == ""
     bench.restart()
-    assert bench.engine.unlike_store() == "" and bench.engine.miscounted() == ""
-    break_it(bench.engine._state)
-    assert told in bench.engine.unlike_store()
+    assert EngineProbe(bench.engine).unlike_store() == "" and EngineProbe(bench.engine).miscounted() == ""
+    break_it(bench.engine.state)
+    assert told in EngineProbe(bench.engine).unlike_store()
 
 
 def test_a_store_that_makes_no_state_is_told() -> None:
     bench = busy()
     bench.database.execute("DELETE FROM queues WHERE name = 'in'")
-    bench.engine._state.queues.pop("in")
-    assert "what the store holds makes no state: KeyError" in bench.engine.unlike_store()
+    bench.engine.state.queues.pop("in")
+    assert "what the store holds makes no state: KeyError" in EngineProbe(bench.engine).unlike_store()
 
 
 def test_nothing_is_said_while_something_is_to_be_written() -> None:
     bench = busy()
-    bench.engine._state.closed.clear()
+    bench.engine.state.closed.clear()
     bench.engine.apply(Command("begin", "c", 0, {"tx": "unsaved"}))
-    assert bench.engine.unlike_store() == ""
+    assert EngineProbe(bench.engine).unlike_store() == ""
 
 
 def test_what_other_servers_and_rights_are_kept_in_is_compared_too() -> None:
@@ -118,16 +119,17 @@ def test_what_other_servers_and_rights_are_kept_in_is_compared_too() -> None:
     run("subscribe", "c", id="s", destination="/queue/q", ack="client", prefetch=2)
     run("deployment", phase=DONE, note="")
     run("security", "c", request="create-object", said={"name": "o"})
-    assert engine.unlike_store() == "" and engine.miscounted() == "" and engine.unshared() == []
+    probe = EngineProbe(engine)
+    assert probe.unlike_store() == "" and probe.miscounted() == "" and probe.unshared() == []
     for table, change in (("servers", "UPDATE servers SET received = 7"), ("outgoing", "DELETE FROM outgoing"),
                           ("shares", "UPDATE shares SET asked = 0"), ("deployment", "DELETE FROM deployment"),
                           ("security", "DELETE FROM security")):
         database.execute("SAVEPOINT before")
         database.execute(change)
-        assert engine.unlike_store().startswith(f"{table}: memory has")
+        assert EngineProbe(engine).unlike_store().startswith(f"{table}: memory has")
         database.execute("ROLLBACK TO before")
     engine.server_queues._depths.clear()
-    assert engine.miscounted().startswith("messages for other servers: {} are counted")
+    assert EngineProbe(engine).miscounted().startswith("messages for other servers: {} are counted")
 
 
 def test_an_element_that_owes_another_one_something_is_told() -> None:
@@ -136,23 +138,23 @@ def test_an_element_that_owes_another_one_something_is_told() -> None:
     engine = StoreEngine(database, config=config)
     engine.apply(Command("open", "c", 0, {"reliable": False, "login": "guest"}))
     engine.apply(Command("subscribe", "c", 0, {"id": "s", "destination": "/queue/q", "ack": "client", "prefetch": 2}))
-    (share,) = engine._clustered._shares.values()
-    assert share.asked == 2 and engine.unshared() == []
+    (share,) = engine.clustered.shares.values()
+    assert share.asked == 2 and EngineProbe(engine).unshared() == []
     share.asked = 0
-    assert engine.unshared() == [("q", 1)], "it has room, and has not asked"
+    assert EngineProbe(engine).unshared() == [("q", 1)], "it has room, and has not asked"
     engine.apply(Command("unsubscribe", "c", 0, {"id": "s"}))
-    assert engine.unshared() == []
+    assert EngineProbe(engine).unshared() == []
     engine.apply(Command("send", "c", 0, {"destination": "/queue/q", "headers": {}, "body": b"x"}))
-    assert engine.unshared() == []
+    assert EngineProbe(engine).unshared() == []
     share.wanted = 1
-    assert engine.unshared() == [("q", 1)], "it has what the other one has asked for"
+    assert EngineProbe(engine).unshared() == [("q", 1)], "it has what the other one has asked for"
 
 
 def test_who_still_hears_of_a_topic_is_told() -> None:
     bench = busy()
-    routes = bench.engine._state.routes
-    routes._known["a"] = ()
-    assert "subscriptions to topic a: [] are remembered" in bench.engine.miscounted()
-    routes._known.clear()
+    routes = bench.engine.state.routes
+    routes.known["a"] = ()
+    assert "subscriptions to topic a: [] are remembered" in EngineProbe(bench.engine).miscounted()
+    routes.known.clear()
     routes._count += 1
-    assert "subscriptions to topics: 3 are counted, and there are 2" in bench.engine.miscounted()
+    assert "subscriptions to topics: 3 are counted, and there are 2" in EngineProbe(bench.engine).miscounted()

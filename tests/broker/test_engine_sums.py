@@ -8,9 +8,9 @@ from dataclasses import replace
 import pytest
 from engine_bench import Bench
 
-from nodes.reference.engine.counter_audit import miscounted
 from nodes.reference.engine.limits import Limits
 from nodes.reference.engine.state import State
+from nodes.systems.reference.probes.counters import miscounted_state
 
 pytestmark = pytest.mark.requirement("H17", part=True)
 
@@ -31,7 +31,7 @@ def busy() -> State:
     bench.do("prepare", "c", tx="x")
     bench.do("begin", "c", tx="y")
     bench.send("later", "c", "out", tx="y")
-    return bench.engine._state
+    return bench.engine.state
 
 
 def of_connection(state: State, name: str) -> None:
@@ -64,7 +64,7 @@ def lost_in_flight(state: State) -> None:
     (lambda state: of_connection(state, "backlog"), "messages for topics' subscribers of connection c"),
     (lambda state: setattr(state, "reserved", 5), "sends of prepared branches: 5 are counted, and there are 1"),
     (lambda state: setattr(state, "deferred", 0), "bytes of open transactions: 0 are counted"),
-    (lambda state: setattr(state, "_cached", 0), "bytes of contents: 0 are counted"),
+    (lambda state: setattr(state, "cached", 0), "bytes of contents: 0 are counted"),
     (of_subscription, "bytes in flight of subscription s of connection c"),
     (out_of_room, "are subscriptions with room"),
     (one_copy_more, "copies of the topics' message"),
@@ -73,9 +73,9 @@ def lost_in_flight(state: State) -> None:
 ])
 def test_each_sum_is_counted_again(break_it: Callable[[State], None], told: str) -> None:
     state = busy()
-    assert miscounted(state, Limits()) == ""
+    assert miscounted_state(state, Limits()) == ""
     break_it(state)
-    assert told in miscounted(state, Limits())
+    assert told in miscounted_state(state, Limits())
 
 
 @pytest.mark.parametrize(("limit", "most", "told"), [
@@ -88,11 +88,11 @@ def test_each_sum_is_counted_again(break_it: Callable[[State], None], told: str)
 ])
 def test_a_limit_that_is_kept_is_not_told_and_one_that_is_not_is(limit: str, most: int, told: str) -> None:
     state = busy()
-    assert miscounted(state, replace(Limits(), **{limit: most})) == ""
-    assert told in miscounted(state, replace(Limits(), **{limit: most - 1}))
+    assert miscounted_state(state, replace(Limits(), **{limit: most})) == ""
+    assert told in miscounted_state(state, replace(Limits(), **{limit: most - 1}))
 
 
 def test_a_window_that_is_overrun_is_told() -> None:
     state = busy()
     state.contexts["c"].subscriptions["s"].prefetch = 1
-    assert "messages in flight of subscription s" in miscounted(state, Limits())
+    assert "messages in flight of subscription s" in miscounted_state(state, Limits())

@@ -11,12 +11,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nodes.reference.api import Command, Done
-from nodes.reference.engine.engine import StoreEngine
+from nodes.reference.bugs import edits as bug_edits
 from nodes.reference.engine.last_values import LastValues
-from nodes.reference.engine.limits import Limits
 from nodes.reference.engine.row_schema import ShapeError, check_command
 from nodes.reference.server.frames import MAX_VALUE, FrameError, command_of
 from nodes.stomp import Frame, Parser, encode
+from nodes.systems.reference.probes.engine import EngineProbe
 
 pytestmark = pytest.mark.requirement("H27", part=True)
 
@@ -162,14 +162,14 @@ def test_values_and_versions_survive_restarts_and_transfers(steps: list[tuple[st
 
 def test_a_bug_that_keeps_what_was_replaced_shows_after_a_restart() -> None:
     bench = opened()
-    for bug, found in (("replaced-value-kept", (1, "one")), ("none", (2, "two"))):
+    for bugs, found in ((["replaced-value-kept"], (1, "one")), ([], (2, "two"))):
         bench = Bench()
-        bench.engine = StoreEngine(bench.database, Limits(), frozenset({bug}))
+        bug_edits.switch(bugs)
         bench.open()
         put(bench, "a", "one")
         put(bench, "a", "two")
         assert read(bench, "a") == (2, "two")
-        bench.engine = StoreEngine(bench.database, Limits(), frozenset({bug}))
+        bench.restart()
         assert read(bench, "a") == found
 
 
@@ -186,10 +186,10 @@ def test_values_that_are_known_and_not_there_are_told() -> None:
     bench = opened()
     put(bench, "k", "1")
     engine = bench.engine
-    assert not engine.miscounted()
-    (known,) = engine._last_values._known.values()
+    assert not EngineProbe(engine).miscounted()
+    (known,) = engine.last_values.known.values()
     known["k"].clear()
-    assert engine.miscounted() == "values of last-value:v: 0 are known, and 1 are there, or others"
+    assert EngineProbe(engine).miscounted() == "values of last-value:v: 0 are known, and 1 are there, or others"
 
 
 @pytest.mark.requirement("H17", part=True)
@@ -198,10 +198,10 @@ def test_a_key_that_is_known_and_has_no_value_is_told() -> None:
     put(bench, "k", "1")
     put(bench, "l", "1", expected=7)
     engine = bench.engine
-    assert not engine.miscounted(), "whoever was refused has left nothing"
-    (known,) = engine._last_values._known.values()
+    assert not EngineProbe(engine).miscounted(), "whoever was refused has left nothing"
+    (known,) = engine.last_values.known.values()
     known["l"] = []
-    assert engine.miscounted() == "keys of last-value:v: 2 are known, and not all of them have a value"
+    assert EngineProbe(engine).miscounted() == "keys of last-value:v: 2 are known, and not all of them have a value"
 
 
 @pytest.mark.requirement("H17", part=True)
@@ -209,8 +209,8 @@ def test_the_values_of_a_queue_that_is_deleted_are_known_no_more(monkeypatch: py
     bench = opened()
     put(bench, "k", "1")
     bench.engine.delete_queue("last-value:v")
-    assert not bench.engine._last_values._known and not bench.engine.miscounted()
+    assert not bench.engine.last_values.known and not EngineProbe(bench.engine).miscounted()
     assert put(bench, "k", "2", expected=0) == {"x-version": "1"}
     monkeypatch.setattr(LastValues, "removed", lambda self, queue: None)
     bench.engine.delete_queue("last-value:v")
-    assert bench.engine.miscounted() == "values of queues that are gone: 1 are known"
+    assert EngineProbe(bench.engine).miscounted() == "values of queues that are gone: 1 are known"

@@ -88,7 +88,7 @@ async def test_the_context_is_the_same_on_every_replica(tmp_path: Path):
         await connection.request("ACK", {"id": message.headers["ack"]}, b"", 10)
         await cluster.settled()
         for name in (master, *others):
-            (context,) = cluster.brokers[name].engine._state.contexts.values()
+            (context,) = cluster.brokers[name].engine.state.contexts.values()
             assert (context.in_seq, context.out_seq) == (5, 3)
             pending = cluster.brokers[name].engine.pending_output(context.conn, received=0)
             assert context.received == 2, "what the client had received when it acknowledged"
@@ -221,7 +221,7 @@ async def test_the_replicas_are_tried_round_and_round_in_the_order_of_the_server
         held = [each for each in cluster.brokers[master]._sessions if each.conn]
         cluster.brokers[master]._doors.close()
         for session in held:
-            session._output.reset()
+            session.output.reset()
         await until(lambda: len(refusing.came) >= 6, "three rounds")
         assert refusing.came[:6] == refusing.addresses * 3
         await connection.abort()

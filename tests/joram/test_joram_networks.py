@@ -405,5 +405,5 @@ async def test_what_an_earlier_connection_brought_is_not_sent_again_and_takes_no
     await eventually(lambda: came(1, 2, 5, 6), "what is not there yet")
     outsider.writers[0].write(encode_frame([6]))
     await until_kept(world, 1, [], ["n0.0"])
-    assert [each.sizes for each in world.nodes["n0.0"].running.networks._outward.values()] == [{}]
+    assert [each.sizes for each in world.nodes["n0.0"].running.networks.outward.values()] == [{}]
     outsider.stop()

@@ -28,9 +28,12 @@ from nodes.reference.engine.destinations import Destinations
 from nodes.reference.engine.model import AUTO, Message
 from nodes.reference.server.broker import ReferenceBroker
 from nodes.reference.server.collocated import CollocatedConnection
+from nodes.reference.server.connections import Connections
+from nodes.reference.server.flow import Flow
 from nodes.reference.server.guard import Guard
 from nodes.reference.server.networks import Networks
 from nodes.reference.server.output_buffer import OutputBuffer
+from nodes.reference.server.session_timers import SessionTimers
 from nodes.reference.server.sessions import Session
 from nodes.reference.storage import client as storage_client
 from nodes.systems.catalog import SYSTEMS
@@ -192,31 +195,31 @@ Patch = pytest.MonkeyPatch
 
 def no_beats(patch: Patch) -> None:
     """A broker sends no heart-beats."""
-    patch.setattr(Session, "_beat", lambda self, interval: None)
+    patch.setattr(SessionTimers, "beat", lambda self, interval: None)
 
 
 def deaf_to_silence(patch: Patch) -> None:
     """Clients send no heart-beats, and the broker does not mind."""
-    patch.setattr(Session, "_listen", lambda self, *how: None)
+    patch.setattr(SessionTimers, "listen", lambda self, *how: None)
     patch.setattr(StompConnection, "_beat", lambda self: asyncio.sleep(1000))
 
 
 def missed_beats_add_up(patch: Patch) -> None:
     """Whoever is heard is ended all the same."""
-    patch.setattr(Session, "_listen", lambda self, name, interval, most, silent: self._timer(
-        name, interval, lambda: (self._host.cut_early(self), silent())))
+    patch.setattr(SessionTimers, "listen", lambda self, name, interval, most, silent: self.start(
+        name, interval, lambda: silent(True)))
 
 
 def lost_wake_up(patch: Patch) -> None:
     """Who has waited for its connection goes on three seconds later."""
-    wait = Session._wait
+    pause = Flow.pause
 
-    async def late(self: Session) -> None:
-        self._waits, must = True, self._must_wait
-        await asyncio.sleep(3 if must() else 0)
-        await wait(self)
+    async def late(self: Flow, must_wait: Callable[[], bool]) -> None:
+        self.paused = True
+        await asyncio.sleep(3 if must_wait() else 0)
+        await pause(self, must_wait)
 
-    patch.setattr(Session, "_wait", late)
+    patch.setattr(Flow, "pause", late)
 
 
 def patience_without_end(patch: Patch) -> None:
@@ -371,7 +374,7 @@ def long_seconds(patch: Patch) -> None:
 
 def never_idle(patch: Patch) -> None:
     """Connections whose clients are gone stay."""
-    patch.setattr(ReferenceBroker, "_start_idle_timer", lambda self, conn: None)
+    patch.setattr(Connections, "_start_idle_timer", lambda self, conn: None)
 
 
 def settled_when_sent(patch: Patch) -> None:
@@ -402,8 +405,8 @@ def counted_as_strangers(patch: Patch) -> None:
     seat = ReferenceBroker.seat
 
     def kept(self: ReferenceBroker, session: Session) -> bool:
-        self._logins = {**self._logins, session: None} if seat(self, session) else self._logins
-        return session in self._logins
+        self.logins = {**self.logins, session: None} if seat(self, session) else self.logins
+        return session in self.logins
 
     patch.setattr(ReferenceBroker, "seat", kept)
 

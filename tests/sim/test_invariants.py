@@ -220,7 +220,7 @@ def counts_on(patch: pytest.MonkeyPatch) -> None:
 
     def init(self: StoreEngine, *args: object, **more: object) -> None:
         start(self, *args, **more)  # type: ignore[arg-type]
-        self._state.counters.next_id += 1
+        self.state.counters.next_id += 1
 
     patch.setattr(StoreEngine, "__init__", init)
 

@@ -6,17 +6,6 @@ from collections.abc import Mapping
 
 from nodes.reference.bugs.bug import Bug
 
-CLOSE_DROPS_UNACKED = "close-drops-unacked"
-NO_DUPLICATE_FILTER = "no-duplicate-filter"
-FILTER_LOST_AT_FAILOVER = "filter-lost-at-failover"
-REQUEUED_TWICE = "requeued-twice"
-DURABLE_LOST_AT_FAILOVER = "durable-lost-at-failover"
-COLLOCATED_CONTEXTS_KEPT = "collocated-contexts-kept"
-PREPARED_FORGOTTEN = "prepared-forgotten"
-BRANCHES_FORGOTTEN = "branches-forgotten"
-STATE_BEHIND_LOG = "state-behind-log"
-RECEIPT_ON_ARRIVAL = "receipt-on-arrival"
-ORPHANS_NEVER_EXPIRE = "orphans-never-expire"
 RECEIPT_BEFORE_REPLICATION = "receipt-before-replication"
 RECEIPT_BEFORE_SYNC = "receipt-before-sync"
 ACK_ON_MASTER_ONLY = "ack-on-master-only"
@@ -27,7 +16,6 @@ TRANSFER_FORGETS_MARKED = "transfer-forgets-marked"
 CONFLICTING_TAIL_KEPT = "conflicting-tail-kept"
 MAJORITY_TOO_SMALL = "majority-too-small"
 COMMIT_UNMATCHED = "commit-unmatched"
-COMMIT_UNSYNCED = "commit-unsynced"
 COMPLETED_BEFORE_SIGNAL = "completed-before-signal"
 DEQUEUE_NOT_SENT = "dequeue-not-sent"
 INQUORATE_BROKER_LIVES = "inquorate-broker-lives"
@@ -39,12 +27,6 @@ RESET_NOT_SENT = "reset-not-sent"
 DEQUEUES_NOT_RESENT = "dequeues-not-resent"
 CATCH_UP_MISSES_CHANGES = "catch-up-misses-changes"
 EXCLUSION_NOT_NOTED = "exclusion-not-noted"
-FORGOTTEN_WHEN_SENT = "forgotten-when-sent"
-REEMISSION_TAKEN = "reemission-taken"
-MOVED_AND_KEPT = "moved-and-kept"
-REMOTE_ACK_ON_ARRIVAL = "remote-ack-on-arrival"
-REMOTE_END_UNTOLD = "remote-end-untold"
-TRANSACTION_HALF_APPLIED = "transaction-half-applied"
 MINORITY_CONFIRMS = "minority-confirms"
 STAMP_LOST_AT_START = "stamp-lost-at-start"
 OLDEST_DATABASE_WINS = "oldest-database-wins"
@@ -59,24 +41,8 @@ RETRIES_IGNORED = "retries-ignored"
 INVITATION_TWICE = "invitation-twice"
 MAX_KEPT = "max-kept"
 FULL_START_SKIPPED = "full-start-skipped"
-CAS_UNCHECKED = "cas-unchecked"
-REPLACED_VALUE_KEPT = "replaced-value-kept"
-VERSIONS_RESTART = "versions-restart"
-READ_ON_ARRIVAL = "read-on-arrival"
-REDELIVERY_UNCOUNTED = "redelivery-uncounted"
-WINDOW_TOO_LARGE = "window-too-large"
-BODY_ENDS_AT_NUL = "body-ends-at-nul"
-CLIENT_ACK_OF_ONE = "client-ack-of-one"
 LINK_COST_IGNORED = "link-cost-ignored"
-ABORTED_BRANCH_CONSUMES = "aborted-branch-consumes"
-DELETED_DURABLE_KEPT = "deleted-durable-kept"
-ACKED_TWICE_COMMITS = "acked-twice-commits"
-NACK_CONSUMES = "nack-consumes"
 
-_CORE = ("standalone",)
-"""The designs that run the broker's common code alone, for bugs in code of any design that leaves its messages to the
-engine."""
-_ALL = ("standalone", "icestorm")
 _ALL_DOWN = {"max_down": "3", "kill_kind": "random"}
 _SURFACE = {"surface": "true"}
 _MAJORITY = {"ack": "majority"}
@@ -102,24 +68,6 @@ def _qpid(name: str, summary: str, nemesis: str = Bug.nemesis, workload: str = "
 
 
 BUGS = (
-    Bug(CLOSE_DROPS_UNACKED, "messages that a closed connection had not acknowledged are gone", also=_CORE),
-    Bug(NO_DUPLICATE_FILTER, "a frame that a client sends again after a reconnection is applied again", also=_CORE),
-    Bug(FILTER_LOST_AT_FAILOVER, "a frame that is sent again to another node than before is applied again",
-        also=_CORE),
-    Bug(REQUEUED_TWICE, "a message that comes back from a closed connection is put into its queue twice",
-        also=_CORE),
-    Bug(DURABLE_LOST_AT_FAILOVER, "a durable subscription that nobody is attached to is emptied at a failover",
-        workload="topic", also=_CORE),
-    Bug(COLLOCATED_CONTEXTS_KEPT, "contexts that a collocated client left on a former master are never cleaned",
-        workload="processing", also=_CORE),
-    Bug(PREPARED_FORGOTTEN, "a new master forgets what prepared transactions send",
-        workload="processing", exercise={"quality": "exactly-once", "queues": "3"}, nemesis="kill", also=_CORE),
-    Bug(BRANCHES_FORGOTTEN, "a new master rolls back prepared transactions on its own", workload="transaction",
-        exercise={"transactions": "xa", "crash_share": "0.2"}, also=_CORE),
-    Bug(STATE_BEHIND_LOG, "what has been applied is noted on disk, its result is not",
-        exercise=_ALL_DOWN, also=_CORE),
-    Bug(RECEIPT_ON_ARRIVAL, "a message is confirmed when it arrives, before it is ordered", also=_CORE),
-    Bug(ORPHANS_NEVER_EXPIRE, "connections inherited from the last master are never closed", also=_CORE),
     Bug(RECEIPT_BEFORE_REPLICATION, "a command is confirmed before any other replica has it"),
     Bug(RECEIPT_BEFORE_SYNC, "a command is confirmed and acknowledged before it is on disk",
         exercise={**_ALL_DOWN, "fault_duration": "0.8", "fault_gap": "0.1"}),
@@ -132,41 +80,7 @@ BUGS = (
         exercise={"log_keep": "5", **_MAJORITY}),
     Bug(CONFLICTING_TAIL_KEPT, "a replica keeps entries that its new master's log contradicts", exercise=_MAJORITY),
     Bug(MAJORITY_TOO_SMALL, "one replica fewer than a majority is enough to confirm", exercise=_MAJORITY),
-    Bug(FORGOTTEN_WHEN_SENT, "a message for another server is forgotten when it is sent",
-        workload="store-and-forward", also=_CORE),
-    Bug(MOVED_AND_KEPT, "a message that is moved to another element of its queue stays here as well",
-        workload="clustered", also=_CORE),
-    Bug(REMOTE_ACK_ON_ARRIVAL, "what another server delivers is acknowledged there before a client has it",
-        workload="store-and-forward", exercise={"consume_at": "own-server"}, also=_CORE),
-    Bug(REMOTE_END_UNTOLD, "the server of a destination is not told that a consumer elsewhere is gone",
-        workload="store-and-forward", exercise={"consume_at": "own-server"}, also=_CORE),
-    Bug(TRANSACTION_HALF_APPLIED, "a failover empties open transactions, which are committed with what comes after",
-        workload="transaction", exercise={"writers": "6", "parts": "8"}, also=_CORE),
-    Bug(REEMISSION_TAKEN, "a message that another server sends again is taken again",
-        workload="store-and-forward", also=_CORE),
-    Bug(CAS_UNCHECKED, "a value is replaced whatever version was expected", workload="register", also=_CORE),
-    Bug(REPLACED_VALUE_KEPT, "a value that was replaced stays in its queue, and is back after a restart",
-        workload="register", exercise=_ALL_DOWN, nemesis="kill", also=_CORE),
-    Bug(VERSIONS_RESTART, "versions of values are counted anew by a broker that is started", workload="register",
-        exercise=_ALL_DOWN, nemesis="kill", also=_CORE),
-    Bug(READ_ON_ARRIVAL, "a value is read when the request arrives, before it is ordered", workload="register",
-        exercise={"connect": "home", "threads": "12", "client_heartbeat": "2", "pause_kind": "master",
-                  "fault_duration": "3"}, nemesis="pause", also=_CORE),
-    Bug(REDELIVERY_UNCOUNTED, "a message that is given back is delivered again as if for the first time",
-        exercise=_SURFACE, also=_CORE),
-    Bug(WINDOW_TOO_LARGE, "a subscription gets one message more than its window", exercise=_SURFACE, also=_CORE),
-    Bug(BODY_ENDS_AT_NUL, "a body that is read back from the store ends at its first NUL",
-        exercise=_SURFACE, also=_CORE),
-    Bug(CLIENT_ACK_OF_ONE, "with ack:client an ACK is of one message, and not of those before it",
-        exercise=_SURFACE, also=_CORE),
-    Bug(ACKED_TWICE_COMMITS, "a transaction with an ACK that can't be is committed without it",
-        exercise=_SURFACE, also=_CORE),
-    Bug(ABORTED_BRANCH_CONSUMES, "what a prepared branch acknowledged is gone when the branch is aborted",
-        workload="transaction", exercise={**_SURFACE, "transactions": "xa"}, also=_CORE),
-    Bug(DELETED_DURABLE_KEPT, "a durable subscription that is deleted is there for the next one of its name",
-        workload="topic", exercise=_SURFACE, also=_CORE),
     _icestorm(LINK_COST_IGNORED, "events go over links whose cost is below theirs", "events", exercise=_SURFACE),
-    Bug(NACK_CONSUMES, "a NACK is taken for an ACK", exercise=_SURFACE, also=_CORE),
     _icestorm(MINORITY_CONFIRMS, "a group of one replica fewer than a majority replicates", nodes=5),
     _icestorm(STAMP_LOST_AT_START, "a replica forgets the stamp of its database when it is started",
               exercise=_ALL_DOWN, nemesis="partition,kill"),
@@ -208,6 +122,4 @@ BUGS = (
     _qpid(EXCLUSION_NOT_NOTED, "a primary goes on without a backup, and the managers do not know", "partition,kill",
           exercise={**_PRIMARY_KILLED, "partition_kind": "link"}),
     Bug(COMMIT_UNMATCHED, "a replica takes entries for committed without comparing them", exercise=_MAJORITY),
-    Bug(COMMIT_UNSYNCED, "the database does not wait for the disk when it commits", nemesis="power",
-        exercise={"power_kind": "all", "settle_timeout": "5", "drain_limit": "10"}, also=_ALL),
 )

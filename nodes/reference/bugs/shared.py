@@ -2,9 +2,190 @@
 
 from __future__ import annotations
 
-from nodes.reference.bugs.bug import edit
+import textwrap
+
+from nodes.reference.bugs.bug import Bug, Edit, edit, pieces
+
+_CORE = ("standalone",)
+"""The other designs that run the broker's common code alone, for bugs of any design that leaves its messages to the
+engine."""
+_ALL = ("standalone", "icestorm")
+_ALL_DOWN = {"max_down": "3", "kill_kind": "random"}
+_SURFACE = {"surface": "true"}
+
+
+def _at_failover(code: str) -> tuple[Edit, ...]:
+    """Have the engine run ``code`` when a client resumes its connection, and when one is closed after a failover."""
+    begin_resume = "        effects: list[Effect] = [Opened("
+    begin_close = "        for subscription in list(context.subscriptions.values()):\n"
+    condition = '        if reason == "failover":\n'
+    return pieces(
+        (".engine.engine:_resume", begin_resume, textwrap.indent(code, " " * 8) + begin_resume),
+        (".engine.engine:_close", begin_close, condition + textwrap.indent(code, " " * 12) + begin_close))
+
 
 BUGS = (
+    Bug("close-drops-unacked", "messages that a closed connection had not acknowledged are gone",
+        also=_CORE, edits=pieces(
+            (".engine.destinations:end_subscription", "self.give_back(message)", "self.consume(message)"))),
+    Bug("no-duplicate-filter", "a frame that a client sends again after a reconnection is applied again",
+        also=_CORE, edits=pieces(
+            (".engine.engine:_apply_to", "if seq <= context.in_seq:", "if seq < 0:"))),
+    Bug("filter-lost-at-failover", "a frame that is sent again to another node than before is applied again",
+        also=_CORE, edits=pieces(
+            (".server.broker:open", "            self.connections.stop_idle_timer(conn)\n",
+             '            if not conn.startswith(f"{self.config.node}-"):\n'
+             '                args["moved"] = True\n'
+             "            self.connections.stop_idle_timer(conn)\n"),
+            (".engine.engine:_open", "            return self._resume(",
+             '            if args.get("moved"):\n'
+             '                vars(self).setdefault("unfiltered", set()).add(conn)\n'
+             "            return self._resume("),
+            (".engine.engine:_apply_to", "if seq <= context.in_seq:",
+             'if seq <= context.in_seq and context.conn not in vars(self).get("unfiltered", ()):'))),
+    Bug("requeued-twice", "a message that comes back from a closed connection is put into its queue twice",
+        also=_CORE, edits=pieces(
+            (".engine.destinations:end_subscription", "            self.give_back(message)\n",
+             "            self.give_back(message)\n"
+             "            self._state.add_message(queue, *self._state.content(message))\n"))),
+    Bug("durable-lost-at-failover", "a durable subscription that nobody is attached to is emptied at a failover",
+        workload="topic", also=_CORE, edits=_at_failover(
+            "for queue in list(self.state.durables.values()):\n"
+            '    if queue.name.startswith(f"durable:{context.login}:") and not queue.subscriptions:\n'
+            "        pattern, name = queue.pattern, queue.name\n"
+            "        self.state.remove_topic_queue(queue)\n"
+            '        self.state.add_topic_queue("durable", name, pattern)\n')),
+    Bug("collocated-contexts-kept", "contexts that a collocated client left on a former master are never cleaned",
+        workload="processing", also=_CORE, edits=pieces(
+            (".engine.engine:_clean_up_after", 'conn.startswith(f"{PREFIX}{thread}:")', "False"))),
+    Bug("prepared-forgotten", "a new master forgets what prepared transactions send",
+        workload="processing", exercise={"quality": "exactly-once", "queues": "3"}, nemesis="kill", also=_CORE,
+        edits=_at_failover(
+            "for owner, branch in self.state.prepared.items():\n"
+            "    if owner[0] == context.login:\n"
+            "        for item in branch.items:\n"
+            "            self.state.tables.items.remove(item.id)\n"
+            "        self.state.reserved -= len(branch.items)\n"
+            "        branch.items = []\n")),
+    Bug("branches-forgotten", "a new master rolls back prepared transactions on its own",
+        workload="transaction", exercise={"transactions": "xa", "crash_share": "0.2"}, also=_CORE, edits=_at_failover(
+            "for owner, branch in list(self.state.prepared.items()):\n"
+            "    if owner[0] == context.login:\n"
+            '        self._transactions._end_prepared(branch, "aborted")\n')),
+    Bug("state-behind-log", "what has been applied is noted on disk, its result is not",
+        exercise=_ALL_DOWN, also=_CORE, edits=pieces(
+            (".engine.engine:flush",
+             "        self.state.flush(self.changes)\n"
+             "        self.server_queues.flush(self.changes)\n"
+             "        self.clustered.flush(self.changes)\n"
+             "        self.security.flush(self.changes)\n"
+             "        for records in self._records:\n"
+             "            records.write()\n"
+             "            records.saved()\n", ""))),
+    Bug("receipt-on-arrival", "a message is confirmed when it arrives, before it is ordered",
+        also=_CORE, edits=pieces(
+            (".server.sessions:_command_of", "        return command\n",
+             '        if command.kind == "send" and "receipt" in command.args:\n'
+             '            self.output.add(frames.receipt(str(command.args["receipt"])))\n'
+             "            self.output.flush()\n"
+             "        return command\n"))),
+    Bug("orphans-never-expire", "connections inherited from the last master are never closed",
+        also=_CORE, edits=pieces(
+            (".server.connections:take_over", "self._host.engine.connections().items()", "()"))),
+    Bug("commit-unsynced", "the database does not wait for the disk when it commits",
+        nemesis="power", exercise={"power_kind": "all", "settle_timeout": "5", "drain_limit": "10"}, also=_ALL,
+        edits=pieces(
+            (".engine.engine:__init__", "        self.database = database\n",
+             "        self.database = database\n"
+             '        database.execute("PRAGMA synchronous=OFF")\n'))),
+    Bug("forgotten-when-sent", "a message for another server is forgotten when it is sent",
+        workload="store-and-forward", also=_CORE, edits=pieces(
+            (".server.networks:_pump", "            connection.bytes += message.size\n",
+             "            connection.bytes += message.size\n"
+             '            about = {"server": server, "sequence": message.sequence}\n'
+             '            self._host.submit(Command("forwarded", "", 0, about))\n'))),
+    Bug("reemission-taken", "a message that another server sends again is taken again",
+        workload="store-and-forward", also=_CORE, edits=pieces(
+            (".engine.server_queues:awaits", "elif sequence <= peer.received:", "elif sequence < 0:"))),
+    Bug("moved-and-kept", "a message that is moved to another element of its queue stays here as well",
+        workload="clustered", also=_CORE, edits=pieces(
+            (".engine.clustered:_move", "        queue.depth -= 1\n        self._state.remove_message(message)\n",
+             "        queue.requeue(message)\n"))),
+    Bug("remote-ack-on-arrival", "what another server delivers is acknowledged there before a client has it",
+        workload="store-and-forward", exercise={"consume_at": "own-server"}, also=_CORE, edits=pieces(
+            (".engine.proxies:settle", "        self._ask(", "        return\n        self._ask("),
+            (".engine.proxies:take", "                self._enqueue(queue, {",
+             '                self._proxies._ask(queue, ACK, {"id": about["ack"]})\n'
+             "                self._enqueue(queue, {"))),
+    Bug("remote-end-untold", "the server of a destination is not told that a consumer elsewhere is gone",
+        workload="store-and-forward", exercise={"consume_at": "own-server"}, also=_CORE, edits=pieces(
+            (".engine.proxies:end", "        self._ask(", "        return\n        self._ask("))),
+    Bug("transaction-half-applied", "a failover empties open transactions, which are committed with what comes after",
+        workload="transaction", exercise={"writers": "6", "parts": "8"}, also=_CORE, edits=_at_failover(
+            "for transaction in list(context.transactions.values()):\n"
+            "    self.state.remove_transaction(transaction)\n"
+            "    self.state.add_transaction(context, transaction.name, transaction.xid)\n")),
+    Bug("cas-unchecked", "a value is replaced whatever version was expected",
+        workload="register", also=_CORE, edits=pieces(
+            (".engine.last_values:put", "expected is not None and expected != version", "False"))),
+    Bug("replaced-value-kept", "a value that was replaced stays in its queue, and is back after a restart",
+        workload="register", exercise=_ALL_DOWN, nemesis="kill", also=_CORE, edits=pieces(
+            (".engine.last_values:put",
+             "        for older in held:\n"
+             "            queue.fresh.remove(older)\n"
+             "            queue.depth -= 1\n"
+             "            self.state.remove_message(older)\n"
+             "        held.clear()\n", ""),
+            (".engine.last_values:_of", ".append(message)", ".insert(0, message)"))),
+    Bug("versions-restart", "versions of values are counted anew by a broker that is started",
+        workload="register", exercise=_ALL_DOWN, nemesis="kill", also=_CORE, edits=pieces(
+            (".engine.last_values:_of", "        return known\n",
+             "            if queue.fresh:\n"
+             '                counted_from = vars(self).setdefault("counted_from", {})\n'
+             "                counted_from[queue.id] = min(message.sequence for message in queue.fresh) - 1\n"
+             "        return known\n"),
+            (".engine.last_values:_version", "held[-1].sequence if",
+             'held[-1].sequence - vars(self).get("counted_from", {}).get(held[-1].queue.id, 0) if'))),
+    Bug("read-on-arrival", "a value is read when the request arrives, before it is ordered",
+        workload="register", nemesis="pause", also=_CORE, exercise={
+            "connect": "home", "threads": "12", "client_heartbeat": "2", "pause_kind": "master", "fault_duration": "3",
+        }, edits=pieces(
+            (".server.sessions:_command_of", "        return command\n",
+             '        if command.kind == "read":\n'
+             '            self._answer(str(command.args["receipt"]), conn, command.seq,\n'
+             "                         self._host.engine.value(command.args))\n"
+             "            self.output.flush()\n"
+             "        return command\n"))),
+    Bug("redelivery-uncounted", "a message that is given back is delivered again as if for the first time",
+        exercise=_SURFACE, also=_CORE, edits=pieces(
+            (".engine.destinations:give_back", "        message.redeliveries += 1\n", ""))),
+    Bug("window-too-large", "a subscription gets one message more than its window",
+        exercise=_SURFACE, also=_CORE, edits=pieces(
+            (".engine.destinations:subscribe", "            prefetch = 0\n",
+             "            prefetch = 0\n        else:\n            prefetch += 1\n"))),
+    Bug("body-ends-at-nul", "a body that is read back from the store ends at its first NUL",
+        exercise=_SURFACE, also=_CORE, edits=pieces(
+            (".engine.state:_read_content", ", row[1]\n", ', row[1].partition(b"\\0")[0]\n'))),
+    Bug("client-ack-of-one", "with ack:client an ACK is of one message, and not of those before it",
+        exercise=_SURFACE, also=_CORE, edits=pieces(
+            (".engine.engine:_settle", "context.covered(message)", "[message]"))),
+    Bug("aborted-branch-consumes", "what a prepared branch acknowledged is gone when the branch is aborted",
+        workload="transaction", exercise={**_SURFACE, "transactions": "xa"}, also=_CORE, edits=pieces(
+            (".engine.transactions:_end_prepared",
+             "if outcome == COMMITTED:\n                self._destinations.consume",
+             "if True:\n                self._destinations.consume"))),
+    Bug("deleted-durable-kept", "a durable subscription that is deleted is there for the next one of its name",
+        workload="topic", exercise=_SURFACE, also=_CORE, edits=pieces(
+            (".engine.destinations:_delete_durable", "        self._drop(queue)\n", ""))),
+    Bug("acked-twice-commits", "a transaction with an ACK that can't be is committed without it",
+        exercise=_SURFACE, also=_CORE, edits=pieces(
+            (".engine.transactions:_plan", "            if message is None or message.id in taken:\n",
+             "            if message is not None and message.id in taken:\n"
+             "                continue\n"
+             "            if message is None or message.id in taken:\n"))),
+    Bug("nack-consumes", "a NACK is taken for an ACK",
+        exercise=_SURFACE, also=_CORE, edits=pieces(
+            (".engine.destinations:finish", 'if kind == "ack":', "if True:"))),
     edit("abort-settles", "standalone", "what a transaction has acknowledged is gone though it was aborted",
          ".engine.transactions:abort",
          '        self._end(self._transaction(context, command.args["tx"]), ABORTED)\n',
@@ -20,7 +201,7 @@ BUGS = (
     edit("durable-keeps-pattern", "standalone",
          "a durable subscription that is taken up with another pattern keeps the old one",
          ".engine.destinations:_topic_queue", "elif queue.pattern == pattern:", "elif queue.pattern:"),
-    edit("pattern-one-word", "standalone", "`>` stands for exactly one more word", ".engine.topics:_selecting",
+    edit("pattern-one-word", "standalone", "`>` stands for exactly one more word", ".engine.topics:selecting",
          "matches(queue.pattern, topic)", 'matches(queue.pattern.replace(">", "*"), topic)'),
     edit("recover-tells-all", "standalone", "RECOVER lists the branches of other logins, too",
          ".engine.transactions:recover", " if owner == login]", "]"),
@@ -39,19 +220,20 @@ BUGS = (
     edit("redelivery-not-stored", "standalone", "after a start messages have no redeliveries",
          ".engine.state:_restore_messages", "message.redeliveries = redeliveries", "message.redeliveries = 0"),
     edit("session-of-former", "standalone", "a session that was taken over closes the context when it ends",
-         ".server.broker:_attach", "                older.conn = None\n", ""),
+         ".server.connections:attach", "                older.conn = None\n", ""),
     edit("idle-timer-goes-on", "standalone",
          "a connection that is resumed is closed when the timer of before runs out",
-         ".server.broker:open", "            self._stop_idle_timer(conn)\n", ""),
+         ".server.broker:open", "            self.connections.stop_idle_timer(conn)\n", ""),
     edit("last-waits-first", "standalone",
          "of two sessions that wait for a connection the later one is told the answer to the earlier",
-         ".server.broker:_next_waiting", "waiting.pop(0)", "waiting.pop()"),
+         ".server.connections:_next_waiting", "waiting.pop(0)", "waiting.pop()"),
     edit("assigned-not-stored", "standalone", "what a prepared branch has taken is free again after a start",
-         ".engine.state:assign", "        self.delivery_table.update(message.id, message)\n", ""),
+         ".engine.state:assign", "        self.tables.deliveries.update(message.id, message)\n", ""),
     edit("note-received-late", "standalone", "one message more than a client has received is consumed",
          ".engine.engine:_note_received", "m.out_seq <= received]", "m.out_seq <= received + 1]"),
     edit("idle-by-parts", "standalone", "each part of the idle time lasts as long as the whole",
-         ".server.broker:_start_idle_timer", "self.limits.idle_timeout / _IDLE_PARTS", "self.limits.idle_timeout"),
+         ".server.connections:_start_idle_timer", "self._host.limits.idle_timeout / _IDLE_PARTS",
+         "self._host.limits.idle_timeout"),
     edit("turns-queue", "standalone", "a place that has become free in a window is filled when the next message comes",
          ".engine.destinations:_take_back",
          "            message.queue.update_room(subscription)\n"
@@ -62,11 +244,11 @@ BUGS = (
     edit("outcomes-for-ever", "standalone", "the ends of all branches are remembered",
          ".engine.state:remember_outcome", "if len(self.outcomes) > count:", "if len(self.outcomes) < 0:"),
     edit("waiters-stay", "standalone", "connections that nobody waits for stay in the table of those who wait",
-         ".server.broker:_next_waiting", "            del self._waiting[conn]\n", "            pass\n"),
+         ".server.connections:_next_waiting", "            del self.waiting[conn]\n", "            pass\n"),
     edit("shared-stays", "standalone", "what a topic's message held stays when its last copy is gone",
-         ".engine.state:remove_message", "                self._shared_table.remove(shared.id)\n", ""),
+         ".engine.state:remove_message", "                self.tables.shared.remove(shared.id)\n", ""),
     edit("deliveries-stay", "standalone", "the row of a delivery stays when its message is consumed",
-         ".engine.state:remove_message", "        self.delivery_table.remove(message.id)\n", ""),
+         ".engine.state:remove_message", "        self.tables.deliveries.remove(message.id)\n", ""),
     edit("in-use-by-login", "standalone",
          "a durable subscription that another connection of the login uses may be deleted",
          ".engine.destinations:_delete_durable", "consumer.context is not context",

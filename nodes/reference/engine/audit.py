@@ -11,8 +11,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from nodes.reference.api import Image
-from nodes.reference.engine.state import Counters, State
+from nodes.reference.engine.state import State
 from nodes.reference.engine.store import TABLES, read_rows
+from nodes.reference.engine.tables import Counters
 
 _COLUMNS = {
     "counters": "*", "queues": "*", "contexts": "*", "subscriptions": "*", "transactions": "*", "items": "*",
@@ -42,7 +43,7 @@ def held(state: State) -> Image:
     }  # fmt: skip
     shared = {each.shared.id: each.shared.topic for each in messages if each.shared is not None}
     return {
-        **{name: state.table(name).rows_of(items) for name, items in rows.items()},
+        **{table.name: table.rows_of(rows[table.name]) for table in state.tables.without_content},
         "shared": frozenset(shared.items()),
         "messages": frozenset((each.id, each.queue.id, each.shared.id if each.shared is not None else 0, each.sequence)
                               for each in messages),

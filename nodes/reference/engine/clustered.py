@@ -14,7 +14,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from nodes.reference.api import Image
-from nodes.reference.bugs.flags import MOVED_AND_KEPT
 from nodes.reference.engine.model import PLAIN, QUEUE_PREFIX, Queue
 from nodes.reference.engine.server_queues import MOVED, WANTED, ServerQueues
 from nodes.reference.engine.state import State
@@ -42,17 +41,17 @@ class Clustered:
     """The elements on this server; ``destinations`` maps a name to the numbers of all servers that have an element."""
 
     def __init__(self, database: sqlite3.Connection, state: State, server_queues: ServerQueues,
-                 destinations: Mapping[str, Sequence[int]], bugs: frozenset[str]) -> None:
-        self._database, self._state, self._server_queues, self._bugs = database, state, server_queues, bugs
-        self._others = {name: [server for server in servers if server != server_queues.own]
+                 destinations: Mapping[str, Sequence[int]]) -> None:
+        self._database, self._state, self._server_queues = database, state, server_queues
+        self.elements = {name: [server for server in servers if server != server_queues.own]
                         for name, servers in destinations.items() if server_queues.own in servers}
         self._table: Table[Share] = Table("shares", lambda s: (s.id, s.queue, s.server, s.wanted, s.asked))
-        self._shares: dict[tuple[str, int], Share] = {}
+        self.shares: dict[tuple[str, int], Share] = {}
         self.restore()
 
     def others(self, destination: str) -> Sequence[int]:
         """Return the servers that have the other elements of a destination."""
-        return self._others.get(destination, ())
+        return self.elements.get(destination, ())
 
     def wanted(self, queue: Queue, server: int, count: int) -> None:
         """Record that another element has room for this number of messages."""
@@ -85,11 +84,8 @@ class Clustered:
     def _move(self, queue: Queue, share: Share) -> None:
         message = queue.pop()
         headers, body = self._state.content(message)
-        if MOVED_AND_KEPT not in self._bugs:
-            queue.depth -= 1
-            self._state.remove_message(message)
-        else:
-            queue.requeue(message)
+        queue.depth -= 1
+        self._state.remove_message(message)
         self._server_queues.send(share.server, MOVED + QUEUE_PREFIX + queue.name, headers, body)
         share.wanted -= 1
         self._table.update(share.id, share)
@@ -98,9 +94,9 @@ class Clustered:
         return (self._share(queue, server) for server in self.others(QUEUE_PREFIX + queue.name))
 
     def _share(self, queue: Queue, server: int) -> Share:
-        share = self._shares.get((queue.name, server))
+        share = self.shares.get((queue.name, server))
         if share is None:
-            share = self._shares[queue.name, server] = Share(self._state.new_id(), queue.name, server)
+            share = self.shares[queue.name, server] = Share(self._state.new_id(), queue.name, server)
             self._table.insert(share.id, share)
         return share
 
@@ -113,24 +109,7 @@ class Clustered:
 
     def held(self) -> Image:
         """Return the contents of memory."""
-        return {"shares": self._table.rows_of(self._shares.values())}
-
-    def unshared(self) -> list[tuple[str, int]]:
-        """Return queues, each with another server, that hold a message requested there, or have room without a request.
-
-        Between commands there are none."""
-        found = []
-        for destination, others in self._others.items():
-            queue = self._state.queues.get(destination.removeprefix(QUEUE_PREFIX))
-            if queue is None or not destination.startswith(QUEUE_PREFIX):
-                continue
-            waiting, room = queue.has_waiting(), queue.room()
-            for server in others:
-                share = self._shares.get((queue.name, server))
-                wanted, asked = (share.wanted, share.asked) if share is not None else (0, 0)
-                if (wanted and waiting) or (room and not waiting and not asked):
-                    found.append((queue.name, server))
-        return found
+        return {"shares": self._table.rows_of(self.shares.values())}
 
     # Store.
 
@@ -142,4 +121,4 @@ class Clustered:
         """Load the contents of the store; changes that were not written are dropped."""
         self._table.forget()
         shares = [Share(*row) for row in read_rows(self._database, "shares")]
-        self._shares = {(share.queue, share.server): share for share in shares}
+        self.shares = {(share.queue, share.server): share for share in shares}

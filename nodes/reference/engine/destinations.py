@@ -9,14 +9,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
 from nodes.reference.api import Deliver, Effect
-from nodes.reference.bugs.flags import (
-    CLOSE_DROPS_UNACKED,
-    DELETED_DURABLE_KEPT,
-    NACK_CONSUMES,
-    REDELIVERY_UNCOUNTED,
-    REQUEUED_TWICE,
-    WINDOW_TOO_LARGE,
-)
 from nodes.reference.engine.clustered import Clustered
 from nodes.reference.engine.limits import Limits
 from nodes.reference.engine.model import (
@@ -62,14 +54,12 @@ class Destinations:
     """
 
     def __init__(self, state: State, server_queues: ServerQueues, clustered: Clustered, proxies: Proxies,
-                 limits: Limits, bugs: frozenset[str], local: LocalQueue,
-                 too_slow: Callable[[Context, str], None]) -> None:
+                 limits: Limits, local: LocalQueue, too_slow: Callable[[Context, str], None]) -> None:
         self._state = state
         self._server_queues = server_queues
         self._clustered = clustered
         self._proxies = proxies
         self._limits = limits
-        self._bugs = bugs
         self._local = local
         self._too_slow = too_slow
         self._touched: dict[int, Queue] = {}
@@ -245,7 +235,7 @@ class Destinations:
     def finish(self, kind: str, messages: list[Message]) -> None:
         """Carry out an ``ack`` or ``nack`` of delivered messages."""
         for message in messages:
-            if kind == "ack" or NACK_CONSUMES in self._bugs:
+            if kind == "ack":
                 self.consume(message)
             else:
                 self.give_back(message)
@@ -280,10 +270,10 @@ class Destinations:
             self._proxies.settle(message, "nack")
             self._state.remove_message(message)
             return
-        message.redeliveries += REDELIVERY_UNCOUNTED not in self._bugs
+        message.redeliveries += 1
         message.out_seq = 0
         message.queue.requeue(message)
-        self._state.delivery_table.update(message.id, message)
+        self._state.tables.deliveries.update(message.id, message)
 
     def _take_back(self, message: Message) -> None:
         if message.branch is not None:
@@ -339,8 +329,6 @@ class Destinations:
             queue = self._queue(destination)
         if args["ack"] == PULLED:
             prefetch = 0
-        elif WINDOW_TOO_LARGE in self._bugs:
-            prefetch += 1
         self._state.add_subscription(context, args["id"], queue, args["ack"], prefetch)
         self._touched[queue.id] = queue
 
@@ -400,8 +388,7 @@ class Destinations:
             raise CommandError(f"subscription {name} is not that of durable subscription {durable}")
         if consumer is not None:
             self.end_subscription(consumer)
-        if DELETED_DURABLE_KEPT not in self._bugs:
-            self._drop(queue)
+        self._drop(queue)
 
     def leave(self, agent: Context, durable: str | None) -> None:
         """End the agent of a proxy on another server; ``durable`` names a durable subscription to delete with it."""
@@ -430,12 +417,7 @@ class Destinations:
             self._drop(queue)
             return
         for message in list(subscription.unacked.values()):
-            if CLOSE_DROPS_UNACKED in self._bugs:
-                self.consume(message)
-                continue
             self.give_back(message)
-            if REQUEUED_TWICE in self._bugs:
-                self._state.add_message(queue, *self._state.content(message))
         self._state.remove_subscription(subscription)
 
     def _discard_unacked(self, subscription: Subscription) -> None:
@@ -449,14 +431,6 @@ class Destinations:
         if was_full and not context.full:
             self._update_rooms(context)
 
-    def empty_durables(self, login: str) -> None:
-        """Discard the messages of this login's durable subscriptions that have no consumer (a switchable bug)."""
-        for queue in list(self._state.durables.values()):
-            if queue.name.startswith(f"{DURABLE}:{login}:") and not queue.subscriptions:
-                pattern, name = queue.pattern, queue.name
-                self._drop(queue)
-                self._state.add_topic_queue(DURABLE, name, pattern)
-
     def _drop(self, queue: Queue) -> None:
         self._state.remove_topic_queue(queue)
 
@@ -466,7 +440,7 @@ class Destinations:
         """Deliver all deliverable messages of the queues touched since the last call."""
         for queue in self._touched.values():
             if queue.ready():
-                self._state.queue_table.update(queue.id, queue)
+                self._state.tables.queues.update(queue.id, queue)
             while queue.ready():
                 message, subscription = queue.next_delivery()
                 context = subscription.context
@@ -476,10 +450,10 @@ class Destinations:
                 if context.full:
                     self._update_rooms(context)
                 if message.redeliveries:
-                    self._state.delivery_table.update(message.id, message)
+                    self._state.tables.deliveries.update(message.id, message)
                 else:
-                    self._state.delivery_table.insert(message.id, message)
-                self._state.context_table.update(context.id, context)
+                    self._state.tables.deliveries.insert(message.id, message)
+                self._state.tables.contexts.update(context.id, context)
                 delivery = self.delivery(message)
                 if is_agent(context.conn):
                     self._proxies.forward(delivery)

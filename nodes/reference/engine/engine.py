@@ -11,20 +11,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from nodes.reference.api import Closed, Command, Config, Deliver, Done, Effect, Image, Opened, Refused
-from nodes.reference.bugs.flags import (
-    BODY_ENDS_AT_NUL,
-    BRANCHES_FORGOTTEN,
-    CLIENT_ACK_OF_ONE,
-    COLLOCATED_CONTEXTS_KEPT,
-    DURABLE_LOST_AT_FAILOVER,
-    NO_DUPLICATE_FILTER,
-    PREPARED_FORGOTTEN,
-    STATE_BEHIND_LOG,
-    TRANSACTION_HALF_APPLIED,
-)
-from nodes.reference.engine.audit import held, unlike_store
+from nodes.reference.engine.audit import held
 from nodes.reference.engine.clustered import Clustered
-from nodes.reference.engine.counter_audit import miscounted
 from nodes.reference.engine.destinations import CommandError, Destinations, Exchanges
 from nodes.reference.engine.last_values import LastValues, queue_of
 from nodes.reference.engine.limits import Limits
@@ -33,11 +21,10 @@ from nodes.reference.engine.notifications import LocalQueue
 from nodes.reference.engine.proxies import Proxies, ProxyRequests, is_agent
 from nodes.reference.engine.queue_observer import Enqueued, QueueTap
 from nodes.reference.engine.replica import QueueReplicas
-from nodes.reference.engine.restart_audit import unlike_rebuilt
 from nodes.reference.engine.security import CONSUME, DENIED, PRODUCE, Security
 from nodes.reference.engine.server_queues import PROXY_PREFIX, ServerQueues
 from nodes.reference.engine.state import State
-from nodes.reference.engine.store import Changes, Records, no_progress
+from nodes.reference.engine.store import Changes, Records, create_tables, no_progress
 from nodes.reference.engine.threads import PREFIX, is_collocated, thread_of
 from nodes.reference.engine.topics import TOPIC_PREFIX
 from nodes.reference.engine.trace import MessageTrace
@@ -52,34 +39,32 @@ class StoreEngine:
     """
 
     def __init__(self, database: sqlite3.Connection, limits: Limits | None = None,
-                 bugs: frozenset[str] = frozenset(), config: Config | None = None) -> None:
+                 config: Config | None = None) -> None:
         self.changes: Changes | None = None
-        self._database = database
-        self._bugs = bugs
-        self._limits = limits if limits is not None else Limits()
-        self._state = State(database, self._limits.message_cache, self._limits.max_window,
-                            whole=BODY_ENDS_AT_NUL not in bugs)
+        self.database = database
+        self.limits = limits if limits is not None else Limits()
+        create_tables(database)
+        self.state = State(database, self.limits.message_cache, self.limits.max_window)
         self.local = LocalQueue()
-        self.server_queues = ServerQueues(database, config, bugs)
+        self.server_queues = ServerQueues(database, config)
         clustered = config.clustered if config is not None else {}
-        self._clustered = Clustered(database, self._state, self.server_queues, clustered, bugs)
-        self._proxies = Proxies(self._state, self.server_queues, bugs)
-        self._destinations = Destinations(self._state, self.server_queues, self._clustered, self._proxies,
-                                          self._limits, bugs, self.local, self._too_slow)
+        self.clustered = Clustered(database, self.state, self.server_queues, clustered)
+        self._proxies = Proxies(self.state, self.server_queues)
+        self._destinations = Destinations(self.state, self.server_queues, self.clustered, self._proxies,
+                                          self.limits, self.local, self._too_slow)
         self._proxy_requests = ProxyRequests(
-            self._state, self._limits, self._proxies, subscribe=self._subscribe_agent,
+            self.state, self.limits, self._proxies, subscribe=self._subscribe_agent,
             leave=self._destinations.leave, finish=self._destinations.finish, enqueue=self._destinations.enqueue,
             refused=self._too_slow)
-        self._last_values = LastValues(self._state, bugs)
+        self.last_values = LastValues(self.state)
         secured = config is not None and bool(config.options.get("security"))
         administrator = config.login if config is not None else ""
-        self.security = Security(database, secured, administrator, self._state.new_id, self._limits.answer_page)
+        self.security = Security(database, secured, administrator, self.state.new_id, self.limits.answer_page)
         self._answer: dict[str, str] = {}
         self._reduced: str | None = None
-        transactions = self._transactions = Transactions(self._state, self._limits, self._destinations, bugs)
+        transactions = self._transactions = Transactions(self.state, self.limits, self._destinations)
         self._records: list[Records] = []
         self._effects: list[Effect] = []
-        self._unfiltered: set[str] = set()
         self.message_trace: MessageTrace | None = None
         self._handlers = {
             "send": self._send, "subscribe": self._subscribe, "unsubscribe": self._unsubscribe,
@@ -107,7 +92,7 @@ class StoreEngine:
         if command.kind not in self._handlers:
             raise ValueError(f"the engine knows no command {command.kind!r}")
         conn, receipt = command.conn, command.args.get("receipt")
-        context = self._state.contexts.get(conn)
+        context = self.state.contexts.get(conn)
         if context is None:
             received = self._received_by(conn)
             if command.kind == "close" and receipt is None:
@@ -120,9 +105,9 @@ class StoreEngine:
             effects.append(Refused(conn, receipt, str(mistake), context.in_seq if context.reliable else None))
             self._close(context, "error")
         else:
-            if conn in self._state.contexts or receipt is not None:
+            if conn in self.state.contexts or receipt is not None:
                 effects.append(done)
-            if conn not in self._state.contexts:
+            if conn not in self.state.contexts:
                 effects.append(Closed(conn, str(command.args.get("reason", "")), self._received_by(conn)))
             if self._reduced is not None:
                 self._withdraw(self._reduced)
@@ -130,7 +115,7 @@ class StoreEngine:
 
     def _received_by(self, conn: str) -> int | None:
         """Return the final input counter of a closed connection; None when it is not remembered."""
-        return self._state.closed.get(conn, ("", None))[1]
+        return self.state.closed.get(conn, ("", None))[1]
 
     def _react(self, effects: list[Effect]) -> list[Effect]:
         """Run the reactions of the agents after a command has been applied."""
@@ -145,14 +130,13 @@ class StoreEngine:
 
     def flush(self) -> None:
         """Write the changes to the store; ``Broker.transaction`` calls it before the commit."""
-        if STATE_BEHIND_LOG not in self._bugs:
-            self._state.flush(self.changes)
-            self.server_queues.flush(self.changes)
-            self._clustered.flush(self.changes)
-            self.security.flush(self.changes)
-            for records in self._records:
-                records.write()
-                records.saved()
+        self.state.flush(self.changes)
+        self.server_queues.flush(self.changes)
+        self.clustered.flush(self.changes)
+        self.security.flush(self.changes)
+        for records in self._records:
+            records.write()
+            records.saved()
         if self.message_trace is not None:
             self.message_trace.tell()
 
@@ -161,7 +145,7 @@ class StoreEngine:
 
         For a store that may fail: changes that were not saved are written again the next time.
         """
-        self._state.write(self.changes)
+        self.state.write(self.changes)
         for records in self._records:
             records.write()
         if self.message_trace is not None:
@@ -169,14 +153,14 @@ class StoreEngine:
 
     def saved(self) -> None:
         """Note that the written changes are in the store."""
-        self._state.saved()
+        self.state.saved()
         for records in self._records:
             records.saved()
 
     @property
     def overflows(self) -> bool:
         """Whether changes that could not be saved take more memory than is allowed."""
-        return self._state.overflows
+        return self.state.overflows
 
     def store_with(self, records: Records) -> None:
         """Write these records whenever the engine's own state is written."""
@@ -184,19 +168,19 @@ class StoreEngine:
 
     def tap(self, tap: QueueTap | None) -> None:
         """Report every message that is enqueued or dequeued from now on to ``tap``; None ends the reports."""
-        self._state.tap = tap
+        self.state.tap = tap
 
     def trace(self, trace: MessageTrace) -> None:
         """Report the current messages to ``trace``, and every later arrival and removal."""
         self.message_trace = trace
-        self._state.use_trace(trace)
+        self.state.use_trace(trace)
         self.server_queues.use_trace(trace)
 
     def trace_copies(self, reason: str) -> None:
         """Report the stored messages to the trace after others have written to this engine's store, before it is
         loaded."""
         if self.message_trace is not None:
-            self.message_trace.compare(self._state.stored_names(), reason)
+            self.message_trace.compare(self.state.stored_names(), reason)
 
     def browse(self, queue: str) -> Iterator[Enqueued]:
         """Iterate over the messages that a queue holds now, in order, delivered ones included.
@@ -204,14 +188,14 @@ class StoreEngine:
         Messages that are removed during the iteration are skipped. ``queue`` is a name as in ``depths``, so it can be
         that of a durable subscription. The tap reports messages that arrive later.
         """
-        held = self._state.queues.get(queue) or self._state.durables.get(queue)
-        messages = [message for message in self._state.messages.values() if message.queue is held]
+        held = self.state.queues.get(queue) or self.state.durables.get(queue)
+        messages = [message for message in self.state.messages.values() if message.queue is held]
         return self._contents(messages)
 
     def browse_beyond(self, beyond: Mapping[str, int]) -> Iterator[tuple[str, Iterator[Enqueued]]]:
         """Yield, for each of these queues, the messages with numbers above the given one, as ``browse`` does."""
         found: dict[str, list[Message]] = {name: [] for name in beyond}
-        for message in self._state.messages.values():
+        for message in self.state.messages.values():
             queue = message.queue
             if queue.kind == PLAIN and queue.name in found and message.sequence > beyond[queue.name]:
                 found[queue.name].append(message)
@@ -219,9 +203,9 @@ class StoreEngine:
 
     def _contents(self, messages: Iterable[Message]) -> Iterator[Enqueued]:
         for message in messages:
-            if message.id in self._state.messages:
+            if message.id in self.state.messages:
                 queue = message.queue
-                yield Enqueued(queue.kind, queue.name, message.sequence, *self._state.content(message))
+                yield Enqueued(queue.kind, queue.name, message.sequence, *self.state.content(message))
 
     def use_exchanges(self, exchanges: Exchanges) -> None:
         """Enable sending to exchanges."""
@@ -233,58 +217,22 @@ class StoreEngine:
 
     def delete_queue(self, name: str) -> None:
         """Remove an existing queue with all its messages, inside ``Broker.transaction``."""
-        self._last_values.removed(self._state.queues[name])
+        self.last_values.removed(self.state.queues[name])
         self._destinations.delete(name)
 
     def replicas(self) -> QueueReplicas:
         """Return the queues as copies of another broker's queues; to be used only until this broker serves."""
-        self._last_values.forget()
-        return QueueReplicas(self._state)
-
-    def deliverable(self) -> list[tuple[int, int]]:
-        """Return (id, number of the last message) of each queue with a message and a subscription that has room for it.
-
-        Between commands the list is empty."""
-        return [(queue.id, queue.enqueued) for queue in self._state.all_queues() if queue.could_deliver()]
-
-    def unlike_store(self) -> str:
-        """Describe how memory differs from the store, or from the state that a restart would build from the store.
-
-        Both should be equal. Empty while changes are still unwritten, or when nothing differs."""
-        if any(each.unsaved for each in (self._state, self.server_queues, self._clustered, self.security)):
-            return ""
-        return unlike_store(self.image(), self._database) or unlike_rebuilt(self._state)
-
-    def miscounted(self) -> str:
-        """Describe a counter that is wrong or exceeds a limit; empty when all are right."""
-        return (miscounted(self._state, self._limits) or self._last_values.miscounted()
-                or self._state.routes.miscounted() or self.server_queues.miscounted() or self.security.miscounted())
-
-    def image(self) -> Image:
-        """Return the contents of memory, to compare them with another replica that has applied the same commands."""
-        return {**held(self._state), **self.server_queues.held(), **self._clustered.held(), **self.security.held()}
-
-    def unshared(self) -> list[tuple[str, int]]:
-        """Return the shares of clustered queues that owe another server a message or a request; between commands there
-        are none."""
-        return self._clustered.unshared()
-
-    def collocated(self) -> dict[str, tuple[str, int]]:
-        """Map each collocated client's thread to its connection and the output number of its oldest unacknowledged
-        message.
-
-        The number is 0 when it has no unacknowledged message."""
-        return {thread_of(conn): (conn, next(iter(context.inflight), 0))
-                for conn, context in self._state.contexts.items() if is_collocated(conn)}
+        self.last_values.forget()
+        return QueueReplicas(self.state)
 
     def positions(self) -> dict[str, int]:
         """Map the name of each queue to the number of the last message enqueued in it."""
-        return {name: queue.enqueued for name, queue in self._state.queues.items()}
+        return {name: queue.enqueued for name, queue in self.state.queues.items()}
 
     def held(self) -> dict[str, set[int]]:
         """Map the name of each queue to the numbers of its messages, delivered ones included."""
-        found: dict[str, set[int]] = {name: set() for name in self._state.queues}
-        for message in self._state.messages.values():
+        found: dict[str, set[int]] = {name: set() for name in self.state.queues}
+        for message in self.state.messages.values():
             if message.queue.kind == PLAIN:
                 found[message.queue.name].add(message.sequence)
         return found
@@ -292,24 +240,24 @@ class StoreEngine:
     def contents(self) -> dict[str, dict[int, tuple[Mapping[str, str], bytes]]]:
         """Map the name of each queue to its messages, by number, as (headers, body); does not change what memory
         holds."""
-        found: dict[str, dict[int, tuple[Mapping[str, str], bytes]]] = {name: {} for name in self._state.queues}
-        for message in self._state.messages.values():
+        found: dict[str, dict[int, tuple[Mapping[str, str], bytes]]] = {name: {} for name in self.state.queues}
+        for message in self.state.messages.values():
             if message.queue.kind == PLAIN:
-                found[message.queue.name][message.sequence] = self._state.look_at(message)
+                found[message.queue.name][message.sequence] = self.state.peek(message)
         return found
 
     def content(self, message: Message) -> tuple[Mapping[str, str], bytes]:
         """Return headers and body of a message that a tap has received."""
-        return self._state.content(message)
+        return self.state.content(message)
 
     def value(self, args: Mapping[str, Any]) -> dict[str, str]:
         """Return the receipt's headers for a READ, which changes nothing: a repeated READ gets the value at that
         time."""
-        return self._last_values.read(self._state.queues.get(queue_of(args["destination"])), args["key"])
+        return self.last_values.read(self.state.queues.get(queue_of(args["destination"])), args["key"])
 
     def weight(self, command: Command) -> int:
         """Return the approximate work of a command: itself, and the messages that it creates or gives back."""
-        args, context = command.args, self._state.contexts.get(command.conn)
+        args, context = command.args, self.state.contexts.get(command.conn)
         if command.kind == "send" and "tx" not in args:
             return 1 + self._destinations.fanout(args["destination"])
         if command.kind == "commit" and context is not None and "tx" in args:
@@ -323,7 +271,7 @@ class StoreEngine:
 
     def pending_output(self, conn: str, received: int) -> list[Deliver]:
         """Return the output of a reliable connection that its client has not reported as received, oldest first."""
-        context = self._state.contexts.get(conn)
+        context = self.state.contexts.get(conn)
         if context is None:
             return []
         seen = max(received, context.received)
@@ -331,25 +279,11 @@ class StoreEngine:
 
     def connections(self) -> Mapping[str, bool]:
         """Map every client's connection context, in order of opening, to whether it is reliable."""
-        return {conn: context.reliable for conn, context in self._state.contexts.items() if not is_agent(conn)}
-
-    def open_transactions(self, conn: str) -> int | None:
-        """Return the number of a connection's transactions that are neither ended nor prepared; None without a
-        context."""
-        context = self._state.contexts.get(conn)
-        return len(context.transactions) if context is not None else None
-
-    def settled_early(self) -> list[tuple[str, int, int]]:
-        """Return reliable connections on which an output was settled automatically before the client reported its
-        receipt.
-
-        Each entry has the connection, the number of that output, and the number that the client has reported."""
-        return [(conn, context.settled, context.received) for conn, context in self._state.contexts.items()
-                if context.settled > context.received and context.reliable]
+        return {conn: context.reliable for conn, context in self.state.contexts.items() if not is_agent(conn)}
 
     def knows(self, conn: str) -> bool:
         """Return whether a context of that id is open, or was closed and is still remembered."""
-        return conn in self._state.contexts or conn in self._state.closed
+        return conn in self.state.contexts or conn in self.state.closed
 
     def depths(self) -> dict[str, int]:
         """Map the name of each queue and durable subscription to its number of messages, delivered unacknowledged ones
@@ -357,16 +291,16 @@ class StoreEngine:
 
         Messages that wait for another server are counted under ``/server/N/queue/NAME``.
         """
-        queues = (*self._state.queues.values(), *self._state.durables.values())
+        queues = (*self.state.queues.values(), *self.state.durables.values())
         return {queue.name: queue.depth for queue in queues} | self.server_queues.depths()
 
     def dump(self) -> Iterable[list[Any]]:
         """Iterate over the whole state as encodable rows; consume all of them before the next command is applied."""
-        self._state.flush(self.changes)
+        self.state.flush(self.changes)
         self.server_queues.flush(self.changes)
-        self._clustered.flush(self.changes)
+        self.clustered.flush(self.changes)
         self.security.flush(self.changes)
-        return self._state.rows()
+        return self.state.rows()
 
     def load(self, rows: Iterable[list[Any]], on_progress: Callable[[], None] = no_progress) -> None:
         """Replace the whole state by dumped rows, inside ``Broker.transaction``, calling ``on_progress`` often.
@@ -375,20 +309,24 @@ class StoreEngine:
             ValueError: the rows are not a dump.
         """
         self._destinations.forget()
-        self._last_values.forget()
-        self._state.replace(rows, on_progress)
+        self.last_values.forget()
+        self.state.replace(rows, on_progress)
         self.server_queues.restore()
-        self._clustered.restore()
+        self.clustered.restore()
         self.security.restore()
 
     def reload(self, on_progress: Callable[[], None] = no_progress) -> None:
         """Reload the whole state from the database after others have written to it, calling ``on_progress`` often."""
         self._destinations.forget()
-        self._last_values.forget()
-        self._state.reload(on_progress)
+        self.last_values.forget()
+        self.state.reload(on_progress)
         self.server_queues.restore()
-        self._clustered.restore()
+        self.clustered.restore()
         self.security.restore()
+
+    def image(self) -> Image:
+        """Return the contents of memory, to compare them with another replica that has applied the same commands."""
+        return {**held(self.state), **self.server_queues.held(), **self.clustered.held(), **self.security.held()}
 
     # Commands without a client.
 
@@ -415,7 +353,7 @@ class StoreEngine:
 
     def _take_for_proxies(self, args: Mapping[str, Any]) -> None:
         if self._proxy_requests.is_full(args):
-            limit = self._limits.max_messages
+            limit = self.limits.max_messages
             self.server_queues.decline(args["server"], f"the broker already holds its limit of {limit} messages")
             return
         self._proxy_requests.take(args)
@@ -437,12 +375,12 @@ class StoreEngine:
 
     def _open(self, command: Command) -> list[Effect]:
         conn, args = command.conn, command.args
-        context = self._state.contexts.get(conn)
+        context = self.state.contexts.get(conn)
         if args.get("resume"):
             if context is None or not context.reliable or context.login != args["login"]:
-                reason, got = self._state.closed.get(conn, ("unknown", None))
+                reason, got = self.state.closed.get(conn, ("unknown", None))
                 return [Closed(conn, reason, got, opening=True)]
-            return self._resume(context, int(args.get("received", 0)), bool(args.get("moved")))
+            return self._resume(context, int(args.get("received", 0)))
         if context is not None:
             return [Refused(conn, None, "the connection id is in use", opening=True)]
         effects: list[Effect] = []
@@ -450,26 +388,21 @@ class StoreEngine:
             self._clean_up_after(thread_of(conn), effects)
         if not args.get("collocated") and not self.security.may_open(args["login"], args.get("principal", 0)):
             effects.append(Refused(conn, None, DENIED, opening=True))
-        elif len(self._state.contexts) >= self._limits.max_contexts:
+        elif len(self.state.contexts) >= self.limits.max_contexts:
             effects.append(Refused(conn, None, "too many connections", opening=True))
         else:
-            self._state.add_context(conn, bool(args["reliable"]), str(args["login"]))
+            self.state.add_context(conn, bool(args["reliable"]), str(args["login"]))
             effects.append(Opened(conn, 0))
         return self._react(effects)
 
     def _clean_up_after(self, thread: str, effects: list[Effect]) -> None:
         """Close contexts that a collocated client's earlier connections left and that no client will resume (HA Joram,
         5.2)."""
-        if COLLOCATED_CONTEXTS_KEPT in self._bugs:
-            return
-        for conn in [conn for conn in self._state.contexts if conn.startswith(f"{PREFIX}{thread}:")]:
-            self._close(self._state.contexts[conn], "failover")
+        for conn in [conn for conn in self.state.contexts if conn.startswith(f"{PREFIX}{thread}:")]:
+            self._close(self.state.contexts[conn], "failover")
             effects.append(Closed(conn, "failover"))
 
-    def _resume(self, context: Context, received: int, moved: bool) -> list[Effect]:
-        if moved:  # with the bug filter-lost-at-failover only
-            self._unfiltered.add(context.conn)
-        self._failed_over(context)
+    def _resume(self, context: Context, received: int) -> list[Effect]:
         effects: list[Effect] = [Opened(context.conn, context.in_seq)]
         self._note_received(context, received)
         effects.extend(self.pending_output(context.conn, received))
@@ -481,13 +414,12 @@ class StoreEngine:
         if received is not None:
             self._note_received(context, received)
         if seq:
-            filtered = NO_DUPLICATE_FILTER not in self._bugs and context.conn not in self._unfiltered
-            if seq <= context.in_seq and filtered:
+            if seq <= context.in_seq:
                 return self._done(context, command, duplicate=True)
             if seq > context.in_seq + 1:
                 raise CommandError("gap")
             context.in_seq = max(context.in_seq, seq)
-            self._state.context_table.update(context.id, context)
+            self.state.tables.contexts.update(context.id, context)
         self._handlers[command.kind](context, command)
         return self._done(context, command)
 
@@ -510,7 +442,7 @@ class StoreEngine:
         if not context.reliable or not context.received < received <= context.out_seq:
             return
         context.received = received
-        self._state.context_table.update(context.id, context)
+        self.state.tables.contexts.update(context.id, context)
         for subscription in context.subscriptions.values():
             if subscription.ack == AUTO:
                 for message in [m for m in subscription.unacked.values() if m.out_seq <= received]:
@@ -519,30 +451,17 @@ class StoreEngine:
     def _close_by_client(self, context: Context, command: Command) -> None:
         self._close(context, str(command.args.get("reason", "")))
 
-    def _failed_over(self, context: Context) -> None:
-        """Apply the switchable failover bugs, when a client resumes its connection or its connection is closed."""
-        if DURABLE_LOST_AT_FAILOVER in self._bugs:
-            self._destinations.empty_durables(context.login)
-        if TRANSACTION_HALF_APPLIED in self._bugs:
-            self._transactions.empty(context)
-        if PREPARED_FORGOTTEN in self._bugs:
-            self._transactions.forget_sends(context.login)
-        if BRANCHES_FORGOTTEN in self._bugs:
-            self._transactions.forget_branches(context.login)
-
     def _close(self, context: Context, reason: str) -> None:
-        if reason == "failover":
-            self._failed_over(context)
         for subscription in list(context.subscriptions.values()):
             self._destinations.end_subscription(subscription)
         self._transactions.close(context)
-        self._state.remove_context(context)
+        self.state.remove_context(context)
         if context.reliable:
-            self._state.remember_closed(context, reason, self._limits.max_closed)
+            self.state.remember_closed(context, reason, self.limits.max_closed)
 
     def _too_slow(self, context: Context, reason: str) -> None:
         """End a connection that does not take its messages: losing them silently would be worse."""
-        if self._state.contexts.get(context.conn) is not context:
+        if self.state.contexts.get(context.conn) is not context:
             return
         if is_agent(context.conn):
             self._proxies.refuse(context.conn, reason)
@@ -572,7 +491,7 @@ class StoreEngine:
         """Close the connections that use a right which this login has lost, so that their clients learn of it."""
         self._reduced = None
         gone = self.security.principal(login) is None
-        for context in [each for each in self._state.contexts.values() if each.login == login]:
+        for context in [each for each in self.state.contexts.values() if each.login == login]:
             if is_agent(context.conn):
                 continue  # The server that the client is connected to checks the rights.
             names = [_named(subscription.queue) for subscription in context.subscriptions.values()]
@@ -603,7 +522,7 @@ class StoreEngine:
         destination = command.args["destination"]
         self._demand(context, PRODUCE, destination)
         queue = self._destinations.last_value_queue(queue_of(destination))
-        self._answer = self._last_values.put(queue, command.args)
+        self._answer = self.last_values.put(queue, command.args)
 
     def _send(self, context: Context, command: Command) -> None:
         self._demand(context, PRODUCE, command.args["destination"])
@@ -624,7 +543,7 @@ class StoreEngine:
         if args.get("tx") is not None:
             self._transactions.defer(context, command)
             return
-        covered = [message] if CLIENT_ACK_OF_ONE in self._bugs else context.covered(message)
+        covered = context.covered(message)
         self._destinations.finish(command.kind, covered)
 
     def _subscribe(self, context: Context, command: Command) -> None:

@@ -117,10 +117,6 @@ class Queue:
         """Return whether there are a message and a subscription with room for it."""
         return bool(self.with_room) and bool(self.returned or self.fresh)
 
-    def could_deliver(self) -> bool:
-        """Return whether it should be ``ready``, judged by its subscriptions instead of ``with_room``."""
-        return self.has_waiting() and any(each.has_room for each in self.subscriptions.values())
-
     def has_waiting(self) -> bool:
         """Return whether there is an undelivered message."""
         return bool(self.returned or self.fresh)

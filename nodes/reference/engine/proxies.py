@@ -17,7 +17,6 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from nodes.reference.api import Deliver
-from nodes.reference.bugs.flags import REMOTE_ACK_ON_ARRIVAL, REMOTE_END_UNTOLD
 from nodes.reference.engine.limits import Limits
 from nodes.reference.engine.model import AUTO, INDIVIDUAL, QUEUE_PREFIX, Context, Message, Queue, Subscription
 from nodes.reference.engine.server_queues import PROXY_PREFIX, SERVER_PREFIX, ServerQueues
@@ -39,8 +38,8 @@ def is_agent(conn: str) -> bool:
 class Proxies:
     """The proxies of this server's clients, and the requests sent about any proxy."""
 
-    def __init__(self, state: State, server_queues: ServerQueues, bugs: frozenset[str]) -> None:
-        self._state, self._server_queues, self._bugs = state, server_queues, bugs
+    def __init__(self, state: State, server_queues: ServerQueues) -> None:
+        self._state, self._server_queues = state, server_queues
 
     # For this server's clients.
 
@@ -53,18 +52,11 @@ class Proxies:
 
     def end(self, queue: Queue, delete: bool) -> None:
         """End a proxy's subscription; ``delete`` also deletes its durable subscription on the other server."""
-        if REMOTE_END_UNTOLD not in self._bugs:
-            self._ask(queue, UNSUBSCRIBE, {"durable": queue.name} if delete else {})
+        self._ask(queue, UNSUBSCRIBE, {"durable": queue.name} if delete else {})
 
     def settle(self, message: Message, kind: str) -> None:
         """Report that the client has acknowledged a delivered message (``ack``), or given it back (``nack``)."""
-        if REMOTE_ACK_ON_ARRIVAL not in self._bugs:
-            self._ask(message.queue, kind, {"id": self._state.content(message)[0]["ack"]})
-
-    def arrived(self, queue: Queue, envelope: Mapping[str, str]) -> None:
-        """Apply a switchable bug when a message has arrived for a proxy."""
-        if REMOTE_ACK_ON_ARRIVAL in self._bugs:
-            self._ask(queue, ACK, {"id": envelope["ack"]})
+        self._ask(message.queue, kind, {"id": self._state.content(message)[0]["ack"]})
 
     def delivery(self, message: Message, subscription: Subscription) -> Deliver:
         """Return the effect that delivers a proxy's message to its client."""
@@ -135,7 +127,6 @@ class ProxyRequests:
                 for subscription in list(queue.subscriptions.values()):
                     self._refused(subscription.context, reason)
             elif _is_envelope(about):
-                self._proxies.arrived(queue, about)
                 self._enqueue(queue, {name: about[name] for name in _ENVELOPE}, args["body"])
             return
         conn = f"{_AGENT}{server}:{about.get('proxy', '')}"

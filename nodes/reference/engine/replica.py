@@ -93,7 +93,7 @@ class QueueReplicas:
         beyond = [sequence for sequence in self._held.get(name, ()) if sequence > position]
         self._dequeue_all(name, beyond)
         queue.enqueued = position
-        self._state.queue_table.update(queue.id, queue)
+        self._state.tables.queues.update(queue.id, queue)
         return len(beyond)
 
     def delete(self, name: str) -> None:

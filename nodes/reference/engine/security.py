@@ -99,9 +99,9 @@ class Security:
         self.enabled = enabled
         self._page = page
         self._database, self._administrator, self._new_id = database, administrator, new_id
-        self._rows: dict[tuple[str, str], _Row] = {}
-        self._principals: dict[str, Principal] = {}
-        self._grants: dict[str, dict[tuple[str, str], None]] = {}
+        self.rows: dict[tuple[str, str], _Row] = {}
+        self.principals: dict[str, Principal] = {}
+        self.grants: dict[str, dict[tuple[str, str], None]] = {}
         self._table: Table[_Row] = Table("security", lambda r: (r.id, r.kind, r.name, wire.encode(r.content)))
         self.restore()
 
@@ -109,18 +109,18 @@ class Security:
 
     def principal(self, login: str) -> Principal | None:
         """Return the principal with that login."""
-        return self._principals.get(login)
+        return self.principals.get(login)
 
     def may_open(self, login: str, identity: int) -> bool:
         """Return whether a connection may be opened with the identity that its passcode proved at login."""
-        found = self._principals.get(login)
+        found = self.principals.get(login)
         return not self.enabled or login == self._administrator or (found is not None and found.id == identity)
 
     def permits(self, login: str, right: str, destination: str) -> bool:
         """Return whether a login has a right to a destination."""
         if not self.enabled or login == self._administrator:
             return True
-        return any(held == right and covers(granted, destination) for granted, held in self._grants.get(login, ()))
+        return any(held == right and covers(granted, destination) for granted, held in self.grants.get(login, ()))
 
     # Requests.
 
@@ -143,7 +143,7 @@ class Security:
     def _create_principal(self, login: str, said: Mapping[str, Any]) -> Outcome:
         self._demand(login)
         name = _named(said, "login", _LOGIN)
-        if name in self._principals or name == self._administrator:
+        if name in self.principals or name == self._administrator:
             raise Denied("principal-exists")
         self._add_principal(name, said)
         return Outcome()
@@ -167,14 +167,14 @@ class Security:
         self._demand(login)
         name = _named(said, "login", _LOGIN)
         self._existing(name)
-        for granted, right in list(self._grants.get(name, ())):
+        for granted, right in list(self.grants.get(name, ())):
             self._remove(GRANT, f"{name} {right} {granted}")
         self._remove(PRINCIPAL, name)
         return Outcome(reduced=name)
 
     def _grant(self, login: str, said: Mapping[str, Any]) -> Outcome:
         key = self._right(login, said)
-        if (GRANT, key) in self._rows:
+        if (GRANT, key) in self.rows:
             raise Denied("granted-already")
         self._existing(_named(said, "login", _LOGIN))
         self._add(GRANT, key, None)
@@ -182,7 +182,7 @@ class Security:
 
     def _revoke(self, login: str, said: Mapping[str, Any]) -> Outcome:
         key = self._right(login, said)
-        if (GRANT, key) not in self._rows:
+        if (GRANT, key) not in self.rows:
             raise Denied("not-granted")
         self._remove(GRANT, key)
         return Outcome(reduced=_named(said, "login", _LOGIN))
@@ -200,7 +200,7 @@ class Security:
     def _create_object(self, login: str, said: Mapping[str, Any]) -> Outcome:
         self._demand(login)
         name = _named(said, "name", _OBJECT)
-        if (OBJECT, name) in self._rows:
+        if (OBJECT, name) in self.rows:
             raise Denied("object-exists")
         content = {key: value for key, value in said.items() if key != "name"}
         if sum(len(key) + len(value) for key, value in content.items()) > _MAX_OBJECT_TEXT:
@@ -211,14 +211,14 @@ class Security:
     def _delete_object(self, login: str, said: Mapping[str, Any]) -> Outcome:
         self._demand(login)
         name = _named(said, "name", _OBJECT)
-        if (OBJECT, name) not in self._rows:
+        if (OBJECT, name) not in self.rows:
             raise Denied("no-such-object")
         self._remove(OBJECT, name)
         return Outcome()
 
     def _look_up(self, login: str, said: Mapping[str, Any]) -> Outcome:
         """Look up an object; every login may, because an application finds its destinations and connections by name."""
-        row = self._rows.get((OBJECT, _named(said, "name", _OBJECT)))
+        row = self.rows.get((OBJECT, _named(said, "name", _OBJECT)))
         if row is None:
             raise Denied("no-such-object")
         return Outcome({"x-answer": json.dumps(row.content)})
@@ -227,7 +227,7 @@ class Security:
         self._demand(login)
         found: list[str] = []
         size, last = 0, ""
-        for kind, name in sorted(self._rows):
+        for kind, name in sorted(self.rows):
             place = f"{kind} {name}"
             if place <= said.get("after", "") or said.get("kind", kind) != kind or said.get("name", name) != name:
                 continue
@@ -240,36 +240,36 @@ class Security:
         return Outcome({"x-answer": f"[{', '.join(found)}]"})
 
     def _existing(self, login: str) -> None:
-        if login not in self._principals:
+        if login not in self.principals:
             raise Denied("no-such-principal")
 
     # Rows.
 
     def _add(self, kind: str, name: str, content: Any) -> None:
-        if len(self._rows) >= MAX_ROWS:
+        if len(self.rows) >= MAX_ROWS:
             raise Denied(f"there are {MAX_ROWS} principals, grants and objects: delete some first")
         row = _Row(self._new_id(), kind, name, content)
         self._table.insert(row.id, row)
         self._take(row)
 
     def _take(self, row: _Row) -> None:
-        self._rows[row.kind, row.name] = row
+        self.rows[row.kind, row.name] = row
         if row.kind == PRINCIPAL:
-            self._principals[row.name] = Principal(row.id, row.name, *row.content)
+            self.principals[row.name] = Principal(row.id, row.name, *row.content)
         elif row.kind == GRANT:
             login, right, destination = row.name.split(" ", 2)
-            self._grants.setdefault(login, {})[destination, right] = None
+            self.grants.setdefault(login, {})[destination, right] = None
 
     def _remove(self, kind: str, name: str) -> None:
-        row = self._rows.pop((kind, name))
+        row = self.rows.pop((kind, name))
         self._table.remove(row.id)
         if kind == PRINCIPAL:
-            del self._principals[name]
+            del self.principals[name]
         elif kind == GRANT:
             login, right, destination = name.split(" ", 2)
-            del self._grants[login][destination, right]
-            if not self._grants[login]:
-                del self._grants[login]
+            del self.grants[login][destination, right]
+            if not self.grants[login]:
+                del self.grants[login]
 
     @property
     def unsaved(self) -> bool:
@@ -278,21 +278,7 @@ class Security:
 
     def held(self) -> Image:
         """Return the contents of memory."""
-        return {"security": self._table.rows_of(self._rows.values())}
-
-    def miscounted(self) -> str:
-        """Describe indexed principals or rights that differ from the stored rows; empty when all agree."""
-        grants: dict[str, dict[tuple[str, str], None]] = {}
-        for kind, name in self._rows:
-            if kind == GRANT:
-                login, right, destination = name.split(" ", 2)
-                grants.setdefault(login, {})[destination, right] = None
-        if grants != self._grants:
-            return f"rights: {self._grants} are known, and there are {grants}"
-        ids = {name: row.id for (kind, name), row in self._rows.items() if kind == PRINCIPAL}
-        if ids != {name: each.id for name, each in self._principals.items()}:
-            return f"principals: {sorted(self._principals)} are known, and there are {sorted(ids)}, or others"
-        return ""
+        return {"security": self._table.rows_of(self.rows.values())}
 
     def flush(self, changes: Changes | None) -> None:
         """Write the changes."""
@@ -301,7 +287,7 @@ class Security:
     def restore(self) -> None:
         """Load the contents of the store; changes that were not written are dropped."""
         self._table.forget()
-        self._rows, self._principals, self._grants = {}, {}, {}
+        self.rows, self.principals, self.grants = {}, {}, {}
         for identity, kind, name, content in read_rows(self._database, "security"):
             self._take(_Row(identity, kind, name, wire.decode(content)))
 

@@ -16,7 +16,6 @@ from typing import Any
 
 from nodes.reference import wire
 from nodes.reference.api import Arrived, Config, Declined, Deployed, Effect, Image, Waiting
-from nodes.reference.bugs.flags import REEMISSION_TAKEN
 from nodes.reference.engine.store import Changes, Table, read_rows
 from nodes.reference.engine.trace import OUTGOING, START, STATE, MessageTrace, name_of
 
@@ -86,15 +85,15 @@ class ServerQueues:
     at a server up to a number) and ``deployment`` (a new phase).
     """
 
-    def __init__(self, database: sqlite3.Connection, config: Config | None, bugs: frozenset[str]) -> None:
+    def __init__(self, database: sqlite3.Connection, config: Config | None) -> None:
         self.own = config.server if config is not None else 0
         self._others = frozenset(config.servers) if config is not None else frozenset()
-        self._bugs = bugs
         self._database = database
-        self._cached = 0
+        self.cached = 0
+        """Number of content bytes kept in memory."""
         self._depths: dict[str, int] = {}
         self._effects: list[Effect] = []
-        self._with: dict[int, PeerServer] = {}
+        self.peers: dict[int, PeerServer] = {}
         self.deployment = Deployment()
         self._table: Table[PeerServer] = Table("servers", lambda c: (c.server, c.sent, c.acked, c.received))
         self._outgoing: Table[Outgoing] = Table("outgoing", _outgoing_row)
@@ -109,7 +108,7 @@ class ServerQueues:
 
     def __len__(self) -> int:
         """Return the number of messages that wait here for other servers."""
-        return sum(each.sent - each.acked for each in self._with.values())
+        return sum(each.sent - each.acked for each in self.peers.values())
 
     def effects(self) -> list[Effect]:
         """Return the effects since the last call."""
@@ -137,7 +136,7 @@ class ServerQueues:
         message = Outgoing(server, peer.sent, destination, len(body), (dict(headers), body))
         peer.outgoing[message.sequence] = message
         self._count(message, 1)
-        self._cached += len(body)
+        self.cached += len(body)
         self._outgoing.insert(message.id, message)
         if self._trace is not None:
             self._named[message.id] = f"{OUTGOING}{server}", name_of(headers, body)
@@ -153,7 +152,7 @@ class ServerQueues:
 
     def peer(self, server: int) -> PeerServer:
         """Return the current exchange with another server."""
-        return self._with.get(server) or PeerServer(server)
+        return self.peers.get(server) or PeerServer(server)
 
     def content(self, message: Outgoing) -> tuple[dict[str, str], bytes]:
         """Return headers and body, from memory or from the store."""
@@ -168,7 +167,7 @@ class ServerQueues:
         peer = self._peer(server)
         if sequence > peer.received + 1:
             self.decline(server, f"number {sequence} came after {peer.received}")
-        elif sequence <= peer.received and REEMISSION_TAKEN not in self._bugs:
+        elif sequence <= peer.received:
             self._effects.append(Arrived(server, peer.received))
         else:
             return True
@@ -201,7 +200,7 @@ class ServerQueues:
             if self._trace is not None:
                 self._trace.note("gone", *self._named.pop(message.id), "forwarded")
             self._count(message, -1)
-            self._cached -= message.size if message.content is not None else 0
+            self.cached -= message.size if message.content is not None else 0
             self._outgoing.remove(message.id)
         if upto > peer.acked:
             peer.acked = upto
@@ -219,9 +218,9 @@ class ServerQueues:
             self._depths[name] = count
 
     def _peer(self, server: int) -> PeerServer:
-        peer = self._with.get(server)
+        peer = self.peers.get(server)
         if peer is None:
-            peer = self._with[server] = PeerServer(server)
+            peer = self.peers[server] = PeerServer(server)
             self._table.insert(server, peer)
         return peer
 
@@ -234,30 +233,13 @@ class ServerQueues:
 
     def held(self) -> Image:
         """Return the contents of memory, without bodies and headers."""
-        peers = self._with.values()
+        peers = self.peers.values()
         done = [] if self.deployment == Deployment() else [self.deployment]
         return {
             "servers": self._table.rows_of(peers), "deployment": self._deployment.rows_of(done),
             "outgoing": frozenset((each.id, each.server, each.sequence, each.destination)
                                   for peer in peers for each in peer.outgoing.values()),
         }  # fmt: skip
-
-    def miscounted(self) -> str:
-        """Describe a counter that is wrong; empty when all are right."""
-        depths: dict[str, int] = {}
-        for peer in self._with.values():
-            if list(peer.outgoing) != list(range(peer.acked + 1, peer.sent + 1)):
-                return f"messages for server {peer.server}: {peer.acked + 1} to {peer.sent} should be kept"
-            for each in peer.outgoing.values():
-                name = f"{SERVER_PREFIX}{each.server}{each.destination}"
-                depths[name] = depths.get(name, 0) + 1
-        if depths != self._depths:
-            return f"messages for other servers: {self._depths} are counted, and there are {depths}"
-        held = sum(each.size for peer in self._with.values() for each in peer.outgoing.values()
-                   if each.content is not None)
-        if held != self._cached:
-            return f"bytes of messages for other servers: {self._cached} are counted, and there are {held}"
-        return ""
 
     # Store.
 
@@ -266,8 +248,8 @@ class ServerQueues:
         self._table.flush(self._database, changes)
         self._deployment.flush(self._database, changes)
         for message in self._outgoing.flush(self._database, changes):
-            if self._cached > _CACHE_BYTES and message.content is not None:
-                self._cached -= message.size
+            if self.cached > _CACHE_BYTES and message.content is not None:
+                self.cached -= message.size
                 message.content = None
 
     def restore(self) -> None:
@@ -275,14 +257,14 @@ class ServerQueues:
         self._table.forget()
         self._outgoing.forget()
         self._deployment.forget()
-        self._cached = 0
+        self.cached = 0
         self._depths.clear()
         self._effects.clear()
-        self._with = {row[0]: PeerServer(*row) for row in read_rows(self._database, "servers")}
+        self.peers = {row[0]: PeerServer(*row) for row in read_rows(self._database, "servers")}
         for _, server, sequence, destination, size in read_rows(
             self._database, "outgoing", "id, server, sequence, destination, length(body)"
         ):
-            message = self._with[server].outgoing[sequence] = Outgoing(server, sequence, destination, size, None)
+            message = self.peers[server].outgoing[sequence] = Outgoing(server, sequence, destination, size, None)
             self._count(message, 1)
         self.deployment = Deployment()
         for _, phase, note in read_rows(self._database, "deployment"):
@@ -299,7 +281,7 @@ class ServerQueues:
             return
         before = self._named
         self._named = {message.id: (f"{OUTGOING}{peer.server}", name_of(*self.content(message)))
-                       for peer in self._with.values() for message in peer.outgoing.values()}  # fmt: skip
+                       for peer in self.peers.values() for message in peer.outgoing.values()}  # fmt: skip
         for what, these, others in (("gone", before, self._named), ("put", self._named, before)):
             for identity, where in these.items():
                 if others.get(identity) != where:

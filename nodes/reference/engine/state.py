@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from nodes.reference import wire
@@ -26,25 +25,15 @@ from nodes.reference.engine.model import (
 from nodes.reference.engine.queue_observer import QueueTap
 from nodes.reference.engine.store import (
     Changes,
-    Row,
-    Table,
-    create_tables,
     no_progress,
     read_all,
     read_rows,
     replace_all,
     with_progress,
 )
+from nodes.reference.engine.tables import Counters, StateTables
 from nodes.reference.engine.topics import Routes
 from nodes.reference.engine.trace import PREPARED, START, STATE, MessageTrace, name_of, place_of
-
-
-@dataclass(slots=True)
-class Counters:
-    """The next numbers to be assigned: to messages, and to everything else."""
-
-    next_id: int = 1
-    next_message: int = 1
 
 
 class State:
@@ -59,18 +48,13 @@ class State:
     when the messages are delivered.
     """
 
-    def __init__(self, database: sqlite3.Connection, cache: int, window: int, whole: bool = True,
-                 there: bool = False) -> None:
-        """Build the state from the store.
-
-        ``whole``: bodies are read back unchanged; when false, a switchable bug truncates them. ``there``: the tables
-        exist already.
-        """
-        self._whole = whole
-        self._database = database
-        self._cache = cache
-        self._window = window
-        self._cached = 0
+    def __init__(self, database: sqlite3.Connection, cache: int, window: int) -> None:
+        """Build the state from the store, whose tables exist."""
+        self.database = database
+        self.cache = cache
+        self.window = window
+        self.cached = 0
+        """Approximate number of content bytes kept in memory."""
         self.tap: QueueTap | None = None
         self.trace: MessageTrace | None = None
         self.counters = Counters()
@@ -88,34 +72,9 @@ class State:
         self.deferred = 0
         self.outcomes: dict[tuple[str, str], str] = {}
         self._outcome_ids: dict[tuple[str, str], int] = {}
-        self._counter_table: Table[Counters] = Table("counters", lambda c: (0, c.next_id, c.next_message))
-        self.queue_table: Table[Queue] = Table(
-            "queues", lambda q: (q.id, q.name, q.kind, q.pattern, q.served, q.enqueued))
-        self.context_table: Table[Context] = Table("contexts", _context_row)
-        self._subscription_table: Table[Subscription] = Table(
-            "subscriptions", lambda s: (s.id, s.context.id, s.name, s.queue.id, s.ack, s.prefetch))
-        self._shared_table: Table[Shared] = Table("shared", _shared_row)
-        self._message_table: Table[Message] = Table("messages", _message_row)
-        self.delivery_table: Table[Message] = Table("deliveries", _delivery_row)
-        self._transaction_table: Table[Transaction] = Table(
-            "transactions",
-            lambda t: (t.id, t.context.id if t.context is not None else 0, t.name, t.login, t.xid, t.prepared))
-        self._item_table: Table[Item] = Table(
-            "items", lambda i: (i.id, i.transaction.id, i.kind, wire.encode(i.args)))
-        self._closed_table: Table[str] = Table(
-            "closed", lambda conn: (self._closed_ids[conn], conn, *self.closed[conn]))
-        self._outcome_table: Table[tuple[str, str]] = Table(
-            "outcomes", lambda key: (self._outcome_ids[key], *key, self.outcomes[key]))
-        self._tables: tuple[Table[Any], ...] = (
-            self._counter_table, self.queue_table, self.context_table, self._subscription_table, self.delivery_table,
-            self._transaction_table, self._item_table, self._outcome_table, self._closed_table)
-        if not there:
-            create_tables(database)
+        self.tables = StateTables(lambda conn: (self._closed_ids[conn], conn, *self.closed[conn]),
+                                  lambda key: (self._outcome_ids[key], *key, self.outcomes[key]))
         self._restore()
-
-    def rebuilt(self) -> State:
-        """Return a second state, built from the store as a restart would build it; for read-only checks."""
-        return State(self._database, self._cache, self._window, self._whole, there=True)
 
     def flush(self, changes: Changes | None) -> None:
         """Write all changes within the open transaction and mark them as saved."""
@@ -124,42 +83,28 @@ class State:
 
     def write(self, changes: Changes | None) -> None:
         """Write all changes, and keep them in memory until they are known to be saved."""
-        for table in (*self._tables, self._message_table, self._shared_table):
+        for table in self.tables.all:
             if table.changed or table.removed:
-                table.write(self._database, changes)
+                table.write(self.database, changes)
 
     def saved(self) -> None:
         """Note that the written changes are in the store."""
-        for table in self._tables:
+        tables = self.tables
+        for table in tables.without_content:
             if table.changed or table.removed:
                 table.saved()
-        for message in self._message_table.saved():
-            if message.subscription is not None or self._cached > self._cache:
+        for message in tables.messages.saved():
+            if message.subscription is not None or self.cached > self.cache:
                 self._drop_content(message)
         # Other subscriptions will need the same content, so it stays in memory while there is room.
-        for shared in self._shared_table.saved():
-            if self._cached > self._cache:
+        for shared in tables.shared.saved():
+            if self.cached > self.cache:
                 self._drop_content(shared)
 
     @property
     def overflows(self) -> bool:
         """Whether contents that could not be stored take more than twice the memory allowed for waiting messages."""
-        return self._cached > 2 * self._cache
-
-    @property
-    def cached(self) -> int:
-        """Approximate number of content bytes kept in memory."""
-        return self._cached
-
-    @property
-    def unsaved(self) -> bool:
-        """Whether changes have not been written yet."""
-        return any(table.changed or table.removed
-                   for table in (*self._tables, self._message_table, self._shared_table))
-
-    def table(self, name: str) -> Table[Any]:
-        """Return one of the tables whose rows are built from objects of this state."""
-        return next(table for table in self._tables if table.name == name)
+        return self.cached > 2 * self.cache
 
     def all_queues(self) -> Iterator[Queue]:
         """Iterate over the clients' queues and the queues of subscriptions to topics and to other servers."""
@@ -169,16 +114,16 @@ class State:
 
     def rows(self) -> Iterator[list[Any]]:
         """Iterate over the rows of the stored state."""
-        return read_all(self._database)
+        return read_all(self.database)
 
     def replace(self, rows: Iterable[list[Any]], on_progress: Callable[[], None] = no_progress) -> None:
         """Replace the whole state, on disk and in memory; ``on_progress`` is called periodically."""
-        replace_all(self._database, with_progress(rows, on_progress))
+        replace_all(self.database, with_progress(rows, on_progress))
         self.reload(on_progress)
 
     def reload(self, on_progress: Callable[[], None] = no_progress) -> None:
         """Load the state from the tables; changes that were not flushed are discarded."""
-        for table in (*self._tables, self._message_table, self._shared_table):
+        for table in self.tables.all:
             table.forget()
         self._restore(on_progress)
         if self.trace is not None:
@@ -194,7 +139,7 @@ class State:
     def add_queue(self, name: str, reserved: int = 0) -> Queue:
         """Add an empty queue, with the reserved identifier (below zero) if one is given."""
         queue = self.queues[name] = Queue(reserved or self._next_id(), name)
-        self.queue_table.insert(queue.id, queue)
+        self.tables.queues.insert(queue.id, queue)
         return queue
 
     def add_topic_queue(self, kind: str, name: str, pattern: str) -> Queue:
@@ -203,14 +148,14 @@ class State:
         if kind == DURABLE:
             self.durables[name] = queue
         self.routes.add(queue)
-        self.queue_table.insert(queue.id, queue)
+        self.tables.queues.insert(queue.id, queue)
         return queue
 
     def add_proxy(self, name: str, pattern: str) -> Queue:
         """Add the queue of a new subscription to a destination of another server (``pattern``)."""
         queue = Queue(self._next_id(), name, PROXY, pattern)
         self.proxies[queue.id] = queue
-        self.queue_table.insert(queue.id, queue)
+        self.tables.queues.insert(queue.id, queue)
         return queue
 
     def remove_topic_queue(self, queue: Queue) -> None:
@@ -229,12 +174,12 @@ class State:
             del self.proxies[queue.id]
         else:
             self.routes.remove(queue)
-        self.queue_table.remove(queue.id)
+        self.tables.queues.remove(queue.id)
 
     def remove_queue(self, queue: Queue) -> None:
         """Remove a queue that is empty and has no consumer."""
         del self.queues[queue.name]
-        self.queue_table.remove(queue.id)
+        self.tables.queues.remove(queue.id)
 
     def _remove_taken(self, queue: Queue) -> None:
         """Remove the messages of a deleted queue that prepared branches have acknowledged."""
@@ -248,7 +193,7 @@ class State:
         content = (headers, body)
         message = Message(self._next_message(), queue, len(body), content)
         self._append(message)
-        self._cached += content_bytes(len(body), content)
+        self.cached += content_bytes(len(body), content)
         return message
 
     def new_shared(self, topic: str, headers: dict[str, str], body: bytes) -> Shared:
@@ -258,8 +203,8 @@ class State:
     def add_copy(self, queue: Queue, shared: Shared) -> None:
         """Append a copy of a topic message to a subscription's queue."""
         if not shared.copies:
-            self._shared_table.insert(shared.id, shared)
-            self._cached += content_bytes(shared.size, shared.content)
+            self.tables.shared.insert(shared.id, shared)
+            self.cached += content_bytes(shared.size, shared.content)
         shared.copies += 1
         self._append(Message(self._next_message(), queue, shared.size, shared=shared))
 
@@ -267,9 +212,9 @@ class State:
         queue = message.queue
         queue.enqueued += 1
         message.sequence = queue.enqueued
-        self.queue_table.update(queue.id, queue)
+        self.tables.queues.update(queue.id, queue)
         self.messages[message.id] = message
-        self._message_table.insert(message.id, message)
+        self.tables.messages.insert(message.id, message)
         queue.add(message)
         if self.tap is not None:
             self.tap.enqueued(message)
@@ -286,23 +231,23 @@ class State:
         if shared is not None:
             shared.copies -= 1
             if not shared.copies:
-                self._cached -= content_bytes(shared.size, shared.content)
-                self._shared_table.remove(shared.id)
+                self.cached -= content_bytes(shared.size, shared.content)
+                self.tables.shared.remove(shared.id)
         else:
-            self._cached -= content_bytes(message.size, message.content)
+            self.cached -= content_bytes(message.size, message.content)
         del self.messages[message.id]
-        self._message_table.remove(message.id)
-        self.delivery_table.remove(message.id)
+        self.tables.messages.remove(message.id)
+        self.tables.deliveries.remove(message.id)
 
     def add_context(self, conn: str, reliable: bool, login: str) -> None:
         """Add the context of a connection that has been opened."""
-        context = self.contexts[conn] = Context(self._next_id(), conn, reliable, login, window=self._window)
-        self.context_table.insert(context.id, context)
+        context = self.contexts[conn] = Context(self._next_id(), conn, reliable, login, window=self.window)
+        self.tables.contexts.insert(context.id, context)
 
     def remove_context(self, context: Context) -> None:
         """Remove the context of a closed connection, whose subscriptions and transactions are removed already."""
         del self.contexts[context.conn]
-        self.context_table.remove(context.id)
+        self.tables.contexts.remove(context.id)
 
     def remember_closed(self, context: Context, reason: str, count: int) -> None:
         """Remember why a reliable connection was closed, and its input counter, for the latest ``count``
@@ -310,46 +255,46 @@ class State:
         conn = context.conn
         self.closed[conn] = (reason, context.in_seq)
         self._closed_ids[conn] = self._next_id()
-        self._closed_table.insert(self._closed_ids[conn], conn)
+        self.tables.closed.insert(self._closed_ids[conn], conn)
         if len(self.closed) > count:
             oldest = next(iter(self.closed))
             del self.closed[oldest]
-            self._closed_table.remove(self._closed_ids.pop(oldest))
+            self.tables.closed.remove(self._closed_ids.pop(oldest))
 
     def add_subscription(self, context: Context, name: str, queue: Queue, ack: str, prefetch: int) -> None:
         """Add a subscription, which takes its turn in its queue from now on."""
         subscription = Subscription(self._next_id(), context, name, queue, ack, prefetch)
         context.subscriptions[name] = subscription
         queue.attach(subscription)
-        self._subscription_table.insert(subscription.id, subscription)
+        self.tables.subscriptions.insert(subscription.id, subscription)
 
     def update_subscription(self, subscription: Subscription) -> None:
         """Record a changed window of a subscription."""
-        self._subscription_table.update(subscription.id, subscription)
+        self.tables.subscriptions.update(subscription.id, subscription)
 
     def remove_subscription(self, subscription: Subscription) -> None:
         """Remove a subscription that has been detached from its queue."""
         del subscription.context.subscriptions[subscription.name]
-        self._subscription_table.remove(subscription.id)
+        self.tables.subscriptions.remove(subscription.id)
 
     def add_transaction(self, context: Context, name: str, xid: str) -> None:
         """Add an empty transaction; ``xid`` is empty unless it is a branch of a distributed transaction."""
         transaction = context.transactions[name] = Transaction(self._next_id(), context, name, context.login, xid)
         if xid:
             self.branches[transaction.key] = transaction
-        self._transaction_table.insert(transaction.id, transaction)
+        self.tables.transactions.insert(transaction.id, transaction)
 
     def add_item(self, transaction: Transaction, kind: str, args: Mapping[str, Any]) -> None:
         """Append an item to a transaction."""
         item = Item(self._next_id(), transaction, kind, args)
         self.deferred += transaction.add(item)
-        self._item_table.insert(item.id, item)
+        self.tables.items.insert(item.id, item)
 
     def assign(self, message: Message, branch: Transaction) -> None:
         """Assign a message, which no subscription holds any longer, to a branch whose commit acknowledges it."""
         message.branch = branch
         branch.taken[message.id] = message
-        self.delivery_table.update(message.id, message)
+        self.tables.deliveries.update(message.id, message)
 
     def prepare(self, branch: Transaction) -> None:
         """Mark a branch as prepared: it now belongs to its login, and the messages that it acknowledges are assigned to
@@ -361,10 +306,10 @@ class State:
             self.trace.note("put", PREPARED, branch.xid, self.trace.by)
         for item in branch.items:
             if item.kind != "send":
-                self._item_table.remove(item.id)
+                self.tables.items.remove(item.id)
         branch.items = [item for item in branch.items if item.kind == "send"]
         self.reserved += len(branch.items)
-        self._transaction_table.update(branch.id, branch)
+        self.tables.transactions.update(branch.id, branch)
 
     def _leave(self, transaction: Transaction) -> None:
         if transaction.context is not None:
@@ -376,7 +321,7 @@ class State:
         self._leave(transaction)
         self.deferred -= transaction.size
         for item in transaction.items:
-            self._item_table.remove(item.id)
+            self.tables.items.remove(item.id)
         if transaction.xid:
             del self.branches[transaction.key]
         if transaction.prepared:
@@ -384,34 +329,21 @@ class State:
                 self.trace.note("gone", PREPARED, transaction.xid, self.trace.by)
             del self.prepared[transaction.key]
             self.reserved -= len(transaction.items)
-        self._transaction_table.remove(transaction.id)
+        self.tables.transactions.remove(transaction.id)
         # Each item refers to its transaction: bodies in such a reference cycle would stay until a garbage collection.
         transaction.items = []
-
-    def drop_items(self, branch: Transaction) -> None:
-        """Discard the sends of a prepared branch."""
-        for item in branch.items:
-            self._item_table.remove(item.id)
-        self.reserved -= len(branch.items)
-        branch.items = []
 
     def remember_outcome(self, key: tuple[str, str], outcome: str, count: int) -> None:
         """Remember the outcome of a branch, for the latest ``count`` branches."""
         self.outcomes[key] = outcome
         self._outcome_ids[key] = self._next_id()
-        self._outcome_table.insert(self._outcome_ids[key], key)
+        self.tables.outcomes.insert(self._outcome_ids[key], key)
         if len(self.outcomes) > count:
             oldest = next(iter(self.outcomes))
             del self.outcomes[oldest]
-            self._outcome_table.remove(self._outcome_ids.pop(oldest))
+            self.tables.outcomes.remove(self._outcome_ids.pop(oldest))
 
     # Contents of messages.
-
-    def look_at(self, message: Message) -> tuple[Mapping[str, str], bytes]:
-        """Return headers and body without changing what memory holds."""
-        if message.shared is not None:
-            return message.shared.content or self._read_content("shared", message.shared.id)
-        return message.content or self._read_content("messages", message.id)
 
     def content(self, message: Message) -> tuple[dict[str, str], bytes]:
         """Return headers and body, from memory or from the store.
@@ -424,7 +356,7 @@ class State:
         content = message.content
         if content is None:
             return self._read_content("messages", message.id)
-        if not self._message_table.is_unsaved(message.id):
+        if not self.tables.messages.is_unsaved(message.id):
             self._drop_content(message)
         return content
 
@@ -437,26 +369,26 @@ class State:
 
     def stored_names(self) -> dict[int, tuple[str, str]]:
         """Map the id of each stored message to (place, name), as the trace names them."""
-        queues = {row[0]: Queue(*row) for row in read_rows(self._database, "queues")}
+        queues = {row[0]: Queue(*row) for row in read_rows(self.database, "queues")}
         contents = {identity: name_of(wire.decode(headers), body) for identity, headers, body
-                    in read_rows(self._database, "shared", "id, headers, body")}
-        rows = read_rows(self._database, "messages", "id, queue, shared, headers, body")
+                    in read_rows(self.database, "shared", "id, headers, body")}
+        rows = read_rows(self.database, "messages", "id, queue, shared, headers, body")
         return {identity: (place_of(queues[queue]),
                            contents[shared] if shared else name_of(wire.decode(headers), body))
                 for identity, queue, shared, headers, body in rows}
 
     def _read_content(self, table: str, identity: int) -> tuple[dict[str, str], bytes]:
-        row = self._database.execute(f"SELECT headers, body FROM {table} WHERE id = ?", (identity,)).fetchone()
-        return wire.decode(row[0]), row[1] if self._whole else row[1].partition(b"\0")[0]
+        row = self.database.execute(f"SELECT headers, body FROM {table} WHERE id = ?", (identity,)).fetchone()
+        return wire.decode(row[0]), row[1]
 
     def _drop_content(self, item: Message | Shared) -> None:
-        self._cached -= content_bytes(item.size, item.content)
+        self.cached -= content_bytes(item.size, item.content)
         item.content = None
 
     def _next_id(self) -> int:
         number = self.counters.next_id
         self.counters.next_id += 1
-        self._counter_table.update(0, self.counters)
+        self.tables.counters.update(0, self.counters)
         return number
 
     def new_id(self) -> int:
@@ -466,21 +398,21 @@ class State:
     def _next_message(self) -> int:
         number = self.counters.next_message
         self.counters.next_message += 1
-        self._counter_table.update(0, self.counters)
+        self.tables.counters.update(0, self.counters)
         return number
 
     # From disk to memory.
 
     def _restore(self, on_progress: Callable[[], None] = no_progress) -> None:
-        self._cached = 0
+        self.cached = 0
         self.counters = Counters()
-        for _, next_id, next_message in read_rows(self._database, "counters"):
+        for _, next_id, next_message in read_rows(self.database, "counters"):
             self.counters = Counters(next_id, next_message)
         self.closed, self._closed_ids = {}, {}
-        for identity, conn, reason, in_seq in read_rows(self._database, "closed"):
+        for identity, conn, reason, in_seq in read_rows(self.database, "closed"):
             self.closed[conn] = (reason, in_seq)
             self._closed_ids[conn] = identity
-        queues = {row[0]: Queue(*row) for row in read_rows(self._database, "queues")}
+        queues = {row[0]: Queue(*row) for row in read_rows(self.database, "queues")}
         self.queues = {queue.name: queue for queue in queues.values() if queue.kind == PLAIN}
         self.durables = {queue.name: queue for queue in queues.values() if queue.kind == DURABLE}
         self.proxies = {queue.id: queue for queue in queues.values() if queue.kind == PROXY}
@@ -494,16 +426,16 @@ class State:
 
     def _restore_contexts(self) -> dict[int, Context]:
         contexts: dict[int, Context] = {}
-        for identity, conn, reliable, login, *counters in read_rows(self._database, "contexts"):
+        for identity, conn, reliable, login, *counters in read_rows(self.database, "contexts"):
             contexts[identity] = Context(identity, conn, bool(reliable), login, *counters)
-            contexts[identity].window = self._window
+            contexts[identity].window = self.window
         self.contexts = {context.conn: context for context in contexts.values()}
         return contexts
 
     def _restore_subscriptions(self, queues: dict[int, Queue],
                                contexts: dict[int, Context]) -> dict[int, Subscription]:
         subscriptions: dict[int, Subscription] = {}
-        for identity, context, name, queue, ack, prefetch in read_rows(self._database, "subscriptions"):
+        for identity, context, name, queue, ack, prefetch in read_rows(self.database, "subscriptions"):
             subscription = Subscription(identity, contexts[context], name, queues[queue], ack, prefetch)
             subscriptions[identity] = subscription
             subscription.context.subscriptions[name] = subscription
@@ -512,9 +444,9 @@ class State:
     def _restore_messages(self, queues: dict[int, Queue], subscriptions: dict[int, Subscription],
                           transactions: dict[int, Transaction], on_progress: Callable[[], None]) -> None:
         contents = {identity: Shared(identity, topic, size, None) for identity, topic, size
-                    in read_rows(self._database, "shared", "id, topic, length(body)")}
+                    in read_rows(self.database, "shared", "id, topic, length(body)")}
         self.messages = {}
-        rows = read_rows(self._database, "messages", "id, queue, shared, length(body), sequence")
+        rows = read_rows(self.database, "messages", "id, queue, shared, length(body), sequence")
         for identity, queue, content, size, sequence in with_progress(rows, on_progress):
             message = self.messages[identity] = Message(identity, queues[queue], size, sequence=sequence)
             if content:
@@ -522,7 +454,7 @@ class State:
                 message.size = shared.size
                 shared.copies += 1
         inflight = []
-        for identity, subscription, out_seq, redeliveries, branch in read_rows(self._database, "deliveries"):
+        for identity, subscription, out_seq, redeliveries, branch in read_rows(self.database, "deliveries"):
             message = self.messages[identity]
             message.redeliveries = redeliveries
             if subscription:
@@ -541,12 +473,12 @@ class State:
 
     def _restore_transactions(self, contexts: dict[int, Context]) -> dict[int, Transaction]:
         transactions: dict[int, Transaction] = {}
-        for identity, context_id, *rest in read_rows(self._database, "transactions"):
+        for identity, context_id, *rest in read_rows(self.database, "transactions"):
             context = contexts.get(context_id)
             transaction = transactions[identity] = Transaction(identity, context, *rest)
             if context is not None:
                 context.transactions[transaction.name] = transaction
-        for identity, transaction_id, kind, args in read_rows(self._database, "items"):
+        for identity, transaction_id, kind, args in read_rows(self.database, "items"):
             transaction = transactions[transaction_id]
             transaction.add(Item(identity, transaction, kind, wire.decode(args)))
         self.branches = {each.key: each for each in transactions.values() if each.xid}
@@ -555,34 +487,7 @@ class State:
         self.reserved = sum(len(each.items) for each in prepared)
         self.deferred = sum(each.size for each in transactions.values())
         self.outcomes, self._outcome_ids = {}, {}
-        for identity, login, xid, outcome in read_rows(self._database, "outcomes"):
+        for identity, login, xid, outcome in read_rows(self.database, "outcomes"):
             self.outcomes[login, xid] = outcome
             self._outcome_ids[login, xid] = identity
         return transactions
-
-
-def _context_row(context: Context) -> Row:
-    return (context.id, context.conn, int(context.reliable), context.login,
-            context.in_seq, context.out_seq, context.received)
-
-
-def _shared_row(shared: Shared) -> Row:
-    if shared.content is None:
-        raise ValueError(f"message {shared.id} has no content to store")
-    headers, body = shared.content
-    return (shared.id, shared.topic, wire.encode(headers), body)
-
-
-def _message_row(message: Message) -> Row:
-    if message.shared is not None:
-        return (message.id, message.queue.id, message.shared.id, b"", b"", message.sequence)
-    if message.content is None:
-        raise ValueError(f"message {message.id} has no content to store")
-    headers, body = message.content
-    return (message.id, message.queue.id, 0, wire.encode(headers), body, message.sequence)
-
-
-def _delivery_row(message: Message) -> Row:
-    subscription = message.subscription
-    return (message.id, subscription.id if subscription is not None else 0, message.out_seq,
-            message.redeliveries, message.branch.id if message.branch is not None else 0)

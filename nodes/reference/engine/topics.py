@@ -41,7 +41,7 @@ class Routes:
     def __init__(self) -> None:
         self._exact: dict[str, dict[int, Queue]] = {}
         self._patterns: dict[int, Queue] = {}
-        self._known: dict[str, tuple[Queue, ...]] = {}
+        self.known: dict[str, tuple[Queue, ...]] = {}
         self._count = 0
 
     def __len__(self) -> int:
@@ -57,44 +57,35 @@ class Routes:
         self._count += 1
         if is_pattern(queue.pattern):
             self._patterns[queue.id] = queue
-            self._known.clear()
+            self.known.clear()
         else:
             self._exact.setdefault(queue.pattern, {})[queue.id] = queue
-            self._known.pop(queue.pattern, None)
+            self.known.pop(queue.pattern, None)
 
     def remove(self, queue: Queue) -> None:
         """Remove the queue of a subscription that has ended."""
         self._count -= 1
         if is_pattern(queue.pattern):
             del self._patterns[queue.id]
-            self._known.clear()
+            self.known.clear()
             return
         alike = self._exact[queue.pattern]
         del alike[queue.id]
         if not alike:
             del self._exact[queue.pattern]
-        self._known.pop(queue.pattern, None)
-
-    def miscounted(self) -> str:
-        """Describe a cached value that is wrong; empty when all are right."""
-        there = sum(1 for _ in self)
-        if there != self._count:
-            return f"subscriptions to topics: {self._count} are counted, and there are {there}"
-        for topic, known in self._known.items():
-            if known != self._selecting(topic):
-                return f"subscriptions to topic {topic}: {[each.id for each in known]} are remembered, and others there"
-        return ""
+        self.known.pop(queue.pattern, None)
 
     def to(self, topic: str) -> tuple[Queue, ...]:
         """Return the queues of the subscriptions that select this topic."""
-        found = self._known.get(topic)
+        found = self.known.get(topic)
         if found is None:
-            if len(self._known) >= _MAX_KNOWN:
-                self._known.clear()
-            found = self._known[topic] = self._selecting(topic)
+            if len(self.known) >= _MAX_KNOWN:
+                self.known.clear()
+            found = self.known[topic] = self.selecting(topic)
         return found
 
-    def _selecting(self, topic: str) -> tuple[Queue, ...]:
+    def selecting(self, topic: str) -> tuple[Queue, ...]:
+        """Compare every subscription with the topic; ``to`` remembers the result."""
         selecting = [queue for queue in self._patterns.values() if matches(queue.pattern, topic)]
         selecting += self._exact.get(topic, {}).values()
         return tuple(sorted(selecting, key=lambda queue: queue.id))

@@ -7,7 +7,6 @@ login instead of the connection: only its COMMIT or ABORT ends it, on any connec
 from __future__ import annotations
 
 from nodes.reference.api import Command
-from nodes.reference.bugs.flags import ABORTED_BRANCH_CONSUMES, ACKED_TWICE_COMMITS
 from nodes.reference.engine.destinations import CommandError, Destinations
 from nodes.reference.engine.limits import Limits
 from nodes.reference.engine.model import PROXY, Context, Item, Message, Transaction, content_size
@@ -19,9 +18,7 @@ COMMITTED, ABORTED = "committed", "aborted"
 class Transactions:
     """The part of the engine that handles transactions."""
 
-    def __init__(self, state: State, limits: Limits, destinations: Destinations,
-                 bugs: frozenset[str] = frozenset()) -> None:
-        self._bugs = bugs
+    def __init__(self, state: State, limits: Limits, destinations: Destinations) -> None:
         self._state = state
         self._limits = limits
         self._destinations = destinations
@@ -120,24 +117,6 @@ class Transactions:
         """Return the XIDs of the login's prepared branches, in the order of their preparation."""
         return [xid for owner, xid in self._state.prepared if owner == login]
 
-    def empty(self, context: Context) -> None:
-        """Discard the items of this connection's transactions and leave them open (a switchable bug)."""
-        for transaction in list(context.transactions.values()):
-            self._state.remove_transaction(transaction)
-            self._state.add_transaction(context, transaction.name, transaction.xid)
-
-    def forget_sends(self, login: str) -> None:
-        """Discard the sends of this login's prepared branches (a switchable bug)."""
-        for owner, branch in self._state.prepared.items():
-            if owner[0] == login:
-                self._state.drop_items(branch)
-
-    def forget_branches(self, login: str) -> None:
-        """Roll back the prepared branches of this login (a switchable bug)."""
-        for owner, branch in list(self._state.prepared.items()):
-            if owner[0] == login:
-                self._end_prepared(branch, ABORTED)
-
     def close(self, context: Context) -> None:
         """Abort the transactions of a closed connection."""
         for transaction in list(context.transactions.values()):
@@ -162,7 +141,7 @@ class Transactions:
         self._end(branch, outcome)
         # Use the order in which a restarted broker has them, because it determines which queue is served first.
         for message in sorted(branch.taken.values(), key=lambda each: each.id):
-            if outcome == COMMITTED or ABORTED_BRANCH_CONSUMES in self._bugs:
+            if outcome == COMMITTED:
                 self._destinations.consume(message)
             else:
                 self._destinations.give_back(message)
@@ -191,8 +170,6 @@ class Transactions:
                 plan.append((item, []))
                 continue
             message = context.find(item.args["id"])
-            if message is not None and message.id in taken and ACKED_TWICE_COMMITS in self._bugs:
-                continue
             if message is None or message.id in taken:
                 raise CommandError(f"no message awaits an acknowledgement with id {item.args['id']}")
             messages = [m for m in context.covered(message) if m.id not in taken]

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import importlib
 import sqlite3
-from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -30,23 +31,24 @@ from nodes.reference.api import (
 )
 from nodes.reference.bugs import edits as bug_edits
 from nodes.reference.bugs import switched_on
-from nodes.reference.bugs.flags import COMMIT_UNSYNCED, FILTER_LOST_AT_FAILOVER, ORPHANS_NEVER_EXPIRE
 from nodes.reference.designs import is_in_memory, make_design
 from nodes.reference.engine.engine import StoreEngine
 from nodes.reference.engine.limits import Limits
 from nodes.reference.engine.server_queues import FAILED
-from nodes.reference.engine.threads import PREFIX, is_collocated, thread_of
+from nodes.reference.engine.threads import is_collocated, thread_of
 from nodes.reference.engine.trace import MessageTrace
 from nodes.reference.option_values import seconds
 from nodes.reference.points import RELEASING, WRITTEN
 from nodes.reference.server.budget import Budget, Turns
 from nodes.reference.server.collocated import Channel, Thread
+from nodes.reference.server.connections import Connections
 from nodes.reference.server.frames import Greeting
 from nodes.reference.server.guard import Guard
 from nodes.reference.server.listeners import Doors
+from nodes.reference.server.login import master_header
 from nodes.reference.server.networks import Networks
 from nodes.reference.server.services import SERVICES, DeploymentFailed, ServiceFactory, Services
-from nodes.reference.server.sessions import Session, master_header
+from nodes.reference.server.sessions import Session
 from nodes.reference.trust import NO_SECRET, check_trust, demand_secret, has_secret
 from nodes.timeouts import within
 
@@ -80,17 +82,14 @@ class ReferenceBroker:
             sqlite3.connect(":memory:", isolation_level=None) if self._in_memory
             else runtime.open_database(DATABASE))
         self.disk_writes = 0
-        self.stopping = False
-        self.bugs = switched_on(config.options)
-        bug_edits.switch(self.bugs)
-        if COMMIT_UNSYNCED in self.bugs:
-            self.database.execute("PRAGMA synchronous=OFF")
-        self.engine = StoreEngine(self.database, self.limits, self.bugs, config)
+        self.stopping = self.serving = False
+        bug_edits.switch(switched_on(config.options))
+        self.engine = StoreEngine(self.database, self.limits, config)
         if config.options.get("trace"):
             self.engine.trace(MessageTrace(runtime.log))
         self.guard = Guard(self.engine.security, config.options, runtime.random, runtime.now)
         self.entry_open = False
-        self._collocated: dict[str, tuple[Channel, Thread]] = {}
+        self.collocated: dict[str, tuple[Channel, Thread]] = {}
         self._threads: list[asyncio.Task[None]] = []
         self.networks = Networks(self, lambda: self.engine.server_queues,
                                  seconds(config.options, "network_timeout", _NETWORK_TIMEOUT))
@@ -98,30 +97,22 @@ class ReferenceBroker:
                                  alone=not config.peers)
         self._known_phase = self.engine.server_queues.deployment.phase
         self._failed = False
-        self._store_failed = False
+        self.store_failed = False
         self.design: Design = make_design(self)
         runtime.expose(f"{config.design}/{config.server}", config.node, self.design)
         self.has_topic_manager = self.design.has_topic_manager
         if self.guard.enabled and self.has_topic_manager:
             raise ConfigError(f"options.security: design {config.design} has no principals; leave it out")
         self._doors = Doors(runtime, config, self.limits)
-        self._sessions: dict[Session, None] = {}
-        self._logins: dict[Session, None] = {}
+        self.sessions: dict[Session, None] = {}
+        self.logins: dict[Session, None] = {}
         """Sessions that have not logged in yet, the oldest first."""
         self._seated: dict[Session, None] = {}
-        self.budget = Budget(self.limits.max_memory, lambda: self._sessions)
+        self.budget = Budget(self.limits.max_memory, lambda: self.sessions)
         self.turns = Turns(self.limits.max_bytes_under_way)
-        self._attached: dict[str, Session] = {}
-        self._waiting: dict[str, list[Session | None]] = {}
-        """Connection -> sessions that await the answer to each ``open`` of it, in order; None for one that is gone."""
-        self._asked = 0
-        self._overtaken: dict[str, None] = {}
-        """Connections given to a session whose request preceded that of the session that had them."""
-        self._cut_early: list[str | None] = []
+        self.connections = Connections(self)
+        self.cut_early: list[str | None] = []
         """Connections of sessions that were ended as silent but were heard recently, which never happens."""
-        self._idle: dict[str, asyncio.TimerHandle] = {}
-        self._idle_since: dict[str, float] = {}
-        self._serving = False
         self._nobody = asyncio.Event()
         self._nobody.set()
 
@@ -139,7 +130,7 @@ class ReferenceBroker:
             self.database.close()
             raise
         await self.networks.start()
-        for name, (channel, thread) in self._collocated.items():
+        for name, (channel, thread) in self.collocated.items():
             self._threads.append(self.runtime.spawn(thread(channel), f"collocated {name}"))
         await self.design.start()
         config = self.config
@@ -155,19 +146,19 @@ class ReferenceBroker:
         self._doors.close()
         for thread in self._threads:
             thread.cancel()
-        self._serving = False
-        for session in list(self._sessions):
+        self.serving = False
+        for session in list(self.sessions):
             session.end("the broker is shutting down")
         self.drop_clients("the broker is shutting down")
-        if not self._store_failed:
+        if not self.store_failed:
             await self.networks.stop()
             await self.design.stop()
         try:
-            async with within(_FAILED_LINGER if self._store_failed else self.limits.linger):
+            async with within(_FAILED_LINGER if self.store_failed else self.limits.linger):
                 await self._nobody.wait()
         except TimeoutError:
-            self.runtime.log("clients did not leave", count=len(self._sessions))
-        if not self._store_failed:
+            self.runtime.log("clients did not leave", count=len(self.sessions))
+        if not self.store_failed:
             self.runtime.withdraw()
             self.database.close()
         self.runtime.log("stopped", node=self.config.node)
@@ -181,7 +172,7 @@ class ReferenceBroker:
         Raises:
             RuntimeError: an earlier transaction failed, so memory and store may differ.
         """
-        if self._store_failed:
+        if self.store_failed:
             raise RuntimeError("a transaction failed before; the broker has to be started again")
         try:
             self.database.execute("BEGIN IMMEDIATE")
@@ -193,7 +184,7 @@ class ReferenceBroker:
             else:
                 self._try_to_commit(forgives)
         except BaseException as error:
-            self._store_failed = True
+            self.store_failed = True
             # The caller may survive the exception (one peer's connection, say); the broker must not.
             self.runtime.spawn(_fail(error), "store")
             if self.database.in_transaction:
@@ -217,32 +208,21 @@ class ReferenceBroker:
 
     def began_serving(self) -> None:
         """Start the services; once they run, clients and other servers are admitted."""
-        self._serving = True
+        self.serving = True
         if not self.design.has_services:
-            self._take_over_connections()
+            self.connections.take_over()
         elif not self._failed:
             self.services.promoted(self.engine.server_queues.deployment)
 
     def _open_doors(self) -> None:
         """Admit other servers and clients, because the services run."""
         self.networks.open()
-        self._take_over_connections()
-
-    def _take_over_connections(self) -> None:
-        """Close inherited connections that are not reliable; start the idle timers of the others."""
-        if ORPHANS_NEVER_EXPIRE in self.bugs:
-            return
-        for conn, reliable in self.engine.connections().items():
-            if conn in self._attached or conn in self._waiting or self._channel_of(conn) is not None:
-                continue
-            if reliable:
-                self._start_idle_timer(conn)
-            else:
-                self.submit(Command("close", conn, 0, {"reason": "failover"}))
+        self.connections.take_over()
 
     def release(self, effects: Iterable[Effect]) -> None:
         """Hand effects to the sessions of the clients connected here; those of others are dropped."""
         self.runtime.point(RELEASING)
+        connections = self.connections
         touched: dict[Session, None] = {}
         for effect in effects:
             if isinstance(effect, (Waiting, Arrived, Declined)):
@@ -255,13 +235,13 @@ class ReferenceBroker:
                 continue
             ends = isinstance(effect, (Refused, Closed))
             if isinstance(effect, Opened):
-                session = self._attach(effect)
+                session = connections.attach(effect)
             elif isinstance(effect, (Refused, Closed)) and effect.opening:
-                session = self._not_let_in(effect.conn)
+                session = connections.refused(effect.conn)
             else:
-                session = self._attached.get(effect.conn)
+                session = connections.attached.get(effect.conn)
                 if ends:
-                    self._forget(effect.conn)
+                    connections.forget(effect.conn)
             if session is not None:
                 session.receive(effect)
                 touched[session] = None
@@ -271,116 +251,44 @@ class ReferenceBroker:
 
     def observe(self, effects: Iterable[Effect]) -> None:
         """Hand a slave's effects to the collocated threads on it."""
-        if self._collocated:
+        if self.collocated:
             for effect in effects:
                 if not isinstance(effect, (Waiting, Arrived, Declined, Deployed)):
                     self._tell_thread(effect)
 
     def drop_clients(self, reason: str) -> None:
         """End all ordinary client sessions with an ERROR (this node no longer serves)."""
-        self._serving = False
+        self.serving = False
         self.networks.close()
         self.services.demoted()
-        self._attached.clear()
-        self._waiting.clear()
-        for timer in self._idle.values():
-            timer.cancel()
-        self._idle.clear()
-        self._idle_since.clear()
-        self._overtaken.clear()
+        self.connections.clear()
         headers = master_header(self.design.admission())
-        for session in list(self._sessions):
+        for session in list(self.sessions):
             if not session.admin:
                 session.depose(reason, headers)
 
+    # Until the designs' own probes use BrokerProbe.
+
     def pending(self) -> Pending:
         """Return the work that clients here wait for, or that a component has yet to do for them."""
-        found: dict[str, Collection[Hashable]] = self.networks.pending()
-        if self._idle_since:
-            found["idle-connection"] = list(self._idle_since.items())
-        if timed := [conn for conn in self._idle_since if conn in self._attached]:
-            found["idle-client"] = timed
-        if self._overtaken:
-            found["overtaken"] = list(self._overtaken)
-        if self._logins:
-            found["login"] = list(self._logins)
-        if self._cut_early:
-            found["cut-early"] = self._cut_early
-        if self.guard.refused_idle:
-            found["refused-idle"] = self.guard.refused_idle
-        now, overdue = self.runtime.now(), dict[str, list[Hashable]]()
-        for session in self._sessions:
-            for what, since in session.overdue(now):
-                overdue.setdefault(what, []).append((session.conn, session.asked, since))
-        found |= overdue
-        if self.turns.stands_still:
-            found["held-up"] = [*overdue.get("held-up", ()), "turns"]
-        admission = self.design.admission()
-        if admission.master and admission.master == self.config.client_addresses.get(self.config.node):
-            found["misdirects"] = [admission.master]
-        if ready := self.engine.deliverable():
-            found["delivery"] = ready
-        if unshared := self.engine.unshared():
-            found["sharing"] = unshared
-        if early := self.engine.settled_early():
-            found["settled-early"] = early
-        if self._serving and self._collocated and self._runs_services():
-            found |= self._reactions()
-        if self._serving:
-            orphans = [
-                (conn, self._idle_since.get(conn))
-                for conn in self.engine.connections()
-                if conn not in self._attached and conn not in self._waiting and self._channel_of(conn) is None
-            ]
-            if orphans:
-                found["orphan"] = orphans
-        return found
-
-    def _reactions(self) -> dict[str, Collection[Hashable]]:
-        """Return the collocated clients without a connection here, and those with an unacknowledged message."""
-        open_now = self.engine.collocated()
-        here = {name: open_now[name] for name in self._collocated
-                if name in open_now and open_now[name][0].startswith(f"{PREFIX}{name}:{self.config.node}-")}
-        found: dict[str, Collection[Hashable]] = {
-            "collocated": [name for name in self._collocated if name not in here],
-            "reaction": [(conn, oldest) for conn, oldest in here.values() if oldest],
-        }
-        return {name: things for name, things in found.items() if things}
-
-    def unlike_store(self) -> str:
-        """Describe how this node's memory differs from its store; both should be equal."""
-        return "" if self._store_failed else self.engine.unlike_store()
+        return self._probe().pending()  # type: ignore[no-any-return]
 
     def miscounted(self) -> str:
-        """Describe a counter that is wrong: one of the engine, or one over all sessions."""
-        sums = {
-            "bytes that sessions hold": (self.budget.total, sum(each.held for each in self._sessions)),
-            "weight of commands under way": (self.turns.weight, sum(each.weight for each in self._sessions)),
-            "size of work that has its turn": (self.turns.taken, sum(each.turns for each in self._sessions)),
-            "sessions that count wrongly what they have to do": (0, sum(each.miscounted for each in self._sessions)),
-            "sessions with commands under way": (self.turns.busy, sum(each.busy for each in self._sessions)),
-            "things that sessions have noted of what is over": (sum(map(self._kept, self._sessions)), 0),
-        }
-        wrong = [f"{what}: {counted} are counted, and there are {there}"
-                 for what, (counted, there) in sums.items() if counted != there]
-        return "" if self._store_failed else (
-            self.engine.miscounted() or next(iter(wrong), "") or self.networks.miscounted() or self.left_over())
-
-    def _kept(self, session: Session) -> int:
-        """Return the number of things a session has noted beyond one for each open transaction of its connection."""
-        open_now = self.engine.open_transactions(session.conn) if session.conn is not None else None
-        return max(0, session.keeps - open_now) if open_now is not None else 0
+        """Describe a counter that is wrong or exceeds a limit."""
+        return self._probe().miscounted()  # type: ignore[no-any-return]
 
     def left_over(self) -> str:
         """Describe state that is left over from the time when this node served."""
-        left = 0 if self._serving else (
-            len(self._attached) + len(self._waiting) + len(self._idle) + len(self._overtaken))
-        if left:
-            return f"connections that clients had, or waited for, while this node served: {left} are counted"
-        if not self._serving and (left := self.networks.connected):
-            return f"connections with other servers, while this node served: {left} are counted"
-        running = self.services.left_running
-        return f"services that were stopped: {running} are counted" if running else ""
+        return self._probe().left_over()  # type: ignore[no-any-return]
+
+    def unlike_store(self) -> str:
+        """Describe how this node's memory differs from its store."""
+        return self._probe().unlike_store()  # type: ignore[no-any-return]
+
+    def _probe(self) -> Any:
+        if not hasattr(self, "_probed"):
+            self._probed = importlib.import_module("nodes.systems.reference.probes.broker").BrokerProbe(self)
+        return self._probed
 
     # For sessions.
 
@@ -391,11 +299,12 @@ class ReferenceBroker:
     def admission(self) -> Admission:
         """Return whether ordinary clients are admitted now: the master admits them once its services run."""
         admission = self.design.admission()
-        if admission.accepted and not self._runs_services():
+        if admission.accepted and not self.runs_services():
             return Admission(False, NO_SERVICES)
         return admission
 
-    def _runs_services(self) -> bool:
+    def runs_services(self) -> bool:
+        """Return whether the services of this node run, if it has any."""
         return not self.design.has_services or (self.services.ready and self.entry_open)
 
     def master_place(self) -> int | None:
@@ -406,20 +315,16 @@ class ReferenceBroker:
                 return place
         return None
 
-    def cut_early(self, session: Session) -> None:
-        """Record that a session was ended as silent although its client was heard recently."""
-        self._cut_early.append(session.conn)
-
     def log(self, event: str, **fields: Any) -> None:
         """Write one line to the node's log."""
         self.runtime.log(event, **fields)
 
     def run_collocated(self, name: str, thread: Thread) -> Channel:
         """Run a thread on this replica; see ``services.Host``."""
-        if name in self._collocated:
+        if name in self.collocated:
             raise ConfigError(f"services: two collocated clients are called {name}")
         channel = Channel(self, name)
-        self._collocated[name] = channel, thread
+        self.collocated[name] = channel, thread
         return channel
 
     def add_replica(self, name: str, link: tuple[str, int], client: str) -> None:
@@ -451,10 +356,6 @@ class ReferenceBroker:
         """Return the approximate work of a command."""
         return self.engine.weight(command)
 
-    def value(self, command: Command) -> Mapping[str, str]:
-        """Return this node's own value for a READ."""
-        return self.engine.value(command.args)
-
     def told(self, conn: str, seq: int, answer: Mapping[str, str]) -> None:
         """Record in the trace the answer that a receipt carries in addition to its confirmation."""
         if self.engine.message_trace is not None:
@@ -462,7 +363,7 @@ class ReferenceBroker:
 
     def seat(self, session: Session) -> bool:
         """Give a session that has logged in a place among the logged-in sessions; return whether there was one."""
-        self._logins.pop(session, None)
+        self.logins.pop(session, None)
         alike = sum(each.admin == session.admin for each in self._seated)
         if alike >= (_MOST_ADMINS if session.admin else self.limits.max_connections):
             return False
@@ -476,12 +377,12 @@ class ReferenceBroker:
     def status(self) -> dict[str, Any]:
         """Return the status for an administrator's connection."""
         state = self.design.status()
-        state["serving"] = state["serving"] and self._runs_services()
+        state["serving"] = state["serving"] and self.runs_services()
         return {"node": self.config.node, "design": self.config.design, "depths": self.engine.depths(),
-                "connections": len(self.engine.connections()), "sessions": len(self._sessions),
+                "connections": len(self.engine.connections()), "sessions": len(self.sessions),
                 "server": self.config.server, "networks": self.networks.status(),
                 "collocated": {name: {"dropped": channel.dropped, "witnessed": channel.witnessed}
-                               for name, (channel, _) in self._collocated.items()}, **state}
+                               for name, (channel, _) in self.collocated.items()}, **state}
 
     def open(self, session: Session, greeting: Greeting) -> None:
         """Open or resume a connection context for a session; the answer follows as an effect."""
@@ -490,37 +391,21 @@ class ReferenceBroker:
             session.end("connection closed", {"x-closed": "unknown"})  # no client outside the broker has such an id
             return
         args: dict[str, Any] = {"reliable": greeting.reliable, "login": greeting.login}
-        if session.principal:
-            args["principal"] = session.principal
+        if session.login.principal:
+            args["principal"] = session.login.principal
         if conn is None:
-            conn = self._new_id()
+            conn = self.connections.new_id()
         else:
             args |= {"resume": True, "received": greeting.received}
-            if FILTER_LOST_AT_FAILOVER in self.bugs and not conn.startswith(f"{self.config.node}-"):
-                args["moved"] = True
-            self._stop_idle_timer(conn)
-        session.conn = conn
-        self._asked += 1
-        session.asked = self._asked
-        self._waiting.setdefault(conn, []).append(session)
+            self.connections.stop_idle_timer(conn)
+        self.connections.request(conn, session)
         self.submit(Command("open", conn, 0, args))
 
     def leave(self, session: Session) -> None:
         """Remove a session that is over: close its context, or keep it for a resumption."""
-        self._logins.pop(session, None)
+        self.logins.pop(session, None)
         self._seated.pop(session, None)
-        conn, session.conn = session.conn, None
-        if conn is None:
-            return
-        waiting = self._waiting.get(conn, [])
-        if session in waiting:
-            # The pending answer to the session's own open command decides about the context.
-            waiting[waiting.index(session)] = None
-        if self._attached.get(conn) is session:
-            del self._attached[conn]
-            self.runtime.log("client left", conn=conn)
-            if not self._is_awaited(conn):  # otherwise the waiting session is about to get it
-                self._abandoned(conn, session.reliable)
+        self.connections.leave(session)
 
     # Inner workings.
 
@@ -528,8 +413,12 @@ class ReferenceBroker:
         """Return the channel of the collocated client that has this connection, if it runs here."""
         if not is_collocated(conn):
             return None
-        channel, _ = self._collocated.get(thread_of(conn), (None, None))
+        channel, _ = self.collocated.get(thread_of(conn), (None, None))
         return channel
+
+    def has_thread(self, conn: str) -> bool:
+        """Return whether a collocated client that runs here has this connection."""
+        return self._channel_of(conn) is not None
 
     def _tell_thread(self, effect: ClientEffect) -> bool:
         """Hand an effect to the collocated thread that has its connection; return whether there is one."""
@@ -556,103 +445,22 @@ class ReferenceBroker:
         self._failed = False
 
     async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        if len(self._logins) >= self.limits.max_logins:
+        if len(self.logins) >= self.limits.max_logins:
             # Clients log in right after connecting; the one that has taken longest gives way to the newest.
-            next(iter(self._logins)).yield_place("too many connections are about to log in, and this one took longest")
-        if len(self._sessions) >= len(self._logins) + len(self._seated) + _LEAVING_SESSIONS:
-            oldest = next((session for session in self._sessions if session.ended), None)
+            next(iter(self.logins)).yield_place("too many connections are about to log in, and this one took longest")
+        if len(self.sessions) >= len(self.logins) + len(self._seated) + _LEAVING_SESSIONS:
+            oldest = next((session for session in self.sessions if session.ended), None)
             if oldest is not None:
                 oldest.cut_off()
         session = Session(self, reader, writer)
-        self._sessions[session] = self._logins[session] = None
+        self.sessions[session] = self.logins[session] = None
         self._nobody.clear()
         try:
             await session.run()
         finally:
-            del self._sessions[session]
-            if not self._sessions:
+            del self.sessions[session]
+            if not self.sessions:
                 self._nobody.set()
-
-    def _new_id(self) -> str:
-        while True:
-            conn = f"{self.config.node}-{self.runtime.random.getrandbits(64):016x}"
-            if not self.engine.knows(conn) and conn not in self._waiting:
-                return conn
-
-    def _attach(self, effect: Opened) -> Session | None:
-        """Give a connection to the session that requested it; return the session, if it still exists."""
-        conn = effect.conn
-        session = self._next_waiting(conn)
-        older = self._attached.get(conn)
-        if session is not None:
-            self._attached[conn] = session
-            self.runtime.log("client connected", conn=conn, received=effect.received)
-            if older is not None:
-                if older.asked > session.asked:
-                    self._overtaken[conn] = None
-                older.conn = None
-                older.end("the connection was taken over")
-        elif older is None and not self._is_awaited(conn):
-            self._abandoned(conn, self.engine.connections().get(conn, False))
-        return session
-
-    def _not_let_in(self, conn: str) -> Session | None:
-        """Return the session whose ``open`` was refused; the connection stays with its current session, if it has
-        one."""
-        session = self._next_waiting(conn)
-        if conn not in self._attached and not self._is_awaited(conn):
-            reliable = self.engine.connections().get(conn)
-            if reliable is not None:
-                self._abandoned(conn, reliable)
-        return session
-
-    def _is_awaited(self, conn: str) -> bool:
-        return any(session is not None for session in self._waiting.get(conn, ()))
-
-    def _next_waiting(self, conn: str) -> Session | None:
-        waiting = self._waiting.get(conn)
-        if not waiting:
-            return None
-        session = waiting.pop(0)
-        if not waiting:
-            del self._waiting[conn]
-        return session
-
-    def _forget(self, conn: str) -> None:
-        self._attached.pop(conn, None)
-        self._overtaken.pop(conn, None)
-        self._stop_idle_timer(conn)
-
-    def _abandoned(self, conn: str, reliable: bool) -> None:
-        if not self._serving:
-            return
-        if reliable:
-            self._start_idle_timer(conn)
-        else:
-            self.submit(Command("close", conn, 0, {"reason": "connection lost"}))
-
-    def _start_idle_timer(self, conn: str, parts: int = _IDLE_PARTS) -> None:
-        """Start the idle timer. It counts intervals instead of time: clients can't come back while this process is
-        stopped."""
-        since = self.runtime.now() if parts == _IDLE_PARTS else self._idle_since[conn]
-        self._stop_idle_timer(conn)
-        self._idle_since[conn] = since
-        wait = self.limits.idle_timeout / _IDLE_PARTS
-        self._idle[conn] = asyncio.get_running_loop().call_later(wait, self._idle_part, conn, parts - 1)
-
-    def _stop_idle_timer(self, conn: str) -> None:
-        timer = self._idle.pop(conn, None)
-        self._idle_since.pop(conn, None)
-        if timer is not None:
-            timer.cancel()
-
-    def _idle_part(self, conn: str, parts: int) -> None:
-        if parts:
-            self._start_idle_timer(conn, parts)
-            return
-        del self._idle[conn], self._idle_since[conn]
-        self.runtime.log("idle connection closed", conn=conn)
-        self.submit(Command("close", conn, 0, {"reason": "idle"}))
 
 
 async def _fail(error: BaseException) -> None:

@@ -72,25 +72,26 @@ class Turns:
         self._clock = 0
         self._number = 0
         self._pausing = False
-        self._waiting: list[tuple[int, int, int, asyncio.Future[bool]]] = []
+        self.waiting: list[tuple[int, int, int, asyncio.Future[bool]]] = []
+        """Heap of waiting work: its start in virtual time, a number, its size, and its turn."""
         self.weight = self.busy = 0
 
     def enter(self, worker: Worker, size: int) -> asyncio.Future[bool] | None:
         """Begin work of that size: at once (None), or when the future is done. Its result tells whether to begin."""
         start = max(self._clock, worker.finished)
         worker.finished = start + size
-        if not self._waiting and self._fits(size):
+        if not self.waiting and self.fits(size):
             self._begin(start, size)
             return None
         turn: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
         self._number += 1
-        heapq.heappush(self._waiting, (start, self._number, size, turn))
+        heapq.heappush(self.waiting, (start, self._number, size, turn))
         return turn
 
     def leave(self, size: int) -> None:
         """End the turn of finished work; waiting work is admitted after the input of others has been read."""
         self.taken -= size
-        if self._waiting and not self._pausing:
+        if self.waiting and not self._pausing:
             self._pausing = True
             self._pause(_PAUSE)
 
@@ -103,24 +104,19 @@ class Turns:
 
     def admit(self) -> None:
         """Admit waiting work while there is room."""
-        while self._waiting:
-            start, _, size, turn = self._waiting[0]
+        while self.waiting:
+            start, _, size, turn = self.waiting[0]
             if not turn.done():
-                if not self._fits(size):
+                if not self.fits(size):
                     break
                 self._begin(start, size)
                 turn.set_result(True)
-            heapq.heappop(self._waiting)
-
-    @property
-    def stands_still(self) -> bool:
-        """Whether work waits although there is room for it; this lasts only until the input of others has been read."""
-        waiting = [each for each in self._waiting if not each[3].done()]
-        return bool(waiting) and self._fits(min(waiting)[2])
+            heapq.heappop(self.waiting)
 
     def _begin(self, start: int, size: int) -> None:
         self.taken += size
         self._clock = max(self._clock, start)
 
-    def _fits(self, size: int) -> bool:
+    def fits(self, size: int) -> bool:
+        """Return whether work of that size may begin now."""
         return not self.taken or self.taken + size <= self._limit

@@ -6,7 +6,7 @@ from nodes import stomp
 from nodes.reference.api import Config, ConfigError, Entrance, Handler, Listener, Runtime
 from nodes.reference.engine.limits import Limits
 from nodes.reference.server import frames
-from nodes.reference.server.sessions import login_limits
+from nodes.reference.server.login import login_limits
 
 
 class Doors:

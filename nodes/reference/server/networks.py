@@ -13,13 +13,12 @@ Sender: ``[first sequence kept, last sequence given]``, then ``[sequence, destin
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from random import Random
 from typing import Any, Protocol
 
 from nodes.reference.api import Arrived, Command, Config, ConfigError, Declined, Runtime, Waiting
-from nodes.reference.bugs.flags import FORGOTTEN_WHEN_SENT
 from nodes.reference.engine.server_queues import ServerQueues
 from nodes.reference.replication.handshake import (
     ComplaintLog,
@@ -45,7 +44,6 @@ class NetworksHost(Protocol):
 
     config: Config
     runtime: Runtime
-    bugs: frozenset[str]
 
     def submit(self, command: Command) -> None:
         """Hand a command to the design."""
@@ -89,23 +87,23 @@ class Networks:
     """All connections of one node with other servers. ``silence`` and ``retry`` are seconds."""
 
     def __init__(self, host: NetworksHost, server_queues: Callable[[], ServerQueues], silence: float) -> None:
-        self._host, self._server_queues = host, server_queues
+        self._host, self.server_queues = host, server_queues
         self._config, self._runtime = host.config, host.runtime
         self._silence, self._retry = silence, silence / 10
         self._handshake = handshake(self._config.server, str(self._config.options.get("secret", "")),
                                     self._runtime.random)
         self._named = {name_of(server): server for server in self._config.servers}
         self._complaints = ComplaintLog(self._runtime, "network refused")
-        self._open = False
+        self.opened = False
         self._servers: list[asyncio.Server] = []
         self._tasks: list[asyncio.Task[None]] = []
         self._ticker: asyncio.Task[None] | None = None
-        self._wanted = {server: asyncio.Event() for server in self._config.servers}
-        self._calls = dict.fromkeys(self._wanted, 0)
-        self._calling: set[int] = set()
+        self.wanted = {server: asyncio.Event() for server in self._config.servers}
+        self.calls = dict.fromkeys(self.wanted, 0)
+        self.calling: set[int] = set()
         """Servers that are being called or connected, or whose refusal requires an operator's action first."""
-        self._outward: dict[int, _Connection] = {}
-        self._inward: dict[int, _Connection] = {}
+        self.outward: dict[int, _Connection] = {}
+        self.inward: dict[int, _Connection] = {}
         self._to_acknowledge: dict[int, int] = {}
         # The state may be ahead of the safe part, so its messages are not sent before the design permits it.
         self._may_send: dict[int, int] = {}
@@ -126,7 +124,7 @@ class Networks:
                 self._servers.append(await self._runtime.serve(self._accepter(replicas), host, port))
             except OSError as error:
                 raise ConfigError(f"networks: can't listen on {host}:{port} ({error.strerror or error})") from error
-        if self._servers or self._wanted:
+        if self._servers or self.wanted:
             self._ticker = self._runtime.spawn(self._tick(), "network timers")
 
     async def stop(self) -> None:
@@ -142,38 +140,38 @@ class Networks:
     def open(self) -> None:
         """Admit other servers and send waiting messages, because this node is master now."""
         self.close()
-        self._open = True
-        for server in self._wanted:
-            self._may_send[server] = self._server_queues().peer(server).sent
+        self.opened = True
+        for server in self.wanted:
+            self._may_send[server] = self.server_queues().peer(server).sent
             self._tasks.append(self._runtime.spawn(self._send_to(server), f"network to server {server}"))
-            if self._waits(server):
-                self._wanted[server].set()
+            if self.has_messages_for(server):
+                self.wanted[server].set()
 
     def close(self) -> None:
         """Close all connections, because this node is not, or no longer, master."""
-        self._open = False
+        self.opened = False
         for task in self._tasks:
             task.cancel()
         self._tasks.clear()
-        self._calling.clear()
-        for connection in [*self._outward.values(), *self._inward.values()]:
+        self.calling.clear()
+        for connection in [*self.outward.values(), *self.inward.values()]:
             connection.cut()
-        self._outward.clear()
-        self._inward.clear()
+        self.outward.clear()
+        self.inward.clear()
         self._to_acknowledge.clear()
 
     def apply(self, effect: Waiting | Arrived | Declined) -> None:
         """Take an effect on messages of, or for, another server; ``flush`` follows."""
-        if not self._open:
+        if not self.opened:
             return
         if isinstance(effect, Waiting):
-            if effect.server in self._wanted:
+            if effect.server in self.wanted:
                 self._may_send[effect.server] = effect.sequence
-                self._wanted[effect.server].set()
+                self.wanted[effect.server].set()
         elif isinstance(effect, Arrived):
             self._to_acknowledge[effect.server] = effect.sequence
         else:
-            connection = self._inward.pop(effect.server, None)
+            connection = self.inward.pop(effect.server, None)
             if connection is not None:
                 self._runtime.log("message declined", level="warning", server=effect.server, reason=effect.reason)
                 connection.cut()
@@ -182,67 +180,33 @@ class Networks:
         """Send the messages and acknowledgements that the effects permit."""
         acknowledged, self._to_acknowledge = self._to_acknowledge, {}
         for server, sequence in acknowledged.items():
-            connection = self._inward.get(server)
+            connection = self.inward.get(server)
             if connection is not None:
                 connection.write([sequence])
-        for server, connection in self._outward.items():
+        for server, connection in self.outward.items():
             self._pump(server, connection)
-
-    def pending(self) -> dict[str, Collection[Hashable]]:
-        """Return the pending work on networks.
-
-        It consists of the servers with waiting messages, each with its acknowledged sequence number; those of them that
-        are not being called, with the number of calls; and connections with the times of their last output and input.
-        """
-        if not self._open:
-            return {}
-        waiting = [(server, peer.acked) for server in self._wanted
-                   if (peer := self._server_queues().peer(server)).sent > peer.acked]
-        there = [*(("to", *each) for each in self._outward.items()), *(("of", *each) for each in self._inward.items())]
-        found: dict[str, Collection[Hashable]] = {
-            "forwarding": waiting,
-            "network-call": [(server, calls) for server, calls in self._calls.items()
-                             if server not in self._calling and self._waits(server)],
-            "network-beat": [(way, server, connection.wrote) for way, server, connection in there],
-            "network-silent": [(way, server, connection.heard) for way, server, connection in there],
-        }
-        return {name: things for name, things in found.items() if things}
-
-    @property
-    def connected(self) -> int:
-        """The number of connections with other servers."""
-        return len(self._outward) + len(self._inward)
-
-    def miscounted(self) -> str:
-        """Describe a wrong counter of messages under way, or one beyond the window; empty if there is none."""
-        for server, connection in self._outward.items():
-            there, sizes = sum(connection.sizes.values()), connection.sizes
-            if there != connection.bytes:
-                return f"bytes under way to server {server}: {connection.bytes} are counted, and there are {there}"
-            if len(sizes) > WINDOW or any(not connection.acked < each <= connection.sent for each in sizes):
-                return f"messages under way to server {server}: {list(sizes)[:3]}... count; it has {connection.acked}"
-        return ""
 
     def status(self) -> dict[str, Any]:
         """Return the existing connections, for an administrator."""
-        return {"to": sorted(self._outward), "from": sorted(self._inward)}
+        return {"to": sorted(self.outward), "from": sorted(self.inward)}
 
     # Sending.
 
-    def _waits(self, server: int) -> bool:
-        peer = self._server_queues().peer(server)
+    def has_messages_for(self, server: int) -> bool:
+        """Return whether messages for a server may be sent and are not known to be there."""
+        peer = self.server_queues().peer(server)
         return self._may_send[server] > peer.acked
 
     async def _send_to(self, server: int) -> None:
         """Keep a connection to another server as long as there are messages for it."""
-        wanted, known = self._wanted[server], list(self._config.servers[server])
+        wanted, known = self.wanted[server], list(self._config.servers[server])
         place = 0
         while True:
-            if not self._waits(server):
+            if not self.has_messages_for(server):
                 wanted.clear()
             await wanted.wait()
-            self._calls[server] += 1
-            self._calling.add(server)
+            self.calls[server] += 1
+            self.calling.add(server)
             try:
                 async with within(self._silence / 2):
                     connection = await self._dial(server, known[place % len(known)])
@@ -253,7 +217,7 @@ class Networks:
                     await asyncio.sleep(self._silence)
                 if elsewhere in known and elsewhere != known[place % len(known)]:
                     place = known.index(elsewhere)
-                    self._calling.discard(server)
+                    self.calling.discard(server)
                     continue
                 place += 1
             except LinkError as error:
@@ -263,14 +227,14 @@ class Networks:
                 place += 1
             else:
                 await self._run_outward(server, connection)
-            self._calling.discard(server)
+            self.calling.discard(server)
             await asyncio.sleep(self._retry * (0.5 + self._runtime.random.random()))
 
     async def _dial(self, server: int, address: Address) -> _Connection:
         reader, writer = await self._runtime.connect(*address)
         try:
             await self._handshake.dial(reader, writer, name_of(server))
-            peer = self._server_queues().peer(server)
+            peer = self.server_queues().peer(server)
             writer.write(encode_frame([peer.acked + 1, self._may_send[server]]))
             answer = await read_hello(reader)
             if answer != ["welcome"]:
@@ -282,11 +246,11 @@ class Networks:
         return _Connection(reader, writer, now, sent=peer.acked, acked=peer.acked, wrote=now)
 
     async def _run_outward(self, server: int, connection: _Connection) -> None:
-        self._outward[server] = connection
+        self.outward[server] = connection
         self._complaints.forget(name_of(server))
         self._runtime.log("network up", to=server)
         # Messages that were safe there when the connection was requested may have been removed here since.
-        connection.sent = connection.acked = max(connection.sent, self._server_queues().peer(server).acked)
+        connection.sent = connection.acked = max(connection.sent, self.server_queues().peer(server).acked)
         self._pump(server, connection)
 
         def acknowledged(frame: Sequence[Any]) -> None:
@@ -296,13 +260,13 @@ class Networks:
         try:
             await self._read(connection, acknowledged)
         finally:
-            if self._outward.get(server) is connection:
-                del self._outward[server]
+            if self.outward.get(server) is connection:
+                del self.outward[server]
                 self._runtime.log("network down", to=server)
 
     def _pump(self, server: int, connection: _Connection) -> None:
         """Send messages while the window has room."""
-        server_queues = self._server_queues()
+        server_queues = self.server_queues()
         peer = server_queues.peer(server)
         upto = self._may_send[server]
         while connection.sent < upto and len(connection.sizes) < WINDOW and connection.bytes < WINDOW_BYTES:
@@ -314,8 +278,6 @@ class Networks:
             connection.write([message.sequence, message.destination, headers, body])
             connection.sizes[message.sequence] = message.size
             connection.bytes += message.size
-            if FORGOTTEN_WHEN_SENT in self._host.bugs:
-                self._host.submit(Command("forwarded", "", 0, {"server": server, "sequence": message.sequence}))
 
     def _acknowledged(self, server: int, connection: _Connection, sequence: int) -> None:
         for each in range(connection.acked + 1, min(sequence, connection.sent) + 1):
@@ -350,11 +312,11 @@ class Networks:
             server = self._named[await self._handshake.accept(reader, writer, self._named)]
             first, last = _stamps(await read_hello(reader))
         connection = _Connection(reader, writer, now := self._runtime.now(), wrote=now)
-        if not self._open:
+        if not self.opened:
             place = self._host.master_place()
             connection.write(["refused", _NOT_MASTER, *(replicas[place] if place is not None else ("", 0))])
             return
-        received = self._server_queues().peer(server).received
+        received = self.server_queues().peer(server).received
         if received > last:
             connection.write(["refused", f"server {server} has lost its storage: number {received} of its messages has "
                               "come here before, and it has given fewer", "", 0])
@@ -364,10 +326,10 @@ class Networks:
         if first > received + 1:
             self._runtime.log("messages lost here", level="error", server=server, received=received, first=first)
             self._host.submit(Command("meet", "", 0, {"server": server, "first": first}))
-        older = self._inward.pop(server, None)
+        older = self.inward.pop(server, None)
         if older is not None:
             older.cut()
-        self._inward[server] = connection
+        self.inward[server] = connection
         connection.write(["welcome"])
         self._complaints.forget(name_of(server))
         self._runtime.log("network up", of=server)
@@ -378,8 +340,8 @@ class Networks:
         try:
             await self._read(connection, came)
         finally:
-            if self._inward.get(server) is connection:
-                del self._inward[server]
+            if self.inward.get(server) is connection:
+                del self.inward[server]
                 self._runtime.log("network down", of=server)
 
     # Both.
@@ -390,7 +352,7 @@ class Networks:
             while data := await connection.reader.read(_READ_SIZE):
                 connection.heard = self._runtime.now()
                 for frame in connection.parser.feed(data):
-                    if frame and connection in (*self._inward.values(), *self._outward.values()):
+                    if frame and connection in (*self.inward.values(), *self.outward.values()):
                         take(frame)
         except OSError:
             pass  # A failed connection ends like the other side's orderly end.
@@ -404,7 +366,7 @@ class Networks:
         while True:
             await asyncio.sleep(self._silence / 5)
             now = self._runtime.now()
-            for connection in [*self._outward.values(), *self._inward.values()]:
+            for connection in [*self.outward.values(), *self.inward.values()]:
                 if now - connection.heard > self._silence:
                     connection.cut()
                 else:

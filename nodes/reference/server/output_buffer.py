@@ -40,15 +40,15 @@ class OutputBuffer:
         self._stuck = stuck
         self._lost = lost
         self._loop = asyncio.get_running_loop()
-        self._frames: deque[tuple[int, bytes | Callable[[], bytes]]] = deque()
-        self._unmade = 0
-        self._drain: asyncio.Task[None] | None = None
+        self.frames: deque[tuple[int, bytes | Callable[[], bytes]]] = deque()
+        self.unmade = 0
+        """Bytes of the frames that are not encoded yet."""
+        self.draining: asyncio.Task[None] | None = None
         self._finishing: asyncio.Task[None] | None = None
-        self._written = 0
+        self.written = 0
+        """Bytes written so far."""
         self._watching = True
         self.last_write = self._loop.time()
-        self._seen: tuple[int, float] | None = None
-        """The amount of output that the client has taken, and the time when that amount was first seen."""
         # `drain` then waits until the buffer is empty, not just shorter.
         self._transport.set_write_buffer_limits(high=0)
 
@@ -58,12 +58,12 @@ class OutputBuffer:
 
     def add_later(self, size: int, make: bytes | Callable[[], bytes]) -> None:
         """Add a frame of about that size for the next ``flush``, to be encoded when it is written."""
-        self._frames.append((size, make))
-        self._unmade += size
+        self.frames.append((size, make))
+        self.unmade += size
 
     def flush(self) -> None:
         """Write the added frames."""
-        if not self._frames:
+        if not self.frames:
             return
         if self._transport.is_closing():
             self._drop()
@@ -75,34 +75,35 @@ class OutputBuffer:
             self._emptied()
         elif waiting > self._limits.max_output and self._watching:
             self._give_up(f"more than {self._limits.max_output} bytes of output wait")
-        elif self._drain is None:
-            self._drain = self._loop.create_task(self._drained(), name="drain")
+        elif self.draining is None:
+            self.draining = self._loop.create_task(self._drained(), name="drain")
 
     def _write_pieces(self) -> None:
         """Write until nothing is left, or the kernel takes no more."""
-        while self._frames and (self._unwritten() == 0 or self._unmade + self._unwritten() <= PIECE):
+        while self.frames and (self.unwritten() == 0 or self.unmade + self.unwritten() <= PIECE):
             piece: list[bytes] = []
             made = 0
-            while self._frames and (made + self._frames[0][0] <= PIECE or not piece):
-                size, frame = self._frames.popleft()
-                self._unmade -= size
+            while self.frames and (made + self.frames[0][0] <= PIECE or not piece):
+                size, frame = self.frames.popleft()
+                self.unmade -= size
                 made += size
                 piece.append(frame if isinstance(frame, bytes) else frame())
             data = b"".join(piece)
             self._writer.write(data)
-            self._written += len(data)
+            self.written += len(data)
 
     def _drop(self) -> None:
-        self._frames.clear()
-        self._unmade = 0
+        self.frames.clear()
+        self.unmade = 0
 
-    def _unwritten(self) -> int:
+    def unwritten(self) -> int:
+        """Return the number of written bytes that the kernel has not taken yet."""
         return self._transport.get_write_buffer_size()
 
     @property
-    def rests(self) -> bool:
-        """Whether no output waits and all callbacks about it have run; false once the connection has ended."""
-        return not self.waiting() and self._drain is None and not self.closing
+    def is_over(self) -> bool:
+        """Whether the last output has been given, or the client is given up."""
+        return not self._watching
 
     @property
     def closing(self) -> bool:
@@ -111,22 +112,7 @@ class OutputBuffer:
 
     def waiting(self) -> int:
         """Return the approximate number of bytes that the kernel has not taken yet."""
-        return self._unmade + self._transport.get_write_buffer_size()
-
-    def miscounted(self) -> bool:
-        """Return whether the counter of bytes not encoded yet is wrong."""
-        return self._unmade != sum(size for size, _ in self._frames)
-
-    def refused_since(self, now: float) -> float | None:
-        """Return a time since when the client has taken none of its waiting output; None if it takes it."""
-        unwritten = self._unwritten()
-        if not unwritten and not self._unmade:
-            self._seen = None
-            return None
-        taken = self._written - unwritten
-        if self._seen is None or self._seen[0] != taken:
-            self._seen = taken, now
-        return self._seen[1]
+        return self.unmade + self._transport.get_write_buffer_size()
 
     def unconfirmed(self) -> int:
         """Return the number of bytes written that the client's system has not confirmed yet, as far as ours can
@@ -163,8 +149,8 @@ class OutputBuffer:
         if last and self.waiting() > PIECE:
             self._drop()  # the reason must still arrive in time
         self.add(last)
-        if self._unmade <= PIECE:
-            self._writer.write(b"".join(frame if isinstance(frame, bytes) else frame() for _, frame in self._frames))
+        if self.unmade <= PIECE:
+            self._writer.write(b"".join(frame if isinstance(frame, bytes) else frame() for _, frame in self.frames))
             self._drop()
             self._end_output()
         else:
@@ -181,7 +167,7 @@ class OutputBuffer:
     async def _write_rest(self) -> None:
         """Write the remaining output, piece by piece; the connection is cut off when that takes too long."""
         with contextlib.suppress(ConnectionError):
-            while self._frames and not self._transport.is_closing():
+            while self.frames and not self._transport.is_closing():
                 self._write_pieces()
                 await self._writer.drain()
             self._end_output()
@@ -189,7 +175,7 @@ class OutputBuffer:
     def close(self) -> None:
         """Stop, because the connection is over."""
         self._watching = False
-        for task in (self._drain, self._finishing):
+        for task in (self.draining, self._finishing):
             if task is not None:
                 task.cancel()
         self._drop()
@@ -199,12 +185,12 @@ class OutputBuffer:
 
     async def _drained(self) -> None:
         while self._watching:
-            taken = self._written - self._unwritten()
+            taken = self.written - self.unwritten()
             try:
                 async with within(self._limits.output_timeout):
                     await self._writer.drain()
             except TimeoutError:
-                if self._written - self._unwritten() == taken and self._watching:
+                if self.written - self.unwritten() == taken and self._watching:
                     self._give_up(f"no output was taken for {self._limits.output_timeout:g} s")
                 continue
             except ConnectionError:
@@ -214,7 +200,7 @@ class OutputBuffer:
                 self._write_pieces()
             if self.waiting() == 0:
                 break
-        self._drain = None
+        self.draining = None
         if self._transport.is_closing():
             self._drop()
             self._lost()

@@ -140,11 +140,11 @@ class Services:
         self.ready = False
         self._alone = alone
         self._host, self._node, self._opened = host, node, opened
-        self._services: list[tuple[str, Service]] = []
+        self.services: list[tuple[str, Service]] = []
         for place, (name, *arguments) in enumerate(wanted or DEFAULT_SERVICES):
             factory = factory_of(name, factories)
-            self._services.append((name, factory(host, -1 - place * RESERVED_EACH, arguments)))
-        self._started: list[Service] = []
+            self.services.append((name, factory(host, -1 - place * RESERVED_EACH, arguments)))
+        self.started: list[Service] = []
 
     def promoted(self, deployment: Deployment) -> None:
         """Start the services on this replica, which serves from now on; ``deployment`` is that of the replicated
@@ -170,20 +170,15 @@ class Services:
         elif phase == DONE:
             self._open()
 
-    @property
-    def left_running(self) -> int:
-        """The number of services counted as started beyond the existing ones."""
-        return max(0, len(self._started) - len(self._services))
-
     def demoted(self) -> None:
         """Stop the started services in reverse order, because this replica no longer serves."""
         self.ready = False
-        while self._started:
-            self._started.pop().stop()
+        while self.started:
+            self.started.pop().stop()
 
     def _start(self, first_time: bool) -> None:
-        for name, service in self._services:
-            self._started.append(service)
+        for name, service in self.services:
+            self.started.append(service)
             service.init(first_time)
             self._host.log("service initialised", service=name, first_time=first_time)
 

@@ -1,28 +1,124 @@
-"""Probe of the part of a broker that all designs share."""
+"""Read-only probe of the part of a broker that all designs share."""
 
 from __future__ import annotations
 
+from collections.abc import Collection, Hashable
+from typing import cast
+
 from nodes.reference.api import Broker, Pending
+from nodes.reference.engine.threads import PREFIX
+from nodes.reference.server.broker import ReferenceBroker
+from nodes.reference.server.budget import Turns
+from nodes.reference.server.sessions import Session
+from nodes.systems.reference.probes import networks, sessions
+from nodes.systems.reference.probes.engine import EngineProbe
 
 
 class BrokerProbe:
-    """The part of a broker that all designs share."""
+    """A broker's sessions, connections, networks, services and engine."""
 
     def __init__(self, broker: Broker) -> None:
-        self._broker = broker
+        self._broker = cast("ReferenceBroker", broker)
+        self.engine = EngineProbe(self._broker.engine)
+        self._unread = sessions.UnreadOutput()
 
     def pending(self) -> Pending:
         """Return the work that clients here wait for, or that a component has yet to do for them."""
-        return self._broker.pending()
+        broker, connections = self._broker, self._broker.connections
+        found: dict[str, Collection[Hashable]] = networks.pending(broker.networks)
+        if connections.idle_since:
+            found["idle-connection"] = list(connections.idle_since.items())
+        if timed := [conn for conn in connections.idle_since if conn in connections.attached]:
+            found["idle-client"] = timed
+        if connections.overtaken:
+            found["overtaken"] = list(connections.overtaken)
+        if broker.logins:
+            found["login"] = list(broker.logins)
+        if broker.cut_early:
+            found["cut-early"] = broker.cut_early
+        if broker.guard.refused_idle:
+            found["refused-idle"] = broker.guard.refused_idle
+        now, overdue = broker.runtime.now(), dict[str, list[Hashable]]()
+        for session in broker.sessions:
+            for what, since in sessions.overdue(session, now, self._unread):
+                overdue.setdefault(what, []).append((session.conn, session.asked, since))
+        self._unread.keep({session.output for session in broker.sessions})
+        found |= overdue
+        if _turns_stall(broker.turns):
+            found["held-up"] = [*overdue.get("held-up", ()), "turns"]
+        admission = broker.design.admission()
+        if admission.master and admission.master == broker.config.client_addresses.get(broker.config.node):
+            found["misdirects"] = [admission.master]
+        if ready := self.engine.deliverable():
+            found["delivery"] = ready
+        if unshared := self.engine.unshared():
+            found["sharing"] = unshared
+        if early := self.engine.settled_early():
+            found["settled-early"] = early
+        if broker.serving and broker.collocated and broker.runs_services():
+            found |= self._reactions()
+        if broker.serving:
+            orphans = [(conn, connections.idle_since.get(conn)) for conn in broker.engine.connections()
+                       if connections.is_orphan(conn)]
+            if orphans:
+                found["orphan"] = orphans
+        return found
+
+    def _reactions(self) -> dict[str, Collection[Hashable]]:
+        """Return the collocated clients without a connection here, and those with an unacknowledged message."""
+        open_now, node, names = self.engine.collocated(), self._broker.config.node, self._broker.collocated
+        here = {name: open_now[name] for name in names
+                if name in open_now and open_now[name][0].startswith(f"{PREFIX}{name}:{node}-")}
+        found: dict[str, Collection[Hashable]] = {
+            "collocated": [name for name in names if name not in here],
+            "reaction": [(conn, oldest) for conn, oldest in here.values() if oldest],
+        }
+        return {name: things for name, things in found.items() if things}
+
+    def unlike_store(self) -> str:
+        """Describe how this node's memory differs from its store; both should be equal."""
+        return "" if self._broker.store_failed else self.engine.unlike_store()
 
     def miscounted(self) -> str:
-        """Describe a counter that is wrong or exceeds a limit; empty if there is none."""
-        return self._broker.miscounted()
+        """Describe a counter that is wrong: one of the engine, or one over all sessions."""
+        broker = self._broker
+        if broker.store_failed:
+            return ""
+        all_sessions, turns = list(broker.sessions), broker.turns
+        sums = {
+            "bytes that sessions hold": (broker.budget.total, sum(each.held for each in all_sessions)),
+            "weight of commands under way": (turns.weight, sum(each.flow.outstanding_weight for each in all_sessions)),
+            "size of work that has its turn": (turns.taken, sum(map(sessions.turns, all_sessions))),
+            "sessions that count wrongly what they have to do": (0, sum(map(sessions.miscounts, all_sessions))),
+            "sessions with commands under way": (turns.busy, sum(bool(each.flow.outstanding) for each in all_sessions)),
+            "things that sessions have noted of what is over": (sum(map(self._stale_notes, all_sessions)), 0),
+        }
+        wrong = [f"{what}: {counted} are counted, and there are {there}"
+                 for what, (counted, there) in sums.items() if counted != there]
+        return (self.engine.miscounted() or next(iter(wrong), "") or networks.miscounted(broker.networks)
+                or self.left_over())
+
+    def _stale_notes(self, session: Session) -> int:
+        """Return the number of things a session has noted beyond one for each open transaction of its connection."""
+        open_now = self.engine.open_transactions(session.conn) if session.conn is not None else None
+        return max(0, sessions.notes(session) - open_now) if open_now is not None else 0
 
     def left_over(self) -> str:
         """Describe state that is left over from the time when this node served; empty if there is none."""
-        return self._broker.left_over()
+        broker, connections, services = self._broker, self._broker.connections, self._broker.services
+        if not broker.serving:
+            left = (len(connections.attached) + len(connections.waiting) + len(connections.idle_timers)
+                    + len(connections.overtaken))
+            if left:
+                return f"connections that clients had, or waited for, while this node served: {left} are counted"
+            if left := len(broker.networks.outward) + len(broker.networks.inward):
+                return f"connections with other servers, while this node served: {left} are counted"
+        running = len(services.started) - len(services.services)
+        return f"services that were stopped: {running} are counted" if running > 0 else ""
 
-    def unlike_store(self) -> str:
-        """Describe how this node's memory differs from its store; empty if it does not."""
-        return self._broker.unlike_store()
+
+def _turns_stall(turns: Turns) -> bool:
+    """Return whether work waits although there is room for it; this lasts only until the input of others has been
+    read."""
+    waiting = [each for each in turns.waiting if not each[3].done()]
+    return bool(waiting) and turns.fits(min(waiting)[2])

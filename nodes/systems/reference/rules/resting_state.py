@@ -20,7 +20,8 @@ ENGINE = (
     *(Keep(name, _ON_THEIR_WAY, more=LEFT) for name in ("Outgoing.", "PeerServer.outgoing", "table outgoing")),
     Keep("LastValues.", _VALUES, more=60),
     *(Keep(name, _STRANGERS, more=40)
-      for name in ("ReferenceBroker._logins", "ReferenceBroker._sessions", "Session.", "OutputBuffer.",
+      for name in ("ReferenceBroker.logins", "ReferenceBroker.sessions", "Session.", "SessionTimers.", "Flow.",
+                   "OutputBuffer.",
                    "task LoopRuntime._handling", "task OutputBuffer.", "task IceStorm._serve")),
     *(Keep(name, _MADE, more=120) for name in ("State.queues", "State.durables", "table queues", "Routes.")),
     *(Keep(name, _RULES, more=60) for name in ("Security.", "_Row.", "Guard.", "table security")),

@@ -1,18 +1,91 @@
-"""Checks that an engine's running counters equal the actual numbers, and stay within its limits."""
+"""Recounts of an engine's running counters, which must equal the actual numbers and stay within its limits."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
 
+from nodes.reference.engine.engine import StoreEngine
+from nodes.reference.engine.last_values import LastValues
 from nodes.reference.engine.limits import Limits
 from nodes.reference.engine.model import DURABLE, PROXY, PULLED, TRANSIENT, Context, Queue, content_bytes
+from nodes.reference.engine.security import GRANT, PRINCIPAL, Security
+from nodes.reference.engine.server_queues import SERVER_PREFIX, ServerQueues
 from nodes.reference.engine.state import State
+from nodes.reference.engine.topics import Routes
 
 
-def miscounted(state: State, limits: Limits) -> str:
-    """Describe a counter that is wrong or exceeds a limit; empty if there is none."""
+def miscounted(engine: StoreEngine) -> str:
+    """Describe a counter or an index that is wrong, or a limit that is exceeded; empty if there is none."""
+    return (miscounted_state(engine.state, engine.limits) or _values(engine.last_values) or _routes(engine.state.routes)
+            or _server_queues(engine.server_queues) or _rights(engine.security))
+
+
+def miscounted_state(state: State, limits: Limits) -> str:
+    """Describe a counter of the engine's own state that is wrong or exceeds a limit; empty if there is none."""
     return next(_wrong(state, limits), "")
+
+
+def _values(values: LastValues) -> str:
+    """Describe indexed messages that differ from a queue's, keys without a value, or removed queues."""
+    queues = list(values.state.all_queues())
+    if gone := values.known.keys() - {queue.id for queue in queues}:
+        return f"values of queues that are gone: {len(gone)} are known"
+    for queue in queues:
+        known = values.known.get(queue.id)
+        if known is None:
+            continue
+        here = sum(map(len, known.values()))
+        if here != len(there := {message.id for message in queue.waiting()}) or any(
+                message.id not in there for held in known.values() for message in held):
+            return f"values of {queue.name}: {here} are known, and {len(there)} are there, or others"
+        if not all(known.values()):
+            return f"keys of {queue.name}: {len(known)} are known, and not all of them have a value"
+    return ""
+
+
+def _routes(routes: Routes) -> str:
+    """Describe a cached value of the subscriptions to topics that is wrong."""
+    there = sum(1 for _ in routes)
+    if there != len(routes):
+        return f"subscriptions to topics: {len(routes)} are counted, and there are {there}"
+    for topic, known in routes.known.items():
+        if known != routes.selecting(topic):
+            return f"subscriptions to topic {topic}: {[each.id for each in known]} are remembered, and others there"
+    return ""
+
+
+def _server_queues(queues: ServerQueues) -> str:
+    """Describe a wrong counter of the messages for other servers."""
+    depths: dict[str, int] = {}
+    for peer in queues.peers.values():
+        if list(peer.outgoing) != list(range(peer.acked + 1, peer.sent + 1)):
+            return f"messages for server {peer.server}: {peer.acked + 1} to {peer.sent} should be kept"
+        for each in peer.outgoing.values():
+            name = f"{SERVER_PREFIX}{each.server}{each.destination}"
+            depths[name] = depths.get(name, 0) + 1
+    if depths != queues.depths():
+        return f"messages for other servers: {queues.depths()} are counted, and there are {depths}"
+    held = sum(each.size for peer in queues.peers.values() for each in peer.outgoing.values()
+               if each.content is not None)
+    if held != queues.cached:
+        return f"bytes of messages for other servers: {queues.cached} are counted, and there are {held}"
+    return ""
+
+
+def _rights(security: Security) -> str:
+    """Describe indexed principals or rights that differ from the stored rows."""
+    grants: dict[str, dict[tuple[str, str], None]] = {}
+    for kind, name in security.rows:
+        if kind == GRANT:
+            login, right, destination = name.split(" ", 2)
+            grants.setdefault(login, {})[destination, right] = None
+    if grants != security.grants:
+        return f"rights: {security.grants} are known, and there are {grants}"
+    ids = {name: row.id for (kind, name), row in security.rows.items() if kind == PRINCIPAL}
+    if ids != {name: each.id for name, each in security.principals.items()}:
+        return f"principals: {sorted(security.principals)} are known, and there are {sorted(ids)}, or others"
+    return ""
 
 
 def _wrong(state: State, limits: Limits) -> Iterator[str]:

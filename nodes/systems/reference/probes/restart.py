@@ -19,7 +19,7 @@ _FIRST = 3
 def unlike_rebuilt(state: State) -> str:
     """Describe how the state differs from one that a restart would build from its store; empty if it does not."""
     try:
-        other = state.rebuilt()
+        other = State(state.database, state.cache, state.window)
     except (KeyError, ValueError, TypeError) as error:
         return f"what the store holds makes no state: {error!r}"
     for what, mine, its in zip(_parts(), _pictures(state), _pictures(other), strict=True):

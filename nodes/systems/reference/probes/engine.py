@@ -1,0 +1,83 @@
+"""Read-only probe of a broker's engine."""
+
+from __future__ import annotations
+
+from nodes.reference.api import Image
+from nodes.reference.engine.audit import unlike_store
+from nodes.reference.engine.engine import StoreEngine
+from nodes.reference.engine.model import QUEUE_PREFIX
+from nodes.reference.engine.threads import is_collocated, thread_of
+from nodes.systems.reference.probes.counters import miscounted
+from nodes.systems.reference.probes.restart import unlike_rebuilt
+
+
+class EngineProbe:
+    """The content of an engine, between two commands."""
+
+    def __init__(self, engine: StoreEngine) -> None:
+        self._engine = engine
+
+    def deliverable(self) -> list[tuple[int, int]]:
+        """Return (id, number of the last message) of each queue with a message and a subscription that has room for it.
+
+        Between commands the list is empty."""
+        return [(queue.id, queue.enqueued) for queue in self._engine.state.all_queues()
+                if queue.has_waiting() and any(each.has_room for each in queue.subscriptions.values())]
+
+    def unshared(self) -> list[tuple[str, int]]:
+        """Return clustered queues, each with another server, that hold a message requested there, or have room without
+        a request.
+
+        Between commands there are none."""
+        clustered, found = self._engine.clustered, []
+        for destination, others in clustered.elements.items():
+            queue = self._engine.state.queues.get(destination.removeprefix(QUEUE_PREFIX))
+            if queue is None or not destination.startswith(QUEUE_PREFIX):
+                continue
+            waiting, room = queue.has_waiting(), queue.room()
+            for server in others:
+                share = clustered.shares.get((queue.name, server))
+                wanted, asked = (share.wanted, share.asked) if share is not None else (0, 0)
+                if (wanted and waiting) or (room and not waiting and not asked):
+                    found.append((queue.name, server))
+        return found
+
+    def settled_early(self) -> list[tuple[str, int, int]]:
+        """Return reliable connections on which an output was settled automatically before the client reported its
+        receipt.
+
+        Each entry has the connection, the number of that output, and the number that the client has reported."""
+        return [(conn, context.settled, context.received) for conn, context in self._engine.state.contexts.items()
+                if context.settled > context.received and context.reliable]
+
+    def collocated(self) -> dict[str, tuple[str, int]]:
+        """Map each collocated client's thread to its connection and the output number of its oldest unacknowledged
+        message.
+
+        The number is 0 when it has no unacknowledged message."""
+        return {thread_of(conn): (conn, next(iter(context.inflight), 0))
+                for conn, context in self._engine.state.contexts.items() if is_collocated(conn)}
+
+    def open_transactions(self, conn: str) -> int | None:
+        """Return the number of a connection's transactions that are neither ended nor prepared; None without a
+        context."""
+        context = self._engine.state.contexts.get(conn)
+        return len(context.transactions) if context is not None else None
+
+    def image(self) -> Image:
+        """Return the contents of memory, to compare them with another replica that has applied the same commands."""
+        return self._engine.image()
+
+    def unlike_store(self) -> str:
+        """Describe how memory differs from the store, or from the state that a restart would build from the store.
+
+        Both should be equal. Empty while changes are still unwritten, or when nothing differs."""
+        engine = self._engine
+        if (any(table.unsaved for table in engine.state.tables.all)
+                or engine.server_queues.unsaved or engine.clustered.unsaved or engine.security.unsaved):
+            return ""
+        return unlike_store(self.image(), engine.database) or unlike_rebuilt(engine.state)
+
+    def miscounted(self) -> str:
+        """Describe a counter that is wrong or exceeds a limit; empty when all are right."""
+        return miscounted(self._engine)

@@ -1,0 +1,111 @@
+"""Read-only probes of clients' sessions: their counters, and conditions that should end before long."""
+
+from __future__ import annotations
+
+from collections import deque
+
+from nodes.reference.server.login import HEART_BEAT_MS
+from nodes.reference.server.output_buffer import OutputBuffer
+from nodes.reference.server.sessions import Session
+
+HEART_BEAT, SILENT_CLIENT, HELD_UP, LEFT_OVER, UNREAD = "heart-beat", "silent-client", "held-up", "left-over", "unread"
+MUTE_CLIENT, IDLE_SESSION, LINGERING = "mute-client", "idle-session", "lingering"
+"""The names of overdue events on a session, as used by the checks of deadlines."""
+_FREQUENT_BEATS_MS = 300
+"""Largest interval that counts as frequent heart-beats: the usual one of tests' clients."""
+
+
+class UnreadOutput:
+    """Observes since when each client has taken none of its waiting output."""
+
+    def __init__(self) -> None:
+        self._seen: dict[OutputBuffer, tuple[int, float]] = {}
+        """The amount of output that a client has taken, and the time when that amount was first seen."""
+
+    def refused_since(self, output: OutputBuffer, now: float) -> float | None:
+        """Return a time since when the client has taken none of its waiting output; None if it takes it."""
+        unwritten = output.unwritten()
+        if not unwritten and not output.unmade:
+            self._seen.pop(output, None)
+            return None
+        taken = output.written - unwritten
+        if self._seen.get(output, (None, 0.0))[0] != taken:
+            self._seen[output] = taken, now
+        return self._seen[output][1]
+
+    def keep(self, outputs: set[OutputBuffer]) -> None:
+        """Forget all outputs but these."""
+        for gone in self._seen.keys() - outputs:
+            del self._seen[gone]
+
+
+def overdue(session: Session, now: float, unread: UnreadOutput) -> list[tuple[str, float]]:
+    """Return the conditions that should end before long on a session, each with the time of its beginning.
+
+    Such conditions are: the client gets no heart-beat; the client is silent; it may send more but is not read; it has
+    lost its connection to another session; it reads nothing; the session was ended and still exists."""
+    if session.ended:
+        return [(LINGERING, session.flow.last_read)]
+    if session.leaving:
+        return []
+    found = _late(session, now)
+    if (refused := unread.refused_since(session.output, now)) is not None:
+        found.append((UNREAD, refused))
+    return found
+
+
+def _late(session: Session, now: float) -> list[tuple[str, float]]:
+    flow, output = session.flow, session.output
+    read = flow.last_read
+    if flow.paused:
+        # A session with too much output continues when all is taken; one at its share, when a command is done.
+        waits = output.waiting() or (flow.at_share and flow.outstanding)
+        return [] if session.must_wait() or waits else [(HELD_UP, read)]
+    greeting = session.login.greeting
+    if greeting is None or not session.opened:
+        return []
+    if session.conn is None and not session.admin:
+        return [(LEFT_OVER, read)]
+    owed, wrote, found = greeting.wants_beat, output.last_write, []
+    # A session that waits for its turn learns of its connection's failure only afterwards.
+    failed = output.closing and not flow.reading
+    if owed and now - wrote > max(owed, HEART_BEAT_MS) / 1000 and not output.waiting() and not failed:
+        found.append((HEART_BEAT, wrote))
+    if not flow.reading:
+        return found
+    if greeting.can_beat:
+        found.append((MUTE_CLIENT if greeting.can_beat <= _FREQUENT_BEATS_MS else SILENT_CLIENT, read))
+    if session.reliable and not session.idled:
+        found.append((IDLE_SESSION, read))
+    return found
+
+
+def miscounts(session: Session) -> bool:
+    """Return whether a session's counters of waiting output or of commands under way are wrong."""
+    flow = session.flow
+    under_way = sum(each.size for each in flow.outstanding), sum(each.weight for each in flow.outstanding)
+    return miscounts_output(session.output) or under_way != (flow.outstanding_bytes, flow.outstanding_weight)
+
+
+def miscounts_output(output: OutputBuffer) -> bool:
+    """Return whether the counter of bytes not encoded yet is wrong."""
+    return output.unmade != sum(size for size, _ in output.frames)
+
+
+def notes(session: Session) -> int:
+    """Return the number of things noted about a client's input; 0 while a command is under way or output waits.
+
+    There should be at most one for each open transaction."""
+    output, flow = session.output, session.flow
+    busy = session.ended or session.leaving or flow.outstanding or flow.entering or session.repeated
+    if busy or output.waiting() or output.draining is not None or output.closing:
+        return 0
+    return sum(len(each) for part in (session, flow, output, session.work) for each in vars(part).values()
+               if isinstance(each, (deque, dict, list, set)))
+
+
+def turns(session: Session) -> int:
+    """Return the size of a session's work that has its turn: under way, or just admitted."""
+    flow, turn = session.flow, session.flow.turn
+    admitted = flow.entering and turn is not None and turn.done() and not turn.cancelled() and turn.result()
+    return sum(each.turn for each in flow.outstanding) + (flow.entering if admitted else 0)
