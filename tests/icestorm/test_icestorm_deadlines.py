@@ -116,7 +116,7 @@ def test_events_say_what_they_wait_for() -> None:
         reader, sent = asyncio.StreamReader(), list[bytes]()
         writer = SimpleNamespace(write=sent.append, transport=SimpleNamespace(abort=lambda: None))
         subscriber = Subscriber("s", "127.0.0.1:9", -1, ORDERED, "64.1")
-        outbox = Outbox(runtime, Options(retry_interval=9.0), frozenset(), subscriber, lambda: None, None)
+        outbox = Outbox(runtime, Options(retry_interval=9.0), subscriber, lambda: None, None)
         assert outbox.pending() is None
         for number in (1, 2):
             outbox.add(Event(number, "n1", "t", {}, b"x"))

@@ -17,6 +17,7 @@ from harness.run.settings import make_test
 from harness.sim.campaign import SeedResult, run_seed
 from nodes.reference.api import ConfigError
 from nodes.reference.bugs import BUGS, switched_on
+from nodes.reference.bugs import edits as bug_edits
 from nodes.reference.bugs.bug import Bug
 from stormproof.errors import UsageError
 from workloads.catalog import WORKLOADS
@@ -73,8 +74,7 @@ def test_without_it_the_campaign_that_catches_a_bug_finds_nothing(bug: str, tmp_
 def test_a_bug_that_nothing_catches_is_a_gap(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("nodes.reference.replication.follower_log.RECEIPT_BEFORE_SYNC", "another")
-    monkeypatch.setattr("nodes.reference.designs.joram.leader.RECEIPT_BEFORE_SYNC", "another")
+    monkeypatch.setattr(bug_edits, "codes_of", lambda name: ())
     assert run_mutants(["receipt-before-sync"], start=1, budget=2, rounds=1, jobs=1, as_json=True) == 1
     assert "gap: nothing caught receipt-before-sync" in capsys.readouterr().err
 

@@ -8,6 +8,10 @@ from dataclasses import dataclass, field
 
 _SHARING = ("joram", "qpid", "fiorano")
 """The designs that use the engine and the server."""
+ALL_DOWN: Mapping[str, str] = {"max_down": "3", "kill_kind": "random"}
+"""An exercise: all nodes are killed."""
+SURFACE: Mapping[str, str] = {"surface": "true"}
+"""An exercise: clients use what the broker has beyond the workload's usual operations."""
 
 
 @dataclass(frozen=True)

@@ -6,16 +6,6 @@ from collections.abc import Mapping
 
 from nodes.reference.bugs.bug import Bug
 
-RECEIPT_BEFORE_REPLICATION = "receipt-before-replication"
-RECEIPT_BEFORE_SYNC = "receipt-before-sync"
-ACK_ON_MASTER_ONLY = "ack-on-master-only"
-VIEW_WITHOUT_AGREEMENT = "view-without-agreement"
-OWN_LOG_WINS = "own-log-wins"
-TRANSFER_MISSES_CHANGES = "transfer-misses-changes"
-TRANSFER_FORGETS_MARKED = "transfer-forgets-marked"
-CONFLICTING_TAIL_KEPT = "conflicting-tail-kept"
-MAJORITY_TOO_SMALL = "majority-too-small"
-COMMIT_UNMATCHED = "commit-unmatched"
 COMPLETED_BEFORE_SIGNAL = "completed-before-signal"
 DEQUEUE_NOT_SENT = "dequeue-not-sent"
 INQUORATE_BROKER_LIVES = "inquorate-broker-lives"
@@ -27,25 +17,7 @@ RESET_NOT_SENT = "reset-not-sent"
 DEQUEUES_NOT_RESENT = "dequeues-not-resent"
 CATCH_UP_MISSES_CHANGES = "catch-up-misses-changes"
 EXCLUSION_NOT_NOTED = "exclusion-not-noted"
-MINORITY_CONFIRMS = "minority-confirms"
-STAMP_LOST_AT_START = "stamp-lost-at-start"
-OLDEST_DATABASE_WINS = "oldest-database-wins"
-COORDINATOR_STAMP_IGNORED = "coordinator-stamp-ignored"
-STALE_COORDINATOR_STAYS = "stale-coordinator-stays"
-CHANGE_BEFORE_SLAVES = "change-before-slaves"
-TRANSFER_SKIPPED = "transfer-skipped"
-LINKS_LEFT_BEHIND = "links-left-behind"
-FAILED_EVENT_LAST = "failed-event-last"
-OFFLINE_EVENTS_DISCARDED = "offline-events-discarded"
-RETRIES_IGNORED = "retries-ignored"
-INVITATION_TWICE = "invitation-twice"
-MAX_KEPT = "max-kept"
-FULL_START_SKIPPED = "full-start-skipped"
-LINK_COST_IGNORED = "link-cost-ignored"
 
-_ALL_DOWN = {"max_down": "3", "kill_kind": "random"}
-_SURFACE = {"surface": "true"}
-_MAJORITY = {"ack": "majority"}
 _PRIMARY_KILLED = {"kill_kind": "master", "kill_program": "broker"}
 _BACKLOG = {"producers": "6", "consumers": "1"}
 _AHEAD = {
@@ -57,49 +29,12 @@ _LEFT_BEHIND = {**_BACKLOG, "catchup_timeout": "1", "schedule": "partition:maste
 """For qpid: all brokers are lost while an earlier primary's store is behind another's."""
 
 
-def _icestorm(name: str, summary: str, workload: str = "subscriptions",
-              exercise: Mapping[str, str] | None = None, nodes: int | None = None, nemesis: str = Bug.nemesis) -> Bug:
-    return Bug(name, summary, exercise or {}, "icestorm", workload, nemesis, nodes)
-
-
 def _qpid(name: str, summary: str, nemesis: str = Bug.nemesis, workload: str = "queue",
           exercise: Mapping[str, str] | None = None) -> Bug:
     return Bug(name, summary, exercise or {}, "qpid", workload, nemesis)
 
 
 BUGS = (
-    Bug(RECEIPT_BEFORE_REPLICATION, "a command is confirmed before any other replica has it"),
-    Bug(RECEIPT_BEFORE_SYNC, "a command is confirmed and acknowledged before it is on disk",
-        exercise={**_ALL_DOWN, "fault_duration": "0.8", "fault_gap": "0.1"}),
-    Bug(ACK_ON_MASTER_ONLY, "an ACK is applied by the master and not replicated"),
-    Bug(VIEW_WITHOUT_AGREEMENT, "whoever can reach nobody else makes a view of its own"),
-    Bug(OWN_LOG_WINS, "a new master does not adopt the most complete log", exercise=_MAJORITY),
-    Bug(TRANSFER_MISSES_CHANGES, "a state transfer claims changes that came while it was made",
-        exercise={"log_keep": "5", **_MAJORITY}),
-    Bug(TRANSFER_FORGETS_MARKED, "a state transfer leaves out what changed while it was made",
-        exercise={"log_keep": "5", **_MAJORITY}),
-    Bug(CONFLICTING_TAIL_KEPT, "a replica keeps entries that its new master's log contradicts", exercise=_MAJORITY),
-    Bug(MAJORITY_TOO_SMALL, "one replica fewer than a majority is enough to confirm", exercise=_MAJORITY),
-    _icestorm(LINK_COST_IGNORED, "events go over links whose cost is below theirs", "events", exercise=_SURFACE),
-    _icestorm(MINORITY_CONFIRMS, "a group of one replica fewer than a majority replicates", nodes=5),
-    _icestorm(STAMP_LOST_AT_START, "a replica forgets the stamp of its database when it is started",
-              exercise=_ALL_DOWN, nemesis="partition,kill"),
-    _icestorm(OLDEST_DATABASE_WINS, "the stamps of the databases are compared the wrong way round"),
-    _icestorm(COORDINATOR_STAMP_IGNORED, "the coordinator takes a slave's database even if its own is more recent"),
-    _icestorm(STALE_COORDINATOR_STAYS, "a coordinator never asks whether it still has its group",
-              exercise={"fault_duration": "4", "changers": "1"}, nemesis="partition"),
-    _icestorm(CHANGE_BEFORE_SLAVES, "a change is confirmed before any slave has it",
-              exercise={"partition_kind": "master", "fault_duration": "3"}, nemesis="partition"),
-    _icestorm(FAILED_EVENT_LAST, "a failed delivery is tried again behind the events that came after it", "events"),
-    _icestorm(OFFLINE_EVENTS_DISCARDED, "events that come while a subscriber can't be reached are gone", "events"),
-    _icestorm(RETRIES_IGNORED, "a subscriber is removed at the first failed delivery, whatever its QoS", "events"),
-    _icestorm(INVITATION_TWICE, "a replica accepts a second invitation and stays in the first group, too",
-              nodes=5, nemesis="partition,packets", exercise={"election_timeout": "0.3"}),
-    _icestorm(MAX_KEPT, "`max` is kept across a restart, so a start of all does not need all", exercise=_ALL_DOWN),
-    _icestorm(FULL_START_SKIPPED, "a majority is enough, even when all replicas have been stopped",
-              exercise=_ALL_DOWN),
-    _icestorm(LINKS_LEFT_BEHIND, "a database is transferred without its links"),
-    _icestorm(TRANSFER_SKIPPED, "the members of a new group keep their databases, whatever is the most recent"),
     _qpid(COMPLETED_BEFORE_SIGNAL, "a message is completed before the backups have signalled"),
     _qpid(DEQUEUE_NOT_SENT, "backups are not told of dequeues"),
     _qpid(INQUORATE_BROKER_LIVES, "a broker goes on when its manager's lease has run out",
@@ -121,5 +56,4 @@ BUGS = (
           exercise={**_PRIMARY_KILLED, **_BACKLOG, "catchup_chunk": "1"}),
     _qpid(EXCLUSION_NOT_NOTED, "a primary goes on without a backup, and the managers do not know", "partition,kill",
           exercise={**_PRIMARY_KILLED, "partition_kind": "link"}),
-    Bug(COMMIT_UNMATCHED, "a replica takes entries for committed without comparing them", exercise=_MAJORITY),
 )

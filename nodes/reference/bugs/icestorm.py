@@ -2,9 +2,78 @@
 
 from __future__ import annotations
 
-from nodes.reference.bugs.bug import edit, edits
+from collections.abc import Mapping
+
+from nodes.reference.bugs.bug import ALL_DOWN, SURFACE, Bug, edit, edits, pieces
+
+_TELLING = 'self._peers.ask_all(members, "update", group, epoch, list(stamp), list(change))'
+"""A change goes to the slaves."""
+
+
+def _tested(name: str, summary: str, *several: tuple[str, str, str], workload: str = "subscriptions",
+            exercise: Mapping[str, str] | None = None, nodes: int | None = None, nemesis: str = Bug.nemesis) -> Bug:
+    """Describe a bug that a test of its own exercises."""
+    return Bug(name, summary, exercise or {}, "icestorm", workload, nemesis, nodes, edits=pieces(*several))
+
 
 BUGS = (
+    _tested("link-cost-ignored", "events go over links whose cost is below theirs",
+            (".designs.icestorm.delivery:publish", "if limit == 0 or cost <= limit)]", ")]"),
+            workload="events", exercise=SURFACE),
+    _tested("minority-confirms", "a group of one replica fewer than a majority replicates",
+            (".designs.icestorm.election:needed", "majority(len(self.replicas))", "majority(len(self.replicas)) - 1"),
+            nodes=5),
+    _tested("stamp-lost-at-start", "a replica forgets the stamp of its database when it is started",
+            (".designs.icestorm.topics:__init__", "            self.stamp = Stamp(epoch, counter, wall)\n", ""),
+            exercise=ALL_DOWN, nemesis="partition,kill"),
+    _tested("oldest-database-wins", "the stamps of the databases are compared the wrong way round",
+            (".designs.icestorm.decisions:most_recent", "return max(", "return min(")),
+    _tested("coordinator-stamp-ignored", "the coordinator takes a slave's database even if its own is more recent",
+            (".designs.icestorm.election:_agree", "        stamps[self.name] = self._database.stamp\n", "")),
+    _tested("stale-coordinator-stays", "a coordinator never asks whether it still has its group",
+            (".designs.icestorm.replication:_confirm", "        members = list(election.up)\n",
+             "        return\n        members = list(election.up)\n"),
+            (".designs.icestorm.election:_check", "if self.up and self._options.step_down == CHECKED:", "if False:"),
+            exercise={"fault_duration": "4", "changers": "1"}, nemesis="partition"),
+    _tested("change-before-slaves", "a change is confirmed before any slave has it",
+            (".designs.icestorm.replication:change", f"            answers = await {_TELLING}\n",
+             f"            self._runtime.spawn({_TELLING}, \"late update\")\n"
+             "            return\n"
+             "            answers = {}\n"),
+            exercise={"partition_kind": "master", "fault_duration": "3"}, nemesis="partition"),
+    _tested("failed-event-last", "a failed delivery is tried again behind the events that came after it",
+            (".designs.icestorm.delivery:_take_back", "extendleft(reversed(failed))", "extend(failed)"),
+            workload="events"),
+    _tested("offline-events-discarded", "events that come while a subscriber can't be reached are gone",
+            (".designs.icestorm.delivery:_take_back", "if self._options.offline_events == DISCARDED:", "if True:"),
+            workload="events"),
+    _tested("retries-ignored", "a subscriber is removed at the first failed delivery, whatever its QoS",
+            (".designs.icestorm.delivery:_run", "if 0 <= self.subscriber.retry_count < self._attempts:", "if True:"),
+            workload="events"),
+    _tested("invitation-twice", "a replica accepts a second invitation and stays in the first group, too",
+            (".designs.icestorm.election:are_you_coordinator", "return self.leads and self.state in (INACTIVE, NORMAL)",
+             "return self.state in (ELECTION, REORGANIZATION) or self.leads"),
+            (".designs.icestorm.election:invited", "busy = self.state in (ELECTION, REORGANIZATION)", "busy = False"),
+            (".designs.icestorm.election:invited", "        former = ",
+             "        self._joined = {**getattr(self, \"_joined\", {}), group: inviter}\n        former = "),
+            (".designs.icestorm.election:_reorganizing", "        return self.state",
+             "        if getattr(self, \"_joined\", {}).get(group) == peer:\n"
+             "            return True\n"
+             "        return self.state"),
+            nodes=5, nemesis="partition,packets", exercise={"election_timeout": "0.3"}),
+    _tested("max-kept", "`max` is kept across a restart, so a start of all does not need all",
+            (".designs.icestorm.election:start", '        self.recover("start")\n',
+             "        self.max_seen = len(self.replicas) if self._database.promised else 0\n"
+             '        self.recover("start")\n'),
+            exercise=ALL_DOWN),
+    _tested("full-start-skipped", "a majority is enough, even when all replicas have been stopped",
+            (".designs.icestorm.election:_large_enough", "self._max_among_us()", "len(self.replicas)"),
+            exercise=ALL_DOWN),
+    _tested("links-left-behind", "a database is transferred without its links",
+            (".designs.icestorm.topics:dump", "self.topics[name].encode()",
+             "Topic(name, self.topics[name].subscribers).encode()")),
+    _tested("transfer-skipped", "the members of a new group keep their databases, whatever is the most recent",
+            (".designs.icestorm.election:_agree", "None if stamps[name] == stamps[best] else dump", "None")),
     edit("cost-not-looked-at", "icestorm", "events pass links whatever they cost",
          ".designs.icestorm.delivery:publish", "int(headers.get(COST, \"0\"))", "0"),
     edit("unlink-one-way", "icestorm", "UNLINK leaves the link where the topic has another",
@@ -32,9 +101,8 @@ BUGS = (
          ".designs.icestorm.election:_accept", "[name for name in former if name != inviter]", "[]"),
     edit("confirms-before-answers", "icestorm", "a change is confirmed when it was sent to a majority",
          ".designs.icestorm.replication:change",
-         "            answers = await self._peers.ask_all("
-         "members, \"update\", group, epoch, list(stamp), list(change))\n",
-         "            self._runtime.spawn(self._tell_later(members, group, epoch, stamp, change), \"update\")\n"
+         f"            answers = await {_TELLING}\n",
+         f"            self._runtime.spawn({_TELLING}, \"update\")\n"
          "            answers = dict.fromkeys(members, True)\n"),
     edit("update-gap-taken", "icestorm", "an update that does not follow the last is applied",
          ".designs.icestorm.replication:told_to_update", " or not following", ""),

@@ -2,10 +2,45 @@
 
 from __future__ import annotations
 
-from nodes.reference.bugs.bug import edit, edits
+from nodes.reference.bugs.bug import ALL_DOWN, Bug, edit, edits, pieces
 
 _CLOCK = 'float("-inf")'
+_MAJORITY = {"ack": "majority"}
+_LITTLE_LOG = {"log_keep": "5", **_MAJORITY}
+"""Replicas that were away need the whole state."""
+
 BUGS = (
+    Bug("receipt-before-replication", "a command is confirmed before any other replica has it",
+        edits=pieces((".designs.joram.leader:_committed",
+                      "committed_index(acked, self.members, len(order), options.ack, options.primary)",
+                      "self._replica.log.last"))),
+    Bug("receipt-before-sync", "a command is confirmed and acknowledged before it is on disk",
+        {**ALL_DOWN, "fault_duration": "0.8", "fault_gap": "0.1"},
+        edits=pieces((".designs.joram.leader:_flush", "            replica.persist()\n", ""),
+                     (".replication.follower_log:settle", "            replica.persist()\n", ""))),
+    Bug("ack-on-master-only", "an ACK is applied by the master and not replicated",
+        edits=pieces((".designs.joram.leader:submit", "        self._pending.append(",
+                      "        if command.kind == \"ack\":\n"
+                      "            self._outbox.add(self._replica.broker.engine.apply(command))\n"
+                      "            self._release()\n"
+                      "            return\n"
+                      "        self._pending.append("))),
+    Bug("view-without-agreement", "whoever can reach nobody else makes a view of its own",
+        edits=pieces((".designs.joram.options:from_config", 'choice(options, "partitions", PARTITIONS)',
+                      "PARTITIONS[1]"))),
+    Bug("own-log-wins", "a new master does not adopt the most complete log", _MAJORITY,
+        edits=pieces((".designs.joram.election:_adopt", "best_log(self._promises, replica.name)", "replica.name"))),
+    Bug("transfer-misses-changes", "a state transfer claims changes that came while it was made", _LITTLE_LOG,
+        edits=pieces((".replication.replicator:_persisted", "log.id_at(log.applied)", "log.id_at(log.last)"))),
+    Bug("transfer-forgets-marked", "a state transfer leaves out what changed while it was made", _LITTLE_LOG,
+        edits=pieces((".replication.transfer:_copy", "        yield from list(self._encode(self._swap()))\n", ""))),
+    Bug("conflicting-tail-kept", "a replica keeps entries that its new master's log contradicts", _MAJORITY,
+        edits=pieces((".replication.follower_log:append", "or present == epoch:", "or present is not None:"))),
+    Bug("majority-too-small", "one replica fewer than a majority is enough to confirm", _MAJORITY,
+        edits=pieces((".designs.joram.leader:_committed", "len(order)", "len(order) - 2"))),
+    Bug("commit-unmatched", "a replica takes entries for committed without comparing them", _MAJORITY,
+        edits=pieces((".replication.follower_log:append", "if index <= log.applied:", "if index < 0:"),
+                     (".replication.follower_log:commit", "min(self._told, self.matched)", "index"))),
     edit("lease-since-heard", "joram", "a lease runs from when the answer came, not from when the question was sent",
          ".designs.joram.leader:heard", "self._lease.heard(peer, echo)",
          f"self._lease.heard(peer, self._replica.now() if echo > {_CLOCK} else echo)"),
@@ -17,7 +52,7 @@ BUGS = (
     edit("changes-overlap", "joram", "a change of the group may begin while one is under way",
          ".designs.joram.leader:_may_regroup", " or index > replica.committed:", ":"),
     edits("learners-count", "joram", "who learns counts for majorities",
-          (".designs.joram.leader:_committed", " if name in self._replica.order}", "}")),
+          (".designs.joram.leader:_committed", " if name in order}", "}")),
     edit("longest-log-best", "joram", "the longest log is the most complete, whatever its epochs",
          ".designs.joram.decisions:best_log", "if position.last > positions[best].last:",
          "if position.last.idx > positions[best].last.idx:"),

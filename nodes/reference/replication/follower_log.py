@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from nodes.reference import wire
-from nodes.reference.bugs.flags import COMMIT_UNMATCHED, CONFLICTING_TAIL_KEPT, RECEIPT_BEFORE_SYNC
 from nodes.reference.engine.audit import fingerprints
 from nodes.reference.engine.row_schema import ShapeError, check_state
 from nodes.reference.points import APPENDED, LOADED, STORED, TRUNCATED
@@ -63,11 +62,11 @@ class FollowerLog:
         for epoch, entry in message.entries:
             index += 1
             present = log.epoch_at(index)
-            if index <= log.base or present == epoch or (present and CONFLICTING_TAIL_KEPT in self._replica.bugs):
+            if index <= log.base or present == epoch:
                 continue
             self._replica.check_entry(index, entry)
             if present is not None:
-                if index <= log.applied and COMMIT_UNMATCHED not in self._replica.bugs:
+                if index <= log.applied:
                     raise LinkError(f"entry {index} is another than the one that was applied here")
                 self._replica.runtime.log("uncommitted tail removed", first=index, last=log.last)
                 log.truncate(index)
@@ -83,8 +82,7 @@ class FollowerLog:
         """Note that the source's log is committed up to ``index``; entries not here yet are committed on arrival."""
         replica = self._replica
         self._told = max(self._told, index)
-        replica.broker.observe(
-            replica.advance(index if COMMIT_UNMATCHED in replica.bugs else min(self._told, self.matched)))
+        replica.broker.observe(replica.advance(min(self._told, self.matched)))
         # A committed entry of the source's own epoch implies that every entry confirmed in earlier epochs precedes it.
         if self._told <= self.matched and replica.log.epoch_at(self._told) == self.epoch:
             replica.log.whole = True
@@ -150,8 +148,7 @@ class FollowerLog:
         if replica.log.has_unwritten:
             options = replica.options
             replica.log.compact(options.log_keep, options.log_keep_bytes, replica.log.applied)
-            if RECEIPT_BEFORE_SYNC not in replica.bugs:
-                replica.persist()
+            replica.persist()
             replica.runtime.point(STORED)
         replica.send(self.source, Ack(self.epoch, self.matched, self.echo))
         return True

@@ -92,7 +92,6 @@ class Replica(Protocol):
 
     broker: Broker
     runtime: Runtime
-    bugs: frozenset[str]
     links: Links
     marks: Marks
     committed: int

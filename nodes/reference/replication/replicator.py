@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import deque
 
-from nodes.reference.bugs.flags import TRANSFER_FORGETS_MARKED, TRANSFER_MISSES_CHANGES
 from nodes.reference.engine.audit import fingerprints
 from nodes.reference.engine.store import with_progress
 from nodes.reference.points import CHUNK_SENT
@@ -194,9 +193,7 @@ class Replicator:
     def _new_transfer(self) -> Transfer:
         replica = self._replica
         if replica.options.transfer == TWO_STEP:
-            forgetful = TRANSFER_FORGETS_MARKED in replica.bugs
-            return TwoStep(replica.broker.database, replica.marks, self._persisted, forgetful,
-                           replica.options.transfer_chunk)
+            return TwoStep(replica.broker.database, replica.marks, self._persisted, replica.options.transfer_chunk)
         at = self._persisted()
         dump = with_progress(replica.broker.engine.dump(), replica.progress())
         return HeldBack(dump, at, replica.options.transfer_chunk)
@@ -205,7 +202,7 @@ class Replicator:
         # The engine writes its unsaved changes before it dumps them: they must be saved together with `applied`.
         replica, log = self._replica, self._replica.log
         replica.persist()
-        at = log.id_at(log.last if TRANSFER_MISSES_CHANGES in replica.bugs else log.applied)
+        at = log.id_at(log.applied)
         trace = replica.broker.engine.message_trace
         if trace is not None:
             trace.state(self._peer, True, at.idx, fingerprints(replica.broker.database))

@@ -153,15 +153,14 @@ class TwoStep:
 
     Args:
         persist: writes all applied changes to the database; returns the last entry that they include.
-        forgetful: omits the second step (a bug that can be switched on).
         chunk: approximate minimum number of bytes of a piece.
     """
 
     sends_entries = False
 
     def __init__(self, database: sqlite3.Connection, marks: Marks, persist: Callable[[], LogId],
-                 forgetful: bool = False, chunk: int = CHUNK_BYTES) -> None:
-        self._database, self._marks, self._persist, self._forgetful = database, marks, persist, forgetful
+                 chunk: int = CHUNK_BYTES) -> None:
+        self._database, self._marks, self._persist = database, marks, persist
         self._chunk, self._few = chunk, chunk // ROW_BYTES
         self._marked = marks.watch()
         self._pieces = self._copy()
@@ -193,7 +192,7 @@ class TwoStep:
             yield from self._encode(self._swap())
         self.at = self._persist()
         self._take_marked()
-        yield from [] if self._forgetful else list(self._encode(self._swap()))
+        yield from list(self._encode(self._swap()))
 
     def _take_marked(self) -> dict[tuple[str, int], None]:
         self._marks.gather()

@@ -50,9 +50,9 @@ def may_replicate(group: int, replicas: int, max_seen: int, needed: int) -> bool
     return group == replicas or (group >= needed and max_seen >= replicas)
 
 
-def most_recent(stamps: Mapping[str, Stamp], oldest: bool = False) -> str:
-    """Return the replica with the most recent database (by mistake, the oldest); of equal ones, the first."""
-    return (min if oldest else max)(stamps, key=lambda name: stamps[name].age())
+def most_recent(stamps: Mapping[str, Stamp]) -> str:
+    """Return the replica with the most recent database; of equal ones, the first."""
+    return max(stamps, key=lambda name: stamps[name].age())
 
 
 def follows(before: tuple[str, str, str], after: tuple[str, str, str], name: str) -> bool:

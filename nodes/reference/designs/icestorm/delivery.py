@@ -14,8 +14,6 @@ from dataclasses import dataclass
 
 from nodes import stomp
 from nodes.reference.api import Config, MessageNotes, Pending, Runtime
-from nodes.reference.bugs import switched_on
-from nodes.reference.bugs.flags import FAILED_EVENT_LAST, LINK_COST_IGNORED, OFFLINE_EVENTS_DISCARDED, RETRIES_IGNORED
 from nodes.reference.designs.icestorm.options import DISCARDED, Options
 from nodes.reference.designs.icestorm.topics import ORDERED, Database, Subscriber
 from nodes.reference.engine.trace import name_of
@@ -59,7 +57,6 @@ class Delivery:
         """Create the delivery. ``failed`` is called with (topic, subscriber) when a subscriber's attempts are used up;
         ``notes`` traces the waiting events if tracing is on."""
         self._node = config.node
-        self._bugs = switched_on(config.options)
         self._runtime = runtime
         self._options = options
         self._database = database
@@ -77,7 +74,7 @@ class Delivery:
         event = Event(self._events, self._node, topic, headers, body)
         cost = int(headers.get(COST, "0"))
         targets = [topic, *(name for name, limit in self._database.topics[topic].links.items()
-                            if limit == 0 or cost <= limit or LINK_COST_IGNORED in self._bugs)]
+                            if limit == 0 or cost <= limit)]
         for name in targets:
             for subscriber in self._database.topics[name].subscribers.values():
                 self._outbox(name, subscriber).add(event)
@@ -137,8 +134,8 @@ class Delivery:
         if outbox is None or outbox.subscriber != subscriber:
             if outbox is not None:
                 outbox.stop()
-            outbox = Outbox(self._runtime, self._options, self._bugs, subscriber,
-                             lambda: self._failed(topic, subscriber), self._notes)
+            outbox = Outbox(self._runtime, self._options, subscriber, lambda: self._failed(topic, subscriber),
+                            self._notes)
             self._outboxes[(topic, subscriber.ident)] = outbox
         return outbox
 
@@ -146,11 +143,10 @@ class Delivery:
 class Outbox:
     """The events for one subscriber, and the connection to it."""
 
-    def __init__(self, runtime: Runtime, options: Options, bugs: frozenset[str], subscriber: Subscriber,
-                 failed: Callable[[], None], notes: MessageNotes | None) -> None:
+    def __init__(self, runtime: Runtime, options: Options, subscriber: Subscriber, failed: Callable[[], None],
+                 notes: MessageNotes | None) -> None:
         self.subscriber = subscriber
         self._notes = notes
-        self._bugs = bugs
         self._runtime = runtime
         self._options = options
         self._failed = failed
@@ -241,7 +237,7 @@ class Outbox:
                 self._attempts += 1
                 self._runtime.log("delivery failed", subscriber=self.subscriber.ident, attempt=self._attempts,
                                   error=str(error) or type(error).__name__)
-                if RETRIES_IGNORED in self._bugs or 0 <= self.subscriber.retry_count < self._attempts:
+                if 0 <= self.subscriber.retry_count < self._attempts:
                     self._failed()
                     return
                 await asyncio.sleep(self._options.retry_interval)
@@ -251,16 +247,13 @@ class Outbox:
         failed = [event for event, _ in self._flying.values()]
         self._flying.clear()
         self._bytes += sum(len(event.body) for event in failed)
-        if FAILED_EVENT_LAST in self._bugs:
-            self._queue.extend(failed)
-        else:
-            self._queue.extendleft(reversed(failed))
+        self._queue.extendleft(reversed(failed))
         if self._notes is not None:
             for event in failed:
                 before = self._queue.index(event)
                 self._note("gone", "undelivered", event)
                 self._note("put", f"retry behind {before} of {len(self._queue) - 1}", event)
-        if self._options.offline_events == DISCARDED or OFFLINE_EVENTS_DISCARDED in self._bugs:
+        if self._options.offline_events == DISCARDED:
             self._note("gone", "discarded: the subscriber could not be reached", *self._queue)
             self._queue.clear()
             self._bytes = 0

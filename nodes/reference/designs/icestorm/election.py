@@ -16,17 +16,6 @@ from contextlib import suppress
 from typing import Any
 
 from nodes.reference.api import Broker, Pending
-from nodes.reference.bugs import switched_on
-from nodes.reference.bugs.flags import (
-    COORDINATOR_STAMP_IGNORED,
-    FULL_START_SKIPPED,
-    INVITATION_TWICE,
-    MAX_KEPT,
-    MINORITY_CONFIRMS,
-    OLDEST_DATABASE_WINS,
-    STALE_COORDINATOR_STAYS,
-    TRANSFER_SKIPPED,
-)
 from nodes.reference.designs.icestorm.decisions import (
     ELECTION,
     INACTIVE,
@@ -75,7 +64,6 @@ class Election:
         self.name = broker.config.node
         self.replicas = list(broker.config.peers)
         self.idents = {name: place for place, name in enumerate(self.replicas, 1)}
-        self.bugs = switched_on(broker.config.options)
         self.state = INACTIVE
         self.coordinator = self.name
         self.group = ""
@@ -95,7 +83,6 @@ class Election:
         self._merge_due: tuple[str, float] | None = None
         self._highest = 0
         """The highest priority among the coordinators that were found when the merge delay was set."""
-        self._joined: dict[str, str] = {}
         self._accepted: asyncio.Event = asyncio.Event()
         self._deadline = 0.0
         self._invites = False
@@ -124,7 +111,7 @@ class Election:
     @property
     def needed(self) -> int:
         """The minimum number of replicas that may confirm a change."""
-        return majority(len(self.replicas)) - (MINORITY_CONFIRMS in self.bugs)
+        return majority(len(self.replicas))
 
     @property
     def invited_here(self) -> list[str]:
@@ -138,8 +125,6 @@ class Election:
 
     def start(self) -> None:
         """Begin as a group of one."""
-        if MAX_KEPT in self.bugs and self._database.promised:
-            self.max_seen = len(self.replicas)
         self.recover("start")
         self._task = self._runtime.spawn(self._run(), "icestorm election")
 
@@ -183,8 +168,6 @@ class Election:
 
     def are_you_coordinator(self) -> bool:
         """Tell whether this replica coordinates a group that may be merged now."""
-        if INVITATION_TWICE in self.bugs and self.state in (ELECTION, REORGANIZATION):
-            return True
         return self.leads and self.state in (INACTIVE, NORMAL)
 
     def are_you_there(self, peer: str, group: str) -> bool:
@@ -197,11 +180,9 @@ class Election:
 
     def invited(self, peer: str, inviter: str, group: str) -> bool:
         """Handle a coordinator's invitation, which a peer may have passed on; return whether it is taken."""
-        busy = self.state in (ELECTION, REORGANIZATION) and INVITATION_TWICE not in self.bugs
+        busy = self.state in (ELECTION, REORGANIZATION)
         if busy or inviter == self.name or inviter not in self.idents or group == self.group:
             return False
-        if INVITATION_TWICE in self.bugs:
-            self._joined[group] = inviter
         former = list(self.up) if self.leads else []
         self.up = {}
         self._enter(ELECTION, inviter, group, f"invited by {inviter}")
@@ -254,8 +235,6 @@ class Election:
     # Inner workings.
 
     def _reorganizing(self, peer: str, group: str) -> bool:
-        if INVITATION_TWICE in self.bugs and self._joined.get(group) == peer:
-            return True
         return self.state == REORGANIZATION and self.coordinator == peer and self.group == group
 
     def _enter(self, state: str, coordinator: str, group: str, why: str) -> None:
@@ -321,8 +300,7 @@ class Election:
         """Check this coordinator's members, then search for other coordinators to merge with (procedure Check)."""
         group = self.group
         others = [name for name in self._peers.names if name not in self.up]
-        careful = self._options.step_down == CHECKED and STALE_COORDINATOR_STAYS not in self.bugs
-        if self.up and careful:
+        if self.up and self._options.step_down == CHECKED:
             answers = await self._peers.ask_all(list(self.up), "are-you-mine", group)
             if self.group != group or self.state not in (INACTIVE, NORMAL):
                 return
@@ -421,9 +399,8 @@ class Election:
         stamps = {name: Stamp(*stamp) for name, stamp in answers.items() if stamp is not None}
         if not self._enough(group, stamps):
             return 0
-        if COORDINATOR_STAMP_IGNORED not in self.bugs:
-            stamps[self.name] = self._database.stamp
-        best = most_recent(stamps, oldest=OLDEST_DATABASE_WINS in self.bugs)
+        stamps[self.name] = self._database.stamp
+        best = most_recent(stamps)
         rows = None
         self._runtime.point(COMPARED)
         if stamps[best] != self._database.stamp:
@@ -438,8 +415,6 @@ class Election:
         self._database.replace(rows, stamp)
         self._runtime.point(REPLACED)
         dump = self._database.dump()
-        if TRANSFER_SKIPPED in self.bugs:
-            stamps = dict.fromkeys(stamps, stamps[best])
         installed = await asyncio.gather(
             *(self._install(name, group, epoch, stamp, None if stamps[name] == stamps[best] else dump)
               for name in list(self.up))
@@ -464,8 +439,7 @@ class Election:
 
     def _large_enough(self) -> bool:
         """Tell whether this replica and those in ``up`` may replicate, or may continue to form a group that does."""
-        max_seen = self._max_among_us() if FULL_START_SKIPPED not in self.bugs else len(self.replicas)
-        return may_replicate(1 + len(self.up), len(self.replicas), max_seen, self.needed)
+        return may_replicate(1 + len(self.up), len(self.replicas), self._max_among_us(), self.needed)
 
     def _max_among_us(self) -> int:
         """Return the size of the largest group in which any of the present members has been."""

@@ -8,7 +8,6 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from nodes.reference.api import Runtime
-from nodes.reference.bugs.flags import CHANGE_BEFORE_SLAVES, STALE_COORDINATOR_STAYS
 from nodes.reference.designs.icestorm.decisions import Stamp
 from nodes.reference.designs.icestorm.election import NORMAL, Election
 from nodes.reference.designs.icestorm.peers import Peers
@@ -63,9 +62,6 @@ class Replication:
             database.apply(change, stamp)
             self._runtime.point(CHANGED)
             members = list(election.up)
-            if CHANGE_BEFORE_SLAVES in election.bugs:
-                self._runtime.spawn(self._tell_later(members, group, epoch, stamp, change), "late update")
-                return
             answers = await self._peers.ask_all(members, "update", group, epoch, list(stamp), list(change))
             if election.group != group or election.state != NORMAL:
                 raise Unknown
@@ -110,9 +106,6 @@ class Replication:
                 raise
             self.answered = number, epoch
 
-    async def _tell_later(self, members: list[str], group: str, epoch: int, stamp: Stamp, change: Change) -> None:
-        await self._peers.ask_all(members, "update", group, epoch, list(stamp), list(change))
-
     def _serving(self) -> tuple[str, int]:
         election = self._election
         if election.state != NORMAL or not election.leads:
@@ -122,8 +115,6 @@ class Replication:
     async def _confirm(self, group: str) -> None:
         """Confirm that a majority still is in this group, so no other replica can have changed anything."""
         election = self._election
-        if STALE_COORDINATOR_STAYS in election.bugs:
-            return
         members = list(election.up)
         answers = await self._peers.ask_all(members, "are-you-mine", group)
         if election.group != group or election.state != NORMAL:

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 from nodes.reference import wire
 from nodes.reference.api import Broker
-from nodes.reference.bugs import switched_on
-from nodes.reference.bugs.flags import LINKS_LEFT_BEHIND, STAMP_LOST_AT_START
 from nodes.reference.designs.icestorm.decisions import Stamp
 from nodes.reference.designs.icestorm.object_trace import ObjectTrace
 from nodes.reference.engine.trace import START, STATE
@@ -119,10 +117,7 @@ class Database:
         for (value,) in self._sql.execute("SELECT value FROM icestorm_meta WHERE id = 0"):
             self.promised, epoch, counter, wall = wire.decode(value)
             self.stamp = Stamp(epoch, counter, wall)
-        self._bugs = switched_on(broker.config.options)
         self._trace.compare(self._objects(), START)
-        if STAMP_LOST_AT_START in self._bugs:
-            self.stamp = Stamp(0, 0)
 
     def unlike_store(self) -> str:
         """Describe a difference between memory and store; empty if there is none."""
@@ -185,10 +180,7 @@ class Database:
 
     def dump(self) -> list[list[Any]]:
         """Return all topics, for a transfer."""
-        topics = [self.topics[name] for name in sorted(self.topics)]
-        if LINKS_LEFT_BEHIND in self._bugs:
-            topics = [replace(topic, links={}) for topic in topics]
-        return [[topic.name, topic.encode()] for topic in topics]
+        return [[name, self.topics[name].encode()] for name in sorted(self.topics)]
 
     def replace(self, rows: Iterable[Sequence[Any]] | None, stamp: Stamp) -> None:
         """Take over a dumped database (None: keep the topics), in one transaction."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Protocol
 
 from nodes.reference.api import Pending
-from nodes.reference.bugs.flags import OWN_LOG_WINS
 from nodes.reference.designs.joram.decisions import (
     Candidate,
     Voter,
@@ -252,8 +251,6 @@ class Election:
     def _adopt(self) -> None:
         replica = self._replica
         source = best_log(self._promises, replica.name)
-        if OWN_LOG_WINS in replica.bugs:
-            source = replica.name
         self._target = self._promises[source].last
         self.phase = ADOPTING
         self._deadline = replica.now() + 10 * replica.options.detection_timeout

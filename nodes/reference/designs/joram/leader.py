@@ -6,12 +6,6 @@ import asyncio
 from collections.abc import Collection, Hashable, Mapping, Sequence
 
 from nodes.reference.api import Command, ConfigError, Pending
-from nodes.reference.bugs.flags import (
-    ACK_ON_MASTER_ONLY,
-    MAJORITY_TOO_SMALL,
-    RECEIPT_BEFORE_REPLICATION,
-    RECEIPT_BEFORE_SYNC,
-)
 from nodes.reference.designs.joram.decisions import MAX_MEMBERS, committed_index, round_of
 from nodes.reference.designs.joram.log import Member, encode_command, encode_group, encode_view
 from nodes.reference.designs.joram.outbox import MAX_AHEAD, Outbox
@@ -189,12 +183,8 @@ class Leader:
         """Order a command; it is replicated with the next batch."""
         if not self.serving:
             return
-        if ACK_ON_MASTER_ONLY in self._replica.bugs and command.kind == "ack":
-            self._outbox.add(self._replica.broker.engine.apply(command))
-            self._release()
-        else:
-            self._pending.append(encode_command(command))
-            self._wake.set()
+        self._pending.append(encode_command(command))
+        self._wake.set()
 
     def raise_epoch(self, epoch: int) -> None:
         """Continue in a newer epoch (``unspecified`` only), which must have been promised."""
@@ -410,8 +400,7 @@ class Leader:
         self._commit()
         if log.has_unwritten:
             self.compact()
-            if RECEIPT_BEFORE_SYNC not in replica.bugs:
-                replica.persist()
+            replica.persist()
         if self._acked.get(replica.name) != log.last:
             self._acked[replica.name] = log.last
             self._commit()
@@ -454,13 +443,9 @@ class Leader:
         return batch
 
     def _committed(self) -> int:
-        options, bugs, replicas = self._replica.options, self._replica.bugs, len(self._replica.order)
-        if MAJORITY_TOO_SMALL in bugs:
-            replicas -= 2
-        acked = {name: index for name, index in self._acked.items() if name in self._replica.order}
-        index = committed_index(acked, self.members, replicas, options.ack, options.primary)
-        if RECEIPT_BEFORE_REPLICATION in bugs:
-            index = self._replica.log.last
+        options, order = self._replica.options, self._replica.order
+        acked = {name: index for name, index in self._acked.items() if name in order}
+        index = committed_index(acked, self.members, len(order), options.ack, options.primary)
         return index if index >= self._epoch_start else self._replica.committed
 
     def _release(self) -> None:

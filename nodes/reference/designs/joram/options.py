@@ -5,8 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from nodes.reference.api import Config, ConfigError
-from nodes.reference.bugs import switched_on
-from nodes.reference.bugs.flags import VIEW_WITHOUT_AGREEMENT
 from nodes.reference.designs.joram.decisions import MAX_MEMBERS
 from nodes.reference.option_values import choice, flag, seconds, whole
 from nodes.reference.replication.transfer import CHUNK_BYTES, TRANSFERS
@@ -97,14 +95,11 @@ class Options:
         expected = whole(options, "nb_cluster_expected", len(config.peers))
         if expected > len(config.peers):
             raise ConfigError(f"options.nb_cluster_expected: {expected}, but peers has {len(config.peers)}")
-        partitions = choice(options, "partitions", PARTITIONS)
-        if VIEW_WITHOUT_AGREEMENT in switched_on(options):
-            partitions = "unspecified"
         return cls(
             ack=choice(options, "ack", ACKS),
             propagation=choice(options, "propagation", PROPAGATIONS),
             sync_interval=sync,
-            partitions=partitions,
+            partitions=choice(options, "partitions", PARTITIONS),
             nb_cluster_expected=expected,
             restart_expected=expected if "nb_cluster_expected" in options else 0,
             detection_timeout=timeout,

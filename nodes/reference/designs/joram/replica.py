@@ -7,7 +7,6 @@ from typing import Any
 
 from nodes.reference import wire
 from nodes.reference.api import Broker, Command, Effect
-from nodes.reference.bugs import switched_on
 from nodes.reference.designs.joram.decisions import make_epoch, round_of
 from nodes.reference.designs.joram.log import (
     Log,
@@ -46,7 +45,6 @@ class Replica:
         config = broker.config
         self.broker = broker
         self.options = options
-        self.bugs = switched_on(config.options)
         self.runtime = broker.runtime
         self.now = broker.runtime.now
         """Monotonic seconds."""
