@@ -129,7 +129,7 @@ def group_of(node: str, facts: ClusterFacts) -> tuple[str, ...]:
 
 def aim_option(family: str, meaning: str, default: str = ONE) -> Option:
     """Return the option ``<family>_target``: the node to hit, for a family whose kinds specify the effect."""
-    rules = f"{meaning}: one node's, the leading one's, that of one beside it, or of a role that nodes tell"
+    rules = f"{meaning}: one node's, the leading one's, that of another one, or of a role that nodes report"
     return Option(setting(family, "target"), default, rules, (ONE, PRIMARY, BACKUP), extensible=True)
 
 

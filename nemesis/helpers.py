@@ -95,7 +95,7 @@ class _HelperFault(Fault):
 
 
 def _target(family: str) -> Option:
-    return aim_option(family, "the node that it is cut off from where that is one", ANY_KIND)
+    return aim_option(family, "the node from which it is cut off, if it is a single one", ANY_KIND)
 
 
 class Gateway(_HelperFault):

@@ -30,8 +30,8 @@ from stormproof.contracts.option import Option
 from stormproof.history.undo import RESUME, START
 
 KINDS = ("one", "master", "random")
-PROGRAM = ("which program of a machine that runs several: its name, or any in turn (of a node that is aimed at as the "
-           "leader: the one that leads)")
+PROGRAM = ("program of a machine that runs several: its name, or any in turn (of the leading node: the program that "
+           "leads)")
 
 
 def process_options(family: str) -> tuple[Option, ...]:

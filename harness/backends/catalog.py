@@ -20,11 +20,11 @@ BACKENDS: Registry[type[Backend]] = Registry(
           "harness.backends.local:LocalBackend"),
     Entry("sim", "simulated nodes, network, disks and time in one process; repeats exactly from the seed",
           "harness.sim.backend:SimBackend"),
-    Entry("ssh", "hosts reached over SSH that may be broken: virtual machines, a lab's computers",
+    Entry("ssh", "hosts over SSH that permit faults: virtual machines, computers of a lab",
           "harness.backends.ssh.backend:SshBackend"),
-    Entry("attach", "a system that runs already, reached by its clients alone",
+    Entry("attach", "a running system, reached by clients only",
           "harness.backends.attach:AttachBackend"),
-    Entry("attach-ssh", "a system that runs already, whose hosts are reached over SSH for faults",
+    Entry("attach-ssh", "a running system, whose hosts are reached over SSH for faults",
           "harness.backends.ssh.attach:AttachSshBackend"),
 )  # fmt: skip
 """The strongest first: where no backend is named, the first usable one of those allowed by default is chosen."""

@@ -92,7 +92,7 @@ def _entries(kind: str) -> list[dict[str, Any]]:
             return _registered(BACKENDS, lambda name: BACKENDS.load(name).options)
         case "tests":
             return [_entry("every test", "settings of any test", (SETTLE_TIMEOUT,)),
-                    _entry("every test with faults", "when faults come and go", SCHEDULE_OPTIONS)]
+                    _entry("every test with faults", "times and durations of faults", SCHEDULE_OPTIONS)]
         case "checks":
             return _registered(CHECKS, lambda name: ())
         case "bugs":

@@ -15,15 +15,15 @@ from collections.abc import Mapping
 WRITTEN = "server.written"
 RELEASING = "server.releasing"
 SERVER_POINTS: Mapping[str, str] = {
-    WRITTEN: "a transaction is on disk; nobody has been told of what is in it",
-    RELEASING: "what is safe is about to be handed to clients: they have got nothing of it",
+    WRITTEN: "a transaction is on disk; no other program has been informed of it",
+    RELEASING: "safe effects are about to be released; clients have received none of them",
 }
 
 HEARD = "link.heard"
 LINKED = "link.up"
 LINK_POINTS: Mapping[str, str] = {
-    HEARD: "bytes of a peer have come, and nothing has been done about them",
-    LINKED: "a link with a peer is there, and nothing has been said on it",
+    HEARD: "bytes of a peer have arrived, but are not processed yet",
+    LINKED: "a link to a peer is open, but unused yet",
 }
 
 APPENDED = "joram.appended"
@@ -40,18 +40,18 @@ LOADED = "joram.loaded"
 LEASE_ENDS = "joram.lease-ends"
 
 JORAM_POINTS: Mapping[str, str] = {
-    APPENDED: "a follower has taken entries into its log in memory: nothing is on its disk, nothing acknowledged",
-    STORED: "a follower has its log on disk and has not acknowledged it: the master does not know of this copy",
-    COMMITTED: "a master has applied what is committed and has answered no client: its successor must have it all",
-    SHIPPED: "a master has sent entries to its followers which are not on its own disk",
-    PROMISED: "a replica has an epoch on disk that it has promised, and has told nobody",
-    ELECTED: "a replica has won an election and has done nothing as master",
-    VIEWED: "a new view is in the master's log in memory, and nowhere else",
-    REGROUPED: "a change of the group is in the master's log in memory, and nowhere else",
-    TRUNCATED: "a follower has removed entries that its master does not have, in memory; they are still on its disk",
-    CHUNK_SENT: "a master has sent a piece of the whole state, and more are to come",
-    LOADED: "a replica's whole state is another's now, on disk, and nobody knows of it",
-    LEASE_ENDS: "a master's lease has nearly ended: most followers were last heard a while ago",
+    APPENDED: "a follower has entries in its log in memory; they are neither on disk nor acknowledged",
+    STORED: "a follower has its log on disk, but has not acknowledged it to the master",
+    COMMITTED: "a master has applied committed entries, but has answered no client; its successor must have them",
+    SHIPPED: "a master has sent entries to its followers that are not on its disk yet",
+    PROMISED: "a replica has a promised epoch on disk, but has not answered",
+    ELECTED: "a replica has won an election, but has not acted as master yet",
+    VIEWED: "a new view is only in the master's log in memory",
+    REGROUPED: "a change of the group is only in the master's log in memory",
+    TRUNCATED: "a follower has removed conflicting entries in memory; they are still on its disk",
+    CHUNK_SENT: "a master has sent a chunk of a state transfer; more follow",
+    LOADED: "a replica has a transferred state on disk, but has not acknowledged it",
+    LEASE_ENDS: "a master's lease has nearly expired",
 }
 
 INVITING = "icestorm.inviting"
@@ -70,20 +70,20 @@ AGREED = "icestorm.agreed"
 DROPPED = "icestorm.dropped"
 
 ICESTORM_POINTS: Mapping[str, str] = {
-    INVITING: "a coordinator has left its group to form another, and has invited nobody",
-    INVITED: "a replica has left its group for another coordinator's, and has not told that one",
-    ACCEPTING: "a replica has passed an invitation on, and has not accepted it",
-    ACCEPTED: "a coordinator has one more member in the group that it forms",
-    ICE_PROMISED: "a replica has an epoch on disk that it has promised, and has not answered",
-    COMPARED: "a coordinator knows the stamps of all databases, and has fetched none",
-    REPLACED: "a coordinator has the most recent database, stamped anew, and no member has it",
-    INSTALLED: "a member has the group's database, and its coordinator does not know",
-    FORMED: "a coordinator replicates, and no member knows that the group is formed",
-    READY: "a member has learnt that its group replicates, and has not answered",
-    CHANGED: "a coordinator has made a change in its own database, and in no other",
-    UPDATED: "a slave has a change on disk, and its coordinator does not know",
-    AGREED: "a majority has a change on disk, and the client does not know",
-    DROPPED: "a coordinator has given up members that did not answer, and goes on with the others",
+    INVITING: "a coordinator has left its group to form a new one, but has not sent invitations",
+    INVITED: "a replica has left its group for another coordinator's, but has not accepted the invitation",
+    ACCEPTING: "a replica has forwarded an invitation, but has not accepted it",
+    ACCEPTED: "a coordinator has one more member in its new group",
+    ICE_PROMISED: "a replica has a promised epoch on disk, but has not answered",
+    COMPARED: "a coordinator knows the stamps of all databases, but has not fetched one",
+    REPLACED: "a coordinator has the most recent database with a new stamp; no member has it",
+    INSTALLED: "a member has the group's database, but has not answered its coordinator",
+    FORMED: "a coordinator replicates, but has not informed the members",
+    READY: "a member knows that its group replicates, but has not answered",
+    CHANGED: "a coordinator has made a change only in its own database",
+    UPDATED: "a slave has a change on disk, but has not acknowledged it",
+    AGREED: "a majority has a change on disk, but the client has no confirmation",
+    DROPPED: "a coordinator has excluded silent members and continues with the others",
 }
 
 QPID_STORED = "qpid.stored"
@@ -100,18 +100,18 @@ PERMITTED = "qpid.permitted"
 PERMISSION_ENDS = "qpid.permission-ends"
 
 QPID_POINTS: Mapping[str, str] = {
-    QPID_STORED: "a primary has a group on disk and has sent it to its backups; nobody has signalled completion",
-    COMPLETED: "a backup has signalled completion, and the primary has let no client know",
-    COPIED: "a backup has a group on disk, and has not signalled completion",
-    ATTACHING: "a backup has told a primary what it has, and has heard nothing of what it lacks",
-    ATTACHED: "a primary has found out what a backup lacks, and has sent it the differences alone",
-    CAUGHT_UP: "a backup has become ready, and nobody knows",
-    CATCH_UP_SENT: "a primary has sent a group of what a backup lacks, and more are to come",
-    PROMOTED: "a broker is primary by its store, and does not serve",
-    STEPPED_DOWN: "a primary has found a newer one; its clients are gone, its store is there",
-    PRIMARY_LOST: "a backup has lost its primary, and nobody has another",
-    PERMITTED: "a manager has let a broker go on, which has done nothing with that",
-    PERMISSION_ENDS: "a primary's permission has nearly ended",
+    QPID_STORED: "a primary has a group on disk and has sent it to its backups; no completion has been signalled",
+    COMPLETED: "a backup has signalled completion, but the primary has confirmed nothing to clients",
+    COPIED: "a backup has a group on disk, but has not signalled completion",
+    ATTACHING: "a backup has reported its state to a primary, but has received no differences",
+    ATTACHED: "a primary has sent a backup the differences, but not the contents",
+    CAUGHT_UP: "a backup has become ready, but has not reported it",
+    CATCH_UP_SENT: "a primary has sent a group of missing messages to a backup; more follow",
+    PROMOTED: "a broker's store says that it is the primary, but it does not serve yet",
+    STEPPED_DOWN: "a primary has found a newer one; its clients are disconnected, its store remains",
+    PRIMARY_LOST: "a backup has lost its primary, and no broker has found a new one",
+    PERMITTED: "a manager has renewed a broker's lease, but the broker has not used it",
+    PERMISSION_ENDS: "a primary's lease has nearly expired",
 }
 
 BALLOT_PROMISED = "manager.promised"
@@ -122,12 +122,12 @@ NOTE_TAKEN = "manager.noted"
 PROMOTING = "manager.promoting"
 
 MANAGER_POINTS: Mapping[str, str] = {
-    BALLOT_PROMISED: "a manager has a ballot on disk that it has promised, and has not answered",
-    BALLOT_ACCEPTED: "a manager has a decision on disk, and has told nobody",
-    COORDINATES: "a manager has become coordinator, and has told nobody",
-    CLEARED: "a coordinator has found that its primary may be started, and has told nobody",
-    NOTE_TAKEN: "a manager has a note on disk of whom a primary goes on without, and has told nobody",
-    PROMOTING: "a manager has it on disk that its broker becomes primary, and the broker does not know",
+    BALLOT_PROMISED: "a manager has a promised ballot on disk, but has not answered",
+    BALLOT_ACCEPTED: "a manager has a decision on disk, but has not sent it",
+    COORDINATES: "a manager has become coordinator, but has not announced it",
+    CLEARED: "a coordinator has cleared its primary for a start, but has not announced it",
+    NOTE_TAKEN: "a manager has on disk which backups a primary excluded, but has not sent it",
+    PROMOTING: "a manager has the promotion of its broker on disk, but has not informed the broker",
 }
 
 SET_STORED = "fiorano.stored"
@@ -145,19 +145,19 @@ CHANNEL_LOST = "fiorano.channel-lost"
 DATABASE_HAS = "fiorano.database-has"
 
 FIORANO_POINTS: Mapping[str, str] = {
-    SET_STORED: "an active server has a change-set on disk, and has not sent it to its standby",
-    SET_SENT: "an active server has sent a change-set to its standby, and has released nothing",
-    SET_COPIED: "a standby has what it was sent on disk, and the active server does not know",
-    STANDBY_STORED: "an active server has heard that its standby has something, and has released nothing",
-    PAGE_SENT: "a page of a synchronisation was sent, and more are to come",
-    ALL_SENT: "the end of a synchronisation was sent; from now on nothing is confirmed without the standby",
-    EPOCH_ADOPTED: "the lock's epoch is in the repository, on disk, and nobody has been told",
-    EPOCH_ASKED: "an epoch is noted on disk, and the gateway has not been asked for it",
-    GRANTED: "the gateway has granted the lock, or renewed it, and nothing has been done with that",
-    ENTERED: "a server has changed its state, and nobody has been told",
-    LOCK_ENDS: "the lease of the lock has nearly ended",
-    CHANNEL_LOST: "the channel between the servers is broken, and neither has decided what to do",
-    DATABASE_HAS: "the shared database has a commit, and no client knows",
+    SET_STORED: "an active server has a change-set on disk, but has not sent it to its standby",
+    SET_SENT: "an active server has sent a change-set to its standby, but has released nothing",
+    SET_COPIED: "a standby has a change-set on disk, but has not acknowledged it",
+    STANDBY_STORED: "an active server has its standby's acknowledgement, but has released nothing",
+    PAGE_SENT: "a page of a synchronisation was sent; more follow",
+    ALL_SENT: "the end of a synchronisation was sent; from now on the standby must have each confirmed change",
+    EPOCH_ADOPTED: "the lock's epoch is in the repository on disk, but is not announced",
+    EPOCH_ASKED: "an epoch is noted on disk, but not requested from the gateway yet",
+    GRANTED: "the gateway has granted or renewed the lock, but the server has not used it",
+    ENTERED: "a server has changed its state, but has not announced it",
+    LOCK_ENDS: "the lock's lease has nearly expired",
+    CHANNEL_LOST: "the channel between the servers is broken, but neither server has reacted",
+    DATABASE_HAS: "the shared database has a commit, but no client has the confirmation",
 }
 
 POINTS_OF: Mapping[str, Mapping[str, str]] = {

@@ -22,7 +22,7 @@ SYSTEMS: Registry[System] = Registry(
           "nodes.systems.reference.icestorm.system:ICESTORM"),
     Entry("qpid", "Qpid active-passive: hot standbys browse the primary's queues, a cluster manager promotes",
           "nodes.systems.reference.qpid.system:QPID"),
-    Entry("fiorano", "FioranoMQ HA: two servers that look like one, a lock on a third machine",
+    Entry("fiorano", "FioranoMQ HA: two servers that act as one, and a lock on a third machine",
           "nodes.systems.reference.fiorano.system:FIORANO"),
     Entry("redis", "Redis: one server, or three with Sentinel; streams as queues", "nodes.systems.redis.system:REDIS"),
     Entry("mosquitto", "Mosquitto: one MQTT broker; persistent sessions as queues",
@@ -32,7 +32,7 @@ SYSTEMS: Registry[System] = Registry(
           "nodes.systems.activemq.system:ACTIVEMQ"),
     Entry("etcd", "etcd: one member or several; keys as registers, and its lock service",
           "nodes.systems.etcd.system:ETCD"),
-    Entry("zeroc-icestorm", "the real IceStorm, of ZeroC's Ice: one server, or a replicated group; topics of events",
+    Entry("zeroc-icestorm", "ZeroC's IceStorm: one server, or a replicated group; topics of events",
           "nodes.systems.zeroc_icestorm.system:ZEROC_ICESTORM"),
     Entry("nats", "NATS JetStream: one server or three; streams as queues", "nodes.systems.nats.system:NATS"),
 )  # fmt: skip

@@ -146,7 +146,7 @@ class ConfigurationWorkload(SubscriptionsWorkload):
     draws = DRAWS
     options = (
         Option("changers", 4, "threads that create, destroy, bind and unbind", load=True),
-        Option("lookers", 3, "threads that look", load=True),
+        Option("lookers", 3, "threads that query", load=True),
         Option("queues", 4, "queues that are created and deleted", load=True),
         Option("exchanges", 2, "exchanges that are created and deleted", load=True),
         Option("bindings", 3, "bindings that are made and ended", load=True),
@@ -154,8 +154,8 @@ class ConfigurationWorkload(SubscriptionsWorkload):
         Option("open_timeout", 2.0, "seconds a new client tries to connect before its operation fails"),
         CLIENT_HEARTBEAT,
         CLIENT_ORDER,
-        Option("drain_limit", 60.0, "seconds that the last looks may take in all"),
-        Option("min_ok", 20, "confirmed changes, and looks, below which the verdict is unknown"),
+        Option("drain_limit", 60.0, "seconds that the last queries may take in all"),
+        Option("min_ok", 20, "confirmed changes, and queries, below which the verdict is unknown"),
     )
     guarantees = ("metadata",)
     positive = ("changers", "lookers", "queues")

@@ -287,7 +287,7 @@ class SubscriptionsWorkload(Workload):
     draws = DRAWS
     options: tuple[Option, ...] = (
         Option("changers", 4, "threads that subscribe, unsubscribe, create, destroy, link and unlink", load=True),
-        Option("lookers", 3, "threads that look", load=True),
+        Option("lookers", 3, "threads that query", load=True),
         Option("topics", 2, "topics to subscribe to", load=True),
         Option("subscribers", 3, "subscribers, each of which may subscribe to each of these topics", load=True),
         Option("loose_topics", 2, "topics that are created and destroyed", load=True),
@@ -296,8 +296,8 @@ class SubscriptionsWorkload(Workload):
         Option("open_timeout", 2.0, "seconds a new client tries to connect before its operation fails"),
         CLIENT_HEARTBEAT,
         CLIENT_ORDER,
-        Option("drain_limit", 60.0, "seconds that the last looks may take in all"),
-        Option("min_ok", 20, "confirmed changes, and looks, below which the verdict is unknown"),
+        Option("drain_limit", 60.0, "seconds that the last queries may take in all"),
+        Option("min_ok", 20, "confirmed changes, and queries, below which the verdict is unknown"),
     )
     guarantees: tuple[str, ...] = ("metadata", "elections")
     positive: ClassVar[Sequence[str]] = ("changers", "lookers", "topics", "subscribers")

@@ -412,7 +412,7 @@ class TopicDialogueWorkload(Workload):
         Option("open_timeout", 2.0, "seconds a new client tries to connect before its operation fails"),
         CLIENT_HEARTBEAT,
         CLIENT_ORDER,
-        Option("drain_limit", 60.0, "seconds that the last looks may take in all"),
+        Option("drain_limit", 60.0, "seconds that the last queries may take in all"),
         Option("min_ok", 15, "dialogues that went as modelled below which the verdict is unknown"),
     )
     guarantees = ("dialogue", "elections")

@@ -190,13 +190,13 @@ def reached(states: Iterable[State], texts: Mapping[str, str]) -> dict[str, int]
 
 
 BROKER_STATES = (
-    State("connection-resumed", "a client took up its connection again, on the same node", resumed(elsewhere=False)),
-    State("connection-taken-over", "a client came back before its old connection had ended",
+    State("connection-resumed", "a client resumed its connection on the same node", resumed(elsewhere=False)),
+    State("connection-taken-over", "a client reconnected before its old connection had ended",
           logged("client ended", reason="the connection was taken over")),
-    State("idle-connection-closed", "a connection that nobody took up again was closed",
+    State("idle-connection-closed", "a detached connection expired and was closed",
           logged("idle connection closed")),
-    State("duplicate-discarded", "a command that a client sent again was discarded", logged("duplicate discarded")),
-    State("client-silent", "a client that sent no heart-beats was given up",
+    State("duplicate-discarded", "a repeated command of a client was discarded", logged("duplicate discarded")),
+    State("client-silent", "a client without heart-beats was disconnected",
           logged("client ended", reason="no heart-beat from the client")),
 )  # fmt: skip
 """States of every design."""

@@ -44,7 +44,7 @@ REMEMBERED = (
 """Options of designs whose engine has clients with reliable connections and branches."""
 FLOW = (
     Option("max_under_way", 128, "unanswered commands of all clients of a node; beyond, each has an equal share"),
-    Option("max_bytes_under_way", 4 << 20, "bytes of large work under way of all clients of a node, which takes turns"),
+    Option("max_bytes_under_way", 4 << 20, "bytes of large commands in progress of a node's clients; they take turns"),
     Option("output_timeout", 20.0, "seconds in which a client must take some of the output that waits for it"),
     Option("max_outstanding", 256, "unanswered commands of one client, after which the node stops reading from it"),
 )

@@ -31,7 +31,7 @@ ICESTORM = ReferenceSystem(
         Option("stamp", "counter", "the stamp that tells the most recent database", ("counter", "wall-clock")),
         Option("reads", "confirmed", "replica that answers reads: the coordinator, after a majority confirmed it, or "
                "any replica from its own database", ("confirmed", "local")),
-        Option("step_down", "checked", "when a coordinator finds that its majority is gone: at its next look, or when "
+        Option("step_down", "checked", "when a coordinator finds that its majority is gone: at its next check, or when "
                "it can't make a change", ("checked", "on-write")),
         Option("retry_interval", 0.2, "seconds between attempts to deliver to a subscriber that failed"),
         Option("delivery_timeout", 1.0, "seconds that a subscriber has to acknowledge an event"),

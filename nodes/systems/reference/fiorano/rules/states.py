@@ -74,7 +74,7 @@ def _moved(logs: NodeLogs) -> int:
 
 
 STATES = (
-    State("failover", "another server than before served", _moved),
+    State("failover", "a different server began to serve", _moved),
     _changed(WAITING, ACTIVE_TRANSITION),
     _changed(WAITING, PASSIVE_TRANSITION),
     _changed(WAITING, STANDALONE),
@@ -98,7 +98,7 @@ STATES = (
           logged("database refused an older epoch")),
     State("lock-obtained", "a server obtained the lock", logged("lock obtained")),
     State("lock-lost", "a server lost the lock", logged("lock lost")),
-    State("lock-refused", "a server was not given a lock that somebody had held meanwhile",
+    State("lock-refused", "a server was refused a lock that the other server had held since",
           logged("lock refused", repository=bool)),
     State("stood-still", "a server noticed that it had been paused", logged("stood still")),
     *BROKER_STATES,

@@ -47,7 +47,7 @@ def _promoted_from(*states: str) -> State:
                 last.setdefault(line.node, _CONNECTING)
         return found
 
-    return State(f"promoted-from-{before}", f"a broker that was {before} became primary", count)
+    return State(f"promoted-from-{before}", f"a {before} broker became primary", count)
 
 
 def _nonzero(value: str) -> bool:
@@ -55,23 +55,23 @@ def _nonzero(value: str) -> bool:
 
 
 STATES = (
-    State("failover", "another broker than before became primary", _failovers),
+    State("failover", "a different broker became primary", _failovers),
     _promoted_from(_READY),
     _promoted_from(_CONNECTING),
     State("caught-up", "a backup had caught up", logged(_READY)),
-    State("catch-up-broken-off", "a catch-up was begun again, or ended by a restart", broken_off(_CATCHUP, _READY)),
+    State("catch-up-broken-off", "a catch-up restarted, or a broker's restart ended it", broken_off(_CATCHUP, _READY)),
     State("caught-up-with-another", "a backup that was not restarted caught up with a new primary",
           logged("backup attached", queues=_nonzero)),
-    State("queue-reset", "a backup was ahead of a new primary, and was told to reset (LM1)", logged("queue reset")),
-    State("backup-given-up", "a backup that did not catch up was given up", logged("backup given up")),
-    State("backup-not-awaited", "a new primary waited no longer for a backup", logged("backup not awaited any longer")),
+    State("queue-reset", "a backup was ahead of a new primary and had to reset its queue (LM1)", logged("queue reset")),
+    State("backup-given-up", "a backup that did not catch up was excluded", logged("backup given up")),
+    State("backup-not-awaited", "a new primary stopped waiting for a backup", logged("backup not awaited any longer")),
     State("primary-lost", "a backup lost its primary", logged(_CONNECTING, lost=bool)),
     State("stepped-down", "a primary gave way to a newer one", logged(_CONNECTING, why=bool)),
     State("dirty-store", "a broker was started from a dirty store", logged(_CONNECTING, store="dirty")),
     State("clean-store", "a broker was started from a clean store", logged(_CONNECTING, store="clean")),
-    State("no-quorum", "a broker ended itself since its manager had no quorum",
+    State("no-quorum", "a broker ended because its manager had no quorum",
           logged("no quorum: the manager's lease ran out")),
-    State("shut-down", "the whole cluster was shut down in order", logged(_STOPPED, generation=bool)),
+    State("shut-down", "the whole cluster was shut down in an orderly way", logged(_STOPPED, generation=bool)),
     State("carried-on", "a backup whose store failed carried on in memory",
           logged("store failed; carrying on in memory")),
     State("stood-still", "a broker noticed that it had been paused", logged("stood still")),
