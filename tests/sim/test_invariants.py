@@ -423,7 +423,7 @@ def one_more(attribute: str, function: Callable[..., Any]) -> Callable[..., Any]
 @pytest.mark.requirement("H17", part=True)
 @pytest.mark.parametrize(("case", "owner", "function", "attribute", "told"), [
     (JORAM, Log, "append", "_cached", "bytes of entries"),
-    (JORAM, Replicator, "_send", "_unacked", "bytes under way to n"),
+    (JORAM, Replicator, "_send", "unacked", "bytes under way to n"),
     (replace(ICESTORM, workload="events"), Outbox, "add", "_bytes", "bytes that wait for "),
     (replace(QPID, nemesis="kill", rate=200.0, settings={"min_ok": "5", "catchup_chunk": "1"}), Browsing, "_hold",
      "held_bytes", "bytes that wait for backup n"),
@@ -448,7 +448,7 @@ def test_each_sum_of_a_broker_is_counted_again(case: Case, owner: type, function
 def test_a_window_that_is_not_kept_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def pump(self: Replicator, stamp: float) -> None:
         keep(self, stamp)
-        while not self.sends_state and self.next <= self._replica.log.last:
+        while not self.sends_state and self.next <= self.replica.log.last:
             self._send(self.next, stamp)
 
     keep = Replicator.pump

@@ -47,13 +47,13 @@ class Replicator:
     """
 
     def __init__(self, replica: Replica, peer: str, epoch: int, position: Position, frames: SharedFrames) -> None:
-        self._replica = replica
-        self._peer = peer
+        self.replica = replica
+        self.peer = peer
         self._epoch = epoch
         self._frames = frames
-        self._in_flight: deque[tuple[int, int]] = deque()
-        self._unacked = 0
-        self._most = -1
+        self.in_flight: deque[tuple[int, int]] = deque()
+        self.unacked = 0
+        self.most_unacked = -1
         """Largest number of bytes under way at the time when further ones were sent."""
         self._transfer: Transfer | None = None
         self._sent_chunks = self._acked_chunks = self._bytes = 0
@@ -92,17 +92,17 @@ class Replicator:
 
     def lacks_entries(self, upto: int) -> bool:
         """Return whether entries, up to this index, could be sent to the peer now."""
-        transfer, log = self._transfer, self._replica.log
+        transfer, log = self._transfer, self.replica.log
         if transfer is not None and not self._ended and not transfer.sends_entries:
             return False
-        return (self.next <= min(upto, log.last) and self._unacked < self._replica.options.send_window
+        return (self.next <= min(upto, log.last) and self.unacked < self.replica.options.send_window
                 and log.epoch_at(self.next - 1) is not None)
 
     @property
     def hold(self) -> int:
         """The index after which entries will be needed."""
         if self._transfer is not None and self._transfer.at is None:
-            return self._replica.log.applied
+            return self.replica.log.applied
         return self.next - 1
 
     @property
@@ -118,20 +118,20 @@ class Replicator:
         """Stop sending to the peer, which needs nothing further, or not from this node."""
         if self._transfer is not None:
             if self._ended:
-                self._replica.links.exempt(self._peer, 0)
+                self.replica.links.exempt(self.peer, 0)
             self._transfer.close()
             self._transfer = None
 
     def pump(self, stamp: float) -> None:
         """Send as much as is allowed now; ``stamp`` is this node's clock, which the peer will echo."""
-        log = self._replica.log
+        log = self.replica.log
         if self._transfer is None and log.epoch_at(self.next - 1) is None:
             self._begin_state()
         if self._transfer is not None:
             self._pump_state(self._transfer)
             if not (self._ended or self._transfer.sends_entries) or log.epoch_at(self.next - 1) is None:
                 return
-        while self.next <= log.last and self._unacked < self._replica.options.send_window:
+        while self.next <= log.last and self.unacked < self.replica.options.send_window:
             self._send(self.next, stamp)
 
     def acked(self, match: int) -> None:
@@ -140,14 +140,14 @@ class Replicator:
         if transfer is not None:
             if not self._ended or transfer.at is None or match < transfer.at.idx:
                 return
-            self._replica.runtime.log(
-                "state transfer end", to=self._peer, index=match, bytes=self._bytes,
-                seconds=round(self._replica.now() - self._began, 3),
+            self.replica.runtime.log(
+                "state transfer end", to=self.peer, index=match, bytes=self._bytes,
+                seconds=round(self.replica.now() - self._began, 3),
             )
             self.close()
         self.match = max(self.match, match)
-        while self._in_flight and self._in_flight[0][0] <= match:
-            self._unacked -= self._in_flight.popleft()[1]
+        while self.in_flight and self.in_flight[0][0] <= match:
+            self.unacked -= self.in_flight.popleft()[1]
 
     def acked_chunks(self, count: int) -> None:
         """Take an acknowledgement of chunks: the peer has received this number of them."""
@@ -155,43 +155,43 @@ class Replicator:
 
     def miscounted(self) -> str:
         """Describe a wrong counter of unacknowledged bytes, or a breach of the send window; empty if there is none."""
-        there, window = sum(size for _, size in self._in_flight), self._replica.options.send_window
-        if self._most >= window:
-            return f"{self._peer} was sent more when {self._most} bytes were under way, and {window} are enough"
-        if self._unacked == there:
+        there, window = sum(size for _, size in self.in_flight), self.replica.options.send_window
+        if self.most_unacked >= window:
+            return f"{self.peer} was sent more when {self.most_unacked} bytes were under way, and {window} are enough"
+        if self.unacked == there:
             return ""
-        return f"bytes under way to {self._peer}: {self._unacked} are counted, and there are {there}"
+        return f"bytes under way to {self.peer}: {self.unacked} are counted, and there are {there}"
 
     def _send(self, start: int, stamp: float, empty: bool = False) -> None:
-        replica = self._replica
+        replica = self.replica
         if empty:
             previous = replica.log.id_at(start - 1)
             message = Append(self._epoch, previous.idx, previous.epoch, replica.committed, stamp, [])
-            replica.send(self._peer, message)
+            replica.send(self.peer, message)
             return
         frame, end = self._frames.append(replica, self._epoch, start, stamp)
-        replica.links.send(self._peer, frame)
-        self._in_flight.append((end, len(frame)))
-        self._most = max(self._most, self._unacked)
-        self._unacked += len(frame)
+        replica.links.send(self.peer, frame)
+        self.in_flight.append((end, len(frame)))
+        self.most_unacked = max(self.most_unacked, self.unacked)
+        self.unacked += len(frame)
         self.next = end + 1
 
     def _begin_state(self) -> None:
-        replica = self._replica
+        replica = self.replica
         self._began = replica.now()
         self._transfer = self._new_transfer()
         self._ended = False
         self._sent_chunks = self._acked_chunks = self._bytes = 0
-        self._in_flight.clear()
-        self._unacked = 0
+        self.in_flight.clear()
+        self.unacked = 0
         self.match = -1
         if self._transfer.at is not None:
             self.next = self._transfer.at.idx + 1
-        replica.runtime.log("state transfer begin", to=self._peer, form=replica.options.transfer)
-        replica.send(self._peer, StateBegin(self._epoch))
+        replica.runtime.log("state transfer begin", to=self.peer, form=replica.options.transfer)
+        replica.send(self.peer, StateBegin(self._epoch))
 
     def _new_transfer(self) -> Transfer:
-        replica = self._replica
+        replica = self.replica
         if replica.options.transfer == TWO_STEP:
             return TwoStep(replica.broker.database, replica.marks, self._persisted, replica.options.transfer_chunk)
         at = self._persisted()
@@ -200,20 +200,20 @@ class Replicator:
 
     def _persisted(self) -> LogId:
         # The engine writes its unsaved changes before it dumps them: they must be saved together with `applied`.
-        replica, log = self._replica, self._replica.log
+        replica, log = self.replica, self.replica.log
         replica.persist()
         at = log.id_at(log.applied)
         trace = replica.broker.engine.message_trace
         if trace is not None:
-            trace.state(self._peer, True, at.idx, fingerprints(replica.broker.database))
+            trace.state(self.peer, True, at.idx, fingerprints(replica.broker.database))
         return at
 
     def _pump_state(self, transfer: Transfer) -> None:
-        replica = self._replica
+        replica = self.replica
         while not self._ended and self._sent_chunks < self._acked_chunks + CHUNK_WINDOW:
             chunk = transfer.next_chunk()
             if chunk is not None:
-                replica.send(self._peer, StateChunk(self._epoch, self._sent_chunks, chunk))
+                replica.send(self.peer, StateChunk(self._epoch, self._sent_chunks, chunk))
                 self._sent_chunks += 1
                 self._bytes += len(chunk)
                 replica.runtime.point(CHUNK_SENT)
@@ -226,5 +226,5 @@ class Replicator:
                 self.next = at.idx + 1
             log = replica.log
             end = StateEnd(self._epoch, at.idx, at.epoch, log.view_at(at.idx), log.group_at(at.idx), self._sent_chunks)
-            replica.send(self._peer, end)
-            replica.links.exempt(self._peer, LOADING * replica.options.detection_timeout)
+            replica.send(self.peer, end)
+            replica.links.exempt(self.peer, LOADING * replica.options.detection_timeout)

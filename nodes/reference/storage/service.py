@@ -7,8 +7,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from nodes.reference import wire
-from nodes.reference.api import Pending, Runtime
-from nodes.reference.engine.audit import Rows
+from nodes.reference.api import Runtime
 from nodes.reference.replication.handshake import (
     ComplaintLog,
     FrameParser,
@@ -29,8 +28,6 @@ from nodes.reference.storage.protocol import (
 )
 from nodes.timeouts import within
 
-STORAGE = "storage"
-"""The kind of program that it is for observers of programs."""
 MOST_UNSENT = 16 << 20
 """Bytes of answers that may wait for a client to read them; a client with more is cut off."""
 _CHUNK = 1 << 16
@@ -40,15 +37,6 @@ _MOST_READS = 16
 """Pages that are read in one transaction."""
 _MOST_WAITING = 10_000
 """Requests that may wait; beyond this number no further input is read until they are done."""
-
-
-class StorageObserved(NamedTuple):
-    """The service as invariants see it: the epoch that holds the store, its holder, and its number of applied
-    commits."""
-
-    epoch: int
-    holder: str
-    applied: int
 
 
 class _Request(NamedTuple):
@@ -74,19 +62,17 @@ class StorageService:
     database is lost, clients are cut off, and served again when it is available again.
     """
 
-    kind, name = STORAGE, SERVICE
-
     def __init__(self, config: StorageConfig, runtime: Runtime, store: Store | None = None) -> None:
         """Use ``store`` as the database; by default, an embedded one."""
         self._config, self._runtime = config, runtime
         self._handshake = Handshake(PROTOCOL, config.cluster, SERVICE, config.secret, runtime.random)
         self._complaints = ComplaintLog(runtime, "connection refused")
-        self._rows: Store = store or StoredRows(runtime.open_database(SERVICE), config.page_rows)
+        self.rows: Store = store or StoredRows(runtime.open_database(SERVICE), config.page_rows)
         self._heard = self._told_at = runtime.now()
         self._writes = self._told = 0
         """The number of transactions that changed something."""
-        self._waiting: list[_Request] = []
-        self._batches = 0
+        self.waiting: list[_Request] = []
+        self.batches = 0
         self._wake, self._room = asyncio.Event(), asyncio.Event()
         self._room.set()
         self._strangers = UnauthenticatedPeers()
@@ -95,29 +81,15 @@ class StorageService:
         """The connection of the last claim, the only one that may commit."""
         runtime.expose(f"{config.cluster}/0", SERVICE, self)
 
-    # For invariants.
-
-    def observed(self) -> StorageObserved:
-        """Return the current epoch and its holder."""
-        return StorageObserved(self._rows.epoch, self._rows.holder, self._rows.applied)
-
-    def pending(self) -> Pending:
-        """Return the requests that wait to be carried out."""
-        return {"request": [self._batches]} if self._waiting else {}
-
-    def rows(self) -> Rows | None:
-        """Return all stored rows; None where another program keeps them."""
-        return self._rows.rows() if isinstance(self._rows, StoredRows) else None
-
     async def run(self) -> None:
         """Serve until the task is cancelled.
 
         Raises:
             OSError: the service can't listen.
         """
-        await self._rows.open()
+        await self.rows.open()
         server = await self._runtime.serve(self._serve, self._config.host, self._config.port)
-        self._runtime.log("listening", epoch=self._rows.epoch, holder=self._rows.holder, applied=self._rows.applied)
+        self._runtime.log("listening", epoch=self.rows.epoch, holder=self.rows.holder, applied=self.rows.applied)
         try:
             while True:
                 await self._wake.wait()
@@ -152,9 +124,9 @@ class StorageService:
         parser = FrameParser()
         while data := await reader.read(_CHUNK):
             for content in parser.feed(data):
-                self._waiting.append(_Request(client, writer, content))
+                self.waiting.append(_Request(client, writer, content))
             self._wake.set()
-            if len(self._waiting) > _MOST_WAITING:
+            if len(self.waiting) > _MOST_WAITING:
                 self._room.clear()
             await self._room.wait()
 
@@ -163,25 +135,25 @@ class StorageService:
         afterwards."""
         self._runtime.log("database lost", reason=reason)
         self._claimant = None
-        self._waiting = []
+        self.waiting = []
         for writer in list(self._writers):
             writer.transport.abort()
-        await self._rows.open()
-        self._runtime.log("database open", epoch=self._rows.epoch, holder=self._rows.holder, applied=self._rows.applied)
+        await self.rows.open()
+        self._runtime.log("database open", epoch=self.rows.epoch, holder=self.rows.holder, applied=self.rows.applied)
 
     async def _do_all(self) -> None:
-        end = _end_of_batch(self._waiting)
-        requests, self._waiting = self._waiting[:end], self._waiting[end:]
-        self._batches += 1
-        if self._waiting:
+        end = _end_of_batch(self.waiting)
+        requests, self.waiting = self.waiting[:end], self.waiting[end:]
+        self.batches += 1
+        if self.waiting:
             self._wake.set()
         else:
             self._room.set()
-        before = (self._rows.epoch, self._rows.holder, self._rows.applied)
-        self._rows.begin()
+        before = (self.rows.epoch, self.rows.holder, self.rows.applied)
+        self.rows.begin()
         answers = [(request, await self._do(request)) for request in requests]
-        await self._rows.finish()
-        self._writes += before != (self._rows.epoch, self._rows.holder, self._rows.applied)
+        await self.rows.finish()
+        self._writes += before != (self.rows.epoch, self.rows.holder, self.rows.applied)
         self._tell_writes()
         for request, answer in answers:
             transport = request.writer.transport
@@ -219,7 +191,7 @@ class StorageService:
             return [number, "refused", reason]
 
     async def _answer(self, request: _Request, asked: Any, arguments: list[Any]) -> list[Any]:
-        rows, client, writer = self._rows, request.client, request.writer
+        rows, client, writer = self.rows, request.client, request.writer
         if any(isinstance(argument, bool) for argument in arguments):
             arguments = []
         match asked, arguments:

@@ -20,8 +20,8 @@ from nodes.reference.designs.fiorano.states import (
 )
 from nodes.reference.designs.fiorano.transitions import REACHABLE, View
 from nodes.reference.engine.audit import Rows, unlike
-from nodes.reference.storage.service import STORAGE, StorageObserved, StorageService
 from nodes.systems.reference.fiorano.probes import FioranoObserved, FioranoProbe
+from nodes.systems.reference.probes.storage import STORAGE, StorageObserved, StorageProbe
 from stormproof.contracts.invariant import BROKER, Invariant, Watcher
 
 LOCKED = {"lock": (True,), "fencing": (True,)}
@@ -256,7 +256,7 @@ class FenceGrows(Watcher):
     def __init__(self) -> None:
         self._last: StorageObserved | None = None
 
-    def look(self, node: str, program: StorageService, now: StorageObserved, before: StorageObserved | None) -> str:
+    def look(self, node: str, program: StorageProbe, now: StorageObserved, before: StorageObserved | None) -> str:
         """Check that epochs only grow, each with one holder, and so do its commits, even across restarts."""
         last, self._last = self._last, now
         if last is None or now.epoch > last.epoch:
@@ -273,19 +273,19 @@ class DatabaseHolds(Watcher):
     period = 2.0
 
     def __init__(self) -> None:
-        self._service: StorageService | None = None
+        self._service: StorageProbe | None = None
 
-    def look(self, node: str, program: FioranoProbe | StorageService, now: FioranoObserved | StorageObserved,
+    def look(self, node: str, program: FioranoProbe | StorageProbe, now: FioranoObserved | StorageObserved,
              before: FioranoObserved | StorageObserved | None) -> str:  # fmt: skip
         """Note the service that keeps the database."""
-        if isinstance(program, StorageService):
+        if isinstance(program, StorageProbe):
             self._service = program
         return ""
 
-    def inspect(self, node: str, program: FioranoProbe | StorageService) -> str:
+    def inspect(self, node: str, program: FioranoProbe | StorageProbe) -> str:
         """Check that the database has the active server's content if no commit is in flight."""
         service = self._service
-        if service is None or isinstance(program, StorageService) or (found := program.in_database()) is None:
+        if service is None or isinstance(program, StorageProbe) or (found := program.in_database()) is None:
             return ""
         at, mine = found
         known = service.observed()
