@@ -9,8 +9,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from harness.run.cases import Case, JudgedRun
 from harness.run.settings import declared_options, make_test
-from harness.sim.campaign import NONE, Case, SeedResult, run_and_judge
+from harness.sim.campaign import NONE, run_and_judge
 from harness.sim.pool import worker_pool
 from nodes.systems.catalog import SYSTEMS
 from stormproof.contracts.check import UNKNOWN
@@ -180,7 +181,7 @@ def simulate_modes(system: str, seeds: Sequence[int], jobs: int, report: Callabl
     return findings
 
 
-def _judged(case: Case, seed: int, scratch: Path) -> tuple[SeedResult, dict[str, Any] | None]:
+def _judged(case: Case, seed: int, scratch: Path) -> tuple[JudgedRun, dict[str, Any] | None]:
     """Return a simulated run and its verdict as it would be stored. Unlike the run's pages, the stored form can be sent
     from process to process."""
     result, verdict = run_and_judge(case, seed, scratch, scratch, NONE)

@@ -11,14 +11,13 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 from harness.nightly.notify import Notify
+from harness.run.cases import BROKEN
 from stormproof.contracts.check import INVALID, UNKNOWN, VALID
 from stormproof.errors import HistoryError, StormproofError, UsageError
 from stormproof.run_folder import read_run, write_text
 from stormproof.test import Test
 from stormproof.text import amount
 
-BROKEN = "broken"
-"""The harness failed, or the run can't be judged."""
 ORDER = (INVALID, BROKEN, UNKNOWN, VALID)
 """The order of verdicts, the worst first."""
 _NO_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")

@@ -15,9 +15,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from harness.analysis.coverage import note_log_events
+from harness.run.cases import BROKEN, JudgedRun
 from nodes.systems.catalog import SYSTEMS
 from stormproof.contracts.check import INVALID
-from stormproof.errors import UsageError
+from stormproof.errors import StormproofError, UsageError
 from stormproof.run_folder import read_run, read_verdict
 
 SEVERITY = ("phantom", "tx-phantom", "lost", "atomic", "exactly-once", "metadata", "duplicated", "order")
@@ -100,6 +102,20 @@ def broken_fingerprint(system: str, workload: str, reason: str) -> Fingerprint:
     """Return the fingerprint of a run that the harness could not complete, from the words of the reason."""
     words = f"{system} {workload}: broken: {re.sub('[0-9]+', '#', ' '.join(reason.split()))[:120]}"
     return Fingerprint(_code(words), words)
+
+
+def fingerprint_of_failure(run: JudgedRun) -> Fingerprint:
+    """Return the fingerprint of a failed run, and store the events of its logs. A run whose folder can't be read or
+    written counts as broken."""
+    if run.verdict != BROKEN and run.run_dir is not None:
+        try:
+            note_log_events(run.run_dir)
+            found = fingerprint_of(run.run_dir)
+        except StormproofError as error:
+            return broken_fingerprint(run.case.system, run.case.workload, str(error))
+        if found is not None:
+            return found
+    return broken_fingerprint(run.case.system, run.case.workload, run.sentence)
 
 
 def _code(words: str) -> str:

@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date
 
-from harness.cli.outcomes import BROKEN
 from harness.nightly.known import Known
 from harness.nightly.plan_file import Cell
 from harness.nightly.record import Night, Result, first_and_last
+from harness.run.cases import BROKEN
 from stormproof.contracts.check import INVALID, UNKNOWN
 from stormproof.errors import EXIT_INVALID, EXIT_UNKNOWN, EXIT_VALID
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from harness.cli.outcomes import BROKEN
 from harness.nightly.record import Night
+from harness.run.cases import BROKEN
 from nemesis.catalog import FAULTS
 from nodes.systems.catalog import SYSTEMS
 from reports.matrix_page import STATUSES, MatrixCell, Shown, SystemMatrix

@@ -6,7 +6,7 @@ import hashlib
 import itertools
 import random
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -15,10 +15,10 @@ from harness.cli.config_file import INTEGER, NUMBER, STRING, TABLE, Key, check_k
 from harness.reference.feature_coverage import with_surface
 from harness.reference.mutants import case_of, exercised
 from harness.reproductions.recipes import find_recipe, recipes
-from harness.run.settings import make_test, with_new_names
+from harness.run.cases import Case
+from harness.run.settings import with_new_names
 from stormproof.contracts.check import INVALID, VALID
 from stormproof.errors import UsageError
-from stormproof.test import Test
 from stormproof.text import seeds_of
 
 DEFAULTS, CASE = "defaults", "case"
@@ -38,32 +38,23 @@ EXPECTED = (VALID, INVALID)
 
 
 @dataclass(frozen=True)
-class Cell:
-    """One combination of a case: the arguments of ``make_test`` except the seed."""
+class Cell(Case):
+    """One combination of a night's case, with the expected verdict of its runs."""
 
-    case: str
-    system: str
-    workload: str
-    nemesis: str
-    backend: str
-    nodes: int | None
-    time_limit: float
-    rate: float
-    settings: Mapping[str, Any]
-    expected: str
-    seeds: Sequence[int]
+    case: str = ""
+    expected: str = VALID
+    seeds: Sequence[int] = ()
+
+    @classmethod
+    def of_case(cls, case: Case, name: str, expected: str, seeds: Sequence[int]) -> Cell:
+        """Return a cell of the night's case of this name."""
+        return cls(**vars(case), case=name, expected=expected, seeds=seeds)
 
     @property
     def name(self) -> str:
         """The cell's name for people. It is unique within its night."""
         bug = f" with {self.settings['bug']}" if self.settings.get("bug") else ""
         return f"{self.case}: {self.system} {self.workload} {self.nemesis} on {self.backend}{bug}"
-
-    def test(self, seed: int) -> Test:
-        """Return the test of one seed; raises UsageError when it is invalid."""
-        return make_test(system=self.system, workload=self.workload, nemesis=self.nemesis, backend=self.backend,
-                         nodes=self.nodes, time_limit=self.time_limit, rate=self.rate, seed=seed,
-                         settings=self.settings)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -127,35 +118,43 @@ def _cells(name: str, given: Mapping[str, Any], where: str, salt: str) -> tuple[
         raise UsageError(f"{where}: expected: {expected!r} is none of {', '.join(EXPECTED)}")
     seeds = _seeds(str(given.get("seeds", "1")), where, f"{salt}/{name}")
     if "mutants" in given:
-        return [_mutant(name, bug, seeds) for bug in _bugs(given["mutants"], where)], []
+        # A bug that is switched on in the campaign that exercises it is a twin, which must fail.
+        return [Cell.of_case(case_of(bug), name, INVALID, seeds) for bug in _bugs(given["mutants"], where)], []
     if "reproductions" in given:
         return _reproduced(name, given, where, seeds)
     lists = [list(dict.fromkeys(_several(given.get(key, default)))) for key, default in
              (("system", "joram"), ("workload", "queue"), ("nemesis", "partition"), ("backend", "sim"))]
-    cells: list[Cell] = []
-    left_out: list[str] = []
-    for system, workload, nemesis, backend in itertools.product(*lists):
-        valid = backend == "sim" and expected == VALID and "bug" not in settings  # twins stay as they were found
-        its = with_surface(workload, settings) if valid else settings
-        cell = Cell(name, system, workload, nemesis, backend, given.get("nodes"),
-                    float(given.get("time-limit", 30.0)), float(given.get("rate", 17.0)), its, expected, seeds)
-        try:
-            cell = replace(cell, settings=with_new_names(system, workload, nemesis, backend, its))
-            cell.test(seeds[0])
-        except UsageError as error:
-            left_out.append(f"{cell.name}: {error}")
-        else:
-            cells.append(cell)
+    cells, left_out = _possible(
+        Cell(system, workload, nemesis, given.get("nodes"), float(given.get("time-limit", 30.0)),
+             float(given.get("rate", 17.0)), _with_surface(workload, backend, settings, expected), backend, name,
+             expected, seeds)
+        for system, workload, nemesis, backend in itertools.product(*lists)
+    )
     if not cells:
         raise UsageError(f"{where}: none of its combinations can be: {left_out[0]}")
     return cells, left_out
 
 
-def _mutant(name: str, bug: str, seeds: Sequence[int]) -> Cell:
-    """Return a bug of the reference broker, switched on in the campaign that exercises it: a twin, which must fail."""
-    case = case_of(bug)
-    return Cell(name, case.system, case.workload, case.nemesis, "sim", case.nodes, case.time_limit, case.rate,
-                case.settings, INVALID, seeds)
+def _with_surface(workload: str, backend: str, settings: dict[str, Any], expected: str) -> dict[str, Any]:
+    """Return the settings of a cell. Those of twins stay as they were found."""
+    valid = backend == "sim" and expected == VALID and "bug" not in settings
+    return with_surface(workload, settings) if valid else settings
+
+
+def _possible(cells: Iterable[Cell]) -> tuple[list[Cell], list[str]]:
+    """Return the cells whose tests can be, and a line for each other one."""
+    found: list[Cell] = []
+    left_out: list[str] = []
+    for cell in cells:
+        try:
+            its = with_new_names(cell.system, cell.workload, cell.nemesis, cell.backend, cell.settings)
+            cell = replace(cell, settings=its)
+            cell.test(cell.seeds[0])
+        except UsageError as error:
+            left_out.append(f"{cell.name}: {error}")
+        else:
+            found.append(cell)
+    return found, left_out
 
 
 def _reproduced(name: str, given: Mapping[str, Any], where: str, seeds: Sequence[int]) -> tuple[list[Cell], list[str]]:
@@ -167,19 +166,10 @@ def _reproduced(name: str, given: Mapping[str, Any], where: str, seeds: Sequence
                                                                  for each in _several(given["reproductions"])]
     except UsageError as error:
         raise UsageError(f"{where}: reproductions: {error}") from None
-    cells: list[Cell] = []
-    left_out: list[str] = []
-    for recipe in chosen:
-        for arm in recipe.arms[:2]:
-            cell = Cell(f"{name}-{recipe.name}-{arm.name}", arm.system, recipe.workload, recipe.nemesis, backend,
-                        arm.nodes, recipe.time_limit, arm.rate, arm.settings, arm.verdict, seeds)
-            try:
-                cell.test(seeds[0])
-            except UsageError as error:
-                left_out.append(f"{cell.name}: {error}")
-            else:
-                cells.append(cell)
-    return cells, left_out
+    return _possible(
+        Cell.of_case(recipe.case(arm, backend), f"{name}-{recipe.name}-{arm.name}", arm.verdict, seeds)
+        for recipe in chosen for arm in recipe.arms[:2]
+    )
 
 
 def _bugs(value: str | list[str], where: str) -> list[str]:

@@ -6,7 +6,7 @@ import contextlib
 import os
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -15,23 +15,20 @@ from typing import Any
 from checkers.spark.masters import LOCAL_MASTER
 from checkers.spark.session import SparkWarmup
 from harness.backends.catalog import BACKENDS
-from harness.cli.outcomes import BROKEN
 from harness.nightly.figures import figures_of
-from harness.nightly.fingerprint import Fingerprint, broken_fingerprint, fingerprint_of
+from harness.nightly.fingerprint import Fingerprint, fingerprint_of_failure
 from harness.nightly.plan_file import Cell, Plan
 from harness.nightly.record import COMPLETE, SPENT, Night, Result
-from harness.reference.feature_coverage import used_and_judged
-from harness.run.lifecycle import RunResult, run_test
-from harness.run.repeat import failure_of
-from harness.sim.campaign import FAILED, Case, SeedResult, keep_run, run_seed
+from harness.run.cases import JudgedRun
+from harness.run.many import run_on_nodes
+from harness.sim.campaign import FAILED, Seeded, keep_run, run_seed
 from harness.sim.pool import Workers, worker_pool
 from harness.sim.spark import SparkSimulation
-from reports.summaries import guarantees_shown
 from stormproof.contracts.check import INVALID
-from stormproof.errors import HistoryError, StormproofError
-from stormproof.run_folder import NIGHT_FILE, Lock, read_run, write_json
+from stormproof.errors import StormproofError
+from stormproof.run_folder import NIGHT_FILE, Lock, write_json
 
-_AROUND = 20.0
+_OVERHEAD_SECONDS = 20.0
 """Approximate seconds that a run on real nodes takes in addition to its load. It keeps runs from starting for which the
 budget has no room."""
 
@@ -134,16 +131,15 @@ class Run:
             for cell, seed in tasks:
                 if not self._budget.has():
                     return
-                yield case_of(cell), seed, self._store, scratch
+                yield cell, seed, self._store, scratch
 
-        cells = _by_id(tasks)
         for result in workers.each(run_seed, left()):
             try:
                 kept = keep_run(result, self._store)
             except OSError as error:
                 raise StormproofError(f"{self._store}: can't keep a run ({error.strerror}); free some space, then "
                                       "repeat the command to continue the night") from error
-            self._note_simulated(cells, kept)
+            self._note(kept)
 
     @contextlib.contextmanager
     def _simulation(self) -> Iterator[SparkSimulation | None]:
@@ -155,16 +151,11 @@ class Run:
             yield simulation
 
     def _simulate_on(self, simulation: SparkSimulation, tasks: Sequence[Task]) -> None:
-        cells = _by_id(tasks)
-        left = [(case_of(cell), seed) for cell, seed in tasks]
+        left: list[tuple[Seeded, int]] = [*tasks]
         while left and self._budget.has():
             part, left = left[: simulation.runs_a_job], left[simulation.runs_a_job :]
             for result in simulation.results(part):
-                self._note_simulated(cells, result)
-
-    def _note_simulated(self, cells: Mapping[tuple[Any, ...], list[Cell]], kept: SeedResult) -> None:
-        self._note(cells[id_of(kept.case, kept.seed)].pop(), kept.seed, kept.verdict, kept.sentence, kept.seconds,
-                   kept.command, kept.run_dir, kept.figures, kept.guarantees, kept.surface)
+                self._note(result)
 
     def _warm(self) -> SparkWarmup:
         if self._spark is None:
@@ -173,58 +164,27 @@ class Run:
 
     def _run_real(self, tasks: Sequence[Task]) -> None:
         for cell, seed in tasks:
-            if not self._budget.has(cell.time_limit + _AROUND):
-                continue
-            began = time.monotonic()
-            result, reason = self._try(cell, seed)
-            seconds = time.monotonic() - began
-            if result is None:
-                self._note(cell, seed, BROKEN, reason, seconds, "", None)
-            else:
-                verdict, info = failure_of(result), read_run(result.run_dir)
-                decided = {check["check"]: check["verdict"] for check in result.verdict["checks"] if check["decides"]}
-                self._note(cell, seed, verdict, result.verdict["sentence"], seconds, result.command, result.run_dir,
-                           result.verdict["figures"], guarantees_shown(info, result.verdict),
-                           used_and_judged(info, decided))
+            if self._budget.has(cell.time_limit + _OVERHEAD_SECONDS):
+                self._note(self._on_nodes(cell, seed))
 
-    def _try(self, cell: Cell, seed: int) -> tuple[RunResult | None, str]:
-        """Return a run on real nodes, or the reason why it broke. A broken run does not end the night."""
-        warm = self._warm()
-        try:
-            return run_test(cell.test(seed), "named by the night", self._store, quiet=True, spark=warm), ""
-        except StormproofError as error:
-            return None, str(error)
+    def _on_nodes(self, cell: Cell, seed: int) -> JudgedRun:
+        return run_on_nodes(cell, seed, "named by the night", self._store, self._warm())
 
-    def _note(self, cell: Cell, seed: int, verdict: str, sentence: str, seconds: float, command: str,
-              run_dir: Path | None, figures: Mapping[str, Any] | None = None,
-              guarantees: Mapping[str, str] | None = None,
-              surface: Mapping[str, tuple[int, bool]] | None = None) -> None:
-        if run_dir is not None:
-            write_json(run_dir / NIGHT_FILE, {"night": self._night.name, "case": cell.case,
+    def _note(self, run: JudgedRun) -> None:
+        cell = run.case
+        assert isinstance(cell, Cell)
+        if run.run_dir is not None:
+            write_json(run.run_dir / NIGHT_FILE, {"night": self._night.name, "case": cell.case,
                                               "tag": str(self._night.head.get("tag") or "")})
-        print_of: Fingerprint | None = None
-        if verdict == BROKEN:
-            print_of = broken_fingerprint(cell.system, cell.workload, sentence)
-        elif verdict == INVALID and run_dir is not None:
-            print_of = self._fingerprint(run_dir)
+        print_of = fingerprint_of_failure(run) if run.failed else Fingerprint("", "")
         self._night.add(Result(
-            cell.name, seed, verdict, sentence, round(seconds, 3), command, run_dir.name if run_dir else "",
-            print_of.code if print_of else "", print_of.words if print_of else "",
-            datetime.now(UTC).isoformat(timespec="seconds"), figures_of(figures or {}), guarantees or {},
-            surface or {},
+            cell.name, run.seed, run.verdict, run.sentence, round(run.seconds, 3), run.command,
+            run.run_dir.name if run.run_dir else "", print_of.code, print_of.words,
+            datetime.now(UTC).isoformat(timespec="seconds"), figures_of(run.figures), run.guarantees, run.surface,
         ), self._since())  # fmt: skip
         place = f"{len(self._night.results)} of {self._total}"
-        wanted = " (as expected)" if verdict == INVALID == cell.expected else ""
-        self._tell(f"{place}: {verdict}{wanted}: {cell.name}, seed {seed}: {sentence}")
-
-    def _fingerprint(self, run_dir: Path) -> Fingerprint | None:
-        from harness.analysis.coverage import note_log_events
-
-        note_log_events(run_dir)
-        try:
-            return fingerprint_of(run_dir)
-        except HistoryError as error:
-            return broken_fingerprint("", "", str(error))
+        wanted = " (as expected)" if run.verdict == INVALID == cell.expected else ""
+        self._tell(f"{place}: {run.verdict}{wanted}: {cell.name}, seed {run.seed}: {run.sentence}")
 
     def _confirm(self, times: int, scratch: Path) -> None:
         cells = {cell.name: cell for cell in self._plan.cells}
@@ -246,32 +206,6 @@ class Run:
 
     def _fails_so(self, cell: Cell, result: Result, scratch: Path) -> bool:
         """Repeat a run, and return whether it fails in the same way."""
-        if BACKENDS.load(cell.backend).in_process:
-            found = run_seed(case_of(cell), result.seed, self._store, scratch)
-            run_dir, verdict, reason = found.run_dir, found.verdict, found.sentence
-        else:
-            made, reason = self._try(cell, result.seed)
-            run_dir, verdict = (made.run_dir, failure_of(made)) if made else (None, BROKEN)
-        if verdict == BROKEN:
-            return broken_fingerprint(cell.system, cell.workload, reason).code == result.fingerprint
-        found_print = self._fingerprint(run_dir) if verdict == INVALID and run_dir is not None else None
-        return found_print is not None and found_print.code == result.fingerprint
-
-
-def case_of(cell: Cell) -> Case:
-    """Return the campaign of a simulated cell."""
-    return Case(cell.system, cell.workload, cell.nemesis, cell.nodes, cell.time_limit, cell.rate, dict(cell.settings))
-
-
-def _by_id(tasks: Sequence[Task]) -> dict[tuple[Any, ...], list[Cell]]:
-    """Return the cells of each simulated run. Several cells share a run if their cases have a combination in common."""
-    cells: dict[tuple[Any, ...], list[Cell]] = {}
-    for cell, seed in tasks:
-        cells.setdefault(id_of(case_of(cell), seed), []).append(cell)
-    return cells
-
-
-def id_of(case: Case, seed: int) -> tuple[Any, ...]:
-    """Return the fields that distinguish a simulated run from others of its round."""
-    return case.system, case.workload, case.nemesis, case.nodes, case.time_limit, case.rate, \
-        tuple(sorted(case.settings.items())), seed
+        simulated = BACKENDS.load(cell.backend).in_process
+        run = run_seed(cell, result.seed, self._store, scratch) if simulated else self._on_nodes(cell, result.seed)
+        return run.failed and fingerprint_of_failure(run).code == result.fingerprint

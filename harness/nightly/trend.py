@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 
 from harness.backends.catalog import BACKENDS
-from harness.cli.outcomes import BROKEN
 from harness.nightly.changes import Change, Samples, find_changes, too_short
 from harness.nightly.figures import OUTAGE, P99, RECOVERY
 from harness.nightly.record import Night, Result
+from harness.run.cases import BROKEN
 from reports.trend_page import Level, Mark, Point, Series, Trend, TrendCase, TrendNight
 from stormproof.contracts.check import INVALID, VALID
 from stormproof.errors import UsageError

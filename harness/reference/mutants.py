@@ -16,9 +16,10 @@ from typing import TYPE_CHECKING
 from rich.table import Table
 
 from harness.cli.output import print_json
+from harness.run.cases import BROKEN, Case, JudgedRun
 from harness.run.progress import console, duration
 from harness.run.settings import declared_options
-from harness.sim.campaign import BROKEN, NONE, Case, Seeded, SeedResult, run_and_judge, run_seed
+from harness.sim.campaign import NONE, Seeded, run_and_judge, run_seed
 from harness.sim.draw import DrawnCase, Given
 from harness.sim.guided import Guide
 from harness.sim.pool import worker_pool
@@ -124,7 +125,7 @@ def hunt(bug: str, number: int, start: int, budget: int, scratch: Path, way: str
     return Catch(bug, number, budget, time.perf_counter() - began, (), sentence, command, tuple(without), way)
 
 
-def _without_bug(result: SeedResult, scratch: Path) -> SeedResult:
+def _without_bug(result: JudgedRun, scratch: Path) -> JudgedRun:
     """Repeat the run with the unchanged broker: a failure there as well is not due to the bug."""
     settings = {name: value for name, value in result.case.settings.items() if name != "bug"}
     return run_seed(replace(result.case, settings=settings), result.seed, Path("runs"), scratch, NONE)

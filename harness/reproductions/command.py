@@ -12,7 +12,7 @@ from harness.backends.probe import choose_backend
 from harness.cli.output import print_json
 from harness.reproductions.page import SEEN_FILE, note_seen
 from harness.reproductions.recipes import TWIN, Arm, Recipe, find_recipe, recipes
-from harness.reproductions.run import Outcome, reproduce
+from harness.reproductions.run import Reproduction, reproduce
 from stormproof.errors import EXIT_VALID, UsageError
 
 
@@ -40,9 +40,10 @@ def run_reproduce(names: Sequence[str], everything: bool, times: int, arms: Sequ
     print(f"backend {place}: {why}", file=to, flush=True)
     for recipe, some in zip(chosen, wanted, strict=True):
         for arm in some:
-            recipe.test(arm, place)
+            for number in range(times):
+                recipe.case(arm, place).test(recipe.seed + number)
     spark = SparkWarmup()
-    outcomes: list[Outcome] = []
+    outcomes: list[Reproduction] = []
     try:
         for recipe, some in zip(chosen, wanted, strict=True):
             print(f"{recipe.name}: {recipe.title}\n  {recipe.claim}", file=to, flush=True)
@@ -68,7 +69,7 @@ def _arms_of(recipe: Recipe, names: Sequence[str]) -> list[Arm]:
     return [known[name] for name in names]
 
 
-def _summary(outcome: Outcome, arms: Sequence[Arm]) -> list[str]:
+def _summary(outcome: Reproduction, arms: Sequence[Arm]) -> list[str]:
     lines = []
     for arm in arms:
         of = len(outcome.tries.get(arm.name, ()))

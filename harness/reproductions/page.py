@@ -11,7 +11,7 @@ from typing import Any
 
 from harness.reproductions.checkout import commit_of
 from harness.reproductions.recipes import FAILS, TWIN, Recipe
-from harness.reproductions.run import Outcome
+from harness.reproductions.run import Reproduction, confirmed_of, shows
 from stormproof.errors import UsageError
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -36,7 +36,7 @@ is the median of one run, with set-up and checks.
 """
 
 
-def note_seen(outcome: Outcome, path: Path) -> None:
+def note_seen(outcome: Reproduction, path: Path) -> None:
     """Store the results of a reproduction, in place of earlier results for these arms.
 
     Raises:
@@ -50,8 +50,8 @@ def note_seen(outcome: Outcome, path: Path) -> None:
             place[arm.name] = {
                 "shown": outcome.shown(arm), "of": len(tries),
                 "seconds": round(statistics.median(each.seconds for each in tries)),
-                "confirmed": round(statistics.median(each.confirmed for each in tries)),
-                "sentence": next((each.sentence for each in tries if each.shows(arm)), tries[0].sentence),
+                "confirmed": round(statistics.median(confirmed_of(each.figures) for each in tries)),
+                "sentence": next((each.sentence for each in tries if shows(arm, each)), tries[0].sentence),
                 "date": datetime.now(UTC).date().isoformat(), "commit": commit_of(DOCS.parent),
             }  # fmt: skip
     try:

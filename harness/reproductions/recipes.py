@@ -13,10 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from harness.cli.config_file import INTEGER, NUMBER, STRING, TABLE, Key, check_keys, near, read_toml
-from harness.run.settings import make_test
+from harness.run.cases import Case
 from stormproof.contracts.check import INVALID, VALID
 from stormproof.errors import UsageError
-from stormproof.test import Test
 
 FILE = "reproductions.toml"
 SYSTEMS_FOLDER = Path(__file__).parents[2] / "nodes" / "systems"
@@ -68,15 +67,10 @@ class Recipe:
     seed: int
     arms: Sequence[Arm] = field(default=())
 
-    def test(self, arm: Arm, backend: str, number: int = 0) -> Test:
-        """Return the test of an arm. ``number`` counts its repetitions, which have different seeds.
-
-        Raises:
-            UsageError: it is invalid.
-        """
-        return make_test(system=arm.system, workload=self.workload, nemesis=self.nemesis, backend=backend,
-                         nodes=arm.nodes, time_limit=self.time_limit, rate=arm.rate, seed=self.seed + number,
-                         settings=arm.settings)  # fmt: skip
+    def case(self, arm: Arm, backend: str) -> Case:
+        """Return the tests of an arm. Repetitions have the seeds that follow ``seed``."""
+        return Case(arm.system, self.workload, self.nemesis, arm.nodes, self.time_limit, arm.rate, arm.settings,
+                    backend)
 
 
 def recipes(folder: Path = SYSTEMS_FOLDER) -> list[Recipe]:

@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import statistics
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from checkers.spark.session import SparkWarmup
-from harness.cli.outcomes import BROKEN
 from harness.reproductions.recipes import FAILS, TWIN, Arm, Recipe
-from harness.run.lifecycle import RunResult, run_test
-from harness.run.repeat import failure_of
-from stormproof.contracts.check import INVALID, UNKNOWN, VALID
-from stormproof.errors import EXIT_ERROR, EXIT_INVALID, EXIT_UNKNOWN, EXIT_VALID, StormproofError
+from harness.run.cases import BROKEN, JudgedRun
+from harness.run.many import run_on_nodes
+from stormproof.contracts.check import UNKNOWN, VALID
+from stormproof.errors import EXIT_ERROR, EXIT_INVALID, EXIT_UNKNOWN, EXIT_VALID
 
 ENOUGH = 0.6
 """The share of its runs in which the failing arm must meet its expectation. A twin must pass in all of its runs."""
@@ -25,34 +23,22 @@ HALF = 0.5
 """The least ratio of operations that a twin confirmed to those that the failing arm confirmed."""
 
 
-@dataclass(frozen=True)
-class Try:
-    """One run of an arm. ``violated`` are promised guarantees. ``confirmed`` counts operations of the load that ended
-    ``ok``."""
-
-    verdict: str
-    sentence: str
-    violated: tuple[str, ...]
-    confirmed: int
-    seconds: float
-    run: str = ""
-
-    def shows(self, arm: Arm) -> bool:
-        """Return whether the run met the arm's expectation."""
-        return self.verdict == VALID if not arm.expected else bool({*arm.expected} & {*self.violated})
+def shows(arm: Arm, run: JudgedRun) -> bool:
+    """Return whether a run met the arm's expectation."""
+    return run.verdict == VALID if not arm.expected else bool({*arm.expected} & {*run.broken})
 
 
 @dataclass
-class Outcome:
-    """The results of one reproduction: the tries of each arm, by its name."""
+class Reproduction:
+    """The results of one recipe: the runs of each arm, by its name."""
 
     recipe: Recipe
     backend: str
-    tries: dict[str, list[Try]] = field(default_factory=dict)
+    tries: dict[str, list[JudgedRun]] = field(default_factory=dict)
 
     def shown(self, arm: Arm) -> int:
         """Return the number of runs in which the arm met its expectation."""
-        return sum(each.shows(arm) for each in self.tries.get(arm.name, ()))
+        return sum(shows(arm, each) for each in self.tries.get(arm.name, ()))
 
     @property
     def busy_enough(self) -> bool:
@@ -61,7 +47,7 @@ class Outcome:
         fails, twin = (self.tries.get(name, []) for name in (FAILS, TWIN))
         if not fails or not twin:
             return True
-        done = [statistics.median(each.confirmed for each in tries) for tries in (fails, twin)]
+        done = [statistics.median(confirmed_of(each.figures) for each in tries) for tries in (fails, twin)]
         return done[1] >= HALF * done[0]
 
     def trouble(self) -> list[str]:
@@ -84,7 +70,7 @@ class Outcome:
         everything = [(arm, each) for arm in self.recipe.arms for each in self.tries.get(arm.name, ())]
         if not self.trouble():
             return EXIT_VALID
-        odd = {each.verdict for arm, each in everything if not each.shows(arm)}
+        odd = {each.verdict for arm, each in everything if not shows(arm, each)}
         if odd == {BROKEN}:
             return EXIT_ERROR
         return EXIT_UNKNOWN if odd == {UNKNOWN} else EXIT_INVALID
@@ -102,33 +88,21 @@ class Outcome:
 
 
 def reproduce(recipe: Recipe, arms: Sequence[Arm], times: int, backend: str, store: Path, spark: SparkWarmup,
-              tell: Callable[[str], None], quiet: bool = True) -> Outcome:
+              tell: Callable[[str], None], quiet: bool = True) -> Reproduction:
     """Run each arm ``times`` times. Arms take turns, so that none gets a quieter machine.
 
     Raises:
-        UsageError: a test is invalid. KeyboardInterrupt: Ctrl-C; the runs so far are in the store.
+        KeyboardInterrupt: Ctrl-C; the runs so far are in the store.
     """
-    outcome = Outcome(recipe, backend)
-    tests = {(arm.name, number): recipe.test(arm, backend, number) for arm in arms for number in range(times)}
+    outcome = Reproduction(recipe, backend)
     for number in range(times):
         for arm in arms:
-            began = time.monotonic()
-            try:
-                result = run_test(tests[arm.name, number], "asked for", store, quiet=quiet, spark=spark)
-                found = _try_of(result, time.monotonic() - began)
-            except StormproofError as error:
-                found = Try(BROKEN, str(error), (), 0, time.monotonic() - began)
+            case, seed = recipe.case(arm, backend), recipe.seed + number
+            found = run_on_nodes(case, seed, "asked for", store, spark, quiet=quiet)
             outcome.tries.setdefault(arm.name, []).append(found)
-            word = "as expected" if found.shows(arm) else "NOT as expected"
+            word = "as expected" if shows(arm, found) else "NOT as expected"
             tell(f"{recipe.name} {arm.name} {number + 1} of {times}: {word}: {found.sentence} ({found.seconds:.0f} s)")
     return outcome
-
-
-def _try_of(result: RunResult, seconds: float) -> Try:
-    verdict: Mapping[str, Any] = result.verdict
-    violated = tuple(check["check"] for check in verdict["checks"] if check["decides"] and check["verdict"] == INVALID)
-    return Try(failure_of(result), verdict["sentence"], violated, confirmed_of(verdict["figures"]), seconds,
-               result.run_dir.name)  # fmt: skip
 
 
 def confirmed_of(figures: Mapping[str, Any]) -> int:
@@ -138,6 +112,7 @@ def confirmed_of(figures: Mapping[str, Any]) -> int:
     return sum(int(counts[f]["count"]) for f in counts if f not in _SETTLING)
 
 
-def _told(each: Try) -> dict[str, Any]:
-    return {"verdict": each.verdict, "sentence": each.sentence, "violated": list(each.violated),
-            "confirmed": each.confirmed, "seconds": round(each.seconds, 1), "run": each.run}  # fmt: skip
+def _told(each: JudgedRun) -> dict[str, Any]:
+    return {"verdict": each.verdict, "sentence": each.sentence, "violated": list(each.broken),
+            "confirmed": confirmed_of(each.figures), "seconds": round(each.seconds, 1),
+            "run": each.run_dir.name if each.run_dir is not None else ""}  # fmt: skip

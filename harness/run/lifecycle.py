@@ -25,6 +25,7 @@ from harness.analysis.run_diff import write_twin
 from harness.backends.catalog import BACKENDS
 from harness.backends.cleanup import cleanup
 from harness.run import plugins
+from harness.run.cases import BROKEN
 from harness.run.child import ParentWatch
 from harness.run.describe import command_line, create_run
 from harness.run.healing import clean_hosts
@@ -59,6 +60,17 @@ class RunResult:
     def exit_code(self) -> int:
         """The exit status: 0 valid, 2 unknown, 1 invalid; 3 for a run that could not be judged."""
         return EXIT_ERROR if self.verdict.get("damage") else EXIT_OF[self.verdict["verdict"]]
+
+    @property
+    def outcome(self) -> str:
+        """The verdict, or ``broken`` if the run can't be judged."""
+        return BROKEN if self.verdict.get("damage") else str(self.verdict["verdict"])
+
+    @property
+    def violated(self) -> tuple[str, ...]:
+        """The checks whose guarantees were promised and violated."""
+        return tuple(check["check"] for check in self.verdict["checks"]
+                     if check["decides"] and check["verdict"] == INVALID)
 
     def lines(self) -> list[str]:
         """Return the result as lines for people."""

@@ -13,8 +13,9 @@ from typing import Any
 from checkers.spark.masters import LOCAL_MASTER
 from checkers.spark.session import SparkWarmup
 from harness.backends.catalog import BACKENDS
-from harness.cli.outcomes import BROKEN, Outcomes, outcome_of
+from harness.cli.outcomes import Outcomes, outcome_of
 from harness.cli.output import print_json
+from harness.run.cases import BROKEN
 from harness.run.lifecycle import RunResult, run_test
 from harness.run.progress import Queue
 from stormproof.contracts.check import INVALID, UNKNOWN, worst
@@ -73,14 +74,9 @@ def run_noted(test: Test, why: str, store: Path, outcomes: Outcomes, **options: 
     except StormproofError as error:
         outcomes.add(outcome_of(test, BROKEN, str(error), time.monotonic() - began))
         raise
-    outcomes.add(outcome_of(test, failure_of(result), result.verdict["sentence"], time.monotonic() - began,
+    outcomes.add(outcome_of(test, result.outcome, result.verdict["sentence"], time.monotonic() - began,
                             run=result.run_dir, report=result.report, command=result.command))  # fmt: skip
     return result
-
-
-def failure_of(result: RunResult) -> str:
-    """Return a run's verdict, or ``broken`` if it can't be judged."""
-    return BROKEN if result.verdict.get("damage") else str(result.verdict["verdict"])
 
 
 def sentence(results: Sequence[RunResult], count: int) -> str:
@@ -113,7 +109,4 @@ def to_json(results: Sequence[RunResult], count: int) -> dict[str, Any]:
 
 def _broken(results: Sequence[RunResult]) -> dict[str, int]:
     """Return check -> number of runs in which its guarantee was promised and violated."""
-    return dict(Counter(
-        check["check"] for result in results for check in result.verdict["checks"]
-        if check["decides"] and check["verdict"] == INVALID
-    ).most_common())  # fmt: skip
+    return dict(Counter(check for result in results for check in result.violated).most_common())

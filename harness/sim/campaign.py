@@ -11,73 +11,19 @@ import re
 import shlex
 import shutil
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
+from harness.run.cases import BROKEN, Case, JudgedRun
 from harness.sim.pool import worker_pool
 from stormproof.errors import StormproofError
-from stormproof.test import Test
 
 if TYPE_CHECKING:
     from checkers.verdict import Verdict
-    from stormproof.contracts.fault import Fault
 
-BROKEN = "broken"
 WHY = "simulated"
-
-
-@dataclass(frozen=True)
-class Case:
-    """A test's description except its seed: the arguments of ``make_test``."""
-
-    system: str
-    workload: str
-    nemesis: str
-    nodes: int | None
-    time_limit: float
-    rate: float
-    settings: Mapping[str, Any] = field(default_factory=dict)
-
-    def test(self, seed: int) -> Test:
-        """Return the test of one seed.
-
-        Raises:
-            UsageError: a name, a number or a combination makes no sense.
-        """
-        from harness.run.settings import make_test
-
-        return make_test(
-            system=self.system, workload=self.workload, nemesis=self.nemesis, backend="sim", nodes=self.nodes,
-            time_limit=self.time_limit, rate=self.rate, seed=seed, settings=self.settings,
-        )
-
-    def families(self, seed: int) -> list[Fault]:
-        """Return the fault families of that seed's test, with the kinds that can be simulated.
-
-        Raises:
-            UsageError: one cannot be simulated, or the test makes no sense.
-        """
-        from harness.run.deployment import topology_of
-        from harness.sim.backend import SimBackend
-        from nemesis.families import supported_families
-        from nodes.systems.catalog import SYSTEMS
-
-        test = self.test(seed)
-        return supported_families(SimBackend, test, topology_of(test), SYSTEMS.load(test.system))
-
-    def of(self, seed: int) -> Case:
-        """Return the case to run with that seed: always this one."""
-        return self
-
-    def workloads(self) -> tuple[str, ...]:
-        """Return the workloads that its clients may run."""
-        return (self.workload,)
-
-    def label(self) -> str:
-        """Return a label for display."""
-        return f"{self.system} {self.workload} {self.nemesis}"
 
 
 class Seeded(Protocol):
@@ -113,44 +59,9 @@ class Guiding(Protocol):
         """Return the next run."""
         ...
 
-    def learn(self, result: SeedResult) -> int:
+    def learn(self, result: JudgedRun) -> int:
         """Learn from a finished run; returns the number of items that it was the first to meet."""
         ...
-
-
-@dataclass(frozen=True)
-class SeedResult:
-    """The result of one seed.
-
-    ``verdict`` is ``broken`` when the harness failed; then ``sentence`` says how. ``broken`` names the checks that
-    decided for invalid; ``coverage`` counts how often each state of the design was reached; ``simulated`` and
-    ``seconds`` are the run's length in simulated and in real time, checks included. ``run_dir`` is the folder of a run
-    that was kept; ``guarantees`` is what the run showed of each guarantee, as in ``IndexRow``.
-    """
-
-    case: Case
-    seed: int
-    verdict: str
-    sentence: str
-    anomalies: Mapping[str, int]
-    broken: tuple[str, ...]
-    figures: Mapping[str, Any]
-    coverage: Mapping[str, int]
-    history_sha256: str
-    simulated: float
-    seconds: float
-    command: str
-    run_dir: Path | None = None
-    guarantees: Mapping[str, str] = field(default_factory=dict)
-    surface: Mapping[str, tuple[int, bool]] = field(default_factory=dict)
-    """Item of the surface -> how often it was used, and whether that use was judged."""
-    explored: frozenset[int] = frozenset()
-    """The findings of the explorer (``harness.sim.explorer``), if there was one."""
-
-    @property
-    def failed(self) -> bool:
-        """Whether a guarantee was broken, or the harness failed."""
-        return self.verdict in ("invalid", BROKEN)
 
 
 FAILED, NONE, ALL = "failed", "none", "all"
@@ -158,7 +69,7 @@ FAILED, NONE, ALL = "failed", "none", "all"
 
 
 def run_seed(case: Seeded, seed: int, store: Path, scratch: Path, keep: str = FAILED,
-             explores: bool = False) -> SeedResult:
+             explores: bool = False) -> JudgedRun:
     """Simulate and check one seed.
 
     The run's folder is in ``scratch``; its command names ``store``. ``keep`` selects the runs whose folders remain:
@@ -168,7 +79,7 @@ def run_seed(case: Seeded, seed: int, store: Path, scratch: Path, keep: str = FA
 
 
 def run_and_judge(drawn: Seeded, seed: int, store: Path, scratch: Path, keep: str,
-                  explores: bool = False) -> tuple[SeedResult, Verdict | None]:
+                  explores: bool = False) -> tuple[JudgedRun, Verdict | None]:
     """Do the work of ``run_seed``, and return the whole verdict as well; None for a run that broke."""
     from checkers.run_check import check_run
     from checkers.verdict import write_verdict
@@ -189,26 +100,29 @@ def run_and_judge(drawn: Seeded, seed: int, store: Path, scratch: Path, keep: st
     abstraction = SYSTEMS.load(case.system).abstraction if explores else None
     explorer = Explorer(abstraction) if abstraction is not None else None
     kept: Path | None = None
+
+    def broken(why: str) -> JudgedRun:
+        nonlocal kept
+        kept = None if keep == NONE else run_dir
+        return JudgedRun(case, seed, BROKEN, why, seconds=time.perf_counter() - start, command=command, run_dir=kept)
+
     try:
         try:
             simulate(run_dir, explorer=explorer)
         except StormproofError as error:
             update_run(run_dir, failure=str(error), status="broken")
-            seconds, kept = time.perf_counter() - start, None if keep == NONE else run_dir
-            result = SeedResult(case, seed, BROKEN, str(error), {}, (), {}, {}, "", 0.0, seconds, command, kept)
-            return result, None
+            return broken(str(error)), None
         verdict = check_run(run_dir)
         if verdict.damage is not None:
-            seconds, kept = time.perf_counter() - start, None if keep == NONE else run_dir
-            return SeedResult(case, seed, BROKEN, verdict.damage, {}, (), {}, {}, "", 0.0, seconds, command, kept), None
+            return broken(verdict.damage), None
         info = read_run(run_dir)
         if keep == ALL or (keep == FAILED and verdict.verdict == "invalid"):
             write_verdict(run_dir, verdict, note_for(run_dir) if plugins.preparation() is None else None)
             kept = run_dir
         ended = info["phases"][-1]["end"] if info["phases"] else 0
-        broken = tuple(c.check for c in verdict.checks if c.decides and c.outcome.verdict == "invalid")
-        result = SeedResult(
-            case, seed, verdict.verdict, verdict.sentence, verdict.anomalies, broken, dict(verdict.figures),
+        violated = tuple(c.check for c in verdict.checks if c.decides and c.outcome.verdict == "invalid")
+        result = JudgedRun(
+            case, seed, verdict.verdict, verdict.sentence, verdict.anomalies, violated, dict(verdict.figures),
             info["coverage"], info["history_sha256"], ended / 1e9, time.perf_counter() - start,
             command, kept, guarantees_shown(info, verdict.to_json()),
             used_and_judged(info, {c.check: c.outcome.verdict for c in verdict.checks if c.decides}),
@@ -237,7 +151,7 @@ def repeating(case: Case, seed: int, store: Path) -> str:
     return shlex.join(words)
 
 
-def keep_run(result: SeedResult, store: Path) -> SeedResult:
+def keep_run(result: JudgedRun, store: Path) -> JudgedRun:
     """Move the run's folder, if it was kept, to the store, and return the result with its new path; raises OSError."""
     if result.run_dir is None:
         return result
@@ -257,7 +171,7 @@ def keep_run(result: SeedResult, store: Path) -> SeedResult:
 
 def campaign(
     cases: Sequence[Seeded], seeds: Sequence[int], store: Path, *, jobs: int, collect: bool,
-    report: Callable[[SeedResult], None], guides: Sequence[Guiding] = (),
+    report: Callable[[JudgedRun], None], guides: Sequence[Guiding] = (),
 ) -> None:
     """Run every case with every seed; ``report`` is called for each result, in order of completion.
 

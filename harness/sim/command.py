@@ -17,10 +17,11 @@ from harness.backends.catalog import BACKENDS
 from harness.cli.outcomes import Outcomes, outcome_of
 from harness.cli.output import print_json
 from harness.reference.feature_coverage import with_surface
+from harness.run.cases import BROKEN, Case, JudgedRun
 from harness.run.deployment import topology_of
 from harness.run.progress import console
 from harness.run.settings import SEEDS, parse_nemesis, with_aims, with_new_names
-from harness.sim.campaign import BROKEN, Case, Seeded, SeedResult, campaign
+from harness.sim.campaign import Seeded, campaign
 from harness.sim.draw import DrawnCase, Given
 from harness.sim.guided import guides_of
 from harness.sim.kinds import FailureKinds
@@ -170,7 +171,7 @@ def _report(view: _View, store: Path, indexed: bool) -> None:
     write_index(store)
 
 
-def _shrink(view: _View, failures: Sequence[SeedResult], jobs: int, store: Path) -> None:
+def _shrink(view: _View, failures: Sequence[JudgedRun], jobs: int, store: Path) -> None:
     """Shrink the first run that broke a guarantee and write the scenario into its folder."""
     failure = next((result for result in failures if result.verdict == "invalid"), None)
     if failure is None or failure.run_dir is None:
@@ -178,7 +179,7 @@ def _shrink(view: _View, failures: Sequence[SeedResult], jobs: int, store: Path)
         return
     so_far: Shrunk | None = None
 
-    def smaller(result: SeedResult, runs: int) -> None:
+    def smaller(result: JudgedRun, runs: int) -> None:
         nonlocal so_far
         so_far = Shrunk(result, runs)
         tell(so_far)
@@ -211,7 +212,7 @@ def _tell_shrunk(view: _View, shrunk: Shrunk, run_dir: Path, store: Path) -> Non
     view.print(_on_real_nodes(shrunk.result, files))
 
 
-def _on_real_nodes(result: SeedResult, files: str) -> str:
+def _on_real_nodes(result: JudgedRun, files: str) -> str:
     """Return a line with the command that tries a scenario on the simplest backend of real nodes with all its faults.
     """
     test = result.case.test(result.seed)
@@ -300,7 +301,7 @@ class _View:
             if self._status is not None:
                 self._status.stop()
 
-    def show(self, result: SeedResult) -> None:
+    def show(self, result: JudgedRun) -> None:
         """Add one result, and show it unless it is valid."""
         self.tally.add(result)
         if self._outcomes is not None:

@@ -14,8 +14,8 @@ from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Any
 
+from harness.run.cases import Case
 from harness.run.settings import NO_FAULTS, declared_options, with_aims, with_new_names
-from harness.sim.campaign import Case
 from nemesis.again import RETRIES
 from nemesis.catalog import FAULTS
 from nemesis.schedule import DURATION, GAP, LENGTHS

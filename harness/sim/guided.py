@@ -17,8 +17,9 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from harness.run.cases import Case, JudgedRun
 from harness.run.settings import SEEDS
-from harness.sim.campaign import Case, Seeded, SeedResult
+from harness.sim.campaign import Seeded
 from harness.sim.draw import DrawnCase, senseless
 from harness.sim.explorer import FIRST_STEP
 from harness.sim.shrink import faults_of, with_faults
@@ -99,7 +100,7 @@ class Guide:
         seed = next(self._seeds)
         return self._drawn.of(seed), seed
 
-    def learn(self, result: SeedResult) -> int:
+    def learn(self, result: JudgedRun) -> int:
         """Learn from a finished run; returns the number of findings that it was the first to meet."""
         new = sum(1 for each in result.explored if each not in self.met)
         self.met.update(result.explored)

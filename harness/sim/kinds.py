@@ -6,10 +6,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from harness.analysis.coverage import note_log_events
-from harness.nightly.fingerprint import Fingerprint, broken_fingerprint, fingerprint_of
-from harness.sim.campaign import BROKEN, SeedResult
-from stormproof.errors import StormproofError
+from harness.nightly.fingerprint import Fingerprint, fingerprint_of_failure
+from harness.run.cases import JudgedRun
 from stormproof.text import amount
 
 _SEEDS = 10
@@ -20,7 +18,7 @@ class FailureKind:
     """Runs that failed in the same way; the first is the example."""
 
     fingerprint: Fingerprint
-    runs: list[SeedResult]
+    runs: list[JudgedRun]
 
     def lines(self) -> Iterator[str]:
         """Yield the lines for display."""
@@ -45,15 +43,15 @@ class FailureKinds:
     """All kinds of failures of a campaign, and the reasons of unknown runs."""
 
     failed: dict[str, FailureKind] = field(default_factory=dict)
-    unknown: dict[str, list[SeedResult]] = field(default_factory=dict)
+    unknown: dict[str, list[JudgedRun]] = field(default_factory=dict)
 
-    def add(self, result: SeedResult) -> bool:
+    def add(self, result: JudgedRun) -> bool:
         """Add a run that is not valid; returns whether it is the first of its kind."""
         if not result.failed:
             runs = self.unknown.setdefault(result.sentence, [])
             runs.append(result)
             return len(runs) == 1
-        found = _fingerprint(result)
+        found = fingerprint_of_failure(result)
         kind = self.failed.setdefault(found.code, FailureKind(found, []))
         kind.runs.append(result)
         return len(kind.runs) == 1
@@ -73,15 +71,3 @@ class FailureKinds:
     def to_json(self) -> list[dict[str, Any]]:
         """Return the list for ``--json``."""
         return [kind.to_json() for kind in sorted(self.failed.values(), key=lambda kind: -len(kind.runs))]
-
-
-def _fingerprint(result: SeedResult) -> Fingerprint:
-    case = result.case
-    if result.verdict == BROKEN or result.run_dir is None:
-        return broken_fingerprint(case.system, case.workload, result.sentence)
-    try:
-        note_log_events(result.run_dir)
-        found = fingerprint_of(result.run_dir)
-    except StormproofError as error:  # The folder cannot be written or read; the run still counts as failed.
-        return broken_fingerprint(case.system, case.workload, str(error))
-    return found or broken_fingerprint(case.system, case.workload, result.sentence)

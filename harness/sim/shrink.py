@@ -16,8 +16,9 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from harness.run.cases import Case, JudgedRun
 from harness.run.settings import SEEDS, declared_options, parse_nemesis, repeated
-from harness.sim.campaign import NONE, Case, SeedResult, run_seed
+from harness.sim.campaign import NONE, run_seed
 from harness.sim.pool import Workers, worker_pool
 from nemesis.explicit_schedule import ExplicitFault, write_schedule
 from nemesis.schedule import schedule
@@ -34,12 +35,12 @@ _GAIN = 0.1
 _LEAST_RATE = 5.0
 _NO_SCHEDULE = "none"
 
-Run = Callable[[Case, int, Path, Path, str], SeedResult]
-Progress = Callable[[SeedResult, int], None]
+Run = Callable[[Case, int, Path, Path, str], JudgedRun]
+Progress = Callable[[JudgedRun, int], None]
 """Called with each smaller run that fails, and the number of runs so far."""
 
 
-def _silent(result: SeedResult, runs: int) -> None:
+def _silent(result: JudgedRun, runs: int) -> None:
     """Ignore progress, for callers that do not follow it."""
 
 
@@ -47,7 +48,7 @@ def _silent(result: SeedResult, runs: int) -> None:
 class Shrunk:
     """The result of shrinking: the smallest run that fails, its written schedule, and the number of runs it took."""
 
-    result: SeedResult
+    result: JudgedRun
     runs: int
 
     @property
@@ -117,14 +118,14 @@ class _Shrinker:
                     found = smaller
         return Shrunk(found, self._runs)
 
-    def _first(self, cases: Iterable[Case]) -> SeedResult | None:
+    def _first(self, cases: Iterable[Case]) -> JudgedRun | None:
         """Return the result of the first case, with its first seed, that fails in the same way; None if none does."""
         tasks = (self._task(case, seed) for case in cases for seed in self._seeds)
         number, found = self._workers.first(self._run, tasks, lambda result: bool(self._wanted & set(result.broken)))
         self._runs += number + (found is not None)
         if found is not None:
             self._progress(found, self._runs)
-        result: SeedResult | None = found
+        result: JudgedRun | None = found
         return result
 
     def _task(self, case: Case, seed: int) -> tuple[Case, int, Path, Path, str]:

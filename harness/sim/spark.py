@@ -30,7 +30,8 @@ from checkers.spark.session import SparkWarmup
 from checkers.spark.tasks import Progress, Work, carry_out
 from checkers.verdict_cache import digest_of_all, other_version
 from harness.run import plugins
-from harness.sim.campaign import ALL, Seeded, SeedResult, run_and_judge
+from harness.run.cases import JudgedRun
+from harness.sim.campaign import ALL, Seeded, run_and_judge
 from stormproof.errors import StormproofError
 
 RUNS_A_CORE = 16
@@ -42,7 +43,7 @@ _ROWS = pa.schema([*VERDICT_ROWS, _RESULT])
 
 def spark_campaign(
     cases: Sequence[Seeded], seeds: Sequence[int], store: Path, *, master: str, collect: bool,
-    report: Callable[[SeedResult], None], progress: Progress,
+    report: Callable[[JudgedRun], None], progress: Progress,
 ) -> None:
     """Run every case with every seed; all runs are stored, with their verdicts.
 
@@ -95,7 +96,7 @@ class SparkSimulation:
         """The number of runs to give to ``results`` at a time; raises SparkFailed when Spark did not start."""
         return cores_of(self._warm.context()) * RUNS_A_CORE
 
-    def results(self, tasks: Sequence[tuple[Seeded, int]], progress: Progress | None = None) -> list[SeedResult]:
+    def results(self, tasks: Sequence[tuple[Seeded, int]], progress: Progress | None = None) -> list[JudgedRun]:
         """Run cases with their seeds in one Spark job, and return the results in this order.
 
         Raises:
@@ -140,14 +141,14 @@ def _simulated(case: Seeded, seed: int, store: Path, staging: Path, keep: str) -
     return pa.RecordBatch.from_pylist([{**row, _RESULT.name: packed}], schema=_ROWS)
 
 
-def _results(table: pa.Table, wanted: int) -> list[SeedResult]:
+def _results(table: pa.Table, wanted: int) -> list[JudgedRun]:
     results = [pickle.loads(packed) for packed in table.column(_RESULT.name).drop_null().to_pylist()]
     if len(results) != wanted:
         raise StormproofError(f"{wanted} runs were simulated, but {len(results)} results came back from Spark")
     return results
 
 
-def _settled(result: SeedResult, store: Path) -> SeedResult:
+def _settled(result: JudgedRun, store: Path) -> JudgedRun:
     """Move a run into the store, among the others, and return its result."""
     if result.run_dir is None:
         return result

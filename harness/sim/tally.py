@@ -10,8 +10,8 @@ from typing import Any
 from rich.table import Table
 
 from harness.reference.feature_coverage import SurfaceTable
+from harness.run.cases import JudgedRun
 from harness.run.progress import duration
-from harness.sim.campaign import SeedResult
 from nodes.systems.catalog import SYSTEMS
 
 
@@ -33,8 +33,8 @@ class Tally:
     started: float = field(default_factory=time.monotonic)
     verdicts: dict[str, int] = field(default_factory=dict)
     simulated: float = 0.0
-    failures: list[SeedResult] = field(default_factory=list)
-    unknown: list[SeedResult] = field(default_factory=list)
+    failures: list[JudgedRun] = field(default_factory=list)
+    unknown: list[JudgedRun] = field(default_factory=list)
     coverage: dict[str, dict[str, Reached]] = field(init=False)
     surface: SurfaceTable = field(init=False)
 
@@ -44,7 +44,7 @@ class Tally:
         }
         self.surface = SurfaceTable.of(self.systems, self.workloads)
 
-    def add(self, result: SeedResult) -> None:
+    def add(self, result: JudgedRun) -> None:
         """Add one result."""
         self.verdicts[result.verdict] = self.verdicts.get(result.verdict, 0) + 1
         self.simulated += result.simulated
@@ -122,7 +122,7 @@ class Tally:
         }
 
 
-def _told(result: SeedResult) -> dict[str, Any]:
+def _told(result: JudgedRun) -> dict[str, Any]:
     case = result.case
     return {
         "seed": result.seed, "system": case.system, "workload": case.workload, "nemesis": case.nemesis,

@@ -21,9 +21,10 @@ from checkers.spark.object_job import ObjectVerdict
 from checkers.spark.session import SparkWarmup
 from checkers.verdict_cache import judged_already
 from harness.analysis.coverage import note_log_events
-from harness.cli.outcomes import BROKEN, Outcomes, outcome_of_run
+from harness.cli.outcomes import Outcomes, outcome_of_run
 from harness.cli.output import print_json
 from harness.run import plugins
+from harness.run.cases import BROKEN
 from harness.run.progress import console
 from harness.run.recovery import EMPTY, why_unsealed
 from reports.index_page import write_index

@@ -16,9 +16,10 @@ from checkers.spark.job import summarize
 from checkers.spark.masters import LOCAL_MASTER
 from checkers.spark.object_job import ObjectVerdict, check_objects, description
 from checkers.spark.session import SparkWarmup
-from harness.cli.outcomes import BROKEN, Outcomes, outcome_of_run
+from harness.cli.outcomes import Outcomes, outcome_of_run
 from harness.cli.output import print_json
 from harness.run import plugins
+from harness.run.cases import BROKEN
 from harness.run.progress import console
 from harness.store.recheck import show, tell_refused, tell_taken
 from stormproof.contracts.check import INVALID, worst

@@ -12,7 +12,8 @@ from unittest.mock import AsyncMock, MagicMock
 import pytest
 from loopback import free_ports
 
-from harness.sim.campaign import Case, run_seed
+from harness.run.cases import Case
+from harness.sim.campaign import run_seed
 from nodes.reference.api import Config, ConfigError
 from nodes.reference.server.broker import ReferenceBroker
 from nodes.reference.server.runtime import RealRuntime

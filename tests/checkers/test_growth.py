@@ -13,7 +13,8 @@ import pytest
 
 from checkers.checks import growth
 from checkers.run import Run
-from harness.sim.campaign import ALL, Case, run_seed
+from harness.run.cases import Case
+from harness.sim.campaign import ALL, run_seed
 from harness.sim.draw import DrawnCase, Given
 from harness.sim.memory_census import holdings
 from nodes.reference.engine.model import Queue

@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 from command import await_fault, children, on, run_info
 
-from harness.sim.campaign import Case, run_seed
+from harness.run.cases import Case
+from harness.sim.campaign import run_seed
 
 XA = {"transactions": "xa", "crash_share": "0.2", "min_ok": "5"}
 QUICK = {"fault_duration": "0.6", "fault_gap": "0.2", "settle_timeout": "30", "detection_timeout": "0.5"}

@@ -15,7 +15,8 @@ from typing import Any
 import pytest
 from fiorano_sim import EnterpriseServer, simulate
 
-from harness.sim.campaign import ALL, Case, run_seed
+from harness.run.cases import Case
+from harness.sim.campaign import ALL, run_seed
 from nodes.reference import wire
 from nodes.reference.designs.fiorano.gateway.config import parse_gateway_config
 from nodes.reference.designs.fiorano.gateway.protocol import PROTOCOL as GATEWAY_PROTOCOL

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from harness.analysis.coverage import note_log_events
-from harness.sim.campaign import ALL, Case, run_seed
+from harness.run.cases import Case
+from harness.sim.campaign import ALL, run_seed
 from harness.tools.demo import DEMOS, SAFE, SCENE, UNSAFE, role_changes
 from reports.roles import role_lanes
 

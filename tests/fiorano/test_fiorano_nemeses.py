@@ -15,8 +15,9 @@ from typing import Any
 import pytest
 
 from harness.backends.probe import choose_backend
+from harness.run.cases import Case
 from harness.run.settings import make_test
-from harness.sim.campaign import ALL, Case, run_seed
+from harness.sim.campaign import ALL, run_seed
 from nodes.systems.reference.fiorano.system import FIORANO
 from stormproof.contracts.system import GATEWAY, SHARED_DATABASE
 from stormproof.contracts.workload_requirements import Demands

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from harness.sim.campaign import ALL, Case, run_seed
+from harness.run.cases import Case
+from harness.sim.campaign import ALL, run_seed
 
 CASE = Case("fiorano", "queue", "disk,kill,partition", None, 28.0, 17.0, {
     "mode": "replicated", "disk_kind": "empty", "lease": "0.5", "min_ok": "3", "fault_lengths": "0.6,2,4",

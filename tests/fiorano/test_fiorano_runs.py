@@ -13,14 +13,15 @@ import pytest
 
 from harness.analysis.coverage import note_log_events
 from harness.backends.probe import choose_backend
-from harness.sim.campaign import ALL, Case, SeedResult, run_seed
+from harness.run.cases import Case, JudgedRun
+from harness.sim.campaign import ALL, run_seed
 from nodes.reference.designs.fiorano.configuration import MODES
 from reports.disk_writes import disk_facts
 from reports.run_page import write_report
 from stormproof.errors import StormproofError
 
 
-def simulated(store: Path, workload: str, nemesis: str, seed: int, **settings: Any) -> SeedResult:
+def simulated(store: Path, workload: str, nemesis: str, seed: int, **settings: Any) -> JudgedRun:
     """One simulated run of twenty seconds of load."""
     given = {"fault_duration": "2", "min_ok": "20", **{name: str(value) for name, value in settings.items()}}
     result = run_seed(Case("fiorano", workload, nemesis, 2, 20.0, 60.0, given), seed, store, store, ALL)

@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 from junitparser import JUnitXml
 
-from harness.cli.outcomes import BROKEN, Outcomes
+from harness.cli.outcomes import Outcomes
 from harness.nightly import command
 from harness.nightly.command import run_nightly
 from harness.nightly.judgement import KNOWN, NEW, OVERDUE, SEEN, judge
@@ -27,6 +27,7 @@ from harness.nightly.notify import Notify
 from harness.nightly.plan_file import Cell, Plan, read_plan
 from harness.nightly.record import RUNNING, Night, Result, begin, find_night, new_id, open_night, unfinished
 from harness.nightly.run import Budget, rounds
+from harness.run.cases import BROKEN
 from nodes.reference.bugs import BUGS
 from nodes.systems.catalog import SYSTEMS
 from stormproof.errors import StormproofError, UsageError
@@ -127,7 +128,7 @@ def test_a_file_that_makes_no_sense_is_told(text: str, told: str, tmp_path: Path
 
 
 def cell(name: str, *, backend: str = "sim", seeds: Sequence[int] = (1, 2), expected: str = "valid") -> Cell:
-    return Cell(name, "joram", "queue", "kill", backend, None, 5.0, 10.0, {}, expected, seeds)
+    return Cell("joram", "queue", "kill", None, 5.0, 10.0, {}, backend, name, expected, seeds)
 
 
 def test_every_cell_gets_a_turn_before_any_gets_another() -> None:

@@ -12,9 +12,10 @@ from harness.api import plan
 from harness.backends.catalog import BACKENDS
 from harness.nightly.plan_file import read_plan
 from harness.run import settings
+from harness.run.cases import Case
 from harness.run.describe import command_line
 from harness.run.settings import convert_options, declared_options, make_test, parse_assignments, with_new_names
-from harness.sim.campaign import Case, repeating
+from harness.sim.campaign import repeating
 from harness.sim.command import cases_of
 from harness.sim.draw import Given, _drawn
 from nemesis.catalog import FAULTS

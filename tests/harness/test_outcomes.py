@@ -12,7 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from junitparser import Failure, JUnitXml, Skipped
 
-from harness.cli.outcomes import BROKEN, ORDER, Outcome, Outcomes, junit, markdown, outcome_of
+from harness.cli.outcomes import ORDER, Outcome, Outcomes, junit, markdown, outcome_of
+from harness.run.cases import BROKEN
 from stormproof.errors import StormproofError, UsageError
 from stormproof.test import Test
 

@@ -15,8 +15,11 @@ from harness.cli.app import app
 from harness.reproductions.checkout import commit_of
 from harness.reproductions.page import SEEN_FILE, note_seen, read_seen, reproductions_page
 from harness.reproductions.recipes import FAILS, TWIN, find_recipe, read_recipes, recipes
-from harness.reproductions.run import Outcome, Try, confirmed_of
-from stormproof.errors import UsageError
+from harness.reproductions.run import Reproduction, confirmed_of
+from harness.run import many
+from harness.run.cases import BROKEN, Case, JudgedRun
+from stormproof.errors import StormproofError, UsageError
+from stormproof.test import Test
 
 GOOD = """[[reproduction]]
 name = "X1"
@@ -52,7 +55,7 @@ def test_every_recipe_is_a_test_that_can_be_made(monkeypatch: pytest.MonkeyPatch
         assert recipe.source and recipe.claim and recipe.fault
         assert [arm.name for arm in recipe.arms][:2] == [FAILS, TWIN]
         assert recipe.arms[0].expected and not recipe.arms[1].expected, "one fails and its twin does not"
-        tests = [recipe.test(arm, "local") for arm in recipe.arms]
+        tests = [recipe.case(arm, "local").test(1) for arm in recipe.arms]
         assert len({test.options.get("schedule") for test in tests}) == 1, "all under the same faults"
 
 
@@ -79,19 +82,21 @@ def test_an_arm_may_be_of_another_system(tmp_path: Path) -> None:
     path = made(tmp_path, text.replace('set = { appendonly = "no" }', "").replace('set = { appendonly = "yes" }', ""))
     (recipe,) = read_recipes(path)
     assert recipe.name == "p-X1" and recipe.system == "redis"
-    tests = [recipe.test(arm, "local") for arm in recipe.arms]
+    tests = [recipe.case(arm, "local").test(1) for arm in recipe.arms]
     assert [test.system for test in tests] == ["redis", "redis", "mosquitto"]
     assert {test.options["min_ok"] for test in tests} == {9}
     assert "`--system mosquitto min_ok=9 persistence=False`" in reproductions_page([recipe], {})
 
 
-def ended(verdict: str, *violated: str, confirmed: int = 100) -> Try:
-    return Try(verdict, f"{verdict}.", violated, confirmed, 20.0)
+def ended(verdict: str, *violated: str, confirmed: int = 100) -> JudgedRun:
+    figures = {"latency_ms": {"enqueue": {"count": confirmed}}}
+    return JudgedRun(Case("redis", "consume-last", "kill", None, 30.0, 17.0), 1, verdict, f"{verdict}.",
+                     broken=violated, figures=figures, seconds=20.0)  # fmt: skip
 
 
-def outcome(tmp_path: Path, fails: list[Try], twin: list[Try]) -> Outcome:
+def outcome(tmp_path: Path, fails: list[JudgedRun], twin: list[JudgedRun]) -> Reproduction:
     (recipe,) = read_recipes(made(tmp_path, GOOD))
-    return Outcome(recipe, "local", {FAILS: fails, TWIN: twin})
+    return Reproduction(recipe, "local", {FAILS: fails, TWIN: twin})
 
 
 LOST, VALID, UNKNOWN = ended("invalid", "lost"), ended("valid"), ended("unknown")
@@ -108,7 +113,9 @@ LOST, VALID, UNKNOWN = ended("invalid", "lost"), ended("valid"), ended("unknown"
     ([LOST], [ended("valid", confirmed=49)], 1, ["the twin confirmed less than half of what the failing arm did"]),
     ([LOST], [ended("valid", confirmed=50)], 0, []),
 ])  # fmt: skip
-def test_what_counts_as_shown(tmp_path: Path, fails: list[Try], twin: list[Try], status: int, told: list[str]) -> None:
+def test_what_counts_as_shown(
+    tmp_path: Path, fails: list[JudgedRun], twin: list[JudgedRun], status: int, told: list[str]
+) -> None:
     found = outcome(tmp_path, fails, twin)
     assert (found.exit_status, found.trouble()) == (status, told)
     assert found.to_json()["as_expected"] == (not told)
@@ -175,3 +182,13 @@ def test_an_outcome_names_the_commit_of_a_checkout(tmp_path: Path) -> None:
     assert commit_of.__wrapped__(tmp_path) == commit
     (tmp_path / "a").write_text("two")
     assert commit_of.__wrapped__(tmp_path) == f"{commit}+"
+
+
+def test_a_run_on_real_nodes_that_breaks_is_a_result(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(test: Test, *_: object, **__: object) -> None:
+        raise StormproofError(f"seed {test.seed}: no room")
+
+    monkeypatch.setattr(many, "run_test", broken)
+    case = Case("joram", "queue", "none", 3, 5.0, 20.0, backend="local")
+    found = many.run_on_nodes(case, 3, "asked for", tmp_path, object())  # type: ignore[arg-type]
+    assert (found.verdict, found.sentence, found.run_dir, found.failed) == (BROKEN, "seed 3: no room", None, True)

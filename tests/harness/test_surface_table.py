@@ -10,7 +10,7 @@ import pytest
 
 from checkers.catalog import CHECKS
 from harness.reference.feature_coverage import ITEMS, items_of, used_and_judged
-from harness.sim.campaign import Case, SeedResult
+from harness.run.cases import Case, JudgedRun
 from harness.sim.tally import Tally
 from nodes.systems.catalog import SYSTEMS
 from workloads.catalog import WORKLOADS
@@ -52,7 +52,7 @@ def test_a_campaign_says_what_it_has_not_judged() -> None:
     case = Case("qpid", "configuration", "none", None, 1.0, 1.0)
     for judged in (False, True):
         used = {"qpid-objects": (4, judged)}
-        tally.add(SeedResult(case, 1, "valid", "", {}, (), {}, {}, "", 1.0, 1.0, "", surface=used))
+        tally.add(JudgedRun(case, 1, "valid", "", {}, (), {}, {}, "", 1.0, 1.0, "", surface=used))
         line = tally.surface.line()
         assert line.startswith(f"surface: {int(judged)} of {len(names)} items used and judged; not: ")
         assert "qpid-pages" in line and ("qpid-objects (used)" in line) is not judged

@@ -13,7 +13,8 @@ from typing import Any
 
 import pytest
 
-from harness.sim.campaign import ALL, Case, run_and_judge
+from harness.run.cases import Case
+from harness.sim.campaign import ALL, run_and_judge
 from nodes.reference import wire
 from nodes.reference.api import Config
 from nodes.reference.designs.icestorm import design

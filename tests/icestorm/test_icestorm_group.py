@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 from icestorm_sim import Group, simulate
 
-from harness.sim.campaign import ALL, Case, run_and_judge
+from harness.run.cases import Case
+from harness.sim.campaign import ALL, run_and_judge
 from nodes.reference.api import Config
 from nodes.reference.designs.icestorm import topics
 from nodes.reference.designs.icestorm.decisions import Stamp, may_replicate, merge_delay, most_recent, next_epoch

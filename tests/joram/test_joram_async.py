@@ -13,7 +13,8 @@ import pytest
 from joram_cluster import QUEUE, Client, Cluster, running, until
 
 from harness.reference.mutants import BASE
-from harness.sim.campaign import Case, run_seed
+from harness.run.cases import Case
+from harness.sim.campaign import run_seed
 from nodes.reference.api import Command, ConfigError, Deliver, Done, Safe
 from nodes.reference.designs.joram.options import Options
 from nodes.reference.designs.joram.outbox import Outbox

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from harness.sim.campaign import Case
+from harness.run.cases import Case
 from nodes.reference.designs.qpid import browsing
 from nodes.reference.designs.qpid.administration import Administration
 from nodes.reference.designs.qpid.browsing import Browser, Browsing

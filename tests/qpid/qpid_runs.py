@@ -13,7 +13,8 @@ import numpy as np
 import pytest
 
 from harness.backends.probe import choose_backend
-from harness.sim.campaign import ALL, Case, run_seed
+from harness.run.cases import Case
+from harness.sim.campaign import ALL, run_seed
 from stormproof.errors import StormproofError
 from stormproof.history.columns import read_columns
 from stormproof.run_folder import HISTORY

@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 from harness.backends.probe import choose_backend
-from harness.sim.campaign import ALL, Case, run_seed
+from harness.run.cases import Case
+from harness.sim.campaign import ALL, run_seed
 from stormproof.errors import StormproofError
 from stormproof.history.ledger import FaultWindow, read_ledger, read_repairs
 

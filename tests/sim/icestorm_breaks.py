@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from harness.sim.campaign import Case
+from harness.run.cases import Case
 from nodes.reference.designs.icestorm.decisions import INACTIVE, Stamp
 from nodes.reference.designs.icestorm.delivery import Delivery
 from nodes.reference.designs.icestorm.design import IceStorm

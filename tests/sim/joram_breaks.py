@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from harness.sim.campaign import Case
+from harness.run.cases import Case
 from nodes.reference.api import Admission, Broker
 from nodes.reference.designs.joram import election
 from nodes.reference.designs.joram.decisions import Voter, committed_index, refusal

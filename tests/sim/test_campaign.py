@@ -14,8 +14,9 @@ from pathlib import Path
 
 import pytest
 
+from harness.run.cases import Case, JudgedRun
 from harness.sim import command
-from harness.sim.campaign import Case, SeedResult, campaign
+from harness.sim.campaign import campaign
 from harness.sim.command import run_campaign
 from harness.sim.shrink import Progress, Shrunk, shrink
 from stormproof.errors import EXIT_INVALID, StormproofError
@@ -29,8 +30,8 @@ UNSAFE = Case("joram", "queue", "partition", 3, 10.0, 30.0, {
 })  # fmt: skip
 
 
-def run(cases: list[Case], seeds: range, store: Path, jobs: int = 1, collect: bool = False) -> list[SeedResult]:
-    results: list[SeedResult] = []
+def run(cases: list[Case], seeds: range, store: Path, jobs: int = 1, collect: bool = False) -> list[JudgedRun]:
+    results: list[JudgedRun] = []
     campaign(cases, seeds, store, jobs=jobs, collect=collect, report=results.append)
     return results
 
@@ -53,7 +54,7 @@ def test_processes_share_the_seeds_and_find_the_same(tmp_path: Path) -> None:
     spread = run([SAFE, UNSAFE], range(1, 3), tmp_path / "spread", jobs=2, collect=True)
     assert len(serial) == 4
 
-    def found(results: list[SeedResult]) -> list[tuple[str, int, str, str]]:
+    def found(results: list[JudgedRun]) -> list[tuple[str, int, str, str]]:
         return sorted((r.case.nemesis, r.seed, r.verdict, r.history_sha256) for r in results)
 
     assert found(serial) == found(spread)
@@ -84,7 +85,7 @@ def test_the_command_line_names_the_failing_seed_and_the_command_repeats_it(tmp_
 
 
 def test_a_failure_is_told_even_if_its_run_can_not_be_kept(tmp_path: Path) -> None:
-    results: list[SeedResult] = []
+    results: list[JudgedRun] = []
     store = tmp_path / "file"
     store.touch()
     with pytest.raises(StormproofError, match="can't keep a run"):
@@ -96,7 +97,7 @@ def test_a_failure_is_told_even_if_its_run_can_not_be_kept(tmp_path: Path) -> No
 def test_what_was_found_before_an_end_is_reported(
     trouble: BaseException, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def broken_off(cases: list[Case], seeds: range, store: Path, *, report: Callable[[SeedResult], None], **_: object
+    def broken_off(cases: list[Case], seeds: range, store: Path, *, report: Callable[[JudgedRun], None], **_: object
                    ) -> None:  # fmt: skip
         campaign(cases, seeds[:2], store, jobs=1, collect=True, report=report)
         raise trouble
@@ -119,10 +120,10 @@ def test_a_shrinking_that_ends_early_keeps_what_it_had(
     steps: int, trouble: BaseException, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:  # fmt: skip
-    told: list[SeedResult] = []
+    told: list[JudgedRun] = []
 
     def broken_off(case: Case, seed: int, *, jobs: int, progress: Progress) -> Shrunk:
-        def tell(result: SeedResult, runs: int) -> None:
+        def tell(result: JudgedRun, runs: int) -> None:
             told.append(result)
             progress(result, runs)
             if len(told) == steps:
@@ -173,7 +174,7 @@ def test_a_scenario_is_recommended_to_a_backend_that_has_its_faults(
     system: str, nemesis: str, schedule: str, told: str
 ) -> None:
     case = Case(system, "queue", nemesis, None, 8.0, 30.0, {"schedule": schedule})
-    result = SeedResult(case, 1, "invalid", "", {}, ("lost",), {}, {}, "", 0.0, 0.0, "")
+    result = JudgedRun(case, 1, "invalid", "", {}, ("lost",), {}, {}, "", 0.0, 0.0, "")
     assert told in command._on_real_nodes(result, "--config s.toml")
 
 

@@ -14,8 +14,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from checkers.lake.table import read_lake
+from harness.run.cases import Case, JudgedRun
 from harness.run.healing import heal_store
-from harness.sim.campaign import Case, SeedResult, campaign
+from harness.sim.campaign import campaign
 from harness.sim.pool import Workers, remove_left, worker_pool
 from harness.sim.spark import spark_campaign
 from stormproof.errors import StormproofError
@@ -52,9 +53,9 @@ def test_the_first_task_that_is_accepted_is_the_same_for_any_number_of_processes
 
 @pytest.mark.soak
 def test_spark_finds_the_same_and_stores_every_run(tmp_path: Path) -> None:
-    pooled: list[SeedResult] = []
+    pooled: list[JudgedRun] = []
     campaign([SAFE, UNSAFE], range(1, 2), tmp_path / "pooled", jobs=1, collect=True, report=pooled.append)
-    store, spread, steps = tmp_path / "spread", [], []  # type: Path, list[SeedResult], list[int]
+    store, spread, steps = tmp_path / "spread", [], []  # type: Path, list[JudgedRun], list[int]
     spark_campaign([SAFE, UNSAFE], range(1, 2), store, master="local[2]", collect=True, report=spread.append,
                    progress=lambda done, total: steps.append(done))  # fmt: skip
     assert [_found(result) for result in spread] == [_found(result) for result in pooled]
@@ -74,7 +75,7 @@ def test_spark_finds_the_same_and_stores_every_run(tmp_path: Path) -> None:
     }
 
 
-def _found(result: SeedResult) -> tuple[object, ...]:
+def _found(result: JudgedRun) -> tuple[object, ...]:
     return (result.case, result.seed, result.verdict, result.history_sha256, result.anomalies, result.coverage)
 
 

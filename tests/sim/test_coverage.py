@@ -13,7 +13,8 @@ from simulated import simulated, small_test
 
 import nodes.reference
 from harness.analysis.coverage import read_coverage
-from harness.sim.campaign import Case, run_seed
+from harness.run.cases import Case
+from harness.sim.campaign import run_seed
 from harness.sim.tally import Tally
 from nodes.systems.reference import log_events as broker_states
 from nodes.systems.reference.icestorm.rules import states as icestorm_states

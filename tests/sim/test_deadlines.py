@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from harness.sim.campaign import ALL, Case, run_and_judge
+from harness.run.cases import Case
+from harness.sim.campaign import ALL, run_and_judge
 from harness.sim.deadlines import Deadlines
 from nodes.reference.api import Deliver
 from nodes.reference.bugs import BUGS

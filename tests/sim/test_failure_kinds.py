@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from harness.sim.campaign import BROKEN, Case, SeedResult, keep_run
+from harness.run.cases import BROKEN, Case, JudgedRun
+from harness.sim.campaign import keep_run
 from harness.sim.command import run_campaign
 from harness.sim.kinds import FailureKinds
 
@@ -19,8 +20,8 @@ TWINS = [Case("joram", "queue", nemesis, 3, 10.0, 30.0, {
     "partitions": "unspecified", "partition_kind": "master"}) for nemesis in ("partition", "partition,pause")]
 
 
-def result(seed: int, verdict: str, sentence: str) -> SeedResult:
-    return SeedResult(CASE, seed, verdict, sentence, {}, (), {}, {}, "", 0.0, 0.0, f"stormproof test --seed {seed}")
+def result(seed: int, verdict: str, sentence: str) -> JudgedRun:
+    return JudgedRun(CASE, seed, verdict, sentence, {}, (), {}, {}, "", 0.0, 0.0, f"stormproof test --seed {seed}")
 
 
 def test_runs_that_ended_alike_are_one_kind() -> None:

@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from harness.sim.campaign import ALL, Case, run_and_judge
+from harness.run.cases import Case
+from harness.sim.campaign import ALL, run_and_judge
 from nodes.reference.api import Admission
 from nodes.reference.designs.fiorano import lock, shared
 from nodes.reference.designs.fiorano.active import ActiveSide

@@ -15,9 +15,10 @@ from typer.testing import CliRunner
 
 from harness.cli.app import app
 from harness.reference.mutants import DRAWN, GUIDED, Catch, _side_by_side, hunt
+from harness.run.cases import Case, JudgedRun
 from harness.run.describe import create_run
 from harness.run.settings import make_test
-from harness.sim.campaign import ALL, Case, SeedResult, repeating, run_seed
+from harness.sim.campaign import ALL, repeating, run_seed
 from harness.sim.draw import DrawnCase, Given, senseless
 from harness.sim.explorer import FIRST_STEP, Explorer
 from harness.sim.guided import FIRST, Guide
@@ -96,9 +97,9 @@ def test_what_is_recorded_changes_nothing_and_is_the_same_each_time(system: str,
     assert found[0] == found[1] and sum(each < FIRST_STEP for each in found[0]) > 5
 
 
-def result_of(case: Case, seed: int, *found: int) -> SeedResult:
+def result_of(case: Case, seed: int, *found: int) -> JudgedRun:
     """As if a run had met this."""
-    return SeedResult(case, seed, "valid", "", {}, (), {}, {}, "", 0.0, 0.0, "", explored=frozenset(found))
+    return JudgedRun(case, seed, "valid", "", {}, (), {}, {}, "", 0.0, 0.0, "", explored=frozenset(found))
 
 
 def guide(system: str = "joram", given: Given | None = None) -> Guide:

@@ -26,7 +26,8 @@ from fiorano_breaks import (
 from icestorm_breaks import ICESTORM_BREAKS
 
 from harness.reference.mutants import case_of
-from harness.sim.campaign import ALL, NONE, Case, run_and_judge, run_seed
+from harness.run.cases import Case
+from harness.sim.campaign import ALL, NONE, run_and_judge, run_seed
 from harness.sim.invariants import Group, Observer, kind_of
 from nodes.reference.bugs import BUGS
 from nodes.reference.designs.fiorano.active import ActiveSide

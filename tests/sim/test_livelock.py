@@ -12,7 +12,8 @@ import pytest
 from simulated import World, in_world
 
 from harness.run import plugins
-from harness.sim.campaign import ALL, Case, SeedResult, run_and_judge
+from harness.run.cases import Case, JudgedRun
+from harness.sim.campaign import ALL, run_and_judge
 from harness.sim.errors import SimulationError
 from harness.sim.livelock import IN_ALL, PER_SECOND, PORTION, STEADY, Limit, Livelock
 from nodes.reference.designs.joram.leader import Leader
@@ -27,7 +28,7 @@ def plugged() -> Iterator[None]:
     plugins.forget()
 
 
-def simulated(name: str, folder: Path) -> SeedResult:
+def simulated(name: str, folder: Path) -> JudgedRun:
     system = plugins.resolve(plugins.SYSTEM, f"{TOY}:{name}")
     case = Case(system, "queue", "none", 2, 3.0, 20.0, {"min_ok": 1})
     return run_and_judge(case, 1, folder, folder, ALL)[0]

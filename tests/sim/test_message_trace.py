@@ -9,7 +9,8 @@ import pytest
 
 from harness.analysis.coverage import note_log_events
 from harness.reference.mutants import case_of
-from harness.sim.campaign import ALL, FAILED, Case, run_and_judge
+from harness.run.cases import Case
+from harness.sim.campaign import ALL, FAILED, run_and_judge
 from reports.folder import read_folder
 from reports.message_trace import read_trace
 from reports.roles import read_grants, role_lanes

@@ -13,8 +13,9 @@ import nodes.reference
 import workloads
 from harness.reference import mutants
 from harness.reference.mutants import BASE, DRAWN, Catch, case_of, hunt, run_mutants
+from harness.run.cases import JudgedRun
 from harness.run.settings import make_test
-from harness.sim.campaign import SeedResult, run_seed
+from harness.sim.campaign import run_seed
 from nodes.reference.api import ConfigError
 from nodes.reference.bugs import BUGS, switched_on
 from nodes.reference.bugs import edits as bug_edits
@@ -89,9 +90,9 @@ def test_the_default_campaign_tells_the_invariant_that_caught_a_bug(tmp_path: Pa
 def test_what_fails_without_the_bug_as_well_does_not_catch_it(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    controls: list[SeedResult] = []
+    controls: list[JudgedRun] = []
 
-    def still_there(result: SeedResult, _: Path) -> SeedResult:
+    def still_there(result: JudgedRun, _: Path) -> JudgedRun:
         controls.append(result)
         return result
 

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from harness.sim.campaign import NONE, Case, run_seed
+from harness.run.cases import Case
+from harness.sim.campaign import NONE, run_seed
 
 
 def settings(text: str) -> dict[str, str]:

@@ -17,7 +17,8 @@ from simulated import simulated, small_test
 from checkers.run_check import check_run
 from checkers.verdict import Verdict
 from harness.cli.app import app
-from harness.sim.campaign import Case, SeedResult, run_seed
+from harness.run.cases import Case, JudgedRun
+from harness.sim.campaign import run_seed
 from harness.sim.shrink import Shrunk, faults_of, shrink, stretched, stretches, with_faults
 from nemesis.explicit_schedule import ExplicitFault, read_schedule, write_schedule
 from nemesis.partition import Partition
@@ -159,13 +160,13 @@ def test_a_failing_run_shrinks_to_a_scenario_that_fails_in_the_same_way(tmp_path
     assert verdict.sentence == shrunk.result.sentence
 
 
-def pretend(case: Case, seed: int, store: Path, scratch: Path, keep: str) -> SeedResult:
+def pretend(case: Case, seed: int, store: Path, scratch: Path, keep: str) -> JudgedRun:
     """A run that takes its time and fails, with seed 7 or 9, under a kill and one of two partitions."""
     kinds = [(fault.family, fault.seed) for fault in faults_of(case, seed)]
     time.sleep(0.01 * (seed % 3))
     partition = {("partition", 1), ("partition", 2)} & set(kinds)
     fails = seed in (7, 9) and ("kill", 3) in kinds and partition and case.time_limit > 8.5 and case.rate > 9
-    return SeedResult(
+    return JudgedRun(
         case, seed, "invalid" if fails else "valid", "", {}, ("lost",) if fails else (), {}, {}, "", 0.0, 0.0, ""
     )
 
@@ -182,7 +183,7 @@ def test_the_number_of_processes_does_not_change_what_is_left() -> None:
     assert alone.result.case.settings["producers"] == alone.result.case.settings["consumers"] == "1"
 
 
-def stubborn(case: Case, seed: int, store: Path, scratch: Path, keep: str) -> SeedResult:
+def stubborn(case: Case, seed: int, store: Path, scratch: Path, keep: str) -> JudgedRun:
     """A run whose steps wait for each other.
 
     The kill must last 2 s and begin 1 s after the pause. The pause can go once the load is thin; the load can be thin
@@ -194,7 +195,7 @@ def stubborn(case: Case, seed: int, store: Path, scratch: Path, keep: str) -> Se
     fails = kill is not None and kill.end - kill.start >= 2 and (pause is None or kill.start >= pause.end + 1)
     fails = fails and (pause is not None or case.rate < 20) and (case.rate >= 20 or queues == 2)
     fails = fails and queues >= 2 and (queues == 4 or case.time_limit < 9)
-    return SeedResult(
+    return JudgedRun(
         case, seed, "invalid" if fails else "valid", "", {}, ("lost",) if fails else (), {}, {}, "", 0.0, 0.0, ""
     )
 
@@ -219,7 +220,7 @@ def test_a_step_that_makes_another_one_possible_is_followed_by_it() -> None:
 def test_a_scenario_is_the_run_that_failed(system: str, workload: str, tmp_path: Path) -> None:
     drawn = Case(system, workload, "kill", None, 12345.67, 41.63)
     case = with_faults(drawn, faults_of(drawn, 5)[:2])
-    result = SeedResult(case, 5, "invalid", "", {}, ("lost",), {}, {}, "", 0.0, 0.0, "")
+    result = JudgedRun(case, 5, "invalid", "", {}, ("lost",), {}, {}, "", 0.0, 0.0, "")
     path = tmp_path / "scenario.toml"
     path.write_text(Shrunk(result, 1).scenario())
     assert scenario_test(path) == case.test(5)
@@ -230,7 +231,7 @@ def test_a_scenario_with_old_names_is_the_same_run(
     old: str, new: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     case = Case("joram", new, "kill", None, 10.0, 30.0)
-    result = SeedResult(case, 5, "invalid", "", {}, ("lost",), {}, {}, "", 0.0, 0.0, "")
+    result = JudgedRun(case, 5, "invalid", "", {}, ("lost",), {}, {}, "", 0.0, 0.0, "")
     path = tmp_path / "scenario.toml"
     text = Shrunk(result, 1).scenario()
     assert '\nsystem = "joram"\n' in text and f'\nworkload = "{new}"\n' in text

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from harness.sim.campaign import ALL, SeedResult, run_seed
+from harness.run.cases import JudgedRun
+from harness.sim.campaign import ALL, run_seed
 from harness.sim.draw import DrawnCase, Given
 from nodes.systems.catalog import SYSTEMS
 from stormproof.contracts.bounds import BYTES, FRAMES
@@ -17,7 +18,7 @@ pytestmark = pytest.mark.requirement("H17", part=True)
 DESIGNS = ("joram", "icestorm", "qpid", "fiorano")
 
 
-def run(folder: Path, bug: str, seed: int, rate: float = 40.0) -> SeedResult:
+def run(folder: Path, bug: str, seed: int, rate: float = 40.0) -> JudgedRun:
     given = Given(("queue",), ("kill",), 3, 12.0, rate, {"surface": "false", "bug": bug})
     return run_seed(DrawnCase("joram", given), seed, folder, folder, ALL)
 

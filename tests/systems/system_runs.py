@@ -94,7 +94,8 @@ def simulated(system: str, store: Path, nemesis: str, *, nodes: int | None = Non
     """One simulated run of a system from a file, in this process, judged and with its report."""
     from harness.analysis.coverage import note_log_events
     from harness.run import plugins
-    from harness.sim.campaign import ALL, Case, run_seed
+    from harness.run.cases import Case
+    from harness.sim.campaign import ALL, run_seed
     from reports.run_page import write_report
 
     try:

@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 from checkers.run_check import check_run
+from harness.run.cases import Case
 from harness.run.settings import make_test
-from harness.sim.campaign import NONE, Case, run_seed
+from harness.sim.campaign import NONE, run_seed
 from stormproof.generator import limit
 from stormproof.generator.simulate import invocations, quick, simulate
 from stormproof.test import Test

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from harness.sim.campaign import ALL, NONE, Case, run_and_judge
+from harness.run.cases import Case
+from harness.sim.campaign import ALL, NONE, run_and_judge
 from nodes import stomp
 from nodes.reference.bugs import edits as bug_edits
 from nodes.reference.engine.destinations import Destinations

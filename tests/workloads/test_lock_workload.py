@@ -12,8 +12,9 @@ from typing import Any, ClassVar
 
 import pytest
 
+from harness.run.cases import Case
 from harness.run.settings import make_test
-from harness.sim.campaign import NONE, Case, run_seed
+from harness.sim.campaign import NONE, run_seed
 from stormproof.contracts.client import Delivery
 from stormproof.errors import UsageError
 from stormproof.generator.simulate import Outcome, invocations, simulate

@@ -10,8 +10,9 @@ from typing import Any
 
 import pytest
 
+from harness.run.cases import Case
 from harness.run.settings import make_test
-from harness.sim.campaign import NONE, Case, run_seed
+from harness.sim.campaign import NONE, run_seed
 from stormproof.contracts.client import NotDone
 from stormproof.errors import UsageError
 from stormproof.generator.simulate import imperfect, invocations, simulate

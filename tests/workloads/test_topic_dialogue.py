@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from harness.sim.campaign import NONE, Case, run_and_judge
+from harness.run.cases import Case
+from harness.sim.campaign import NONE, run_and_judge
 from nodes.reference.designs.icestorm.delivery import Outbox
 from nodes.reference.designs.icestorm.topics import Change, Database, Topic
 

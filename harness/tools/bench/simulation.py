@@ -14,7 +14,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from checkers.spark.session import SparkWarmup
-from harness.sim.campaign import Case, SeedResult, campaign
+from harness.run.cases import Case, JudgedRun
+from harness.sim.campaign import campaign
 from harness.sim.tally import Tally
 from harness.tools.demo import DEMOS, run_twins
 from nodes.systems.catalog import SYSTEMS
@@ -44,7 +45,7 @@ def speed(runs: int = 200) -> Speed:
     with tempfile.TemporaryDirectory(prefix="stormproof-bench-") as store:
         seen = 0
 
-        def count(result: SeedResult) -> None:
+        def count(result: JudgedRun) -> None:
             nonlocal tally, seen
             seen += 1
             if seen == warm:
@@ -88,7 +89,7 @@ def watching(system: str, seeds: int = 6, times: int = 3) -> tuple[float, float]
 def _cpu_seconds(plan: Case, seed: int) -> float:
     failures: list[str] = []
 
-    def note(result: SeedResult) -> None:
+    def note(result: JudgedRun) -> None:
         failures.extend([result.sentence] if result.failed else [])
 
     with tempfile.TemporaryDirectory(prefix="stormproof-bench-") as store:

@@ -23,7 +23,8 @@ from harness.analysis.coverage import note_log_events
 from harness.analysis.guarantee_matrix import cases_of, modes_of
 from harness.reference.mutants import case_of
 from harness.reproductions.recipes import find_recipe, recipes
-from harness.sim.campaign import FAILED, Case, run_and_judge
+from harness.run.cases import Case
+from harness.sim.campaign import FAILED, run_and_judge
 from harness.sim.pool import worker_pool
 from nodes.reference.bugs import BUGS
 from nodes.systems.catalog import SYSTEMS
