@@ -16,12 +16,12 @@ _SURFACE = {"surface": "true"}
 
 def _at_failover(code: str) -> tuple[Edit, ...]:
     """Have the engine run ``code`` when a client resumes its connection, and when one is closed after a failover."""
-    begin_resume = "        effects: list[Effect] = [Opened("
+    begin_resume = "        effects.append(Opened("
     begin_close = "        for subscription in list(context.subscriptions.values()):\n"
     condition = '        if reason == "failover":\n'
     return pieces(
-        (".engine.engine:_resume", begin_resume, textwrap.indent(code, " " * 8) + begin_resume),
-        (".engine.engine:_close", begin_close, condition + textwrap.indent(code, " " * 12) + begin_close))
+        (".engine.contexts:_resume", begin_resume, textwrap.indent(code, " " * 8) + begin_resume),
+        (".engine.contexts:close", begin_close, condition + textwrap.indent(code, " " * 12) + begin_close))
 
 
 BUGS = (
@@ -37,12 +37,12 @@ BUGS = (
              '            if not conn.startswith(f"{self.config.node}-"):\n'
              '                args["moved"] = True\n'
              "            self.connections.stop_idle_timer(conn)\n"),
-            (".engine.engine:_open", "            return self._resume(",
+            (".engine.contexts:open", "            self._resume(",
              '            if args.get("moved"):\n'
              '                vars(self).setdefault("unfiltered", set()).add(conn)\n'
-             "            return self._resume("),
+             "            self._resume("),
             (".engine.engine:_apply_to", "if seq <= context.in_seq:",
-             'if seq <= context.in_seq and context.conn not in vars(self).get("unfiltered", ()):'))),
+             'if seq <= context.in_seq and context.conn not in vars(self._contexts).get("unfiltered", ()):'))),
     Bug("requeued-twice", "a message returned by a closed connection is put into its queue twice",
         also=_CORE, edits=pieces(
             (".engine.destinations:end_subscription", "            self.give_back(message)\n",
@@ -50,26 +50,26 @@ BUGS = (
              "            self._state.add_message(queue, *self._state.content(message))\n"))),
     Bug("durable-lost-at-failover", "a failover empties durable subscriptions without a connected client",
         workload="topic", also=_CORE, edits=_at_failover(
-            "for queue in list(self.state.durables.values()):\n"
+            "for queue in list(self._state.durables.values()):\n"
             '    if queue.name.startswith(f"durable:{context.login}:") and not queue.subscriptions:\n'
             "        pattern, name = queue.pattern, queue.name\n"
-            "        self.state.remove_topic_queue(queue)\n"
-            '        self.state.add_topic_queue("durable", name, pattern)\n')),
+            "        self._state.remove_topic_queue(queue)\n"
+            '        self._state.add_topic_queue("durable", name, pattern)\n')),
     Bug("collocated-contexts-kept", "contexts of a collocated client on a former master are never cleaned up",
         workload="processing", also=_CORE, edits=pieces(
-            (".engine.engine:_clean_up_after", 'conn.startswith(f"{PREFIX}{thread}:")', "False"))),
+            (".engine.contexts:_clean_up_after", 'conn.startswith(f"{PREFIX}{thread}:")', "False"))),
     Bug("prepared-forgotten", "a new master forgets the messages of prepared transactions",
         workload="processing", exercise={"quality": "exactly-once", "queues": "3"}, nemesis="kill", also=_CORE,
         edits=_at_failover(
-            "for owner, branch in self.state.prepared.items():\n"
+            "for owner, branch in self._state.prepared.items():\n"
             "    if owner[0] == context.login:\n"
             "        for item in branch.items:\n"
-            "            self.state.tables.items.remove(item.id)\n"
-            "        self.state.reserved -= len(branch.items)\n"
+            "            self._state.tables.items.remove(item.id)\n"
+            "        self._state.reserved -= len(branch.items)\n"
             "        branch.items = []\n")),
     Bug("branches-forgotten", "a new master rolls back prepared transactions on its own",
         workload="transaction", exercise={"transactions": "xa", "crash_share": "0.2"}, also=_CORE, edits=_at_failover(
-            "for owner, branch in list(self.state.prepared.items()):\n"
+            "for owner, branch in list(self._state.prepared.items()):\n"
             "    if owner[0] == context.login:\n"
             '        self._transactions._end_prepared(branch, "aborted")\n')),
     Bug("state-behind-log", "the applied index is noted on disk, but not the result",
@@ -124,8 +124,8 @@ BUGS = (
         "a failover empties open transactions, which are then committed with the later frames only",
         workload="transaction", exercise={"writers": "6", "parts": "8"}, also=_CORE, edits=_at_failover(
             "for transaction in list(context.transactions.values()):\n"
-            "    self.state.remove_transaction(transaction)\n"
-            "    self.state.add_transaction(context, transaction.name, transaction.xid)\n")),
+            "    self._state.remove_transaction(transaction)\n"
+            "    self._state.add_transaction(context, transaction.name, transaction.xid)\n")),
     Bug("cas-unchecked", "a compare-and-set ignores the expected version",
         workload="register", also=_CORE, edits=pieces(
             (".engine.last_values:put", "expected is not None and expected != version", "False"))),
@@ -231,7 +231,7 @@ BUGS = (
     edit("assigned-not-stored", "standalone", "messages taken by a prepared branch are free again after a restart",
          ".engine.state:assign", "        self.tables.deliveries.update(message.id, message)\n", ""),
     edit("note-received-late", "standalone", "one message more than a client has received is consumed",
-         ".engine.engine:_note_received", "m.out_seq <= received]", "m.out_seq <= received + 1]"),
+         ".engine.contexts:note_received", "m.out_seq <= received]", "m.out_seq <= received + 1]"),
     edit("idle-by-parts", "standalone", "each part of the idle time lasts as long as the whole",
          ".server.connections:_start_idle_timer", "self._host.limits.idle_timeout / _IDLE_PARTS",
          "self._host.limits.idle_timeout"),

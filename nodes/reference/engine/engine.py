@@ -10,13 +10,14 @@ import sqlite3
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
-from nodes.reference.api import Closed, Command, Config, Deliver, Done, Effect, Image, Opened, Refused
+from nodes.reference.api import Closed, Command, Config, Deliver, Done, Effect, Image, Refused
 from nodes.reference.engine.audit import held
 from nodes.reference.engine.clustered import Clustered
+from nodes.reference.engine.contexts import Contexts
 from nodes.reference.engine.destinations import CommandError, Destinations, Exchanges
 from nodes.reference.engine.last_values import LastValues, queue_of
 from nodes.reference.engine.limits import Limits
-from nodes.reference.engine.model import AUTO, PLAIN, PROXY, QUEUE_PREFIX, Context, Message, Queue
+from nodes.reference.engine.model import PLAIN, PROXY, QUEUE_PREFIX, Context, Message, Queue
 from nodes.reference.engine.notifications import LocalQueue
 from nodes.reference.engine.proxies import Proxies, ProxyRequests, is_agent
 from nodes.reference.engine.queue_observer import Enqueued, QueueTap
@@ -25,7 +26,7 @@ from nodes.reference.engine.security import CONSUME, DENIED, PRODUCE, Security
 from nodes.reference.engine.server_queues import PROXY_PREFIX, ServerQueues
 from nodes.reference.engine.state import State
 from nodes.reference.engine.store import Changes, Records, create_tables, no_progress
-from nodes.reference.engine.threads import PREFIX, is_collocated, thread_of
+from nodes.reference.engine.threads import is_collocated
 from nodes.reference.engine.topics import TOPIC_PREFIX
 from nodes.reference.engine.trace import MessageTrace
 from nodes.reference.engine.transactions import Transactions
@@ -63,6 +64,7 @@ class StoreEngine:
         self._answer: dict[str, str] = {}
         self._reduced: str | None = None
         transactions = self._transactions = Transactions(self.state, self.limits, self._destinations)
+        self._contexts = Contexts(self.state, self.limits, self._destinations, transactions, self.security)
         self._records: list[Records] = []
         self._effects: list[Effect] = []
         self.message_trace: MessageTrace | None = None
@@ -86,7 +88,9 @@ class StoreEngine:
         if self.message_trace is not None:
             self.message_trace.applies(command)
         if command.kind == "open":
-            return self._open(command)
+            effects = self._effects = []
+            self._contexts.open(command, effects)
+            return self._react(effects)
         if command.kind in self._without_client:
             return self._apply_without_client(command)
         if command.kind not in self._handlers:
@@ -94,7 +98,7 @@ class StoreEngine:
         conn, receipt = command.conn, command.args.get("receipt")
         context = self.state.contexts.get(conn)
         if context is None:
-            received = self._received_by(conn)
+            received = self._contexts.received_by(conn)
             if command.kind == "close" and receipt is None:
                 return [Closed(conn, str(command.args.get("reason", "")), received)]
             return [Refused(conn, receipt, "connection closed", received)]
@@ -103,19 +107,15 @@ class StoreEngine:
             done = self._apply_to(context, command)
         except CommandError as mistake:
             effects.append(Refused(conn, receipt, str(mistake), context.in_seq if context.reliable else None))
-            self._close(context, "error")
+            self._contexts.close(context, "error")
         else:
             if conn in self.state.contexts or receipt is not None:
                 effects.append(done)
             if conn not in self.state.contexts:
-                effects.append(Closed(conn, str(command.args.get("reason", "")), self._received_by(conn)))
+                effects.append(Closed(conn, str(command.args.get("reason", "")), self._contexts.received_by(conn)))
             if self._reduced is not None:
                 self._withdraw(self._reduced)
         return self._react(effects)
-
-    def _received_by(self, conn: str) -> int | None:
-        """Return the final input counter of a closed connection; None when it is not remembered."""
-        return self.state.closed.get(conn, ("", None))[1]
 
     def _react(self, effects: list[Effect]) -> list[Effect]:
         """Run the reactions of the agents after a command has been applied."""
@@ -271,11 +271,7 @@ class StoreEngine:
 
     def pending_output(self, conn: str, received: int) -> list[Deliver]:
         """Return the output of a reliable connection that its client has not reported as received, oldest first."""
-        context = self.state.contexts.get(conn)
-        if context is None:
-            return []
-        seen = max(received, context.received)
-        return [self._destinations.delivery(message) for out_seq, message in context.inflight.items() if out_seq > seen]
+        return self._contexts.pending_output(conn, received)
 
     def connections(self) -> Mapping[str, bool]:
         """Map every client's connection context, in order of opening, to whether it is reliable."""
@@ -373,46 +369,11 @@ class StoreEngine:
 
     # Connections.
 
-    def _open(self, command: Command) -> list[Effect]:
-        conn, args = command.conn, command.args
-        context = self.state.contexts.get(conn)
-        if args.get("resume"):
-            if context is None or not context.reliable or context.login != args["login"]:
-                reason, got = self.state.closed.get(conn, ("unknown", None))
-                return [Closed(conn, reason, got, opening=True)]
-            return self._resume(context, int(args.get("received", 0)))
-        if context is not None:
-            return [Refused(conn, None, "the connection id is in use", opening=True)]
-        effects: list[Effect] = []
-        if args.get("collocated"):
-            self._clean_up_after(thread_of(conn), effects)
-        if not args.get("collocated") and not self.security.may_open(args["login"], args.get("principal", 0)):
-            effects.append(Refused(conn, None, DENIED, opening=True))
-        elif len(self.state.contexts) >= self.limits.max_contexts:
-            effects.append(Refused(conn, None, "too many connections", opening=True))
-        else:
-            self.state.add_context(conn, bool(args["reliable"]), str(args["login"]))
-            effects.append(Opened(conn, 0))
-        return self._react(effects)
-
-    def _clean_up_after(self, thread: str, effects: list[Effect]) -> None:
-        """Close contexts that a collocated client's earlier connections left and that no client will resume (HA Joram,
-        5.2)."""
-        for conn in [conn for conn in self.state.contexts if conn.startswith(f"{PREFIX}{thread}:")]:
-            self._close(self.state.contexts[conn], "failover")
-            effects.append(Closed(conn, "failover"))
-
-    def _resume(self, context: Context, received: int) -> list[Effect]:
-        effects: list[Effect] = [Opened(context.conn, context.in_seq)]
-        self._note_received(context, received)
-        effects.extend(self.pending_output(context.conn, received))
-        return self._react(effects)
-
     def _apply_to(self, context: Context, command: Command) -> Done:
         seq, args = command.seq, command.args
         received = args.get("received")
         if received is not None:
-            self._note_received(context, received)
+            self._contexts.note_received(context, received)
         if seq:
             if seq <= context.in_seq:
                 return self._done(context, command, duplicate=True)
@@ -438,26 +399,8 @@ class StoreEngine:
             return Done(context.conn, command.seq, receipt, duplicate, self._answer)
         return Done(context.conn, command.seq, receipt, duplicate)
 
-    def _note_received(self, context: Context, received: int) -> None:
-        if not context.reliable or not context.received < received <= context.out_seq:
-            return
-        context.received = received
-        self.state.tables.contexts.update(context.id, context)
-        for subscription in context.subscriptions.values():
-            if subscription.ack == AUTO:
-                for message in [m for m in subscription.unacked.values() if m.out_seq <= received]:
-                    self._destinations.consume(message)
-
     def _close_by_client(self, context: Context, command: Command) -> None:
-        self._close(context, str(command.args.get("reason", "")))
-
-    def _close(self, context: Context, reason: str) -> None:
-        for subscription in list(context.subscriptions.values()):
-            self._destinations.end_subscription(subscription)
-        self._transactions.close(context)
-        self.state.remove_context(context)
-        if context.reliable:
-            self.state.remember_closed(context, reason, self.limits.max_closed)
+        self._contexts.close(context, str(command.args.get("reason", "")))
 
     def _too_slow(self, context: Context, reason: str) -> None:
         """End a connection that does not take its messages: losing them silently would be worse."""
@@ -468,7 +411,7 @@ class StoreEngine:
         else:
             received = context.in_seq if context.reliable else None
             self._effects.append(Refused(context.conn, None, reason, received))
-        self._close(context, "error")
+        self._contexts.close(context, "error")
 
     def _nothing(self, context: Context, command: Command) -> None:
         """Do nothing: the command only carries the receive counter, or its receipt carries the answer."""
@@ -498,7 +441,7 @@ class StoreEngine:
             if gone or not all(self.security.permits(login, CONSUME, name) for name in names):
                 received = context.in_seq if context.reliable else None
                 self._effects.append(Refused(context.conn, None, DENIED, received))
-                self._close(context, "error")
+                self._contexts.close(context, "error")
 
     def _commit(self, context: Context, command: Command) -> None:
         self._demand_sends(context, command)
