@@ -9,8 +9,8 @@ from nodes.reference.bugs import edits as bug_edits
 from nodes.reference.bugs import switched_on
 from nodes.reference.designs.qpid.manager.addresses import Addresses, LinuxAddresses
 from nodes.reference.designs.qpid.manager.config import ManagerConfig, read_manager_config
-from nodes.reference.designs.qpid.manager.manager import Manager
-from nodes.reference.designs.qpid.manager.processes import Command, Processes
+from nodes.reference.designs.qpid.manager.manager import ClusterManager
+from nodes.reference.designs.qpid.manager.processes import Processes, ProgramCommand
 from nodes.reference.designs.qpid.manager.programs import BROKER, Programs
 from nodes.reference.server.process import EXIT_CONFIG, NodeProcess, serve_process
 from nodes.reference.server.runtime import LoopRuntime, RealRuntime
@@ -25,7 +25,7 @@ class ManagerProcess(NodeProcess):
         if not config.secret:
             runtime.log(NO_SECRET, level="warning")
         bug_edits.switch(switched_on(config.options))
-        super().__init__(Manager(config, runtime, programs, addresses).run(), runtime, "manager")
+        super().__init__(ClusterManager(config, runtime, programs, addresses).run(), runtime, "manager")
 
 
 def serve_manager(config: ManagerConfig) -> int:
@@ -43,7 +43,7 @@ def real_programs(config: ManagerConfig) -> Programs:
     for name in ("command", "pid_file", "log"):
         if not getattr(config, name):
             raise ConfigError(f"{name}: is missing")
-    return Processes({BROKER: Command(tuple(config.command), config.pid_file, config.log)})
+    return Processes({BROKER: ProgramCommand(tuple(config.command), config.pid_file, config.log)})
 
 
 def real_addresses(config: ManagerConfig) -> Addresses | None:

@@ -307,9 +307,9 @@ def _joined(*lines: Any) -> bytes:
 def qpid_links(options: Mapping[str, Any]) -> Target:
     """A broker whose peer says to be its primary, or its backup; then it is made primary, and an honest client is
     served, after a restart as well. What was confirmed before is there, unless a later primary took over."""
-    from nodes.reference.designs.qpid.messages import Attach, Completed, Events, Hello, Refuse, Shutdown
+    from nodes.reference.designs.qpid.messages import Attach, BrokerStatus, Completed, EventGroup, Refuse, Shutdown
 
-    frame = partial(_message_frame, (Hello, Attach, Refuse, Events, Completed, Shutdown))
+    frame = partial(_message_frame, (BrokerStatus, Attach, Refuse, EventGroup, Completed, Shutdown))
 
     def run(data: bytes) -> str:
         told = []
@@ -476,10 +476,10 @@ def qpid_managers() -> Target:
     from manager_world import run as run_world
 
     from nodes.reference.designs.qpid.manager.lease_server import PROTOCOL, manager_name
-    from nodes.reference.designs.qpid.manager.messages import Ask, Beat, Echo, Vote
+    from nodes.reference.designs.qpid.manager.messages import Beat, Echo, Vote, VoteRequest
 
     assert WORLD_SECRET == SECRET
-    frame = partial(_message_frame, (Beat, Echo, Ask, Vote))
+    frame = partial(_message_frame, (Beat, Echo, VoteRequest, Vote))
 
     def run(data: bytes) -> None:
         world = World(1, 3)
@@ -639,7 +639,7 @@ def qpid_stored() -> Target:
 
     from nodes.reference.api import ConfigError
     from nodes.reference.designs.qpid.configuration import Configuration
-    from nodes.reference.designs.qpid.manager.record import Store
+    from nodes.reference.designs.qpid.manager.record import RecordStore
     from nodes.reference.designs.qpid.positions import Generations
     from nodes.reference.designs.qpid.store_status import StoreStatus
     from nodes.reference.wire import WireError, encode
@@ -652,7 +652,7 @@ def qpid_stored() -> Target:
 
     def run(data: bytes) -> None:
         database = sqlite3.connect(":memory:", isolation_level=None)
-        for cls in (Configuration, Store, Generations, StoreStatus):
+        for cls in (Configuration, RecordStore, Generations, StoreStatus):
             cls(database)
         for line in _lines(data):
             if isinstance(line, list) and len(line) > 1 and line[0] in (
@@ -665,7 +665,7 @@ def qpid_stored() -> Target:
         try:
             status = StoreStatus(database).now
             configuration, generations = Configuration(database), Generations(database)
-            record = Store(database).record
+            record = RecordStore(database).record
         except ConfigError as error:
             assert "\n" not in str(error) and len(str(error)) < 1000, error
             return

@@ -17,7 +17,7 @@ from harness.sim.loop import SimLoop, simulation
 from harness.sim.process import Process
 from nodes.reference.designs.qpid.manager.config import ManagerConfig
 from nodes.reference.designs.qpid.manager.lease_server import PROTOCOL, manager_name
-from nodes.reference.designs.qpid.manager.manager import Manager
+from nodes.reference.designs.qpid.manager.manager import ClusterManager
 from nodes.reference.designs.qpid.manager.options import ManagerOptions
 from nodes.reference.designs.qpid.manager.programs import BROKER
 from nodes.reference.manager import ManagerProcess
@@ -153,7 +153,7 @@ class _ManagerProcess(ManagerProcess):
 
     def __init__(self, world: World, config: ManagerConfig, runtime: SimRuntime, programs: LaunchedPrograms) -> None:
         addresses = LaunchedAddresses(world.backend, config.node, config.virtual_address)
-        manager = world.managers[config.node] = Manager(config, runtime, programs, addresses)
+        manager = world.managers[config.node] = ClusterManager(config, runtime, programs, addresses)
         NodeProcess.__init__(self, manager.run(), runtime, MANAGER)
 
 
@@ -170,7 +170,7 @@ class World:
         self.names = [f"n{number + 1}" for number in range(nodes)]
         self.options = ManagerOptions(lease)
         self.brokers: dict[str, FakeBroker] = {}
-        self.managers: dict[str, Manager] = {}
+        self.managers: dict[str, ClusterManager] = {}
         self.stores: dict[str, dict[str, Any]] = {
             name: {"state": "empty", "uuid": "", "generation": 0} for name in self.names}
         self.eligible = set(self.names) if eligible else set()

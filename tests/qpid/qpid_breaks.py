@@ -18,11 +18,11 @@ from nodes.reference.designs.qpid.lease_client import ManagerPermission
 from nodes.reference.designs.qpid.manager import coordinator as coordinating
 from nodes.reference.designs.qpid.manager import virtual_address
 from nodes.reference.designs.qpid.manager.coordinator import COORDINATING, Coordinator
-from nodes.reference.designs.qpid.manager.manager import Manager
+from nodes.reference.designs.qpid.manager.manager import ClusterManager
 from nodes.reference.designs.qpid.manager.membership import NEVER, Answers
 from nodes.reference.designs.qpid.manager.note import Note
-from nodes.reference.designs.qpid.manager.record import Record, Store
-from nodes.reference.designs.qpid.manager.services import Services
+from nodes.reference.designs.qpid.manager.record import ManagerRecord, RecordStore
+from nodes.reference.designs.qpid.manager.services import BrokerSupervisor
 from nodes.reference.designs.qpid.manager.virtual_address import VirtualAddress
 from nodes.reference.designs.qpid.primary import Primary
 from nodes.reference.designs.qpid.roles import Roles
@@ -43,12 +43,12 @@ def nothing(patch: Patch) -> None:
 
 def unwritten_promise(patch: Patch) -> None:
     """Who promises a ballot does not write that down."""
-    save = Store.save
+    save = RecordStore.save
 
-    def without(self: Store, record: Record) -> None:
+    def without(self: RecordStore, record: ManagerRecord) -> None:
         save(self, record._replace(promised=self.record.promised))
 
-    patch.setattr(Store, "save", without)
+    patch.setattr(RecordStore, "save", without)
 
 
 def forgotten_answer(patch: Patch) -> None:
@@ -85,25 +85,25 @@ def replaced_primary(patch: Patch) -> None:
 
 def told_with_the_next_beat(patch: Patch) -> None:
     """That a broker has ended is told with the next heartbeat."""
-    patch.setattr(Manager, "_changed", lambda self: self.coordinator.react())
+    patch.setattr(ClusterManager, "_changed", lambda self: self.coordinator.react())
 
 
 def same_version(patch: Patch) -> None:
     """Each note of a primary has the same number."""
-    def noted(self: Services, term: int, version: int, excluded: list[str]) -> int:
+    def noted(self: BrokerSupervisor, term: int, version: int, excluded: list[str]) -> int:
         self._store.save(self._store.record._replace(note=Note(term, min(1, version), tuple(excluded))))
         return version
 
-    patch.setattr(Services, "_note", noted)
+    patch.setattr(BrokerSupervisor, "_note", noted)
 
 
 def unread_notes(patch: Patch) -> None:
     """A coordinator knows of no note."""
-    patch.setattr(Coordinator, "_latest_note", lambda self: Note())
+    patch.setattr(Coordinator, "latest_note", lambda self: Note())
 
 
 def nobody_awaited(patch: Patch) -> None:
-    patch.setattr(Primary, "_awaits_backups", property(lambda self: False))
+    patch.setattr(Primary, "awaits_backups", property(lambda self: False))
 
 
 def same_generation(patch: Patch) -> None:
@@ -180,7 +180,7 @@ _first: dict[object, int] = {}
 """Event loop -> the first term of the cluster that it runs."""
 
 
-def _is_later(services: Services) -> bool:
+def _is_later(services: BrokerSupervisor) -> bool:
     """Whether a primary is not the first one of a run: with that the load begins."""
     term = services._store.record.term
     return bool(term) and term > _first.setdefault(asyncio.get_running_loop(), term)
@@ -203,36 +203,36 @@ def never_cleared(patch: Patch) -> None:
 
 
 def not_promoted(patch: Patch) -> None:
-    promote = Services._promote_if_due
+    promote = BrokerSupervisor._promote_if_due
 
-    async def due(self: Services) -> None:
+    async def due(self: BrokerSupervisor) -> None:
         if not _is_later(self):
             await promote(self)
 
-    patch.setattr(Services, "_promote_if_due", due)
+    patch.setattr(BrokerSupervisor, "_promote_if_due", due)
 
 
 def started_once(patch: Patch) -> None:
-    start = Services._start_if_due
+    start = BrokerSupervisor._start_if_due
 
-    async def once(self: Services, now: float) -> None:
-        if not self._starts:
+    async def once(self: BrokerSupervisor, now: float) -> None:
+        if not self.starts:
             await start(self, now)
 
-    patch.setattr(Services, "_start_if_due", once)
+    patch.setattr(BrokerSupervisor, "_start_if_due", once)
 
 
 def nobody_ended(patch: Patch) -> None:
-    patch.setattr(Services, "_must_end", lambda self, now: "")
+    patch.setattr(BrokerSupervisor, "_must_end", lambda self, now: "")
 
 
 def nothing_noted(patch: Patch) -> None:
-    patch.setattr(Services, "_note", lambda self, term, version, excluded: 0)
+    patch.setattr(BrokerSupervisor, "_note", lambda self, term, version, excluded: 0)
 
 
 def not_released(patch: Patch) -> None:
     """What backups have completed is found at the next tick."""
-    patch.setattr(Primary, "completed", lambda self, name, number, groups: self._browsing.completed(
+    patch.setattr(Primary, "completed", lambda self, name, number, groups: self.browsing.completed(
         name, number, groups))
 
 
@@ -246,7 +246,7 @@ def note_stays(patch: Patch) -> None:
     """Whoever was noted once is noted for ever."""
     recorded = ManagerPermission.recorded
     patch.setattr(ManagerPermission, "recorded", lambda self, excluded: recorded(
-        self, sorted({*self._wanted, *excluded})))
+        self, sorted({*self.wanted, *excluded})))
 
 
 def rarely_asked(patch: Patch) -> None:
@@ -261,14 +261,14 @@ def rarely_asked(patch: Patch) -> None:
 
 
 def unpolled(patch: Patch) -> None:
-    poll = Services._poll
+    poll = BrokerSupervisor._poll
 
-    async def rarely(self: Services) -> None:
-        if self._polls > 20:
+    async def rarely(self: BrokerSupervisor) -> None:
+        if self.polls > 20:
             await asyncio.sleep(20)
         await poll(self)
 
-    patch.setattr(Services, "_poll", rarely)
+    patch.setattr(BrokerSupervisor, "_poll", rarely)
 
 
 def untold(patch: Patch) -> None:
@@ -284,9 +284,9 @@ def untold(patch: Patch) -> None:
 
 def silent(patch: Patch) -> None:
     """A manager that does not coordinate says nothing but answers, once there is a primary."""
-    beat = Manager.beat
-    patch.setattr(Manager, "beat", lambda self: (
-        beat(self) if not self._store.record.term or self.coordinator.phase == COORDINATING else None))
+    beat = ClusterManager.beat
+    patch.setattr(ClusterManager, "beat", lambda self: (
+        beat(self) if not self.store.record.term or self.coordinator.phase == COORDINATING else None))
 
 
 def never_there(patch: Patch) -> None:
@@ -298,7 +298,7 @@ def never_gone(patch: Patch) -> None:
 
 
 def rarely_announced(patch: Patch) -> None:
-    patch.setattr(virtual_address, "ANNOUNCEMENTS", 0.1)
+    patch.setattr(virtual_address, "ANNOUNCEMENTS_PER_LEASE", 0.1)
 
 
 def dials_once(patch: Patch) -> None:

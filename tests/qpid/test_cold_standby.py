@@ -16,7 +16,7 @@ from harness.sim.loop import simulation
 from nodes.reference.api import Config, ConfigError
 from nodes.reference.config import build_config
 from nodes.reference.designs.qpid.manager.report import Report, successors
-from nodes.reference.designs.qpid.options import Options
+from nodes.reference.designs.qpid.options import QpidOptions
 from nodes.reference.server.runtime import RealRuntime
 from nodes.systems.reference.qpid.cluster import QpidCluster
 from nodes.systems.reference.qpid.programs import MANAGER
@@ -165,7 +165,7 @@ def test_settings_that_make_no_sense_are_refused(settings: dict[str, str], words
         make_test(system="qpid", workload="queue", nemesis="kill", backend="sim", nodes=3, time_limit=8, rate=10,
                   seed=1, settings={"standby": "cold", **settings})  # fmt: skip
     with pytest.raises(ConfigError, match=r"options\.standby: 'warm' is none of hot, cold"):
-        Options.from_config(Config("n1", "qpid", "", peers={"n1": ("127.0.0.1", 1)}, options={"standby": "warm"}))
+        QpidOptions.from_config(Config("n1", "qpid", "", peers={"n1": ("127.0.0.1", 1)}, options={"standby": "warm"}))
 
 
 @pytest.mark.soak

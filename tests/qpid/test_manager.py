@@ -24,12 +24,13 @@ from nodes.reference.designs.qpid.manager.lease_server import PROTOCOL, manager_
 from nodes.reference.designs.qpid.manager.membership import Answers, leases_are_over
 from nodes.reference.designs.qpid.manager.note import Note
 from nodes.reference.designs.qpid.manager.options import ManagerOptions
-from nodes.reference.designs.qpid.manager.processes import Command, Processes
+from nodes.reference.designs.qpid.manager.processes import Processes, ProgramCommand
 from nodes.reference.designs.qpid.manager.programs import BROKER, ProgramError
-from nodes.reference.designs.qpid.manager.record import Record, Store
+from nodes.reference.designs.qpid.manager.record import ManagerRecord, RecordStore
 from nodes.reference.designs.qpid.manager.report import Report, candidates, may_bootstrap
 from nodes.reference.replication import links
 from nodes.reference.replication.handshake import Handshake, encode_frame
+from nodes.systems.reference.qpid.probes import ManagerProbe
 from nodes.systems.reference.qpid.rules.manager_invariants import AtOnce
 from stormproof.contracts.backend import DEAD, RUNNING
 
@@ -249,12 +250,13 @@ def test_a_manager_that_is_let_promote_and_waits_is_noticed() -> None:
     async def scenario(world: World) -> None:
         await world.start()
         manager = world.managers[await world.primary()]
-        await world.until(lambda: manager.services._rests, 2.0)
-        before = manager.observed()
-        manager.services._cleared = 99
-        now = manager.observed()
-        assert AtOnce().look("n1", manager, before, None) == ""
-        assert "in term 99, and nobody looks" in AtOnce().look("n1", manager, now, before)
+        await world.until(lambda: manager.services.rests, 2.0)
+        probe = ManagerProbe(manager)
+        before = probe.observed()
+        manager.services.cleared = 99
+        now = probe.observed()
+        assert AtOnce().look("n1", probe, before, None) == ""
+        assert "in term 99, and nobody looks" in AtOnce().look("n1", probe, now, before)
 
     run(World(1, 3), scenario)
 
@@ -336,7 +338,7 @@ def test_nobody_starts_anew_beside_one_that_may_still_become_primary(finished: b
     """A member says that its store is empty, and its manager, which has been told that it is to be primary, is slow."""
     empty = Report(True, "connecting", store="empty", ballot=7)
     reports = {"n1": replace(empty, finished=5 if finished else 4), "n2": empty, "n3": empty}
-    store: Any = SimpleNamespace(record=Record(promised=7, ballot=7, term=5, primary="n1"), saved=[])
+    store: Any = SimpleNamespace(record=ManagerRecord(promised=7, ballot=7, term=5, primary="n1"), saved=[])
     store.save = lambda record: (setattr(store, "record", record), store.saved.append(record))
     runtime: Any = SimpleNamespace(now=lambda: 1000.0, log=lambda *_, **__: None, point=lambda *_: None)
     membership: Any = SimpleNamespace(
@@ -346,7 +348,7 @@ def test_nobody_starts_anew_beside_one_that_may_still_become_primary(finished: b
                                   silent_for=lambda peer: 0.0, send=lambda *_: None)
     answers: Any = SimpleNamespace(superseded=lambda: None, age=lambda now: 0.0)
     coordinator = Coordinator(runtime, ManagerOptions(), store, membership, answers, others)
-    coordinator.phase, coordinator._ballot = COORDINATING, 7
+    coordinator.phase, coordinator.last_ballot = COORDINATING, 7
     coordinator.tick()
     assert [(record.term, record.primary) for record in store.saved] == ([(7, "n1")] if finished else [])
 
@@ -437,14 +439,14 @@ def test_the_record_is_what_was_saved_and_nothing_else_is_taken_for_one(tmp_path
     import sqlite3
 
     path = tmp_path / "manager.sqlite"
-    store = Store(sqlite3.connect(path, isolation_level=None))
-    assert store.record == Record()
-    kept = Record(7, 6, 5, "n2", 4, "11 22", 3, Note(4, 2, ("a b", "c,d")))
+    store = RecordStore(sqlite3.connect(path, isolation_level=None))
+    assert store.record == ManagerRecord()
+    kept = ManagerRecord(7, 6, 5, "n2", 4, "11 22", 3, Note(4, 2, ("a b", "c,d")))
     store.save(kept)
-    assert Store(sqlite3.connect(path, isolation_level=None)).record == kept
+    assert RecordStore(sqlite3.connect(path, isolation_level=None)).record == kept
     sqlite3.connect(path, isolation_level=None).execute("UPDATE record SET note = '[1]'")
     with pytest.raises(ConfigError, match="holds no manager's record"):
-        Store(sqlite3.connect(path, isolation_level=None))
+        RecordStore(sqlite3.connect(path, isolation_level=None))
 
 
 # Processes.
@@ -458,7 +460,7 @@ async def until(condition: Callable[[], object]) -> None:
 
 
 async def test_processes_outlive_their_manager_and_are_told_apart(tmp_path: Path) -> None:
-    command = Command(("sleep", "60"), str(tmp_path / "broker.pid"), str(tmp_path / "broker.log"))
+    command = ProgramCommand(("sleep", "60"), str(tmp_path / "broker.pid"), str(tmp_path / "broker.log"))
     programs = Processes({BROKER: command})
     assert not (await programs.state(BROKER)).running
     await programs.start(BROKER)
@@ -481,7 +483,7 @@ async def test_a_process_that_does_not_heed_is_killed(tmp_path: Path) -> None:
     stubborn = (sys.executable, "-c", f"import signal, time; signal.signal({int(signal.SIGTERM)}, signal.SIG_IGN); "
                 "print('up', flush=True); time.sleep(60)")  # fmt: skip
     log = tmp_path / "log"
-    programs = Processes({BROKER: Command(stubborn, str(tmp_path / "pid"), str(log))})
+    programs = Processes({BROKER: ProgramCommand(stubborn, str(tmp_path / "pid"), str(log))})
     await programs.start(BROKER)
     await until(log.read_text)
     await programs.stop(BROKER, 0.2)
@@ -490,10 +492,11 @@ async def test_a_process_that_does_not_heed_is_killed(tmp_path: Path) -> None:
 
 async def test_a_program_that_is_not_there_ends_at_once(tmp_path: Path) -> None:
     log = tmp_path / "log"
-    programs = Processes({BROKER: Command(("/no/such/program",), str(tmp_path / "pid"), str(log))})
+    programs = Processes({BROKER: ProgramCommand(("/no/such/program",), str(tmp_path / "pid"), str(log))})
     await programs.start(BROKER)
     await until(lambda: "/no/such/program" in log.read_text())
     await until(lambda: programs._leader(BROKER) is None)
-    nowhere = Processes({BROKER: Command(("true",), str(tmp_path / "none" / "pid"), str(tmp_path / "none" / "log"))})
+    none = tmp_path / "none"
+    nowhere = Processes({BROKER: ProgramCommand(("true",), str(none / "pid"), str(none / "log"))})
     with pytest.raises(ProgramError, match="can't be started"):
         await nowhere.start(BROKER)

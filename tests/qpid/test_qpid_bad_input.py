@@ -32,7 +32,7 @@ from nodes.reference.designs.qpid.configuration import (
 from nodes.reference.designs.qpid.management import BIND, CREATE_QUEUE, MAX_OBJECTS, changes_of
 from nodes.reference.designs.qpid.manager.config import ManagerConfig
 from nodes.reference.designs.qpid.manager.lease_server import MAX_CONNECTIONS, PROTOCOL, manager_name
-from nodes.reference.designs.qpid.messages import SNAPSHOT, Events, pack
+from nodes.reference.designs.qpid.messages import SNAPSHOT, EventGroup, pack
 from nodes.reference.engine.limits import Limits
 from nodes.reference.manager import ManagerProcess
 from nodes.reference.replication import handshake
@@ -244,7 +244,7 @@ def test_as_many_objects_as_there_may_be_fit_into_one_frame() -> None:
     binding = [BINDING, binding_name(name, name, name), {"exchange": name, "queue": name, "key": name}]
     queue = [QUEUE, "q" * 200, {str(number): argument for number in range(16)}]
     largest = [binding] * MAX_OBJECTS + [queue] * Limits().max_queues
-    assert len(pack(Events(1, 1, [[SNAPSHOT, 1, largest]], False))) < MAX_FRAME
+    assert len(pack(EventGroup(1, 1, [[SNAPSHOT, 1, largest]], False))) < MAX_FRAME
     there = Configuration(sqlite3.connect(":memory:"))
     for number in range(MAX_OBJECTS):
         there.put(QUEUE, f"q{number}", {})

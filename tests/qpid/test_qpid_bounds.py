@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from qpid_sim import LIMIT, Group, simulate
 
 from nodes.reference.api import Config, ConfigError
-from nodes.reference.designs.qpid.messages import PART, Events, pack, parts_of
-from nodes.reference.designs.qpid.options import Options
+from nodes.reference.designs.qpid.messages import PART, EventGroup, pack, parts_of
+from nodes.reference.designs.qpid.options import QpidOptions
 from nodes.reference.replication.handshake import MAX_FRAME
 from stormproof.contracts.backend import DiskFault
 from workloads.reference.connection import Rejected
@@ -71,7 +71,7 @@ def test_parts_of_a_group(sizes: list[int]) -> None:
     assert [event for part, _ in parts for event in part] == events
     assert [more for _, more in parts] == [True] * (len(parts) - 1) + [False]
     for part, more in parts:
-        assert len(part) == 1 or len(pack(Events(1, 1, part, more))) < 2 * PART
+        assert len(part) == 1 or len(pack(EventGroup(1, 1, part, more))) < 2 * PART
 
 
 @pytest.mark.requirement("Q9", part=True)
@@ -118,4 +118,4 @@ def test_a_message_fits_into_a_frame(most: object) -> None:
     """Else no backup could be told of it."""
     config = Config("n1", "qpid", "", peers={"n1": ("127.0.0.1", 1)}, options={"max_body": most})
     with pytest.raises(ConfigError, match=r"options.max_body: .* is not a whole number from 1 to 33554432"):
-        Options.from_config(config)
+        QpidOptions.from_config(config)

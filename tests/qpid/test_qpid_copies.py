@@ -15,7 +15,7 @@ from qpid_sim import Group, simulate
 from harness.run.settings import make_test
 from harness.sim.backend import SimBackend
 from harness.sim.loop import simulation
-from nodes.reference.designs.qpid.copies import HOLD, PIECE
+from nodes.reference.designs.qpid.copies import HOLD_SECONDS, PIECE_BYTES
 from nodes.reference.designs.qpid.store_status import first_start
 from nodes.systems.reference.cluster import CLIENT_PORT
 from nodes.systems.reference.qpid.cluster import QpidCluster
@@ -26,7 +26,7 @@ from stormproof.contracts.workload_requirements import Demands
 from stormproof.errors import UsageError
 from workloads.reference.connection import Settings, StompConnection
 
-LARGE = "x" * (PIECE + 1000)
+LARGE = "x" * (PIECE_BYTES + 1000)
 
 
 class Asking:
@@ -114,7 +114,7 @@ def test_a_copy_that_is_broken_off_can_be_begun_again(tmp_path: Path, after: int
         assert not held["ok"] and "takes part in a copy" in held["error"]
         with pytest.raises(UsageError, match="takes part in another copy"):
             await copy_store(Asking(group), "n2", ["n1", "n3"])
-        await asyncio.sleep(HOLD + 1)
+        await asyncio.sleep(HOLD_SECONDS + 1)
         if after == 9:
             await group.kill("n1")
             await group.start("n1")

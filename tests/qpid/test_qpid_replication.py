@@ -20,13 +20,13 @@ from nodes.reference.designs.qpid.messages import (
     MAX_HELD,
     Attach,
     Completed,
-    Events,
+    EventGroup,
     Message,
     check_attach,
     pack,
     unpack,
 )
-from nodes.reference.designs.qpid.options import Options
+from nodes.reference.designs.qpid.options import QpidOptions
 from nodes.reference.designs.qpid.positions import Generations
 from nodes.reference.designs.qpid.primary import Primary
 from nodes.reference.designs.qpid.states import CATCHUP, READY
@@ -62,7 +62,7 @@ class StubRuntime:
 class Node:
     """One broker's parts: an engine, what a backup keeps beside it, and its role."""
 
-    def __init__(self, name: str, options: Options) -> None:
+    def __init__(self, name: str, options: QpidOptions) -> None:
         self.name, self.options = name, options
         self.config = Config(name, "qpid", "", options={})
         self.runtime: Any = StubRuntime()
@@ -118,7 +118,7 @@ class World:
     """Three nodes, one of them primary, and channels between it and the others that can be cut."""
 
     def __init__(self, **options: Any) -> None:
-        self.nodes = {name: Node(name, Options(manager="none", **options)) for name in NAMES}
+        self.nodes = {name: Node(name, QpidOptions(manager="none", **options)) for name in NAMES}
         self.generation = 0
         self.primary = ""
         self.linked: set[str] = set()
@@ -179,7 +179,7 @@ class World:
     def deliver(self, name: str, most: int = 1000) -> bool:
         """Hand over what was sent to a backup; whether there was something."""
         channel = self.nodes[self.primary].sent[name]
-        groups = [each for each in channel[:most] if isinstance(each, Events)]
+        groups = [each for each in channel[:most] if isinstance(each, EventGroup)]
         del channel[:most]
         if not groups or name not in self.linked:
             return False
@@ -213,10 +213,10 @@ class World:
         self.nodes[name].promote(self.generation)
 
 
-def _copied(group: Events) -> Events:
+def _copied(group: EventGroup) -> EventGroup:
     """As it comes over a link."""
     message = unpack(decode(pack(group)[4:]))
-    assert isinstance(message, Events)
+    assert isinstance(message, EventGroup)
     return message
 
 
@@ -343,8 +343,8 @@ def test_what_no_backup_holds_is_refused(pieces: list[Any]) -> None:
 @pytest.mark.parametrize("lost", [False, True])
 def test_a_group_takes_effect_when_its_last_part_has_come(lost: bool) -> None:
     """Where the connection is lost before, nothing of it does, whatever comes next."""
-    backup = Node("a", Options(manager="none"))
-    parts = [Events(7, 1, [["enqueue", queue, 1, [0, 1], {}, b"x"]], queue != "r") for queue in ("p", "q", "r")]
+    backup = Node("a", QpidOptions(manager="none"))
+    parts = [EventGroup(7, 1, [["enqueue", queue, 1, [0, 1], {}, b"x"]], queue != "r") for queue in ("p", "q", "r")]
     assert not backup.backup.apply(parts[:2])
     assert (backup.content(), backup.backup.completed) == ({}, 0)
     if lost:
@@ -358,7 +358,7 @@ def test_a_group_takes_effect_when_its_last_part_has_come(lost: bool) -> None:
 def test_a_backup_that_comes_back_is_told_what_is_new() -> None:
     """It keeps what it has, under the next primary as well."""
     def told(world: World, name: str) -> list[str]:
-        groups = [each for each in world.nodes[world.primary].sent[name] if isinstance(each, Events)]
+        groups = [each for each in world.nodes[world.primary].sent[name] if isinstance(each, EventGroup)]
         return [event[5].decode() for group in groups for event in group.events if event[0] == "enqueue"]
 
     async def run() -> None:

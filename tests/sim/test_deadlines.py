@@ -267,7 +267,7 @@ def busy_as_idle(patch: Patch) -> None:
 
 def still_expected(patch: Patch) -> None:
     """A backup that attaches goes on to be expected."""
-    patch.setattr(Primary, "attached", lambda self, name, message: self._browsing.attached(name, message))
+    patch.setattr(Primary, "attached", lambda self, name, message: self.browsing.attached(name, message))
 
 
 def ready_for_nothing(patch: Patch) -> None:

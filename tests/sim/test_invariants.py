@@ -47,7 +47,7 @@ from nodes.reference.designs.joram.replica import Replica
 from nodes.reference.designs.qpid.browsing import Browsing
 from nodes.reference.designs.qpid.lease_client import ManagerPermission
 from nodes.reference.designs.qpid.manager.coordinator import COORDINATING, Coordinator
-from nodes.reference.designs.qpid.manager.record import Record, Store
+from nodes.reference.designs.qpid.manager.record import ManagerRecord, RecordStore
 from nodes.reference.designs.qpid.roles import Roles
 from nodes.reference.designs.qpid.states import PRIMARY, READY
 from nodes.reference.designs.qpid.store_status import CLEAN, PRIMARY_STORE, StoreStatus
@@ -279,20 +279,20 @@ def same_ballots(patch: pytest.MonkeyPatch) -> None:
     def counted(self: Coordinator) -> None:
         count(self)
         if self.phase == COORDINATING:
-            self._ballot = 1
+            self.last_ballot = 1
 
     patch.setattr(Coordinator, "_count_votes", counted)
 
 
 def forgotten_record(patch: pytest.MonkeyPatch) -> None:
     """A manager that is started anew has promised nothing."""
-    read = Store.__init__
+    read = RecordStore.__init__
 
-    def init(self: Store, database: object) -> None:
+    def init(self: RecordStore, database: object) -> None:
         read(self, database)  # type: ignore[arg-type]
-        self.record = Record()
+        self.record = ManagerRecord()
 
-    patch.setattr(Store, "__init__", init)
+    patch.setattr(RecordStore, "__init__", init)
 
 
 def said_yes_only(patch: pytest.MonkeyPatch) -> None:

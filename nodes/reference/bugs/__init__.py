@@ -9,12 +9,12 @@ from collections.abc import Mapping
 from typing import Any
 
 from nodes.reference.api import ConfigError
-from nodes.reference.bugs import fiorano, flags, icestorm, joram, qpid, shared
+from nodes.reference.bugs import fiorano, icestorm, joram, qpid, shared
 from nodes.reference.bugs.bug import Bug
 
 NONE = "none"
 BUGS: Mapping[str, Bug] = {
-    bug.name: bug for bug in (*flags.BUGS, *shared.BUGS, *joram.BUGS, *icestorm.BUGS, *qpid.BUGS, *fiorano.BUGS)
+    bug.name: bug for bug in (*shared.BUGS, *joram.BUGS, *icestorm.BUGS, *qpid.BUGS, *fiorano.BUGS)
 }
 """All bugs, by name."""
 

@@ -2,9 +2,70 @@
 
 from __future__ import annotations
 
-from nodes.reference.bugs.bug import edit
+from collections.abc import Mapping
+
+from nodes.reference.bugs.bug import Bug, edit, pieces
+
+_BACKLOG = {"producers": "6", "consumers": "1"}
+_PRIMARY_KILLED = {"kill_kind": "master", "kill_program": "broker"}
+_LINK_CUT = {**_PRIMARY_KILLED, "partition_kind": "link"}
+_AHEAD = {
+    **_BACKLOG, "kill_program": "broker", "detection_timeout": "1", "catchup_timeout": "1",
+    "schedule": "partition:link:5-5.6:1 kill:master:5.4-5.6:1 partition:one:7-11:8 kill:master:9.5-10:1",
+}
+"""The primary is lost while one backup is ahead of the next primary; which is then lost, too."""
+_LEFT_BEHIND = {**_BACKLOG, "catchup_timeout": "1", "schedule": "partition:master:4-11:1 crash:kill:9-11.5:1"}
+"""All brokers are lost while an earlier primary's store is behind another's."""
+
+
+def _bug(name: str, summary: str, nemesis: str, exercise: Mapping[str, str], *several: tuple[str, str, str]) -> Bug:
+    return Bug(name, summary, exercise, "qpid", nemesis=nemesis, edits=pieces(*several))
+
 
 BUGS = (
+    _bug("completed-before-signal", "a message is completed before the backups have signalled", Bug.nemesis, {},
+         (".designs.qpid.primary:release", "self.browsing.completed_by_all()", "self.browsing.number")),
+    _bug("dequeue-not-sent", "backups are not told of dequeues", Bug.nemesis, {},
+         (".designs.qpid.primary:dequeued", "if queue.kind != PLAIN or queue.name == self._deleting:", "if True:")),
+    _bug("inquorate-broker-lives", "a broker goes on when its manager's lease has run out", "partition,pause", {},
+         (".designs.qpid.design:_tick_forever", "if self.permission is not None and self.permission.lost():",
+          "if False:"),
+         (".designs.qpid.roles:may_go_on", "return self._permission is None or self._permission.holds()",
+          "return True"),
+         (".designs.qpid.primary:_is_complete", "return self.permission is None or self.permission.holds()",
+          "return True"),
+         (".designs.qpid.primary:_may_complete", "if self.permission is None:", "if True:")),
+    _bug("promoted-in-catchup", "a backup that catches up counts as ready, and may be promoted", "packets,kill",
+         {**_BACKLOG, "catchup_chunk": "1", "detection_timeout": "2", "kill_program": "broker", "max_down": "2",
+          "schedule": "packets:delay:5-14:3 kill:one:6-6.2:6 kill:random:9.6-10.6:7"},
+         (".designs.qpid.roles:_has_all", "self.state == READY", "self.state in (READY, CATCHUP)"),
+         (".designs.qpid.browsing:ready", "browser.state == READY", "browser.state in (READY, CATCHUP)")),
+    _bug("generation-not-stored", "a backup does not store its primary's generation", "partition,crash", _LEFT_BEHIND,
+         (".designs.qpid.backup:apply", "generation = groups[-1].generation", "generation = status.generation")),
+    _bug("dirty-store-starts", "a dirty store is taken for a clean one, of whatever shutdown", "partition,crash",
+         _LEFT_BEHIND,
+         (".designs.qpid.roles:_check_store", "        status = self.store.now\n",
+          "        status = self.store.now\n"
+          "        if status.state == DIRTY:\n"
+          "            with self._broker.transaction():\n"
+          "                self.store.write(state=CLEAN, uuid=\"0\")\n"),
+         (".designs.qpid.roles:take_attach", "if message.uuid not in (\"\", self.store.now.uuid):", "if False:")),
+    _bug("dead-backup-holds", "a backup that is gone holds completions for ever", "kill", {"kill_program": "broker"},
+         (".designs.qpid.browsing:completed_by_all", "self.browsers.values()",
+          "(*self.browsers.values(), *getattr(self, \"_gone\", ()))"),
+         (".designs.qpid.browsing:detached", "        self._broker.runtime.log(\"backup gone\", backup=name)\n",
+          "        self._gone = [*getattr(self, \"_gone\", ()), browser]\n"
+          "        self._broker.runtime.log(\"backup gone\", backup=name)\n")),
+    _bug("reset-not-sent", "a backup that is ahead of a new primary is not told to reset", "partition,kill", _AHEAD,
+         (".designs.qpid.browsing:_differences", "if theirs > agreed:", "if False:"),
+         (".designs.qpid.browsing:_pieces", "            events.append([RESET, queue, self.wire(last), kept])\n", "")),
+    _bug("dequeues-not-resent", "a backup that was away is not told what was dequeued meanwhile", "partition,kill",
+         _LINK_CUT, (".designs.qpid.browsing:_differences", "if each <= agreed]", "if False]")),
+    _bug("catch-up-misses-changes", "a backup is not told what happens while it catches up", "kill",
+         {**_PRIMARY_KILLED, **_BACKLOG, "catchup_chunk": "1"},
+         (".designs.qpid.browsing:tell", "self._hold(browser, told, size)", "self._hold(browser, [], size)")),
+    _bug("exclusion-not-noted", "a primary goes on without a backup, and the managers do not know", "partition,kill",
+         _LINK_CUT, (".designs.qpid.primary:excluded", "self.urls.ever_named(self._name)", "()")),
     edit("bound-first-only", "qpid", "an exchange brings a message to the first queue that matches only",
          ".engine.destinations:_bound", "        return queues\n", "        return queues[:1]\n"),
     edit("bindings-outlive", "qpid", "an exchange that is deleted leaves its bindings to the next of its name",
@@ -32,12 +93,12 @@ BUGS = (
          ".designs.qpid.roles:_lose_primary", "self.was_ready = self._has_all", "self.was_ready = True"),
     edit("permission-once", "qpid", "whether the manager lets it go on is asked until it says so once",
          ".designs.qpid.primary:_may_complete",
-         "        return self._permission.holds() and self._permission.recorded(self.excluded)\n",
+         "        return self.permission.holds() and self.permission.recorded(self.excluded)\n",
          "        self._asked_once = getattr(self, \"_asked_once\", False) or (\n"
-         "            self._permission.holds() and self._permission.recorded(self.excluded))\n"
+         "            self.permission.holds() and self.permission.recorded(self.excluded))\n"
          "        return self._asked_once\n"),
     edit("window-of-one", "qpid", "a backup is sent the next group when it has completed all before",
-         ".designs.qpid.browsing:_window", "browser.under_way >= _WINDOW", "browser.under_way >= 1"),
+         ".designs.qpid.browsing:_window", "browser.under_way >= WINDOW_GROUPS", "browser.under_way >= 1"),
     edit("gives-up-late", "qpid", "a slow backup is given up after twenty times its time",
          ".designs.qpid.browsing:give_up", "browser.until <= now",
          "browser.until + 19 * self._options.catchup_timeout <= now"),
@@ -58,17 +119,17 @@ BUGS = (
     edit("copies-stay", "qpid", "a primary keeps all that it had copied as a backup",
          ".designs.qpid.backup:forget", "        self._queues.forget()\n", "        pass\n"),
     edit("answer-not-noted", "qpid", "a manager does not note that it has backed a primary",
-         ".designs.qpid.manager.manager:_heard", "            self._answers.backed(now)\n", "            pass\n"),
+         ".designs.qpid.manager.manager:_heard", "            self.answers.backed(now)\n", "            pass\n"),
     edit("votes-though-heard", "qpid", "a manager that hears the coordinator votes for another",
          ".designs.qpid.manager.coordinator:asked", ' and known in ("", peer)', ""),
     edit("note-not-handed-on", "qpid", "a new primary's manager does not learn whom earlier ones went on without",
          ".designs.qpid.manager.services:_promote_if_due",
          "note = max(record.note, Note(term, 0, self._lacking), key=lambda each: each.order)", "note = record.note"),
     edit("granted-since-answered", "qpid", "what a manager grants counts from when its answer comes",
-         ".designs.qpid.lease_client:_take", "max(self._until, sent + seconds)",
-         "max(self._until, self._runtime.now() + seconds)"),
+         ".designs.qpid.lease_client:_take", "max(self.until, sent + seconds)",
+         "max(self.until, self._runtime.now() + seconds)"),
     edit("removed-not-noted", "qpid", "a primary goes on without a backup that its broker URL names no more, unnoted",
-         ".designs.qpid.primary:excluded", "self._urls.ever_named(self._name)", "self._urls.others(self._name)"),
+         ".designs.qpid.primary:excluded", "self.urls.ever_named(self._name)", "self.urls.others(self._name)"),
     edit("leads-without-patience", "qpid", "a broker that is made primary ends itself if not let go on as such at once",
          ".designs.qpid.lease_client:lead", ", self._patience = -math.inf, self._runtime.now() + 2 * self._lease",
          " = -math.inf"),

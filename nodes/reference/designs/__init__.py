@@ -12,7 +12,7 @@ DESIGNS = {
     "standalone": "nodes.reference.designs.standalone:Standalone",
     "joram": "nodes.reference.designs.joram.design:Joram",
     "icestorm": "nodes.reference.designs.icestorm.design:IceStorm",
-    "qpid": "nodes.reference.designs.qpid.design:Qpid",
+    "qpid": "nodes.reference.designs.qpid.design:QpidDesign",
     "fiorano": "nodes.reference.designs.fiorano.design:FioranoDesign",
 }
 

@@ -14,7 +14,7 @@ from nodes.reference.designs.qpid.lease_client import ManagerPermission
 from nodes.reference.designs.qpid.management import listing
 from nodes.reference.designs.qpid.manager.note import is_list_of_names
 from nodes.reference.designs.qpid.messages import Shutdown
-from nodes.reference.designs.qpid.options import LC2B, Options
+from nodes.reference.designs.qpid.options import LC2B, QpidOptions
 from nodes.reference.designs.qpid.pushed_urls import PushedUrls
 from nodes.reference.designs.qpid.roles import Roles
 from nodes.reference.designs.qpid.states import CATCHUP, CONNECTING, READY, STOPPED
@@ -32,7 +32,7 @@ Request = Mapping[str, Any]
 class Administration:
     """Carries out requests: JSON objects whose ``op`` names the operation."""
 
-    def __init__(self, broker: Broker, options: Options, roles: Roles, urls: Urls, pushed: PushedUrls,
+    def __init__(self, broker: Broker, options: QpidOptions, roles: Roles, urls: Urls, pushed: PushedUrls,
                  links: Links, permission: ManagerPermission | None) -> None:
         self._broker, self._options, self._roles, self._urls = broker, options, roles, urls
         self._pushed, self._links, self._permission = pushed, links, permission

@@ -6,8 +6,6 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from nodes.reference.api import Broker
-from nodes.reference.bugs import switched_on
-from nodes.reference.bugs.flags import GENERATION_NOT_STORED
 from nodes.reference.designs.qpid.configuration import CREATED, QUEUE, Configuration
 from nodes.reference.designs.qpid.levels import Levels
 from nodes.reference.designs.qpid.messages import (
@@ -21,11 +19,11 @@ from nodes.reference.designs.qpid.messages import (
     SNAPSHOT,
     Attach,
     Event,
-    Events,
+    EventGroup,
     check_events,
     size_of,
 )
-from nodes.reference.designs.qpid.options import LC3, LC4, LC6, LM2, MESSAGES, Options
+from nodes.reference.designs.qpid.options import LC3, LC4, LC6, LM2, MESSAGES, QpidOptions
 from nodes.reference.designs.qpid.positions import Generations, from_wire, ranges, to_wire
 from nodes.reference.designs.qpid.store_errors import StoreErrors
 from nodes.reference.designs.qpid.store_status import BACKUP_STORE, DIRTY, StoreStatus
@@ -42,7 +40,7 @@ class Backup:
     connection.
     """
 
-    def __init__(self, broker: Broker, engine: StoreEngine, options: Options, store: StoreStatus,
+    def __init__(self, broker: Broker, engine: StoreEngine, options: QpidOptions, store: StoreStatus,
                  configuration: Configuration, generations: Generations, discard: bool) -> None:
         self._broker, self._engine, self._options = broker, engine, options
         self._store, self._configuration, self._generations = store, configuration, generations
@@ -54,7 +52,6 @@ class Backup:
         self._epochs = LM2 not in options.as_documented
         self._snapshot_number = 0
         self._new_primary = False
-        self._keeps_generation = GENERATION_NOT_STORED not in switched_on(broker.config.options)
         self._begun: list[Event] = []
         """The parts of an incomplete group received so far; ``_begun_bytes`` is their size."""
         self._begun_bytes = 0
@@ -89,7 +86,7 @@ class Backup:
         clean = self._store.now.uuid if self._store.now.state != DIRTY else ""
         return Attach(generation, clean, told)
 
-    def apply(self, parts: Sequence[Events]) -> bool:
+    def apply(self, parts: Sequence[EventGroup]) -> bool:
         """Apply and store the primary's complete groups; return whether this backup is caught up now.
 
         Raises:
@@ -106,7 +103,7 @@ class Backup:
             self._empty()
         with self.store_errors.transaction(groups):
             status = self._store.now
-            generation = groups[-1].generation if self._keeps_generation else status.generation
+            generation = groups[-1].generation
             self._new_primary = 0 < status.generation < generation
             if (status.state, status.role, status.generation) != (DIRTY, BACKUP_STORE, generation):
                 self._store.write(state=DIRTY, role=BACKUP_STORE, generation=generation)
@@ -119,7 +116,7 @@ class Backup:
                 self.completed = max(self.completed, group.number)
         return caught_up
 
-    def _whole(self, parts: Sequence[Events]) -> Iterator[Events]:
+    def _whole(self, parts: Sequence[EventGroup]) -> Iterator[EventGroup]:
         for part in parts:
             if not part.more and not self._begun:
                 yield part

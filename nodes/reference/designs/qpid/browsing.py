@@ -12,14 +12,6 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from nodes.reference.api import Broker
-from nodes.reference.bugs import switched_on
-from nodes.reference.bugs.flags import (
-    CATCH_UP_MISSES_CHANGES,
-    DEAD_BACKUP_HOLDS,
-    DEQUEUES_NOT_RESENT,
-    PROMOTED_IN_CATCHUP,
-    RESET_NOT_SENT,
-)
 from nodes.reference.designs.qpid.configuration import CREATED, QUEUE, Configuration
 from nodes.reference.designs.qpid.levels import Levels
 from nodes.reference.designs.qpid.messages import (
@@ -31,21 +23,21 @@ from nodes.reference.designs.qpid.messages import (
     SNAPSHOT,
     Attach,
     Event,
-    Events,
+    EventGroup,
     Message,
     parts_of,
     size_of,
 )
-from nodes.reference.designs.qpid.options import LC6, LM1, LM2, LM3, MESSAGES, NONE, Options
+from nodes.reference.designs.qpid.options import LC6, LM1, LM2, LM3, MESSAGES, NONE, QpidOptions
 from nodes.reference.designs.qpid.positions import Generations, agreement, from_wire, to_wire, until
 from nodes.reference.designs.qpid.queue_browsers import QueueBrowsers
 from nodes.reference.designs.qpid.states import CATCHUP, READY
 from nodes.reference.engine.engine import StoreEngine
 from nodes.reference.points import ATTACHED, CATCH_UP_SENT
 
-_WINDOW = 8
+WINDOW_GROUPS = 8
 """Maximum number of groups in flight while a backup catches up."""
-_CHUNKS = 4
+_CHUNKS_PER_PART = 4
 """The number of catch-up pieces that equal one part of a group in size."""
 
 
@@ -85,7 +77,7 @@ class Browsing:
     ``send`` sends a message to a backup; ``cut`` ends the connection to it, with a reason.
     """
 
-    def __init__(self, broker: Broker, engine: StoreEngine, options: Options, configuration: Configuration,
+    def __init__(self, broker: Broker, engine: StoreEngine, options: QpidOptions, configuration: Configuration,
                  generations: Generations, generation: int, send: Callable[[str, Message], None],
                  cut: Callable[[str, str], None]) -> None:
         self._broker, self._engine, self._options = broker, engine, options
@@ -93,12 +85,9 @@ class Browsing:
         self._levels = Levels(options, configuration)
         self._send, self._cut = send, cut
         self._documented = options.as_documented
-        self._bugs = switched_on(broker.config.options)
         self.browsers: dict[str, Browser] = {}
-        self._gone: list[Browser] = []
-        """Backups that have left and still count, because of an injected bug."""
         self.number = self.released = 0
-        self._catching_up: dict[asyncio.Task[None], Browser] = {}
+        self.catching_up: dict[asyncio.Task[None], Browser] = {}
         """The running catch-up tasks, each with its backup."""
 
     def stop(self) -> None:
@@ -115,13 +104,12 @@ class Browsing:
 
     def completed_by_all(self) -> int:
         """Return the last group that all counting backups have completed."""
-        counting = [browser for browser in (*self.browsers.values(), *self._gone) if browser.counts]
+        counting = [browser for browser in self.browsers.values() if browser.counts]
         return min([self.number, *(browser.number for browser in counting)])
 
     def ready(self) -> set[str]:
         """Return the backups that have everything that is confirmed."""
-        enough = (READY, CATCHUP) if PROMOTED_IN_CATCHUP in self._bugs else (READY,)
-        return {name for name, browser in self.browsers.items() if browser.counts and browser.state in enough}
+        return {name for name, browser in self.browsers.items() if browser.counts and browser.state == READY}
 
     def give_up(self) -> None:
         """Stop waiting for backups that took too long to catch up."""
@@ -157,27 +145,6 @@ class Browsing:
         browser.counts, browser.caught_up_at = True, self.released
         browser.until = self._broker.runtime.now() + self._options.catchup_timeout
 
-    def behind(self, number: int) -> dict[str, float]:
-        """Return the backups that catch up and have not completed this group, each with the time at which it attached;
-        optional ones are left out."""
-        return {name: browser.since for name, browser in self.browsers.items()
-                if browser.state == CATCHUP and browser.number < number and not browser.optional}
-
-    def uncounted(self) -> list[str]:
-        """Return the backups that have everything and that completions wrongly do not wait for."""
-        return [name for name, browser in self.browsers.items()
-                if browser.state == READY and not browser.counts and not browser.optional]
-
-    def lacking(self) -> list[tuple[str, int]]:
-        """Return the backups that catch up and have room in their window, each with the number of groups sent to it."""
-        return [(browser.name, browser.sent) for browser in self.browsers.values()
-                if not browser.live and browser.under_way < _WINDOW]
-
-    def held_back(self) -> str:
-        """Return a backup whose catch-up is stalled although its window has room; empty if there is none."""
-        return next((browser.name for browser in self.browsers.values()
-                     if browser.waits and browser.under_way < _WINDOW and not browser.moved.is_set()), "")
-
     # Events.
 
     def tell(self, events: list[Event]) -> None:
@@ -189,7 +156,7 @@ class Browsing:
             if LC6 in self._documented and not self._is_subscribed(browser):
                 told = [event for event in events if event[0] != DELETE]
             if not browser.live:
-                self._hold(browser, told if CATCH_UP_MISSES_CHANGES not in self._bugs else [], size)
+                self._hold(browser, told, size)
             elif browser.queues is not None:
                 browser.queues.tell(self.number, told)
             else:
@@ -201,18 +168,6 @@ class Browsing:
         asked = browser.until - self._options.catchup_timeout
         return browser.live and browser.number >= 0 and self._broker.runtime.now() >= asked + self._options.beat
 
-    def miscounted(self) -> str:
-        """Describe the first wrong count of held bytes, or a catch-up that still runs for a backup that has left; empty
-        if there is none."""
-        for task, browser in self._catching_up.items():
-            if self.browsers.get(browser.name) is not browser and not task.cancelling():
-                return f"backups that are gone: {browser.name} is still sent what it lacks"
-        for each in self.browsers.values():
-            there = sum(size_of(events) for _, events in each.held)
-            if each.held_bytes != there:
-                return f"bytes that wait for backup {each.name}: {each.held_bytes} are counted, and there are {there}"
-        return ""
-
     def _hold(self, browser: Browser, events: list[Event], size: int) -> None:
         browser.held.append((self.number, events))
         browser.held_bytes += size
@@ -223,8 +178,8 @@ class Browsing:
     def _send_group(self, browser: Browser, number: int, events: list[Event]) -> None:
         browser.under_way += 1
         browser.sent += 1
-        for part, more in parts_of(events, _CHUNKS * self._options.catchup_chunk):
-            self._send(browser.name, Events(number, self._generation, part, more))
+        for part, more in parts_of(events, _CHUNKS_PER_PART * self._options.catchup_chunk):
+            self._send(browser.name, EventGroup(number, self._generation, part, more))
 
     # Backups attach and leave.
 
@@ -241,8 +196,8 @@ class Browsing:
         self._broker.runtime.point(ATTACHED)
         task = browser.task = self._broker.runtime.spawn(
             self._catch_up(browser, self.number, behind), f"browser of {name}")
-        self._catching_up[task] = browser
-        task.add_done_callback(self._catching_up.pop)
+        self.catching_up[task] = browser
+        task.add_done_callback(self.catching_up.pop)
 
     def detached(self, name: str) -> None:
         """Remove a backup that has left."""
@@ -251,8 +206,6 @@ class Browsing:
             return
         if browser.task is not None:
             browser.task.cancel()
-        if DEAD_BACKUP_HOLDS in self._bugs:
-            self._gone.append(browser)
         self._broker.runtime.log("backup gone", backup=name)
 
     def _differences(self, message: Attach) -> tuple[list[Event], dict[str, int]]:
@@ -282,11 +235,10 @@ class Browsing:
             lacking = [position for position in ours if position <= agreed and position not in having]
             if lacking:
                 agreed = min(lacking) - 1  # that message is sent again, and so is everything after it
-            if theirs > agreed and RESET_NOT_SENT not in self._bugs:
+            if theirs > agreed:
                 kept = [list(each) for each in until(self._generations.of(name), agreed)]
                 events.append([RESET, name, self.wire(agreed), kept])
-            if DEQUEUES_NOT_RESENT not in self._bugs:
-                events += [[DEQUEUE, name, self.wire(each)] for each in sorted(having - ours) if each <= agreed]
+            events += [[DEQUEUE, name, self.wire(each)] for each in sorted(having - ours) if each <= agreed]
             behind[name] = agreed
         return events, behind
 
@@ -328,7 +280,7 @@ class Browsing:
                     events, size = [], 0
             # Messages at the end may be gone already; the numbering still continues after them.
             kept = [list(each) for each in until(self._generations.of(queue), last)]
-            events += [[RESET, queue, self.wire(last), kept]] if RESET_NOT_SENT not in self._bugs else []
+            events.append([RESET, queue, self.wire(last), kept])
         if events:
             yield events
 
@@ -338,7 +290,7 @@ class Browsing:
 
 async def _window(browser: Browser) -> None:
     """Wait until the window has room for one more group."""
-    while browser.under_way >= _WINDOW:
+    while browser.under_way >= WINDOW_GROUPS:
         browser.moved.clear()
         browser.waits = True
         await browser.moved.wait()

@@ -56,7 +56,7 @@ class Configuration:
 
     def __init__(self, database: sqlite3.Connection) -> None:
         """Load the objects; raises ConfigError when the database holds anything else."""
-        self._database = database
+        self.database = database
         database.execute("CREATE TABLE IF NOT EXISTS qpid_objects (kind TEXT NOT NULL, name TEXT NOT NULL, "
                          "arguments BLOB NOT NULL, PRIMARY KEY (kind, name)) WITHOUT ROWID")
         self._objects: dict[Key, dict[str, Any]] = {
@@ -90,15 +90,6 @@ class Configuration:
         """Remove an object."""
         self._objects.pop((kind, name), None)
         self.records.changed((kind, name))
-
-    def unlike_store(self) -> str:
-        """Describe a difference between memory and store; empty while there are unwritten changes."""
-        rows = self._database.execute("SELECT kind, name, arguments FROM qpid_objects")
-        stored = {(kind, name): wire.decode(arguments) for kind, name, arguments in rows}
-        if self.records.unsaved or stored == self._objects:
-            return ""
-        odd = sorted(key for key in {*stored, *self._objects} if stored.get(key) != self._objects.get(key))
-        return f"objects: memory has {self._objects.get(odd[0])} of {odd[0]}, and the store {stored.get(odd[0])}"
 
     def bound(self, destination: str) -> Sequence[str] | None:
         """Return the queues that get a message for ``/exchange/NAME/KEY``; None if the exchange does not exist."""

@@ -21,11 +21,11 @@ _MAX_ERROR = 300
 _CHUNK = 1 << 16
 
 
-class Unanswered(Exception):
+class RequestUnanswered(Exception):
     """The outcome of the request is unknown; the text says why."""
 
 
-class Declined(Exception):
+class RequestDeclined(Exception):
     """The broker has understood the request and declines it; the text is its reason."""
 
 
@@ -63,11 +63,11 @@ class Control:
             async with within(timeout), self._lock:
                 answer = await self._exchange(request)
         except TimeoutError:
-            raise Unanswered(f"no answer within {timeout:g} s") from None
+            raise RequestUnanswered(f"no answer within {timeout:g} s") from None
         except (OSError, EOFError, ProtocolError, ValueError, RecursionError) as error:
-            raise Unanswered(str(error) or type(error).__name__) from error
+            raise RequestUnanswered(str(error) or type(error).__name__) from error
         if answer.get("ok") is not True:
-            raise Declined(" ".join(str(answer.get("error", "no reason given")).split())[:_MAX_ERROR])
+            raise RequestDeclined(" ".join(str(answer.get("error", "no reason given")).split())[:_MAX_ERROR])
         return answer
 
     def close(self) -> None:

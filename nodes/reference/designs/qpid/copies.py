@@ -25,14 +25,14 @@ from nodes.reference.engine.row_schema import ShapeError, check_row
 from nodes.reference.engine.store import COLUMNS, TABLES, read_slice
 from nodes.reference.replication.messages import MAX_NUMBER
 
-PIECE = 256 << 10
+PIECE_BYTES = 256 << 10
 """Bytes per read or write."""
-HOLD = 15.0
+HOLD_SECONDS = 15.0
 """Seconds without a request after which a copy counts as interrupted."""
-_LENGTH = 4
-_MOST = 64 << 20
+_LENGTH_BYTES = 4
+_MAX_ROW_BYTES = 64 << 20
 """Maximum size of a row in bytes."""
-_LINGER = 0.3
+_LINGER_SECONDS = 0.3
 """Seconds for sending the last answer before the broker ends."""
 _OBJECT, _GENERATIONS = "qpid_objects", "qpid_generations"
 Request = Mapping[str, Any]
@@ -51,11 +51,11 @@ class StoreReader:
 
     def piece(self) -> bytes:
         """Return the next bytes; empty at the end."""
-        while len(self._read) < PIECE and (row := next(self._rows, None)) is not None:
+        while len(self._read) < PIECE_BYTES and (row := next(self._rows, None)) is not None:
             encoded = wire.encode(row)
-            self._read += len(encoded).to_bytes(_LENGTH, "big") + encoded
-        piece = bytes(self._read[:PIECE])
-        del self._read[:PIECE]
+            self._read += len(encoded).to_bytes(_LENGTH_BYTES, "big") + encoded
+        piece = bytes(self._read[:PIECE_BYTES])
+        del self._read[:PIECE_BYTES]
         return piece
 
 
@@ -88,13 +88,13 @@ class StoreWriter:
         """Add the next bytes; raises ValueError if they are not from a store."""
         self._waiting += piece
         at = 0
-        while len(self._waiting) - at >= _LENGTH:
-            size = int.from_bytes(self._waiting[at : at + _LENGTH], "big")
-            if size > _MOST:
+        while len(self._waiting) - at >= _LENGTH_BYTES:
+            size = int.from_bytes(self._waiting[at : at + _LENGTH_BYTES], "big")
+            if size > _MAX_ROW_BYTES:
                 raise ValueError(f"a row has {size} bytes")
-            if len(self._waiting) - at - _LENGTH < size:
+            if len(self._waiting) - at - _LENGTH_BYTES < size:
                 break
-            at += _LENGTH + size
+            at += _LENGTH_BYTES + size
             self._write(wire.decode(self._waiting[at - size : at]))
         del self._waiting[:at]
 
@@ -145,7 +145,7 @@ class StoreCopies:
         if number and (not roles.held or number != self._next):
             raise ConfigError(f"{roles.name} takes part in that copy no longer; begin it again")
         self._copy, self._next = copy, number + 1
-        roles.hold(HOLD)
+        roles.hold(HOLD_SECONDS)
         return number
 
     def _read(self, request: Request) -> dict[str, Any]:
@@ -205,5 +205,5 @@ class StoreCopies:
 
 
 async def _end() -> None:
-    await asyncio.sleep(_LINGER)
+    await asyncio.sleep(_LINGER_SECONDS)
     raise StoreReplaced("the store was replaced: this broker has to be started again")

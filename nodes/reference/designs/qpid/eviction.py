@@ -18,8 +18,8 @@ class Eviction:
     """
 
     def __init__(self, runtime: Runtime, seconds: float, ended: Collection[str]) -> None:
-        self._runtime, self._seconds = runtime, seconds
-        self._missing = dict.fromkeys(ended, -math.inf)
+        self.runtime, self.seconds = runtime, seconds
+        self.missing_since = dict.fromkeys(ended, -math.inf)
 
     def holds(self) -> bool:
         """Return True: the primary may continue as long as the manager lets it live."""
@@ -27,14 +27,9 @@ class Eviction:
 
     def recorded(self, excluded: Sequence[str]) -> bool:
         """Tell whether all these backups have been missing for long enough; a backup not listed here starts over."""
-        now = self._runtime.now()
-        self._missing = {name: self._missing.get(name, now) for name in excluded}
-        return all(now >= since + self._seconds for since in self._missing.values())
-
-    def knows(self, excluded: Sequence[str]) -> bool:
-        """Tell the same, for backups that were listed before."""
-        now = self._runtime.now()
-        return all(now >= self._missing.get(name, now) + self._seconds for name in excluded)
+        now = self.runtime.now()
+        self.missing_since = {name: self.missing_since.get(name, now) for name in excluded}
+        return all(now >= since + self.seconds for since in self.missing_since.values())
 
     def missing(self, excluded: Sequence[str]) -> None:
         """Count the missing time of these backups, and of no others."""

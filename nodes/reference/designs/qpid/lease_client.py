@@ -17,13 +17,13 @@ from nodes.reference.replication.handshake import ComplaintLog, FrameParser, Han
 from nodes.timeouts import within
 
 PROTOCOL = "stormproof-qpid-manager/1"
-_PATIENCE = 5
+_FIRST_GRANT_LEASES = 5
 """Leases for which a broker that was just started waits for the first grant."""
-_MOST = 1 << 16
+_MAX_FRAME_BYTES = 1 << 16
 """Maximum size in bytes of a manager's frame."""
-_LATE = 0.5
+_LATE_SHARE_OF_LEASE = 0.5
 """Share of a lease that is left when it has nearly ended."""
-_ROUNDING = 1.001
+_ROUNDING_FACTOR = 1.001
 """Tolerance for rounding errors, because times are floats."""
 
 
@@ -36,18 +36,18 @@ class ManagerPermission:
         self._handshake = Handshake(PROTOCOL, cluster, node, secret, runtime.random)
         self._complaints = ComplaintLog(runtime, "no word of the manager")
         self._changed = changed
-        self._patience = runtime.now() + _PATIENCE * lease
-        self._until = self._let_until = -math.inf
+        self._patience = runtime.now() + _FIRST_GRANT_LEASES * lease
+        self.until = self.let_until = -math.inf
         """The end of the permission, and the end of any earlier one, regardless of role changes since."""
         self.term = 0
         """The term in which this broker was promoted; 0: it is a backup, and any grant applies."""
-        self._version = 0
-        self._wanted: tuple[str, ...] = ()
-        self._recorded: dict[int, tuple[str, ...]] = {}
-        self._known: tuple[str, ...] | None = None
+        self.version = 0
+        self.wanted: tuple[str, ...] = ()
+        self.versions: dict[int, tuple[str, ...]] = {}
+        self.known: tuple[str, ...] | None = None
         """The backups that are recorded as excluded; None until a record is confirmed."""
-        self._times_asked = 0
-        self._rests = False
+        self.times_asked = 0
+        self.rests = False
         """Whether it has an answer, and is due to ask again by itself."""
         self._task: asyncio.Task[None] | None = None
 
@@ -65,40 +65,19 @@ class ManagerPermission:
         if term == self.term:
             return
         self.term = term
-        self._until, self._patience = -math.inf, self._runtime.now() + 2 * self._lease
-        self._version, self._wanted, self._known = 0, (), None
-        self._recorded.clear()
+        self.until, self._patience = -math.inf, self._runtime.now() + 2 * self._lease
+        self.version, self.wanted, self.known = 0, (), None
+        self.versions.clear()
 
     def holds(self) -> bool:
         """Tell whether the broker may confirm and deliver now."""
-        return self._runtime.now() < self._until
-
-    @property
-    def until(self) -> float:
-        """The end of the permission, by this broker's clock."""
-        return self._until
-
-    def resting(self) -> list[int]:
-        """Return the number of the answer after which it is due to ask again by itself; empty without an answer."""
-        return [self._times_asked] if self._rests else []
-
-    def unrecorded(self) -> int:
-        """Return the newest requested version if it is not known to be recorded; else 0."""
-        known = min(self._recorded) if self._known is not None else 0
-        return self._version if self._version > known else 0
-
-    @property
-    def asked_for(self) -> tuple[str, ...] | None:
-        """The backups in its last request for a record; None before the first, while an earlier primary's record
-        counts.
-        """
-        return self._wanted if self._version else None
+        return self._runtime.now() < self.until
 
     def knows(self, excluded: Sequence[str]) -> bool:
         """Tell whether the promoting manager knows, by every outstanding request, that these backups may lack confirmed
         data.
         """
-        return self._known is not None and all(set(excluded) <= set(names) for names in self._recorded.values())
+        return self.known is not None and all(set(excluded) <= set(names) for names in self.versions.values())
 
     def lost(self) -> bool:
         """Tell whether it must end itself: its lease has run out, or it has had no permission for a while since its
@@ -106,29 +85,25 @@ class ManagerPermission:
         """
         return not self.holds() and self._runtime.now() > self._patience
 
-    def was_let(self) -> bool:
-        """Tell whether any grant still runs, even one for an earlier role."""
-        return self._runtime.now() < self._let_until
-
     def recorded(self, excluded: Sequence[str]) -> bool:
         """Tell whether the promoting manager knows that these backups may lack confirmed data; if not, request a
         record.
         """
         wanted = tuple(excluded)
-        if wanted != self._wanted or not self._version:
-            self._wanted = wanted
-            self._version += 1
-            self._recorded[self._version] = wanted
+        if wanted != self.wanted or not self.version:
+            self.wanted = wanted
+            self.version += 1
+            self.versions[self.version] = wanted
         # A version that was requested later may be recorded at any time, and apply until the next one is.
         return self.knows(wanted)
 
     def missing(self, excluded: Sequence[str]) -> None:
         """Revoke the records of other backups. A missing backup is recorded only when something is to be confirmed
         without it: if the primary dies before that, it leaves backups which may be promoted."""
-        if not self._version:
+        if not self.version:
             self.recorded(excluded)  # an earlier primary's record, whose content is unknown here, must be replaced
-        elif not set(self._wanted) <= set(excluded):
-            self.recorded([name for name in self._wanted if name in excluded])
+        elif not set(self.wanted) <= set(excluded):
+            self.recorded([name for name in self.wanted if name in excluded])
 
     async def _ask_forever(self) -> None:
         while True:
@@ -149,24 +124,24 @@ class ManagerPermission:
         async with within(2 * self._lease):
             await self._handshake.dial(reader, writer, f"{self._node}.manager")
         self._complaints.forget("manager")
-        parser = FrameParser(_MOST)
+        parser = FrameParser(_MAX_FRAME_BYTES)
         while True:
-            if self.term and 0 < self._until - self._runtime.now() < _LATE * self._lease:
+            if self.term and 0 < self.until - self._runtime.now() < _LATE_SHARE_OF_LEASE * self._lease:
                 self._runtime.point(PERMISSION_ENDS)
-            self._rests, self._times_asked = False, self._times_asked + 1
-            writer.write(encode_frame(["renew", self._runtime.now(), self.term, self._version, list(self._wanted)]))
+            self.rests, self.times_asked = False, self.times_asked + 1
+            writer.write(encode_frame(["renew", self._runtime.now(), self.term, self.version, list(self.wanted)]))
             async with within(2 * self._lease):
                 answers: list[Any] = []
                 while not answers:
-                    data = await reader.read(_MOST)
+                    data = await reader.read(_MAX_FRAME_BYTES)
                     if not data:
                         raise LinkError("the manager hung up")
                     answers = parser.feed(data)
             for answer in answers:
                 self._take(answer)
-            self._rests = True
-            behind = self._version not in self._recorded or self._known != self._wanted
-            await asyncio.sleep(self._lease / (16 if behind and self._version else 4))
+            self.rests = True
+            behind = self.version not in self.versions or self.known != self.wanted
+            await asyncio.sleep(self._lease / (16 if behind and self.version else 4))
 
     def _take(self, answer: Any) -> None:
         if not (isinstance(answer, list) and list(map(type, answer)) == [str, float, float, int, int]):
@@ -174,14 +149,14 @@ class ManagerPermission:
         kind, sent, seconds, term, version = answer
         if kind != "granted":
             raise LinkError(f"a manager's answer is {kind[:20]!r}")
-        if not (sent <= self._runtime.now() and seconds <= self._lease * _ROUNDING):
+        if not (sent <= self._runtime.now() and seconds <= self._lease * _ROUNDING_FACTOR):
             raise LinkError("a manager grants more than a lease from when it was asked")
         if self.term not in (0, term):
             return
-        self._until = max(self._until, sent + seconds)
-        self._let_until = max(self._let_until, self._until)
-        if version in self._recorded:
-            self._known = self._recorded[version]
-            self._recorded = {each: names for each, names in self._recorded.items() if each >= version}
+        self.until = max(self.until, sent + seconds)
+        self.let_until = max(self.let_until, self.until)
+        if version in self.versions:
+            self.known = self.versions[version]
+            self.versions = {each: names for each, names in self.versions.items() if each >= version}
         self._runtime.point(PERMITTED)
         self._changed()

@@ -6,13 +6,13 @@ from collections.abc import Mapping
 from typing import Any
 
 from nodes.reference.designs.qpid.configuration import BINDING, EXCHANGE, QUEUE, Configuration
-from nodes.reference.designs.qpid.options import LEVELS, Options
+from nodes.reference.designs.qpid.options import LEVELS, QpidOptions
 
 
 class Levels:
     """The level of each object: ``messages``, ``configuration`` or ``none``."""
 
-    def __init__(self, options: Options, configuration: Configuration) -> None:
+    def __init__(self, options: QpidOptions, configuration: Configuration) -> None:
         self._options, self._configuration = options, configuration
 
     def of(self, kind: str, name: str, arguments: Mapping[str, Any]) -> str:

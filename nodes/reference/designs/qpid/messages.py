@@ -15,7 +15,7 @@ from nodes.reference.replication.handshake import LinkError
 from nodes.reference.replication.messages import MAX_NUMBER, MessageCodec
 
 
-class Hello(NamedTuple):
+class BrokerStatus(NamedTuple):
     """The sender's status: sent when a link is established, at each change, and as a heartbeat.
 
     ``state`` is one of ``states.py``; ``uuid`` identifies the clean store from which the cluster was started, if any.
@@ -49,7 +49,7 @@ Event = list[Any]
 """The event's name, one of ``_SHAPES``, and its arguments."""
 
 
-class Events(NamedTuple):
+class EventGroup(NamedTuple):
     """A group of events, which take effect together, or a part of one that is followed by ``more``; ``number`` counts
     groups on this link from 1.
 
@@ -81,8 +81,8 @@ class Shutdown(NamedTuple):
     uuid: str
 
 
-Message = Hello | Attach | Refuse | Events | Completed | Shutdown
-_CODEC = MessageCodec((Hello, Attach, Refuse, Events, Completed, Shutdown))
+Message = BrokerStatus | Attach | Refuse | EventGroup | Completed | Shutdown
+_CODEC = MessageCodec((BrokerStatus, Attach, Refuse, EventGroup, Completed, Shutdown))
 
 
 def unpack(frame: Any) -> Message:

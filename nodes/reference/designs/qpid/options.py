@@ -40,7 +40,7 @@ LEAST_SECONDS = 0.05
 
 
 @dataclass(frozen=True)
-class Options:
+class QpidOptions:
     """The options that define how the brokers of one cluster work together. Times are in seconds.
 
     ``replicate`` is the level of queues and exchanges without a level argument; ``patterns`` are levels by name (the
@@ -93,7 +93,7 @@ class Options:
         return next((level for pattern, level in patterns if fnmatch.fnmatchcase(name, pattern)), self.replicate)
 
     @classmethod
-    def from_config(cls, config: Config) -> Options:
+    def from_config(cls, config: Config) -> QpidOptions:
         """Read ``config.options``; defaults where nothing is set.
 
         Raises:

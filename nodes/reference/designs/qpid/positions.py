@@ -32,7 +32,7 @@ class Generations:
 
     def __init__(self, database: sqlite3.Connection) -> None:
         """Load the generations; raises ConfigError when the database holds anything else."""
-        self._database = database
+        self.database = database
         database.execute("CREATE TABLE IF NOT EXISTS qpid_generations (queue TEXT NOT NULL, generation INTEGER NOT "
                          "NULL, first INTEGER NOT NULL, PRIMARY KEY (queue, generation)) WITHOUT ROWID")
         self._of: dict[str, list[Generation]] = {}
@@ -52,14 +52,6 @@ class Generations:
     def items(self) -> Iterable[tuple[str, Sequence[Generation]]]:
         """Return every queue with its generations."""
         return list(self._of.items())
-
-    def unlike_store(self) -> str:
-        """Describe a difference between memory and store; empty while there are unwritten changes."""
-        stored = set(self._database.execute("SELECT queue, generation, first FROM qpid_generations"))
-        mine = {(queue, *each) for queue, known in self._of.items() for each in known}
-        if self.records.unsaved or stored == mine:
-            return ""
-        return f"generations: memory has {sorted(mine - stored)[:3]}, and the store {sorted(stored - mine)[:3]}"
 
     def note(self, queue: str, generation: int, position: int) -> None:
         """Note that this generation numbered a message; only its first message is remembered."""

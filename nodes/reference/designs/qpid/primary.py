@@ -8,18 +8,11 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Protocol
 
-from nodes.reference.api import Broker, Closed, Command, Done, Effect, Pending, Refused
-from nodes.reference.bugs import switched_on
-from nodes.reference.bugs.flags import (
-    COMPLETED_BEFORE_SIGNAL,
-    DEQUEUE_NOT_SENT,
-    EXCLUSION_NOT_NOTED,
-    INQUORATE_BROKER_LIVES,
-)
+from nodes.reference.api import Broker, Closed, Command, Done, Effect, Refused
 from nodes.reference.designs.qpid.browsing import Browser, Browsing
 from nodes.reference.designs.qpid.configuration import CREATED, QUEUE, Configuration, InvalidRequest
 from nodes.reference.designs.qpid.levels import Levels
@@ -34,9 +27,8 @@ from nodes.reference.designs.qpid.messages import (
     Message,
     size_of,
 )
-from nodes.reference.designs.qpid.options import LC2A, LC2C, LM4, LM5, MESSAGES, NONE, Options
+from nodes.reference.designs.qpid.options import LC2A, LC2C, LM4, LM5, MESSAGES, NONE, QpidOptions
 from nodes.reference.designs.qpid.positions import Generations, marked
-from nodes.reference.designs.qpid.states import CATCHUP
 from nodes.reference.designs.qpid.urls import Urls
 from nodes.reference.engine.destinations import CommandError
 from nodes.reference.engine.engine import StoreEngine
@@ -64,10 +56,6 @@ class Permission(Protocol):
         """
         ...
 
-    def knows(self, excluded: Sequence[str]) -> bool:
-        """Tell the same, without requesting a record."""
-        ...
-
     def missing(self, excluded: Sequence[str]) -> None:
         """Note the backups that would lack any data confirmed from now on."""
         ...
@@ -79,7 +67,7 @@ class Primary:
     Completions wait for the backups of ``urls`` although they are not attached yet.
     """
 
-    def __init__(self, broker: Broker, engine: StoreEngine, options: Options, configuration: Configuration,
+    def __init__(self, broker: Broker, engine: StoreEngine, options: QpidOptions, configuration: Configuration,
                  generations: Generations, generation: int, urls: Urls,
                  send: Callable[[str, Message], None], cut: Callable[[str, str], None],
                  permission: Permission | None) -> None:
@@ -87,18 +75,17 @@ class Primary:
         self._configuration, self._generations, self.generation = configuration, generations, generation
         self._levels = Levels(options, configuration)
         self._mark = marked(generation, broker.config.node)
-        self._permission = permission
-        self._browsing = Browsing(broker, engine, options, configuration, generations, generation, send, cut)
-        self._bugs = switched_on(broker.config.options)
+        self.permission = permission
+        self.browsing = Browsing(broker, engine, options, configuration, generations, generation, send, cut)
         self._documented = options.as_documented
-        self._urls, self._name = urls, broker.config.node
-        self._began = broker.runtime.now()
-        deadline = self._began + options.catchup_timeout
+        self.urls, self._name = urls, broker.config.node
+        self.began = broker.runtime.now()
+        deadline = self.began + options.catchup_timeout
         expected = urls.others(self._name)
         if not options.disaster_counted:
             expected = [name for name in expected if name not in options.disaster]
         self.expected = dict.fromkeys(expected, deadline)
-        self._yet_to_come = dict.fromkeys(expected)
+        self.yet_to_come = dict.fromkeys(expected)
         """The expected backups that have never attached."""
         self.accepting = True
         self._commands: list[Command] = []
@@ -108,7 +95,7 @@ class Primary:
         """Configuration changes to be sent at the next tick, asynchronously (LC2 as documented)."""
         self._deleting = ""
         """The queue that is being deleted together with its messages."""
-        self._waiting: deque[tuple[int, list[Effect]]] = deque()
+        self.waiting: deque[tuple[int, list[Effect]]] = deque()
         self._held: dict[str, int] = {}
         """Connection -> the last group for which effects on it wait."""
         self._moved = 0.0
@@ -125,8 +112,8 @@ class Primary:
     def stop(self) -> None:
         """Stop serving; commands that were not completed stay incomplete."""
         self._engine.tap(None)
-        self._waiting.clear()
-        self._browsing.stop()
+        self.waiting.clear()
+        self.browsing.stop()
         if self._task is not None:
             self._task.cancel()
 
@@ -137,8 +124,8 @@ class Primary:
 
     def idle(self) -> bool:
         """Tell whether everything is completed."""
-        return not self._waiting and not self._commands and (
-            self._browsing.completed_by_all() >= self._browsing.number)
+        return not self.waiting and not self._commands and (
+            self.browsing.completed_by_all() >= self.browsing.number)
 
     def tick(self) -> None:
         """Stop waiting for backups that took too long, and release effects that nothing holds any longer."""
@@ -148,26 +135,24 @@ class Primary:
         for name in [name for name, deadline in self.expected.items() if deadline <= now]:
             del self.expected[name]
             self._broker.runtime.log("backup not awaited any longer", backup=name)
-        self._browsing.give_up()
-        if not self._awaits_backups and self._permission is not None:
-            self._permission.missing(self.excluded)
+        self.browsing.give_up()
+        if not self.awaits_backups and self.permission is not None:
+            self.permission.missing(self.excluded)
         self.release()
 
     @property
     def excluded(self) -> list[str]:
         """The backups that may lack data confirmed now, as far as this primary tracks them; includes those that the
         broker URL no longer names."""
-        if EXCLUSION_NOT_NOTED in self._bugs:
-            return []
-        counting = self._browsing.ready()
+        counting = self.browsing.ready()
         if LM5 in self._documented:
             counting.update(self.expected)
         # A broker for disaster recovery is promoted by an administrator, who gets a report of the data it may lack.
-        return sorted(name for name in self._urls.ever_named(self._name)
+        return sorted(name for name in self.urls.ever_named(self._name)
                       if name not in counting and name not in self._options.disaster)
 
     @property
-    def _awaits_backups(self) -> bool:
+    def awaits_backups(self) -> bool:
         """Tell whether completions wait for backups to attach; as the document leaves it they do not (LM5)."""
         return bool(self.expected) and LM5 not in self._documented
 
@@ -193,7 +178,7 @@ class Primary:
                     early += came
                 else:
                     effects += came
-                    self._held[command.conn] = self._browsing.number + 1
+                    self._held[command.conn] = self.browsing.number + 1
                 groups[-1] += changed
                 size += size_of(changed)
                 if size > _GROUP:
@@ -205,9 +190,9 @@ class Primary:
         self._broker.runtime.point(QPID_STORED)
         if early:
             self._broker.release(early)
-        if not self._waiting:
+        if not self.waiting:
             self._moved = self._broker.runtime.now()
-        self._waiting.append((self._browsing.number, effects))
+        self.waiting.append((self.browsing.number, effects))
         self.release()
 
     def _is_complete(self, command: Command, changed: bool) -> bool:
@@ -218,12 +203,12 @@ class Primary:
             return LC2C in self._documented
         if changed or command.kind not in _CHANGELESS or self._held.get(command.conn, 0) > self.released:
             return False
-        return self._permission is None or self._permission.holds() or INQUORATE_BROKER_LIVES in self._bugs
+        return self.permission is None or self.permission.holds()
 
     def _next(self, events: list[Event]) -> None:
         """Send events that belong together to the backups."""
         if events:
-            self._browsing.tell(events)
+            self.browsing.tell(events)
 
     def _apply(self, command: Command) -> list[Effect]:
         if command.kind == "request":
@@ -301,16 +286,16 @@ class Primary:
         self._generations.note(queue.name, self._mark, message.sequence)
         if self._levels.of_queue(queue.name) == MESSAGES:
             headers, body = self._engine.content(message)
-            position = self._browsing.wire(message.sequence)
+            position = self.browsing.wire(message.sequence)
             self._events.append([ENQUEUE, queue.name, self._mark, position, dict(headers), body])
 
     def dequeued(self, message: Held) -> None:
         """Note that a message left its queue."""
         queue = message.queue
-        if queue.kind != PLAIN or queue.name == self._deleting or DEQUEUE_NOT_SENT in self._bugs:
+        if queue.kind != PLAIN or queue.name == self._deleting:
             return
         if self._levels.of_queue(queue.name) == MESSAGES:
-            self._events.append([DEQUEUE, queue.name, self._browsing.wire(message.sequence)])
+            self._events.append([DEQUEUE, queue.name, self.browsing.wire(message.sequence)])
 
     def _create(self, kind: str, name: str, arguments: dict[str, str], events: list[Event]) -> None:
         told = self._levels.of(kind, name, arguments) != NONE
@@ -326,116 +311,64 @@ class Primary:
     @property
     def held_for(self) -> float:
         """Seconds since the last completion while effects wait for the next one; else 0."""
-        return self._broker.runtime.now() - self._moved if self._waiting else 0.0
+        return self._broker.runtime.now() - self._moved if self.waiting else 0.0
 
     def release(self) -> None:
         """Release to clients the effects that all browsers have completed."""
-        if not self._waiting or not self._may_complete():
+        if not self.waiting or not self._may_complete():
             return
-        early = COMPLETED_BEFORE_SIGNAL in self._bugs
-        done = self._browsing.number if early else self._browsing.completed_by_all()
+        done = self.browsing.completed_by_all()
         effects: list[Effect] = []
-        while self._waiting and self._waiting[0][0] <= done:
-            self._browsing.released, came = self._waiting.popleft()
+        while self.waiting and self.waiting[0][0] <= done:
+            self.browsing.released, came = self.waiting.popleft()
             self._moved = self._broker.runtime.now()
             effects += came
-        if not self._waiting:
+        if not self.waiting:
             self._held.clear()
         self._broker.release(effects)
 
     def _may_complete(self) -> bool:
-        if self._awaits_backups:
+        if self.awaits_backups:
             return False
-        if self._permission is None or INQUORATE_BROKER_LIVES in self._bugs:
+        if self.permission is None:
             return True
-        return self._permission.holds() and self._permission.recorded(self.excluded)
+        return self.permission.holds() and self.permission.recorded(self.excluded)
 
     def completed(self, name: str, number: int, groups: int) -> None:
         """Note that a backup has applied and stored every group up to ``number``, and ``groups`` more of those sent to
         it.
         """
-        self._browsing.completed(name, number, groups)
+        self.browsing.completed(name, number, groups)
         self._broker.runtime.point(COMPLETED)
         self.release()
 
     @property
     def number(self) -> int:
         """The last group that was sent to backups."""
-        return self._browsing.number
+        return self.browsing.number
 
     @property
     def released(self) -> int:
         """The last group that clients know to be completed."""
-        return self._browsing.released
-
-    def has_its_time(self) -> list[str]:
-        """Return the backups that lack a group which clients know to be completed, and still have time to catch up."""
-        found = [name for name, since in self._browsing.behind(self.released).items() if self._is_young(since)]
-        return [*found, *self._yet_to_come] if self._is_young(self._began) else found
-
-    def _is_young(self, since: float) -> bool:
-        return self._broker.runtime.now() < since + self._options.catchup_timeout
-
-    def _unreleased(self) -> list[int]:
-        """Return the first waiting group if nothing holds it."""
-        if not self._waiting or self._awaits_backups or self._waiting[0][0] > self._browsing.completed_by_all():
-            return []
-        permission = self._permission
-        held = permission is not None and not (permission.holds() and permission.knows(self.excluded))
-        return [] if held else [self._waiting[0][0]]
-
-    def miscounted(self) -> str:
-        """Describe the first wrong counter, or attached backups that do not belong to this cluster; empty if there is
-        none.
-        """
-        strangers = [name for name in self.browsers if name not in self._urls.brokers]
-        return f"backups that the broker URL does not name: {strangers}" if strangers else self._browsing.miscounted()
-
-    def held_back(self) -> str:
-        """Return a backup whose catch-up is stalled although its window has room; empty if there is none."""
-        return self._browsing.held_back()
-
-    def pending(self) -> Pending:
-        """Return pending work: causes for which completions wait, and missing backups."""
-        found: dict[str, Collection[Hashable]] = {}
-        if self.expected:
-            found["expected"] = list(self.expected.items())
-            if there := [name for name in self.expected if name in self.browsers]:
-                found["expected-though-there"] = there
-        if self._waiting:
-            found["completion"] = [self._waiting[0][0]]
-        if unreleased := self._unreleased():
-            found["unreleased"] = unreleased
-        if away := [name for name in self._urls.others(self._name) if name not in self.browsers]:
-            found["away"] = away
-        slow = [(each.name, each.until) for each in self.browsers.values() if each.counts and each.state == CATCHUP]
-        if slow:
-            found["slow-backup"] = slow
-        if uncounted := self._browsing.uncounted():
-            found["ready-uncounted"] = uncounted
-        if lacking := self._browsing.lacking():
-            found["catch-up-window"] = lacking
-        if sent := [(each.name, each.number, each.under_way) for each in self.browsers.values() if each.under_way]:
-            found["browser"] = sent
-        return found
+        return self.browsing.released
 
     # Backups attach and leave.
 
     @property
     def browsers(self) -> Mapping[str, Browser]:
         """The backups that are attached."""
-        return self._browsing.browsers
+        return self.browsing.browsers
 
     def attached(self, name: str, message: Attach) -> None:
         """Attach a backup, which begins to browse all queues."""
         self.expected.pop(name, None)
-        self._yet_to_come.pop(name, None)
-        self._browsing.attached(name, message)
+        self.yet_to_come.pop(name, None)
+        self.browsing.attached(name, message)
 
     def detached(self, name: str) -> None:
         """Detach a backup that has left."""
         if name in self.browsers:
-            self._browsing.detached(name)
+            self.browsing.detached(name)
             self.release()
 
 

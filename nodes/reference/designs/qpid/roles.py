@@ -3,20 +3,26 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Hashable, Iterator, Mapping
+from collections.abc import Callable, Collection
 from contextlib import AbstractContextManager
 from typing import Any
 
-from nodes.reference.api import Broker, Command, ConfigError, Image
-from nodes.reference.bugs import switched_on
-from nodes.reference.bugs.flags import DIRTY_STORE_STARTS, INQUORATE_BROKER_LIVES, PROMOTED_IN_CATCHUP
+from nodes.reference.api import Broker, Command, ConfigError
 from nodes.reference.designs.qpid.backup import Backup
-from nodes.reference.designs.qpid.configuration import CREATED, QUEUE, Configuration
+from nodes.reference.designs.qpid.configuration import Configuration
 from nodes.reference.designs.qpid.eviction import Eviction
 from nodes.reference.designs.qpid.lease_client import ManagerPermission
 from nodes.reference.designs.qpid.levels import Levels
-from nodes.reference.designs.qpid.messages import Attach, Completed, Events, Hello, Message, Refuse, check_attach
-from nodes.reference.designs.qpid.options import ASYNC, COLD, FENCING, LM6B, MESSAGES, NO_STORE, NONE, Options
+from nodes.reference.designs.qpid.messages import (
+    Attach,
+    BrokerStatus,
+    Completed,
+    EventGroup,
+    Message,
+    Refuse,
+    check_attach,
+)
+from nodes.reference.designs.qpid.options import ASYNC, COLD, FENCING, LM6B, NO_STORE, QpidOptions
 from nodes.reference.designs.qpid.positions import Generations
 from nodes.reference.designs.qpid.primary import Primary
 from nodes.reference.designs.qpid.states import CATCHUP, CONNECTING, PRIMARY, READY, STOPPED
@@ -32,7 +38,7 @@ NOT_PRIMARY = "not primary"
 _MAX_REASON = 300
 
 
-class Refused(Exception):
+class BackupRefused(Exception):
     """The primary refuses this backup, which ends itself."""
 
 
@@ -44,17 +50,16 @@ class Roles:
     no primary has changed them since.
     """
 
-    def __init__(self, broker: Broker, engine: StoreEngine, options: Options, urls: Urls,
+    def __init__(self, broker: Broker, engine: StoreEngine, options: QpidOptions, urls: Urls,
                  send: Callable[[str, Message], None], cut: Callable[[str, str], None],
                  permission: ManagerPermission | None) -> None:
-        self._broker, self._engine, self._runtime = broker, engine, broker.runtime
-        self._options, self._urls, self.send, self._permission = options, urls, send, permission
+        self._broker, self.engine, self._runtime = broker, engine, broker.runtime
+        self._options, self.urls, self.send, self._permission = options, urls, send, permission
         self._cut = cut
-        self._bugs = switched_on(broker.config.options)
         self.name = broker.config.node
         self.store = StoreStatus(broker.database)
         self.configuration = Configuration(broker.database)
-        self._levels = Levels(options, self.configuration)
+        self.levels = Levels(options, self.configuration)
         self.generations = Generations(broker.database)
         for kept in (self.store, self.configuration, self.generations):
             engine.store_with(kept.records)
@@ -77,15 +82,15 @@ class Roles:
         self.serves_at: str | None = None
         self.times_ready = 0
         """The number of times that this broker has become ready."""
-        self._told = CONNECTING
+        self.told = CONNECTING
         """The state that was last reported."""
-        self._heard: dict[str, Hello] = {}
+        self.heard: dict[str, BrokerStatus] = {}
         self._held_until = -math.inf
-        self._replaced = False
+        self.replaced = False
         """Whether a copy has begun to overwrite the store, whose new content is not in memory."""
 
     def _as_backup(self, discard: bool) -> Backup:
-        return Backup(self._broker, self._engine, self._options, self.store, self.configuration, self.generations,
+        return Backup(self._broker, self.engine, self._options, self.store, self.configuration, self.generations,
                       discard)
 
     # The store.
@@ -93,79 +98,16 @@ class Roles:
     def _check_store(self) -> None:
         """Refuse to start from a store that was not left in order [Interaction with the store]."""
         status = self.store.now
-        if status.state == DIRTY and DIRTY_STORE_STARTS in self._bugs:
-            with self._broker.transaction():
-                self.store.write(state=CLEAN, uuid="0")
         if status.state == DIRTY and not self._cold and LM6B in self._options.as_documented:
             raise ConfigError(f"data: the store is dirty (its broker was not shut down in order; generation "
                               f"{status.generation}, {status.role}); erase it, or accept it as the best one")
 
     def _empty_store(self) -> None:
         with self._broker.transaction():
-            self._engine.load([])
+            self.engine.load([])
             self.configuration.clear()
             self.generations.clear()
             self.store.write(state=EMPTY, generation=0, uuid="")
-
-    def unlike_store(self) -> str:
-        """Describe a difference between memory and store; empty if there is none."""
-        if self._replaced and self.backup.discard:
-            return ""
-        return (self.configuration.unlike_store() or self.generations.unlike_store() or self._broker.unlike_store())
-
-    def clean_image(self) -> tuple[str, Image] | None:
-        """Return the identifier of a clean store, and the content common to all stores with that identifier."""
-        status = self.store.now
-        return None if status.state != CLEAN or self._replaced else (status.uuid, self._image())
-
-    def replicated(self) -> tuple[Hashable, Image] | None:
-        """Return this broker's position, and the content that backups must then have, too: queues with replicated
-        messages.
-        """
-        if self.primary is not None:
-            at: tuple[int, str | None, int] = (self.generation, self.name, self.primary.number)
-        elif self.state == READY and not self.backup.begun:
-            at = self.generation, self.serves_at, self.backup.completed
-        else:
-            return None
-        return at, {**self._image(), "changes": frozenset((("number", self.configuration.number),))}
-
-    def _image(self) -> Image:
-        """Return the content common to all brokers that have everything."""
-        told = [name for name, _ in self._copied()]
-        positions, held = self._engine.positions(), self._engine.held()
-        return {
-            "objects": frozenset((kind, name, tuple(sorted(arguments.items())))
-                                 for (kind, name), arguments in self.configuration.items()
-                                 if self._levels.of(kind, name, arguments) != NONE),
-            "positions": frozenset((name, positions.get(name, 0)) for name in told),
-            "messages": frozenset((name, number) for name in told for number in held.get(name, ())),
-            "generations": frozenset((name, tuple(self.generations.of(name))) for name in told),
-        }
-
-    @property
-    def number(self) -> int:
-        """The last group of this primary, or the last that this backup has completed."""
-        return self.primary.number if self.primary is not None else self.backup.completed
-
-    def _copied(self) -> Iterator[tuple[str, str]]:
-        """Yield each queue with replicated messages, with the mark that distinguishes it from an earlier one of its
-        name.
-        """
-        for (kind, name), arguments in self.configuration.items():
-            if kind == QUEUE and self._levels.of(kind, name, arguments) == MESSAGES:
-                yield name, arguments.get(CREATED, "")
-
-    def extent(self) -> dict[str, tuple[str, int, int]]:
-        """Return for each queue with replicated messages its creation mark, its last position and its depth."""
-        positions, depths = self._engine.positions(), self._engine.depths()
-        return {name: (made, positions.get(name, 0), depths.get(name, 0)) for name, made in self._copied()}
-
-    def copies(self) -> dict[str, tuple[str, int, Mapping[int, Any]]]:
-        """Return for each queue with replicated messages its creation mark, its last position and its messages'
-        content."""
-        positions, contents = self._engine.positions(), self._engine.contents()
-        return {name: (made, positions.get(name, 0), contents.get(name, {})) for name, made in self._copied()}
 
     def close_connections(self) -> None:
         """Close the connections of the previous run: their unacknowledged messages return to the queues."""
@@ -174,11 +116,11 @@ class Roles:
 
     def end_connections(self) -> None:
         """Close them even in a store that may be discarded."""
-        connections = list(self._engine.connections())
+        connections = list(self.engine.connections())
         if connections:
             with self._broker.transaction():
                 for conn in connections:
-                    self._engine.apply(Command("close", conn, 0, {"reason": "restart"}))
+                    self.engine.apply(Command("close", conn, 0, {"reason": "restart"}))
 
     def accept_store(self) -> None:
         """Declare a dirty store the best one, on an administrator's request: this broker may be promoted with it [LM6].
@@ -205,7 +147,7 @@ class Roles:
         if self.state != CONNECTING:
             raise ConfigError(f"{self.name} is {self.state}: only the store of a broker that is connecting is erased")
         self._empty_store()
-        self._replaced = False
+        self.replaced = False
         self.was_ready = self.forced = False
         self.backup = self._as_backup(discard=False)
         self._runtime.log("store erased")
@@ -216,8 +158,8 @@ class Roles:
             self.primary.stop()
             self.primary = None
         with self._broker.transaction():
-            for conn in list(self._engine.connections()):
-                self._engine.apply(Command("close", conn, 0, {"reason": "shutdown"}))
+            for conn in list(self.engine.connections()):
+                self.engine.apply(Command("close", conn, 0, {"reason": "shutdown"}))
             self.store.write(state=CLEAN, uuid=uuid)
         self._change_state(STOPPED)
 
@@ -240,11 +182,11 @@ class Roles:
     def begin_replacing(self) -> None:
         """Prepare for another broker's store: until it is complete, this store is dirty, and that of a backup."""
         with self._broker.transaction():
-            self._engine.load([])
+            self.engine.load([])
             self.configuration.clear()
             self.generations.clear()
             self.store.write(state=DIRTY, role=BACKUP_STORE, generation=0, uuid="")
-        self._replaced = True
+        self.replaced = True
         self.was_ready = self.forced = False
         self.backup = self._as_backup(discard=True)
 
@@ -278,7 +220,7 @@ class Roles:
 
     @property
     def _has_all(self) -> bool:
-        return self.state == READY or (self.state == CATCHUP and PROMOTED_IN_CATCHUP in self._bugs)
+        return self.state == READY
 
     @property
     def store_error(self) -> str:
@@ -287,7 +229,7 @@ class Roles:
 
     def may_go_on(self) -> bool:
         """Tell whether the manager, if there is one, permits this broker to confirm and deliver."""
-        return self._permission is None or self._permission.holds() or INQUORATE_BROKER_LIVES in self._bugs
+        return self._permission is None or self._permission.holds()
 
     def vouch(self) -> None:
         """Note an administrator's approval of the data of this connecting broker."""
@@ -300,16 +242,16 @@ class Roles:
         """Take over [Failover]; ``ended`` are brokers that do not run, as a manager reports: completions do not wait
         for them.
         """
-        generation = max([self.generation, *(hello.generation for hello in self._heard.values())]) + 1
+        generation = max([self.generation, *(hello.generation for hello in self.heard.values())]) + 1
         with self._broker.transaction():
             self.store.write(state=DIRTY, role=PRIMARY_STORE, generation=generation)
-        self._replaced = False
+        self.replaced = False
         self._runtime.point(PROMOTED)
         self.serves_at, self.forced = None, False
         self.backup.forget()
         self.primary = Primary(
-            self._broker, self._engine, self._options, self.configuration, self.generations, generation,
-            self._urls, self.send, self._cut, self._permission or self._eviction(ended),
+            self._broker, self.engine, self._options, self.configuration, self.generations, generation,
+            self.urls, self.send, self._cut, self._permission or self._eviction(ended),
         )
         for name in ended:
             self.primary.expected.pop(name, None)
@@ -361,40 +303,30 @@ class Roles:
     def greet(self, peer: str) -> None:
         """Report this broker's state to a peer."""
         generation = self.generation if self.primary is None else self.primary.generation
-        self._told = self.state
-        self.send(peer, Hello(self.state, generation, self.store.now.uuid))
+        self.told = self.state
+        self.send(peer, BrokerStatus(self.state, generation, self.store.now.uuid))
 
     def greet_all(self) -> None:
         """Report this broker's state to all peers."""
-        for peer in self._urls.others(self.name):
+        for peer in self.urls.others(self.name):
             self.greet(peer)
 
     def gone(self, peer: str) -> None:
         """Handle the loss of the connection to a backup or to the primary."""
-        self._heard.pop(peer, None)
+        self.heard.pop(peer, None)
         if self.primary is not None:
             self.primary.detached(peer)
         elif peer == self.serves_at:
             self._lose_primary()
 
-    @property
-    def untold(self) -> bool:
-        """Tell whether peers have not yet been informed of this state, which they act upon."""
-        return self._told != self.state and self.state != CATCHUP and bool(self._urls.others(self.name))
-
-    def newer_primaries(self) -> list[str]:
-        """Return the peers that claim to be primary of a newer generation than this primary's."""
-        mine = self.primary.generation if self.primary is not None else math.inf
-        return [peer for peer, hello in self._heard.items() if hello.state == PRIMARY and hello.generation > mine]
-
     def at_rest(self, peer: str, uuid: str) -> bool:
         """Tell whether a peer reports that its store is clean, with this identifier."""
-        hello = self._heard.get(peer)
+        hello = self.heard.get(peer)
         return hello is not None and (hello.state, hello.uuid) == (STOPPED, uuid)
 
-    def take_hello(self, peer: str, hello: Hello) -> None:
+    def take_hello(self, peer: str, hello: BrokerStatus) -> None:
         """Note a peer's state; attach to it if it is the primary."""
-        self._heard[peer] = hello
+        self.heard[peer] = hello
         if hello.state != PRIMARY or self.state == STOPPED:
             if peer == self.serves_at:
                 self._lose_primary()
@@ -402,7 +334,7 @@ class Roles:
         if self.serves_at not in (None, peer) and hello.generation > self.generation:
             self._lose_primary()
         if self.primary is not None:
-            rank = self._urls.rank
+            rank = self.urls.rank
             if (hello.generation, rank(self.name)) > (self.primary.generation, rank(peer)):
                 self._step_down(f"{peer} is primary of generation {hello.generation}")
             return
@@ -420,7 +352,7 @@ class Roles:
         primary = self.primary
         if primary is None:
             return
-        if message.uuid not in ("", self.store.now.uuid) and DIRTY_STORE_STARTS not in self._bugs:
+        if message.uuid not in ("", self.store.now.uuid):
             self.send(peer, Refuse(f"its store is of another shutdown ({message.uuid}) than this cluster's"))
             return
         primary.attached(peer, message)
@@ -430,13 +362,13 @@ class Roles:
         if peer == self.serves_at:
             reason = message.reason[:_MAX_REASON]
             self._runtime.log("refused by the primary", level="error", primary=peer, reason=reason)
-            self._runtime.spawn(_end(Refused(reason)), "refusal")
+            self._runtime.spawn(_end(BackupRefused(reason)), "refusal")
 
-    def apply(self, peer: str, groups: list[Events]) -> None:
+    def apply(self, peer: str, groups: list[EventGroup]) -> None:
         """Apply the primary's events; raises LinkError if they are malformed."""
         if not groups or peer != self.serves_at or self.state not in (CATCHUP, READY):
             return
-        told = self._heard[peer].generation
+        told = self.heard[peer].generation
         if any(group.generation != told for group in groups):
             raise LinkError(f"events are of another generation than the primary's, {told}")
         caught_up = self.backup.apply(groups)

@@ -25,8 +25,8 @@ from pathlib import Path
 from typing import Any
 
 from nodes.reference.api import ConfigError
-from nodes.reference.designs.qpid.control import Control, Declined, Unanswered
-from nodes.reference.designs.qpid.manager.processes import Command, Processes
+from nodes.reference.designs.qpid.control import Control, RequestDeclined, RequestUnanswered
+from nodes.reference.designs.qpid.manager.processes import Processes, ProgramCommand
 from nodes.reference.designs.qpid.manager.programs import BROKER, ProgramError
 from nodes.reference.designs.qpid.service_config import ServiceConfig, read_service_config
 from nodes.reference.designs.qpid.states import PRIMARY
@@ -64,12 +64,12 @@ class _Network:
         return await asyncio.open_connection(host, port)
 
 
-class Services:
+class NodeServices:
     """Both services of one node; each method is an action of a script, and returns the exit status."""
 
     def __init__(self, config: ServiceConfig) -> None:
         self._config = config
-        self._processes = Processes({BROKER: Command(config.command, config.pid_file, config.log)})
+        self._processes = Processes({BROKER: ProgramCommand(config.command, config.pid_file, config.log)})
         self._control = self._control_of(config.broker)
 
     def _control_of(self, address: tuple[str, int]) -> Control:
@@ -120,7 +120,7 @@ class Services:
         """
         try:
             status = await self._told()
-        except Unanswered:
+        except RequestUnanswered:
             status = {"state": PRIMARY}
         if status is None or status["state"] != PRIMARY:
             return RUNS
@@ -151,7 +151,7 @@ class Services:
             left = deadline - loop.time()
             try:
                 return _checked(await self._control.ask({"op": "status"}, max(_STEP, min(ANSWER_SECONDS, left))))
-            except Unanswered:
+            except RequestUnanswered:
                 if left <= _STEP:
                     raise
                 # It may just have been started, and not listen yet.
@@ -187,21 +187,21 @@ class Services:
 async def _ask_status(control: Control) -> Status | None:
     try:
         return _checked(await control.ask({"op": "status"}, _OTHERS_SECONDS))
-    except (Unanswered, Declined):
+    except (RequestUnanswered, RequestDeclined):
         return None
 
 
 def _checked(status: Status) -> Status:
     store = status.get("store")
     if not isinstance(store, dict) or not all(isinstance(store.get(name), str) for name in ("state", "uuid")):
-        raise Unanswered("it tells no status of a broker of this design")
+        raise RequestUnanswered("it tells no status of a broker of this design")
     return {"state": str(status.get("state")), "eligible": status.get("eligible") is True, "store": store}
 
 
-ACTIONS: dict[tuple[str, str], Callable[[Services], Coroutine[Any, Any, int]]] = {
-    ("backup", "start"): Services.start_backup, ("backup", "stop"): Services.stop_backup,
-    ("backup", "status"): Services.tell_backup, ("primary", "start"): Services.start_primary,
-    ("primary", "stop"): Services.stop_primary, ("primary", "status"): Services.tell_primary,
+ACTIONS: dict[tuple[str, str], Callable[[NodeServices], Coroutine[Any, Any, int]]] = {
+    ("backup", "start"): NodeServices.start_backup, ("backup", "stop"): NodeServices.stop_backup,
+    ("backup", "status"): NodeServices.tell_backup, ("primary", "start"): NodeServices.start_primary,
+    ("primary", "stop"): NodeServices.stop_primary, ("primary", "status"): NodeServices.tell_primary,
 }  # fmt: skip
 
 
@@ -225,9 +225,9 @@ async def _turn(path: str) -> AsyncIterator[None]:
 async def _act(service: str, action: str, config: ServiceConfig) -> int:
     run = ACTIONS[service, action]
     if action == "status":
-        return await run(Services(config))
+        return await run(NodeServices(config))
     async with _turn(f"{config.pid_file}.lock"):
-        return await run(Services(config))
+        return await run(NodeServices(config))
 
 
 def main(arguments: list[str]) -> int:
@@ -241,9 +241,9 @@ def main(arguments: list[str]) -> int:
         return asyncio.run(_act(service, action, read_service_config(path)))
     except ConfigError as error:
         why, status = str(error), UNKNOWN if tells else NOT_CONFIGURED
-    except (ServiceError, ProgramError, Declined, OSError) as error:
+    except (ServiceError, ProgramError, RequestDeclined, OSError) as error:
         why, status = str(error), UNKNOWN if tells else FAILED
-    except Unanswered as error:
+    except RequestUnanswered as error:
         why, status = f"the broker runs, but does not answer: {error}", UNKNOWN if tells else FAILED
     print(f"{service} {action}: {why}")
     return status

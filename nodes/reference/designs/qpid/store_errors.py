@@ -13,21 +13,21 @@ from contextlib import contextmanager
 
 from nodes.reference.api import Broker
 from nodes.reference.designs.qpid.configuration import QUEUE, STORE_ERRORS, Configuration
-from nodes.reference.designs.qpid.messages import CREATE, DELETE, DEQUEUE, ENQUEUE, RESET, Events
-from nodes.reference.designs.qpid.options import CARRY_ON, Options
+from nodes.reference.designs.qpid.messages import CREATE, DELETE, DEQUEUE, ENQUEUE, RESET, EventGroup
+from nodes.reference.designs.qpid.options import CARRY_ON, QpidOptions
 from nodes.reference.engine.engine import StoreEngine
 
 
 class StoreErrors:
     """Stores what a backup applies; ``error`` is the reason why the last of it could not be stored, empty if it was."""
 
-    def __init__(self, broker: Broker, engine: StoreEngine, options: Options, configuration: Configuration) -> None:
+    def __init__(self, broker: Broker, engine: StoreEngine, options: QpidOptions, configuration: Configuration) -> None:
         self._broker, self._engine, self._options = broker, engine, options
         self._configuration = configuration
         self.error = ""
 
     @contextmanager
-    def transaction(self, groups: Iterable[Events], besides: bool = False) -> Iterator[None]:
+    def transaction(self, groups: Iterable[EventGroup], besides: bool = False) -> Iterator[None]:
         """Open the broker's transaction. If it can't be stored, and all queues of these groups carry on, no exception
         is raised, and the data are stored together with a later transaction. ``besides``: the transaction also changes
         data that belong to no queue.
@@ -66,7 +66,7 @@ class StoreErrors:
         return str((self._configuration.get((QUEUE, queue)) or {}).get(STORE_ERRORS, ""))
 
 
-def _queues(groups: Iterable[Events]) -> Iterator[str]:
+def _queues(groups: Iterable[EventGroup]) -> Iterator[str]:
     """Yield the queues that groups of events change; an empty name for changes that belong to no queue."""
     for group in groups:
         for name, *parts in group.events:

@@ -19,7 +19,7 @@ from nodes.reference.designs.qpid.options import (
     STANDBYS,
     STORE_ERRORS,
     STORES,
-    Options,
+    QpidOptions,
 )
 from nodes.reference.designs.qpid.states import PRIMARY, READY
 from nodes.systems.reference.feature_coverage import of_surface
@@ -47,7 +47,7 @@ from stormproof.errors import UsageError
 from stormproof.test import Test
 
 
-class Qpid(ReferenceSystem):
+class QpidSystem(ReferenceSystem):
     """One primary and its standbys, kept by managers."""
 
     def check(self, test: Test, demands: Demands) -> None:
@@ -121,11 +121,11 @@ class Qpid(ReferenceSystem):
 def read_options(config: Config) -> None:
     """Check the settings; raises ConfigError when brokers or managers would refuse one."""
     options = {name: value for name, value in config.options.items() if (name, value) != ("virtual_address", AUTO)}
-    Options.from_config(replace(config, options=options))
+    QpidOptions.from_config(replace(config, options=options))
     ManagerOptions.from_options(options)
 
 
-QPID = Qpid(
+QPID = QpidSystem(
     "qpid",
     replicated=True,
     leading_roles=(PRIMARY,),

@@ -10,27 +10,27 @@ that it has ended its broker.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Hashable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Protocol
 
-from nodes.reference.api import Pending, Runtime
+from nodes.reference.api import Runtime
 from nodes.reference.designs.qpid.manager.membership import (
     NEVER,
     Answers,
-    Membership,
+    ManagerMembership,
     best_decision,
     leases_are_over,
 )
-from nodes.reference.designs.qpid.manager.messages import Ask, Beat, Echo, Message, Vote
+from nodes.reference.designs.qpid.manager.messages import Beat, Echo, Message, Vote, VoteRequest
 from nodes.reference.designs.qpid.manager.note import Note, decoded_note, latest
 from nodes.reference.designs.qpid.manager.options import ManagerOptions
-from nodes.reference.designs.qpid.manager.record import Record, Store
+from nodes.reference.designs.qpid.manager.record import ManagerRecord, RecordStore
 from nodes.reference.designs.qpid.manager.report import STOPPED, Report, candidates, may_bootstrap, successors
 from nodes.reference.points import BALLOT_ACCEPTED, BALLOT_PROMISED, CLEARED, COORDINATES
 
 FOLLOWING, ASKING, STANDING, COORDINATING = "following", "asking", "standing", "coordinating"
 
-_AVOIDED = 3
+_AVOIDED_LEASES = 3
 """Leases for which a member that has refused is not chosen again."""
 
 
@@ -59,7 +59,7 @@ class Others(Protocol):
 class Coordinator:
     """One manager's part in elections and decisions, as coordinator, candidate and voter."""
 
-    def __init__(self, runtime: Runtime, options: ManagerOptions, store: Store, membership: Membership,
+    def __init__(self, runtime: Runtime, options: ManagerOptions, store: RecordStore, membership: ManagerMembership,
                  answers: Answers, others: Others) -> None:
         self._runtime, self._options, self._store = runtime, options, store
         self._membership, self._answers, self._others = membership, answers, others
@@ -67,31 +67,31 @@ class Coordinator:
         self.coordinator = ""
         """The member last heard as the coordinator of the highest ballot."""
         # A manager with an accepted decision may have been away for a moment only.
-        self._heard_at = runtime.now() if store.record.ballot else NEVER
-        self._stand_at: float | None = None
+        self.heard_at = runtime.now() if store.record.ballot else NEVER
+        self.stand_at: float | None = None
         self._highest = store.record.promised
-        self._ballot = 0
+        self.last_ballot = 0
         self._votes: dict[str, tuple[int, int, str]] = {}
         self._refused: dict[str, None] = {}
-        self._deadline = 0.0
+        self.deadline = 0.0
         self._cleared_term = 0
         self._nothing_before = False
         self._predecessor: tuple[int, str] | None = None
         self._pending_since = 0.0
-        self._avoided: dict[str, float] = {}
+        self.avoided: dict[str, float] = {}
         self._declined = 0
         """The last term in which the chosen primary refused."""
         self._told = ""
 
     @property
-    def record(self) -> Record:
+    def record(self) -> ManagerRecord:
         """This manager's record on disk."""
         return self._store.record
 
     @property
     def ballot(self) -> int:
         """The ballot in which this manager is coordinator, 0 if it is not."""
-        return self._ballot if self.phase == COORDINATING else 0
+        return self.last_ballot if self.phase == COORDINATING else 0
 
     @property
     def cleared(self) -> bool:
@@ -108,43 +108,7 @@ class Coordinator:
         """The members that a primary that is started now must consider incomplete."""
         if not self.cleared or self.bootstrap:
             return []
-        return [name for name in self._latest_note().names if name != self.record.primary]
-
-    @property
-    def heard_ago(self) -> float:
-        """Seconds since the last message of the coordinator."""
-        return self._runtime.now() - self._heard_at
-
-    def pending(self) -> Pending:
-        """Return pending work: the search for a coordinator, or, as the coordinator, for a primary."""
-        now = self._runtime.now()
-        if self.phase in (ASKING, STANDING):
-            # A permitted candidate asks again, for promises; one without answers asks with the same ballot later.
-            return {"ballot": [(self.phase, self._ballot, self._deadline)]}
-        if self.phase == COORDINATING:
-            return {**self._without_quorum(now), **self._without_primary(now)}
-        if self._hears_coordinator(now) or len(self._others.alive()) < self._membership.needed:
-            return {}
-        return {"candidacy": [self._stand_at]}
-
-    def _without_quorum(self, now: float) -> Pending:
-        return {"quorumless": [self._ballot]} if self._membership.quorum_since(now) + self._options.lease < now else {}
-
-    def _without_primary(self, now: float) -> Pending:
-        record, reports, lacking = self.record, self._others.reports(), self._latest_note().names
-        here = record.term and self._others.silent_for(record.primary) <= self._options.lease
-        report = reports.get(record.primary) if here else None
-        if report is not None and report.promoted == record.term:
-            return {}
-        if report is not None and report.finished < record.term:
-            if self.cleared:
-                return {"takeover": [record.term]}
-            return {} if record.primary in lacking else {"clearance": [record.term]}
-        able = candidates(reports, self._membership.members, lacking)
-        found: dict[str, Collection[Hashable]] = {"undecided": [record.term]} if able else {}
-        if any(now >= self._avoided.get(name, now) for name in able):
-            found["unnamed"] = [record.term]
-        return found
+        return [name for name in self.latest_note().names if name != self.record.primary]
 
     def tick(self) -> None:
         """Maintain a primary as coordinator; without a coordinator, stand for election when it is this manager's time.
@@ -155,16 +119,16 @@ class Coordinator:
                 self._step_down("no quorum")
             else:
                 self._govern(now)
-        elif self._hears_coordinator(now):
-            self.phase, self._stand_at = FOLLOWING, None
+        elif self.hears_coordinator(now):
+            self.phase, self.stand_at = FOLLOWING, None
         elif self.phase != FOLLOWING:
-            if now > self._deadline:
+            if now > self.deadline:
                 self._give_up(now)
         elif len(self._others.alive()) < self._membership.needed:
-            self._stand_at = None
-        elif self._stand_at is None:
+            self.stand_at = None
+        elif self.stand_at is None:
             self._back_off(now)
-        elif now >= self._stand_at:
+        elif now >= self.stand_at:
             self._ask(sure=False)
 
     def react(self) -> None:
@@ -174,11 +138,11 @@ class Coordinator:
 
     # Elections.
 
-    def asked(self, peer: str, ask: Ask) -> None:
+    def asked(self, peer: str, ask: VoteRequest) -> None:
         """Answer another member's request for a vote."""
         now, record = self._runtime.now(), self.record
         self._highest = max(self._highest, ask.ballot)
-        known = self.coordinator if self._hears_coordinator(now) else ""
+        known = self.coordinator if self.hears_coordinator(now) else ""
         granted = ask.ballot > record.promised and self.phase != COORDINATING and known in ("", peer)
         if granted and ask.sure:
             self._store.save(record._replace(promised=ask.ballot))
@@ -193,7 +157,7 @@ class Coordinator:
         """Count another member's vote."""
         self._highest = max(self._highest, vote.promised)
         waiting = {ASKING: False, STANDING: True}
-        if vote.asked != self._ballot or waiting.get(self.phase) is not vote.sure:
+        if vote.asked != self.last_ballot or waiting.get(self.phase) is not vote.sure:
             return
         if vote.granted:
             self._votes[peer] = (vote.ballot, vote.term, vote.primary)
@@ -211,7 +175,7 @@ class Coordinator:
             return
         if self.phase == COORDINATING:
             self._step_down(f"{peer} is coordinator")
-        self.phase, self.coordinator, self._heard_at = FOLLOWING, peer, self._runtime.now()
+        self.phase, self.coordinator, self.heard_at = FOLLOWING, peer, self._runtime.now()
         if (beat.ballot, beat.term) > record.decision:
             self._accept(record._replace(promised=beat.ballot, ballot=beat.ballot, term=beat.term,
                                          primary=beat.primary))  # fmt: skip
@@ -219,38 +183,38 @@ class Coordinator:
     def echoed(self, peer: str, echo: Echo) -> None:
         """Note the ballot in a member's answer: if it is higher, this coordinator needs an even higher one."""
         self._highest = max(self._highest, echo.promised)
-        if self.phase == COORDINATING and echo.promised > self._ballot:
-            self._runtime.log("coordinator needs a higher ballot", ballot=self._ballot, promised=echo.promised,
+        if self.phase == COORDINATING and echo.promised > self.last_ballot:
+            self._runtime.log("coordinator needs a higher ballot", ballot=self.last_ballot, promised=echo.promised,
                               by=peer)  # fmt: skip
             self._ask(sure=True)
 
-    def _hears_coordinator(self, now: float) -> bool:
-        return now - self._heard_at <= self._options.lease
+    def hears_coordinator(self, now: float) -> bool:
+        return now - self.heard_at <= self._options.lease
 
     def _back_off(self, now: float) -> None:
-        self._stand_at = now + self._runtime.random.random() * self._options.election
+        self.stand_at = now + self._runtime.random.random() * self._options.election
 
     def _give_up(self, now: float) -> None:
         self.phase = FOLLOWING
         self._back_off(now)
 
     def _step_down(self, why: str) -> None:
-        self._runtime.log("coordinator steps down", ballot=self._ballot, why=why)
-        self.phase, self._stand_at = FOLLOWING, None
-        self._heard_at, self.coordinator = self._runtime.now(), ""
+        self._runtime.log("coordinator steps down", ballot=self.last_ballot, why=why)
+        self.phase, self.stand_at = FOLLOWING, None
+        self.heard_at, self.coordinator = self._runtime.now(), ""
 
     def _ask(self, sure: bool) -> None:
         record = self.record
-        self._ballot = max(self._highest, record.promised) + 1
+        self.last_ballot = max(self._highest, record.promised) + 1
         self.phase = STANDING if sure else ASKING
-        self._deadline = self._runtime.now() + self._options.lease
+        self.deadline = self._runtime.now() + self._options.lease
         self._refused.clear()
         if sure:
-            self._store.save(record._replace(promised=self._ballot))
+            self._store.save(record._replace(promised=self.last_ballot))
         self._votes = {self._membership.node: (record.ballot, record.term, record.primary)}
         for peer in self._others.alive():
             if peer != self._membership.node:
-                self._others.send(peer, Ask(self._ballot, sure))
+                self._others.send(peer, VoteRequest(self.last_ballot, sure))
         self._count_votes()
 
     def _count_votes(self) -> None:
@@ -260,16 +224,16 @@ class Coordinator:
             self._ask(sure=True)
             return
         _, term, primary = best_decision(list(self._votes.values()))
-        self._accept(self.record._replace(ballot=self._ballot, term=term, primary=primary))
+        self._accept(self.record._replace(ballot=self.last_ballot, term=term, primary=primary))
         self.phase, self.coordinator, self._predecessor = COORDINATING, self._membership.node, None
         self._nothing_before = term == 0
-        self._heard_at = NEVER
+        self.heard_at = NEVER
         self._pending_since, self._told = self._runtime.now(), ""
-        self._runtime.log("coordinator", ballot=self._ballot, term=term, primary=primary or "none")
+        self._runtime.log("coordinator", ballot=self.last_ballot, term=term, primary=primary or "none")
         self._runtime.point(COORDINATES)
         self._others.beat()
 
-    def _accept(self, record: Record) -> None:
+    def _accept(self, record: ManagerRecord) -> None:
         if record.term != self.record.term:
             self._answers.superseded()
         self._store.save(record)
@@ -284,13 +248,13 @@ class Coordinator:
             if report is not None and report.promoted == record.term:
                 self._told = ""
                 return
-            too_long = self._options.promotion_limit + _AVOIDED * self._options.lease
+            too_long = self._options.promotion_limit + _AVOIDED_LEASES * self._options.lease
             if report is not None and report.finished < record.term and now <= self._pending_since + too_long:
                 self._clear(now)
                 return
             if report is not None and report.declined == record.term > self._declined:
                 self._declined = record.term  # it reports this until the next decision, and is avoided only once for it
-                self._avoided[record.primary] = now + _AVOIDED * self._options.lease
+                self.avoided[record.primary] = now + _AVOIDED_LEASES * self._options.lease
         chosen = self._choose(now, reports)
         if chosen:
             self._decide(chosen, now)
@@ -300,8 +264,8 @@ class Coordinator:
         fresh = self._is_fresh((record.term, record.primary) if record.term else None)
         able = (successors(reports, members, record.primary) if self._options.cold
                 else [name for name in members if reports[name].state != STOPPED] if fresh
-                else candidates(reports, members, self._latest_note().names))  # fmt: skip
-        chosen = next((name for name in able if now >= self._avoided.get(name, now)), "")
+                else candidates(reports, members, self.latest_note().names))  # fmt: skip
+        chosen = next((name for name in able if now >= self.avoided.get(name, now)), "")
         told = "" if chosen else f"no member may be primary: {'all have refused' if able else 'none is eligible'}"
         if told and told != self._told:
             found = {name: f"{report.state or 'down'}/{report.store or '?'}" for name, report in reports.items()}
@@ -330,10 +294,10 @@ class Coordinator:
         if len(ages) < membership.needed:
             return
         primary = self.record.primary
-        if primary in self._latest_note().names and not self._may_lack_something(primary):
+        if primary in self.latest_note().names and not self._may_lack_something(primary):
             # Noted after it was chosen, by an earlier primary that no longer has a note.
             self._runtime.log("primary withdrawn", level="warning", term=self.record.term, primary=primary)
-            self._avoided[primary] = now + _AVOIDED * self._options.lease
+            self.avoided[primary] = now + _AVOIDED_LEASES * self._options.lease
             self._pending_since = NEVER
             return
         reason = ("no earlier primary" if self._nothing_before else
@@ -346,7 +310,7 @@ class Coordinator:
             self._runtime.point(CLEARED)
             self._others.beat()
 
-    def _latest_note(self) -> Note:
+    def latest_note(self) -> Note:
         """Return the latest of all members' notes. Once a majority has accepted a decision, no note of earlier terms is
         missing.
 

@@ -14,7 +14,7 @@ from typing import Any
 
 from nodes.reference.api import Runtime
 from nodes.reference.designs.qpid.manager.note import is_list_of_names
-from nodes.reference.designs.qpid.manager.services import Services
+from nodes.reference.designs.qpid.manager.services import BrokerSupervisor
 from nodes.reference.replication.handshake import (
     ComplaintLog,
     FrameParser,
@@ -39,10 +39,10 @@ def manager_name(node: str) -> str:
     return f"{node}.manager"
 
 
-class Lessor:
+class LeaseServer:
     """The listener for this node's broker."""
 
-    def __init__(self, runtime: Runtime, services: Services, address: tuple[str, int], node: str, cluster: str,
+    def __init__(self, runtime: Runtime, services: BrokerSupervisor, address: tuple[str, int], node: str, cluster: str,
                  secret: str) -> None:
         self._runtime, self._services, self._address, self._node = runtime, services, address, node
         self._handshake = Handshake(PROTOCOL, cluster, manager_name(node), secret, runtime.random)

@@ -4,67 +4,37 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Collection, Hashable, Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import Any
 
-from nodes.reference.api import Pending, Runtime
+from nodes.reference.api import Runtime
 from nodes.reference.designs.qpid.control import Control
 from nodes.reference.designs.qpid.manager.addresses import Addresses
 from nodes.reference.designs.qpid.manager.config import ManagerConfig
 from nodes.reference.designs.qpid.manager.coordinator import Coordinator
-from nodes.reference.designs.qpid.manager.lease_server import Lessor
-from nodes.reference.designs.qpid.manager.membership import Answers, Membership
-from nodes.reference.designs.qpid.manager.messages import Ask, Beat, Echo, Message, Vote, pack, unpack
-from nodes.reference.designs.qpid.manager.note import Note, decoded_note, is_list_of_names
+from nodes.reference.designs.qpid.manager.lease_server import LeaseServer
+from nodes.reference.designs.qpid.manager.membership import Answers, ManagerMembership
+from nodes.reference.designs.qpid.manager.messages import Beat, Echo, Message, Vote, VoteRequest, pack, unpack
+from nodes.reference.designs.qpid.manager.note import decoded_note, is_list_of_names
 from nodes.reference.designs.qpid.manager.options import ManagerOptions
 from nodes.reference.designs.qpid.manager.programs import Programs
-from nodes.reference.designs.qpid.manager.record import DATABASE, Store
+from nodes.reference.designs.qpid.manager.record import DATABASE, RecordStore
 from nodes.reference.designs.qpid.manager.report import STOPPED, Report, decoded
-from nodes.reference.designs.qpid.manager.services import Services
+from nodes.reference.designs.qpid.manager.services import BrokerSupervisor
 from nodes.reference.designs.qpid.manager.virtual_address import VirtualAddress
 from nodes.reference.points import NOTE_TAKEN
 from nodes.reference.replication.handshake import LinkError
 from nodes.reference.replication.links import Links
 
-MANAGER = "manager"
-"""The manager's program kind, as monitoring sees it."""
 _LINGER_SECONDS = 3.0
 """Seconds from an orderly shutdown of the cluster to the end of a manager and its broker, during which the others learn
 of the shutdown, and its requester gets the answer."""
-_LATE = 2
+_LATE_HEARTBEATS = 2
 """Upper bound of the time between ticks, in heartbeat intervals; a longer gap means that this process was suspended."""
 
 
-class ManagerObserved(NamedTuple):
-    """The values that invariants observe.
-
-    - ``phase``: the coordinator's phase. ``leads``: the ballot in which it is coordinator (0: it is not).
-    - ``promised`` to ``note``: its record.
-    - ``cleared``: the term whose primary it permits to be started (0: none).
-    - ``earlier`` and ``present``: the times at which it last backed a primary (``Answers``).
-    - ``unsaid``: whether others have not been informed of urgent news.
-    - ``unheeded``: the term in which its broker may be promoted, if that is not being handled; else 0."""
-
-    phase: str
-    leads: int
-    promised: int
-    ballot: int
-    term: int
-    primary: str
-    promoted: int
-    finished: int
-    note: Note
-    cleared: int
-    earlier: float
-    present: float
-    unsaid: bool = False
-    unheeded: int = 0
-
-
-class Manager:
+class ClusterManager:
     """The manager of one node."""
-
-    kind = MANAGER
 
     def __init__(self, config: ManagerConfig, runtime: Runtime, programs: Programs,
                  addresses: Addresses | None = None) -> None:
@@ -73,91 +43,38 @@ class Manager:
         Args:
             addresses: moves the virtual address; needed if the configuration has one.
         """
-        self._runtime, self._node = runtime, config.node
+        self.runtime, self.node = runtime, config.node
         self.options = options = ManagerOptions.from_options(config.options)
-        self._store = Store(runtime.open_database(DATABASE))
-        self._membership = Membership(config.node, list(config.members))
-        self._answers = Answers(earlier=runtime.now())
+        self.store = RecordStore(runtime.open_database(DATABASE))
+        self.membership = ManagerMembership(config.node, list(config.members))
+        self.answers = Answers(earlier=runtime.now())
         self._control = Control(runtime, config.broker, config.login, config.passcode)
-        self.services = Services(runtime, options, programs, self._control, self._store, self._membership,
-                                 self._answers, self._changed)  # fmt: skip
-        self.coordinator = Coordinator(runtime, options, self._store, self._membership, self._answers, self)
-        self._lessor = Lessor(runtime, self.services, config.listen, config.node, config.cluster, config.secret)
-        self._links = Links(runtime, self, config.node, config.members, f"{config.cluster} managers", options.lease,
+        self.services = BrokerSupervisor(runtime, options, programs, self._control, self.store, self.membership,
+                                 self.answers, self._changed)  # fmt: skip
+        self.coordinator = Coordinator(runtime, options, self.store, self.membership, self.answers, self)
+        self._lessor = LeaseServer(runtime, self.services, config.listen, config.node, config.cluster, config.secret)
+        self.links = Links(runtime, self, config.node, config.members, f"{config.cluster} managers", options.lease,
                             options.heartbeat, config.secret)  # fmt: skip
-        self._address: VirtualAddress | None = None
+        self.address: VirtualAddress | None = None
         if config.virtual_address and addresses is not None:
-            self._address = VirtualAddress(runtime, addresses, config.virtual_address, options.lease)
+            self.address = VirtualAddress(runtime, addresses, config.virtual_address, options.lease)
         self._reports: dict[str, Report] = {}
         self._quorum = False
-        self._said = self._news()
+        self.said = self.news()
         """The part of the last heartbeat that others act upon."""
         self._ticked = runtime.now()
-        self._ending = False
+        self.ending = False
         """Whether it is ending, and waits for its broker to end."""
-        self._leaves_at = math.inf
+        self.leaves_at = math.inf
         """The time at which it ends by itself, because the whole cluster was shut down in order."""
         runtime.expose("qpid/0", f"{config.node}.manager", self)
 
-    # Observations for invariants.
-
-    def observed(self) -> ManagerObserved:
-        """Return the manager's state for invariants."""
-        coordinator, record = self.coordinator, self._store.record
-        answers = self._answers
-        return ManagerObserved(coordinator.phase, coordinator.ballot, record.promised, record.ballot, record.term,
-                               record.primary, record.promoted, record.finished, record.note,
-                               record.term if coordinator.cleared else 0, answers.earlier, answers.present,
-                               self._unsaid(), self.services.unheeded())  # fmt: skip
-
-    @property
-    def node(self) -> str:
-        """The node whose manager it is."""
-        return self._node
-
-    @property
-    def members(self) -> Sequence[str]:
-        """All nodes that have a manager."""
-        return self._membership.members
-
-    def backed_ago(self) -> float:
-        """Return the seconds since this manager last backed a primary, or was started."""
-        return self._runtime.now() - max(self._answers.earlier, self._answers.present)
-
-    def aged(self) -> float:
-        """Return the seconds since it last backed the primary of a term before that of its decision."""
-        return self._runtime.now() - self._answers.earlier
-
-    @property
-    def needed(self) -> int:
-        """The number of managers that form a majority."""
-        return self._membership.needed
-
-    def pending(self) -> Pending:
-        """Return pending work of this manager."""
-        if self._ending or self._leaves_at < math.inf:
-            return {}
-        found: dict[str, Collection[Hashable]] = dict(self.coordinator.pending())
-        found |= self.services.pending()
-        if self._address is not None:
-            found |= self._address.pending(self.services.primary_until())
-        if heard := self._links.last_heard():
-            found["silent-manager"] = heard
-        if missing := self._links.missing():
-            found["manager-link"] = missing
-        return found
-
-    def _news(self) -> tuple[int, int, int, bool]:
+    def news(self) -> tuple[int, int, int, bool]:
         """Return the news that others must learn at once: that its broker is not primary, and its decisions as the
         coordinator.
         """
-        record, coordinator = self._store.record, self.coordinator
+        record, coordinator = self.store.record, self.coordinator
         return record.finished, coordinator.ballot, record.term, coordinator.cleared
-
-    def _unsaid(self) -> bool:
-        """Tell whether such news was not sent. Others notice by themselves that it no longer coordinates."""
-        said, news = self._said, self._news()
-        return news[0] != said[0] or (news[1] > 0 and news[1:] != said[1:])
 
     async def run(self) -> None:
         """Manage until the task is cancelled, or the whole cluster was shut down in order; then end the broker.
@@ -165,40 +82,40 @@ class Manager:
         Raises:
             OSError: a listener can't be opened.
         """
-        record = self._store.record
-        self._runtime.log("manager started", promised=record.promised, term=record.term, primary=record.primary or "-")
-        await self._links.start()
+        record = self.store.record
+        self.runtime.log("manager started", promised=record.promised, term=record.term, primary=record.primary or "-")
+        await self.links.start()
         await self._lessor.start()
-        working = [self._runtime.spawn(self.services.supervise(), "supervise"),
-                   self._runtime.spawn(self.services.converse(), "converse")]  # fmt: skip
-        if self._address is not None:
-            self._address.clean()
-            working.append(self._runtime.spawn(self._keep(self._address), "virtual address"))
+        working = [self.runtime.spawn(self.services.supervise(), "supervise"),
+                   self.runtime.spawn(self.services.converse(), "converse")]  # fmt: skip
+        if self.address is not None:
+            self.address.clean()
+            working.append(self.runtime.spawn(self._keep(self.address), "virtual address"))
         try:
-            while self._runtime.now() < self._leaves_at:
+            while self.runtime.now() < self.leaves_at:
                 self._tick()
                 await asyncio.sleep(self.options.heartbeat)
         finally:
-            self._ending = True
+            self.ending = True
             for task in working:
                 task.cancel()
             await asyncio.wait(working)
             await self.services.stop()
-            if self._address is not None:
-                self._address.release("the manager ends")
+            if self.address is not None:
+                self.address.release("the manager ends")
             self._lessor.stop()
-            await self._links.stop()
-            self._runtime.log("stopped")
+            await self.links.stop()
+            self.runtime.log("stopped")
 
     def _tick(self) -> None:
-        if self._store.failure is not None:
-            raise self._store.failure
-        now, heartbeat = self._runtime.now(), self.options.heartbeat
-        if now - self._ticked > _LATE * heartbeat:
-            self._links.forgive(now - self._ticked - heartbeat)
-            self._runtime.log("stood still", seconds=round(now - self._ticked, 3))
+        if self.store.failure is not None:
+            raise self.store.failure
+        now, heartbeat = self.runtime.now(), self.options.heartbeat
+        if now - self._ticked > _LATE_HEARTBEATS * heartbeat:
+            self.links.forgive(now - self._ticked - heartbeat)
+            self.runtime.log("stood still", seconds=round(now - self._ticked, 3))
         self._ticked = now
-        self._links.cut_silent()
+        self.links.cut_silent()
         if self.services.at_rest:
             self._leave()
         self.coordinator.tick()
@@ -206,16 +123,16 @@ class Manager:
         quorum = self.services.has_quorum(now)
         if quorum != self._quorum:
             self._quorum = quorum
-            self._runtime.log("quorum" if quorum else "no quorum", alive=",".join(self.alive()))
+            self.runtime.log("quorum" if quorum else "no quorum", alive=",".join(self.alive()))
 
     def _leave(self) -> None:
         """End together with the broker after an orderly shutdown of the whole cluster, once others had the time to
         learn of it.
         """
-        if self._leaves_at == math.inf:
-            self._runtime.log("cluster shut down in order", seconds=max(_LINGER_SECONDS, 2 * self.options.lease))
+        if self.leaves_at == math.inf:
+            self.runtime.log("cluster shut down in order", seconds=max(_LINGER_SECONDS, 2 * self.options.lease))
             self.services.leave()
-            self._leaves_at = self._runtime.now() + max(_LINGER_SECONDS, 2 * self.options.lease)
+            self.leaves_at = self.runtime.now() + max(_LINGER_SECONDS, 2 * self.options.lease)
 
     def _is_news(self, report: Report) -> bool:
         """Tell whether another member's broker reports a shutdown that is new here; a shutdown from before the start of
@@ -228,14 +145,14 @@ class Manager:
         while True:
             until = self.services.primary_until()
             address.keep(until)
-            left = until - self._runtime.now()
+            left = until - self.runtime.now()
             pause = self.options.heartbeat / 2
             await asyncio.sleep(min(pause, left) if left > 0 else pause)
 
     def _changed(self) -> None:
         """Send a heartbeat at once, because this node's broker has ended, is primary, or has refused."""
-        if self._address is not None:
-            self._address.keep(self.services.primary_until())
+        if self.address is not None:
+            self.address.keep(self.services.primary_until())
         self.coordinator.react()
         self.beat()
 
@@ -243,34 +160,34 @@ class Manager:
 
     def send(self, peer: str, message: Message) -> None:
         """Send a message, if there is a link."""
-        self._links.send(peer, pack(message))
+        self.links.send(peer, pack(message))
 
     def beat(self) -> None:
         """Send a heartbeat to all members now, and act on it locally."""
-        coordinator, record = self.coordinator, self._store.record
+        coordinator, record = self.coordinator, self.store.record
         cleared = coordinator.cleared
         bootstrap, lacking = coordinator.bootstrap, coordinator.lacking
-        if cleared and record.primary == self._node:
+        if cleared and record.primary == self.node:
             self.services.clear(record.term, bootstrap, lacking)
-        frame = pack(Beat(self._runtime.now(), coordinator.ballot, record.term, record.primary, cleared, bootstrap,
+        frame = pack(Beat(self.runtime.now(), coordinator.ballot, record.term, record.primary, cleared, bootstrap,
                           lacking, record.note.encoded(), self.services.report().encoded()))  # fmt: skip
-        for peer in self._membership.members:
-            if peer != self._node:
-                self._links.send(peer, frame)
-        self._said = self._news()
+        for peer in self.membership.members:
+            if peer != self.node:
+                self.links.send(peer, frame)
+        self.said = self.news()
 
     def alive(self) -> Sequence[str]:
         """Return the members heard within a lease, this one included, in order."""
-        return [name for name in self._membership.members
-                if name == self._node or self._links.silent_for(name) <= self.options.lease]  # fmt: skip
+        return [name for name in self.membership.members
+                if name == self.node or self.links.silent_for(name) <= self.options.lease]  # fmt: skip
 
     def silent_for(self, peer: str) -> float:
         """Return the seconds of silence of another member; 0 for this one."""
-        return 0.0 if peer == self._node else self._links.silent_for(peer)
+        return 0.0 if peer == self.node else self.links.silent_for(peer)
 
     def reports(self) -> Mapping[str, Report]:
         """Return the latest broker reports of the live members, this one included."""
-        own = {self._node: self.services.report()}
+        own = {self.node: self.services.report()}
         return {name: report for name in self.alive() if (report := (own | self._reports).get(name)) is not None}
 
     # Link events (LinkEvents).
@@ -289,12 +206,12 @@ class Manager:
                     self._heard(peer, beat)
                     self.coordinator.react()
                 case Echo() as echo:
-                    now = self._runtime.now()
+                    now = self.runtime.now()
                     decoded_note(echo.note)  # a malformed note cuts the link
-                    self._membership.heard(peer, echo._replace(sent=min(echo.sent, now)), now)
+                    self.membership.heard(peer, echo._replace(sent=min(echo.sent, now)), now)
                     self.coordinator.echoed(peer, echo)
                     self.coordinator.react()
-                case Ask() as ask:
+                case VoteRequest() as ask:
                     self.coordinator.asked(peer, ask)
                 case Vote() as vote:
                     self.coordinator.voted(peer, vote)
@@ -306,17 +223,17 @@ class Manager:
             self._leave()
         if beat.ballot:
             self.coordinator.heard(peer, beat)
-        record, now = self._store.record, self._runtime.now()
+        record, now = self.store.record, self.runtime.now()
         if (record.term, record.primary) == (note.term, peer) and note.order > record.note.order:
             record = record._replace(note=note)
-            self._store.save(record)
-            self._runtime.point(NOTE_TAKEN)
-        if beat.cleared and (beat.ballot, beat.term, self._node) == (record.ballot, record.term, record.primary):
+            self.store.save(record)
+            self.runtime.point(NOTE_TAKEN)
+        if beat.cleared and (beat.ballot, beat.term, self.node) == (record.ballot, record.term, record.primary):
             if not is_list_of_names(beat.lacking):
                 raise LinkError("a list of names is malformed")
             self.services.clear(beat.term, beat.bootstrap, beat.lacking)
-        age = self._answers.age(now)
+        age = self.answers.age(now)
         if record.term and record.primary == peer:
-            self._answers.backed(now)
+            self.answers.backed(now)
         self.send(peer, Echo(beat.sent, record.promised, record.ballot, record.term, record.primary, age,
                              record.promoted, record.finished, record.note.encoded()))  # fmt: skip

@@ -23,7 +23,7 @@ NEVER = float("-inf")
 MAX_AGE = 1e9
 
 
-class Membership:
+class ManagerMembership:
     """The newest answer of each other member, and its arrival time."""
 
     def __init__(self, node: str, members: Sequence[str]) -> None:

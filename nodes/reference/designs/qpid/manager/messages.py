@@ -52,7 +52,7 @@ class Echo(NamedTuple):
     note: list[Any]
 
 
-class Ask(NamedTuple):
+class VoteRequest(NamedTuple):
     """A candidate's request for a vote; unless ``sure`` it only asks whether it would get one, changing nothing."""
 
     ballot: int
@@ -71,8 +71,8 @@ class Vote(NamedTuple):
     primary: str
 
 
-Message = Beat | Echo | Ask | Vote
-_CODEC = MessageCodec((Beat, Echo, Ask, Vote))
+Message = Beat | Echo | VoteRequest | Vote
+_CODEC = MessageCodec((Beat, Echo, VoteRequest, Vote))
 
 
 def pack(message: Message) -> bytes:

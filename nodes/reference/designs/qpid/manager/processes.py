@@ -30,7 +30,7 @@ _LAUNCH = ('f=$1; shift; echo "$$ $(cut -d" " -f22 "/proc/$$/stat")" > "$f.new" 
 
 
 @dataclass(frozen=True)
-class Command:
+class ProgramCommand:
     """The command that starts a program, the file that names its process, and the file for its output."""
 
     argv: Sequence[str]
@@ -41,7 +41,7 @@ class Command:
 class Processes:
     """Programs of this machine, by name."""
 
-    def __init__(self, commands: Mapping[str, Command]) -> None:
+    def __init__(self, commands: Mapping[str, ProgramCommand]) -> None:
         self._commands = dict(commands)
         self._children: dict[str, subprocess.Popen[bytes]] = {}
         try:

@@ -13,7 +13,7 @@ from nodes.reference.replication.handshake import LinkError
 DATABASE = "manager"
 
 
-class Record(NamedTuple):
+class ManagerRecord(NamedTuple):
     """The durable record. ``promised``: the highest ballot supported. ``ballot``, ``term``, ``primary``: the newest
     decision accepted.
 
@@ -37,7 +37,7 @@ class Record(NamedTuple):
         return self.ballot, self.term
 
 
-class Store:
+class RecordStore:
     """The record on disk; ``record`` mirrors it."""
 
     def __init__(self, database: sqlite3.Connection) -> None:
@@ -51,12 +51,12 @@ class Store:
         row = database.execute("SELECT promised, ballot, term, primary_node, promoted, process, finished, note "
                                "FROM record").fetchone()  # fmt: skip
         try:
-            self.record = _read(row) if row is not None else Record()
+            self.record = _read(row) if row is not None else ManagerRecord()
         except (ValueError, LinkError):
             raise ConfigError(f"data: the database {DATABASE} holds no manager's record; move it away, if the node "
                               "has no part in a running cluster") from None  # fmt: skip
 
-    def save(self, record: Record) -> None:
+    def save(self, record: ManagerRecord) -> None:
         """Store the record; it is on disk when this returns. Raises sqlite3.Error when the disk fails: then the manager
         must end.
         """
@@ -73,7 +73,7 @@ class Store:
         self.record = record
 
 
-def _read(row: tuple[Any, ...]) -> Record:
+def _read(row: tuple[Any, ...]) -> ManagerRecord:
     if [type(value) for value in row] != [int, int, int, str, int, str, int, str]:
         raise ValueError("a value has another type")
-    return Record(*row)._replace(note=decoded_note(json.loads(row[-1])))
+    return ManagerRecord(*row)._replace(note=decoded_note(json.loads(row[-1])))

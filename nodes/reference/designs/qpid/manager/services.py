@@ -6,16 +6,16 @@ The broker asks four times per lease for permission to continue (``Lessor``); it
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Hashable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from nodes.reference.api import Pending, Runtime
-from nodes.reference.designs.qpid.control import Control, Declined, Unanswered
-from nodes.reference.designs.qpid.manager.membership import NEVER, Answers, Membership
+from nodes.reference.api import Runtime
+from nodes.reference.designs.qpid.control import Control, RequestDeclined, RequestUnanswered
+from nodes.reference.designs.qpid.manager.membership import NEVER, Answers, ManagerMembership
 from nodes.reference.designs.qpid.manager.note import Note
 from nodes.reference.designs.qpid.manager.options import ManagerOptions
 from nodes.reference.designs.qpid.manager.programs import BROKER, ProgramError, Programs
-from nodes.reference.designs.qpid.manager.record import Record, Store
+from nodes.reference.designs.qpid.manager.record import ManagerRecord, RecordStore
 from nodes.reference.designs.qpid.manager.report import STOPPED, Report, of_status
 from nodes.reference.points import NOTE_TAKEN, PROMOTING
 
@@ -30,70 +30,55 @@ _REST_POLLS = 2
 _PRIMARY = "primary"
 
 
-class Services:
+class BrokerSupervisor:
     """Starts, watches, promotes and ends this node's broker, and limits the time for which it may continue."""
 
-    def __init__(self, runtime: Runtime, options: ManagerOptions, programs: Programs, control: Control, store: Store,
-                 membership: Membership, answers: Answers, changed: Callable[[], None]) -> None:
-        """Create the services. ``changed`` is called when others should learn at once of a change here."""
+    def __init__(self, runtime: Runtime, options: ManagerOptions, programs: Programs, control: Control,
+                 store: RecordStore, membership: ManagerMembership, answers: Answers,
+                 changed: Callable[[], None]) -> None:
+        """Create the supervisor. ``changed`` is called when others should learn at once of a change here."""
         self._changed = changed
         self._runtime, self._options, self._programs, self._control = runtime, options, programs, control
         self._store, self._membership, self._answers = store, membership, answers
         self._began = runtime.now()
-        self._process = ""
+        self.process = ""
         self._seen_at = 0.0
-        self._asked_at: float | None = None
+        self.asked_at: float | None = None
         self._stamp = NEVER
         """The time at which this manager sent the newest heartbeat on which a grant to the present process rests."""
-        self._starts = 0
-        self._polls = 0
+        self.starts = 0
+        self.polls = 0
         """The number of status requests to the broker."""
         self._start_at = NEVER
-        self._cleared = 0
+        self.cleared = 0
         self._cleared_at = 0.0
         self._bootstrap = False
         self._lacking: tuple[str, ...] = ()
-        self._promoting = False
+        self.promoting = False
         self._serving = ("", 0)
         """The process that has reported itself primary, and the term in which it was promoted."""
         self._let_until = NEVER
         self._declined = 0
-        self._left = False
+        self.left = False
         self._rest_polls = 0
         """The number of successive reports in which the broker is stopped."""
         self._report = Report()
-        self._wake = asyncio.Event()
-        self._heeded = 0
+        self.wake = asyncio.Event()
+        self.heeded = 0
         """The last term for which it has checked whether to promote the broker."""
-        self._rests = False
+        self.rests = False
         """Whether it waits for a reason to check again."""
 
     @property
     def promoted(self) -> int:
         """The term in which the present process was promoted, or is being promoted; 0 if it is a backup."""
         record = self._store.record
-        return record.promoted if self._process and record.process == self._process else 0
+        return record.promoted if self.process and record.process == self.process else 0
 
     def report(self) -> Report:
         """Return the report for other managers."""
         return replace(self._report, promoted=self.promoted, finished=self._store.record.finished,
                        declined=self._declined)  # fmt: skip
-
-    def pending(self) -> Pending:
-        """Return pending work: events that this node's broker waits for."""
-        now = self._runtime.now()
-        if not self.has_quorum(now) or self._left or self._promoting:
-            return {}
-        if not self._process:
-            return {"not-started": [self._starts]}
-        found: dict[str, Collection[Hashable]] = {"unpolled": [self._polls]}
-        if self._asked_at is not None:
-            found["unasked"] = [(self._process, self._asked_at)]
-        return found
-
-    def unheeded(self) -> int:
-        """Return the term in which the broker may be promoted, if the promoting task waits otherwise; else 0."""
-        return self._cleared if self._rests and self._cleared > self._heeded and not self._wake.is_set() else 0
 
     def has_quorum(self, now: float) -> bool:
         """Tell whether a majority of managers has recently heard this one."""
@@ -104,14 +89,14 @@ class Services:
         one.
         """
         term = self.promoted
-        right = term and self._serving == (self._process, term) and self._is_primary_of(term)
+        right = term and self._serving == (self.process, term) and self._is_primary_of(term)
         return self._let_until if right else NEVER
 
     def clear(self, term: int, bootstrap: bool, lacking: Sequence[str]) -> None:
         """Note that the coordinator permits this node's broker to be promoted in that term (``Beat``)."""
-        if term != self._cleared:
-            self._cleared, self._cleared_at = term, self._runtime.now()
-            self._wake.set()
+        if term != self.cleared:
+            self.cleared, self._cleared_at = term, self._runtime.now()
+            self.wake.set()
         self._bootstrap, self._lacking = bootstrap, tuple(lacking)
 
     def grant(self, told: int, version: int, excluded: Sequence[str]) -> tuple[float, int, int] | None:
@@ -125,8 +110,8 @@ class Services:
             excluded: the backups without which it is about to confirm.
         """
         now, term = self._runtime.now(), self.promoted
-        self._asked_at = now
-        if not self._process or (term and not self._is_primary_of(term)):
+        self.asked_at = now
+        if not self.process or (term and not self._is_primary_of(term)):
             return None
         since = self._membership.backed_since(term, now) if term else self._membership.quorum_since(now)
         seconds = since + self._options.lease - now
@@ -155,7 +140,7 @@ class Services:
 
     def leave(self) -> None:
         """Note the orderly shutdown of the whole cluster: the broker is neither restarted nor promoted."""
-        self._left = True
+        self.left = True
 
     async def supervise(self) -> None:
         """Keep the broker running as long as there is quorum, until this is cancelled."""
@@ -167,15 +152,15 @@ class Services:
         """Poll the broker's status, and promote it when it is time, until this is cancelled."""
         while True:
             await self._poll()
-            self._wake.clear()  # before the check: news that arrives during a promotion is checked next
+            self.wake.clear()  # before the check: news that arrives during a promotion is checked next
             await self._promote_if_due()
-            self._rests = True
+            self.rests = True
             try:
-                await asyncio.wait_for(self._wake.wait(), self._options.heartbeat)
+                await asyncio.wait_for(self.wake.wait(), self._options.heartbeat)
             except TimeoutError:
                 continue
             finally:
-                self._rests = False
+                self.rests = False
 
     async def stop(self) -> None:
         """End the broker in order."""
@@ -187,7 +172,7 @@ class Services:
 
     def _is_wanted(self) -> bool:
         """Tell whether this node's broker is to be promoted now."""
-        term = self._cleared
+        term = self.cleared
         return term > self._store.record.finished and self._is_primary_of(term)
 
     def _is_primary_of(self, term: int) -> bool:
@@ -200,11 +185,11 @@ class Services:
         state = await self._programs.state(BROKER)
         now = self._runtime.now()
         process = state.process if state.running else ""
-        if process != self._process:
-            if self._process:
-                self._runtime.log("broker ended", process=self._process, term=self.promoted)
+        if process != self.process:
+            if self.process:
+                self._runtime.log("broker ended", process=self.process, term=self.promoted)
                 self._start_at = now + BACK_OFF
-            self._process, self._seen_at, self._asked_at, self._stamp = process, now, None, NEVER
+            self.process, self._seen_at, self.asked_at, self._stamp = process, now, None, NEVER
             self._let_until = NEVER
             self._report = Report()
             self._control.close()
@@ -225,7 +210,7 @@ class Services:
             return "it is not to be primary"
         if self._report.state == _PRIMARY and not term:
             return "it is primary without having been promoted by a manager"
-        if self._asked_at is None and now > self._seen_at + options.start_limit:
+        if self.asked_at is None and now > self._seen_at + options.start_limit:
             return "it never asked whether it may go on"
         if now <= self._began + options.lease:
             return ""  # no member has had the time to answer this manager
@@ -234,12 +219,12 @@ class Services:
         if term and self._membership.backed_since(term, now) + options.lease < now:
             return "the primary's lease ran out"
         # It has ended itself already, unless it hangs.
-        if self._asked_at is not None and now > self._asked_at + options.caution + options.lease:
+        if self.asked_at is not None and now > self.asked_at + options.caution + options.lease:
             return "it does not ask whether it may go on"
         return ""
 
     async def _start_if_due(self, now: float) -> None:
-        if self._left or self._promoting or now < self._start_at or not self.has_quorum(now):
+        if self.left or self.promoting or now < self._start_at or not self.has_quorum(now):
             return
         if self._options.cold and not self._is_wanted():
             return
@@ -248,8 +233,8 @@ class Services:
         except ProgramError as error:
             self._runtime.log("broker does not start", level="error", error=str(error))
         else:
-            self._starts += 1
-            self._runtime.log("broker started" if self._starts == 1 else "broker restarted", starts=self._starts)
+            self.starts += 1
+            self._runtime.log("broker started" if self.starts == 1 else "broker restarted", starts=self.starts)
         self._start_at = self._runtime.now() + BACK_OFF
 
     async def _end(self) -> None:
@@ -261,16 +246,16 @@ class Services:
     # Its roles.
 
     async def _poll(self) -> None:
-        process, record = self._process, self._store.record
+        process, record = self.process, self._store.record
         if not process:
             return
         try:
             status = await self._control.ask({"op": "status"}, self._options.lease)
             report = of_status(status, record.ballot, self.promoted, record.finished)
-        except (Unanswered, Declined, ValueError):
+        except (RequestUnanswered, RequestDeclined, ValueError):
             status, report = {}, Report()
-        self._polls += 1
-        if process == self._process:
+        self.polls += 1
+        if process == self.process:
             rests = report.state == STOPPED and status.get("shutting_down") is not True
             self._rest_polls = self._rest_polls + 1 if rests else 0
             self._report = report
@@ -278,9 +263,9 @@ class Services:
                 self._serving = (process, self.promoted) if report.state == _PRIMARY else ("", 0)
 
     async def _promote_if_due(self) -> None:
-        now, record, term = self._runtime.now(), self._store.record, self._cleared
-        self._heeded = term
-        if self._left:
+        now, record, term = self._runtime.now(), self._store.record, self.cleared
+        self.heeded = term
+        if self.left:
             return
         if self.promoted and self._is_primary_of(self.promoted):
             if self._report.up and self._report.state not in (_PRIMARY, STOPPED):
@@ -290,9 +275,9 @@ class Services:
             return
         if record.process:
             return  # primary of an earlier term, which has to end first
-        if not self._process or not self._report.up or self._stamp == NEVER:
+        if not self.process or not self._report.up or self._stamp == NEVER:
             # A cold one may have to read a large store.
-            limit = self._options.start_limit if self._options.cold and self._process else _UNABLE * self._options.lease
+            limit = self._options.start_limit if self._options.cold and self.process else _UNABLE * self._options.lease
             if now > self._cleared_at + limit:
                 self._declined = term
                 self._refuse(term, "the broker does not answer, or has not asked whether it may go on")
@@ -302,28 +287,28 @@ class Services:
             return
         # If the other members have not learned of a later note of an earlier primary by now, they never will.
         note = max(record.note, Note(term, 0, self._lacking), key=lambda each: each.order)
-        self._store.save(record._replace(promoted=term, process=self._process, note=note))
+        self._store.save(record._replace(promoted=term, process=self.process, note=note))
         self._answers.backed(now)
         self._runtime.point(PROMOTING)
         await self._promote(term)
 
     async def _promote(self, term: int) -> None:
         request = {"op": "promote", "term": term, "bootstrap": self._bootstrap, "force": False}
-        self._promoting = True  # no other process may take the place of the one that got the request
+        self.promoting = True  # no other process may take the place of the one that got the request
         try:
             await self._control.ask(request, self._options.promotion_limit)
-        except Declined as error:
+        except RequestDeclined as error:
             self._declined = term
             self._refuse(term, str(error))
-        except Unanswered as error:
+        except RequestUnanswered as error:
             self._runtime.log("promotion failed", level="warning", term=term, error=str(error))
             await self._end()
         else:
             self._runtime.log("primary started", term=term, bootstrap=request["bootstrap"])
-            self._serving = (self._process, term)
+            self._serving = (self.process, term)
             self._changed()
         finally:
-            self._promoting = False
+            self.promoting = False
 
     def _refuse(self, term: int, why: str) -> None:
         self._runtime.log("primary refused", level="warning", term=term, why=why)
@@ -331,6 +316,6 @@ class Services:
 
     def _finish(self, term: int) -> None:
         """Note that the broker is not primary in that term, and never will be."""
-        record: Record = self._store.record
+        record: ManagerRecord = self._store.record
         self._store.save(record._replace(finished=max(term, record.finished), process=""))
         self._changed()

@@ -10,11 +10,11 @@ from __future__ import annotations
 
 import math
 
-from nodes.reference.api import Pending, Runtime
+from nodes.reference.api import Runtime
 from nodes.reference.designs.qpid.manager.addresses import AddressError, Addresses
 from nodes.reference.designs.qpid.manager.membership import NEVER
 
-ANNOUNCEMENTS = 2
+ANNOUNCEMENTS_PER_LEASE = 2
 """Announcements per lease: a neighbour that was cut off, or heard of an earlier holder later, learns the location."""
 
 
@@ -23,13 +23,13 @@ class VirtualAddress:
 
     def __init__(self, runtime: Runtime, addresses: Addresses, address: str, lease: float) -> None:
         self._runtime, self._addresses, self._address, self._lease = runtime, addresses, address, lease
-        self._held = False
-        self._renewed_for = self._announced_at = NEVER
+        self.held = False
+        self.renewed_for = self.announced_at = NEVER
         self._trouble = ""
 
     def clean(self) -> None:
         """Remove an address left by a manager that ended without cleaning up."""
-        self._held = True
+        self.held = True
         self.release("left by an earlier manager", quiet=True)
 
     def keep(self, until: float) -> None:
@@ -39,34 +39,25 @@ class VirtualAddress:
             self.release("its broker is not primary" if until == NEVER else "its broker's lease is over")
             return
         try:
-            if until > self._renewed_for:
+            if until > self.renewed_for:
                 self._addresses.hold(math.ceil(until - now))
-                self._renewed_for = until
-            if not self._held:
-                self._held = True
+                self.renewed_for = until
+            if not self.held:
+                self.held = True
                 self._runtime.log("virtual address added", address=self._address)
-            if now >= self._announced_at + self._lease / ANNOUNCEMENTS:
-                self._announced_at = now
+            if now >= self.announced_at + self._lease / ANNOUNCEMENTS_PER_LEASE:
+                self.announced_at = now
                 self._addresses.announce()
         except AddressError as error:
             self._complain(error)
         else:
             self._trouble = ""
 
-    def pending(self, until: float) -> Pending:
-        """Return pending work for the address, if it is to be here until that time."""
-        now = self._runtime.now()
-        if until <= now:
-            return {"address-kept": [""]} if self._held else {}
-        if not self._held or self._renewed_for < now:
-            return {"address-away": [""]}
-        return {"unannounced": [self._announced_at]}
-
     def release(self, why: str, quiet: bool = False) -> None:
         """Remove the address from here."""
-        if not self._held:
+        if not self.held:
             return
-        self._held, self._renewed_for, self._announced_at = False, NEVER, NEVER
+        self.held, self.renewed_for, self.announced_at = False, NEVER, NEVER
         try:
             self._addresses.drop()
         except AddressError as error:

@@ -8,12 +8,11 @@ from __future__ import annotations
 
 from nodes.reference.api import Image
 from nodes.reference.designs.qpid.configuration import BINDING, EXCHANGE, QUEUE, REPLICATE
-from nodes.reference.designs.qpid.design import Observed, Qpid
-from nodes.reference.designs.qpid.manager.manager import MANAGER, Manager, ManagerObserved
 from nodes.reference.designs.qpid.options import BUILTIN, NONE, SYNC
 from nodes.reference.designs.qpid.states import CATCHUP, CONNECTING, PRIMARY, READY, STOPPED
 from nodes.reference.designs.qpid.store_status import BACKUP_STORE, CLEAN, DIRTY, PRIMARY_STORE
 from nodes.reference.engine.audit import difference
+from nodes.systems.reference.qpid.probes import MANAGER, ManagerObserved, ManagerProbe, QpidObserved, QpidProbe
 from nodes.systems.reference.qpid.rules.manager_invariants import MANAGER_INVARIANTS
 from nodes.systems.reference.rules.audits import COUNTS_ADD_UP, STORE_HOLDS, same_state
 from stormproof.contracts.invariant import EagerWatcher, Invariant, Watcher
@@ -30,9 +29,9 @@ class OneConfirms(EagerWatcher):
     """Tracks the primaries, and whether two may confirm at the same time."""
 
     def __init__(self) -> None:
-        self._primaries: dict[str, Qpid] = {}
+        self._primaries: dict[str, QpidProbe] = {}
 
-    def look(self, node: str, program: Qpid, now: Observed, before: Observed | None) -> str:
+    def look(self, node: str, program: QpidProbe, now: QpidObserved, before: QpidObserved | None) -> str:
         """Check that only one may confirm; while two brokers believe that they are primary, each of their steps is
         checked.
         """
@@ -59,7 +58,7 @@ class OneCoordinatorABallot(Watcher):
         self._coordinators: dict[int, str] = {}
         self._primaries: dict[int, str] = {}
 
-    def look(self, node: str, program: Manager, now: ManagerObserved, before: ManagerObserved | None) -> str:
+    def look(self, node: str, program: ManagerProbe, now: ManagerObserved, before: ManagerObserved | None) -> str:
         """Check that the ballot had no other coordinator, and that all accept the same primary of the term."""
         if now.leads and (other := self._coordinators.setdefault(now.leads, node)) != node:
             return f"it coordinates in ballot {now.leads}, in which {other} did"
@@ -74,7 +73,7 @@ class RecordsGrow(Watcher):
     def __init__(self) -> None:
         self._records: dict[str, tuple[int, ...]] = {}
 
-    def look(self, node: str, program: Manager, now: ManagerObserved, before: ManagerObserved | None) -> str:
+    def look(self, node: str, program: ManagerProbe, now: ManagerObserved, before: ManagerObserved | None) -> str:
         """Check that a record only grows, even across restarts: all of it is on disk before it counts. A term only
         grows within one ballot: the coordinator of the next ballot may not know a term that no majority has accepted.
         """
@@ -96,7 +95,7 @@ class DecisionsStay(Watcher):
         self._accepted: dict[str, tuple[int, int]] = {}
         self._chosen = (0, 0)
 
-    def look(self, node: str, program: Manager, now: ManagerObserved, before: ManagerObserved | None) -> str:
+    def look(self, node: str, program: ManagerProbe, now: ManagerObserved, before: ManagerObserved | None) -> str:
         """Check that the coordinator of a later ballot has taken over the decision that a majority has accepted."""
         ballot, term = self._chosen
         if now.leads > ballot and now.term < term and (before is None or before.leads != now.leads):
@@ -116,7 +115,7 @@ class OnePrimaryATerm(Watcher):
     def __init__(self) -> None:
         self._primaries: dict[int, str] = {}
 
-    def look(self, node: str, program: Qpid, now: Observed, before: Observed | None) -> str:
+    def look(self, node: str, program: QpidProbe, now: QpidObserved, before: QpidObserved | None) -> str:
         """Check that the term had no other primary."""
         if not now.term or (before is not None and before.term == now.term):
             return ""
@@ -127,7 +126,7 @@ class OnePrimaryATerm(Watcher):
 class StatesByDocument(Watcher):
     """Stateless check of each step."""
 
-    def look(self, node: str, program: Qpid, now: Observed, before: Observed | None) -> str:
+    def look(self, node: str, program: QpidProbe, now: QpidObserved, before: QpidObserved | None) -> str:
         """Check that a step between states is one of the document's; no broker is promoted while it catches up."""
         if before is None:
             return "" if now.state in (CONNECTING, CATCHUP) else f"it was just started and is {now.state}"
@@ -139,7 +138,7 @@ class StatesByDocument(Watcher):
 class PrimaryIsDirty(Watcher):
     """Stateless check of a store."""
 
-    def look(self, node: str, program: Qpid, now: Observed, before: Observed | None) -> str:
+    def look(self, node: str, program: QpidProbe, now: QpidObserved, before: QpidObserved | None) -> str:
         """Check that the store of a broker that runs as primary is dirty."""
         return f"it is primary, and its store is {now.store}" if now.state == PRIMARY and now.store != DIRTY else ""
 
@@ -150,7 +149,7 @@ class GenerationsGrow(Watcher):
     def __init__(self) -> None:
         self._generations: dict[str, int] = {}
 
-    def look(self, node: str, program: Qpid, now: Observed, before: Observed | None) -> str:
+    def look(self, node: str, program: QpidProbe, now: QpidObserved, before: QpidObserved | None) -> str:
         """Check that a store's generation never decreases; a generation is in the store before it is reported.
 
         An administrator may erase and replace a store, and so may the managers after a full stop.
@@ -168,7 +167,7 @@ class EligibleHasAll(Watcher):
     def __init__(self) -> None:
         self._complete: dict[str, bool] = {}
 
-    def look(self, node: str, program: Qpid, now: Observed, before: Observed | None) -> str:
+    def look(self, node: str, program: QpidProbe, now: QpidObserved, before: QpidObserved | None) -> str:
         """Check that only such a broker may be promoted, or one that an administrator has approved."""
         if before is None:
             self._complete[node] = False
@@ -187,9 +186,9 @@ class CopiesMatch(Watcher):
     period = 3.0
 
     def __init__(self) -> None:
-        self._programs: dict[str, Qpid] = {}
+        self._programs: dict[str, QpidProbe] = {}
 
-    def look(self, node: str, program: Qpid, now: Observed, before: Observed | None) -> str:
+    def look(self, node: str, program: QpidProbe, now: QpidObserved, before: QpidObserved | None) -> str:
         """Check that a ready backup has everything that its primary has: when it becomes ready, and at each group."""
         self._programs[node] = program
         if now.state != READY or before is None:
@@ -207,7 +206,7 @@ class CopiesMatch(Watcher):
         return (f"it has completed group {now.number}, and has {left} of {came} messages of queue {odd[0]} ({made}), "
                 f"where its primary has {theirs.get(odd[0])}")  # fmt: skip
 
-    def inspect(self, node: str, program: Qpid) -> str:
+    def inspect(self, node: str, program: QpidProbe) -> str:
         """Check that a ready backup has the primary's messages at the same positions; later ones may be in flight."""
         now = program.observed()
         primary = self._primary_of(program, now) if now.state == READY else None
@@ -224,7 +223,7 @@ class CopiesMatch(Watcher):
                 return f"it is ready, and its messages {other[:3]} of queue {name} are others than the primary's"
         return ""
 
-    def _primary_of(self, program: Qpid, now: Observed) -> Qpid | None:
+    def _primary_of(self, program: QpidProbe, now: QpidObserved) -> QpidProbe | None:
         """Return the primary that a backup is attached to, if it still is the primary of that generation."""
         primary = self._programs.get(program.serves_at or "")
         if primary is None:
@@ -240,7 +239,7 @@ class CopiesMatch(Watcher):
 class WindowUsed(Watcher):
     """Stateless check of a primary after each of its steps."""
 
-    def look(self, node: str, program: Qpid, now: Observed, before: Observed | None) -> str:
+    def look(self, node: str, program: QpidProbe, now: QpidObserved, before: QpidObserved | None) -> str:
         """Check that a catch-up waits only while its window is full."""
         return f"{now.held_back} waits for more, though its window has room" if now.held_back else ""
 
@@ -249,9 +248,9 @@ class StoreTells(Watcher):
     """Tracks the running brokers."""
 
     def __init__(self) -> None:
-        self._programs: dict[str, Qpid] = {}
+        self._programs: dict[str, QpidProbe] = {}
 
-    def look(self, node: str, program: Qpid, now: Observed, before: Observed | None) -> str:
+    def look(self, node: str, program: QpidProbe, now: QpidObserved, before: QpidObserved | None) -> str:
         """Check that a store is marked with its broker's role, and that a broker that becomes ready has its primary's
         generation.
         """
@@ -279,7 +278,7 @@ class CleanAlike(Watcher):
     def __init__(self) -> None:
         self._images: dict[str, tuple[str, Image]] = {}
 
-    def look(self, node: str, program: Qpid, now: Observed, before: Observed | None) -> str:
+    def look(self, node: str, program: QpidProbe, now: QpidObserved, before: QpidObserved | None) -> str:
         """Compare a store when it becomes clean, or a broker is started from it."""
         if now.store != CLEAN or (before is not None and before.store == CLEAN):
             return ""
@@ -297,7 +296,7 @@ class LevelsKept(Watcher):
 
     period = 2.0
 
-    def inspect(self, node: str, program: Qpid) -> str:
+    def inspect(self, node: str, program: QpidProbe) -> str:
         """Check that a backup that has everything has no object marked as not replicated, and no binding without both
         of its ends."""
         if program.observed().state != READY:
@@ -311,12 +310,12 @@ class LevelsKept(Watcher):
         return f"as a backup it has the binding {dict(loose[0])}, and not both of its ends" if loose else ""
 
 
-class StatusTells(Watcher):
+class BrokerStatusTells(Watcher):
     """Stateless check of a broker's status."""
 
     period = 2.0
 
-    def inspect(self, node: str, program: Qpid) -> str:
+    def inspect(self, node: str, program: QpidProbe) -> str:
         """Check that the status shown to administrators and managers matches the broker's state."""
         status, now = program.status(), program.observed()
         primary = node if now.state == PRIMARY else program.serves_at
@@ -370,7 +369,7 @@ INVARIANTS = (
               "the document: after clean shutdown all nodes have equivalent stores", CleanAlike, unless=("disk",),
               where={"as_documented": ("",), "standby": ("hot",)}),
     Invariant("tells-how-it-stands", "what a person, and a manager, is told of a broker is how it stands",
-              "docs/designs/qpid.md: admin qpid status; manager/report.py: its own word", StatusTells),
+              "docs/designs/qpid.md: admin qpid status; manager/report.py: its own word", BrokerStatusTells),
     *MANAGER_INVARIANTS,
     STORE_HOLDS,
     COUNTS_ADD_UP,

@@ -10,15 +10,14 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable
 
-from nodes.reference.designs.qpid.design import Observed, Qpid
-from nodes.reference.designs.qpid.manager.manager import MANAGER, Manager, ManagerObserved
 from nodes.reference.designs.qpid.manager.note import Note
 from nodes.reference.designs.qpid.options import BUILTIN
 from nodes.reference.designs.qpid.states import CATCHUP, PRIMARY, READY
 from nodes.reference.designs.qpid.store_status import DIRTY
+from nodes.systems.reference.qpid.probes import MANAGER, ManagerObserved, ManagerProbe, QpidObserved, QpidProbe
 from stormproof.contracts.invariant import BROKER, Invariant, Watcher
 
-Program = Qpid | Manager
+Program = QpidProbe | ManagerProbe
 _MANAGED = {"manager": (BUILTIN,)}
 _HOT = {**_MANAGED, "standby": ("hot",)}
 _BOTH = (BROKER, MANAGER)
@@ -34,31 +33,31 @@ class _Cluster(Watcher):
     """Tracks the running brokers and managers, and each manager's record at its last check; by node."""
 
     def __init__(self) -> None:
-        self.brokers: dict[str, Qpid] = {}
-        self.managers: dict[str, Manager] = {}
+        self.brokers: dict[str, QpidProbe] = {}
+        self.managers: dict[str, ManagerProbe] = {}
         self.records: dict[str, ManagerObserved] = {}
         self._nodes: dict[str, str] = {}
 
-    def look(self, node: str, program: Program, now: Observed | ManagerObserved,
-             before: Observed | ManagerObserved | None) -> str:
+    def look(self, node: str, program: Program, now: QpidObserved | ManagerObserved,
+             before: QpidObserved | ManagerObserved | None) -> str:
         """Dispatch to the check of a manager or of a broker."""
         if isinstance(now, ManagerObserved):
-            assert isinstance(program, Manager)
+            assert isinstance(program, ManagerProbe)
             self._nodes[node] = program.node
             self.managers[program.node] = program
             known = self.records.get(program.node)
             self.records[program.node] = now
             return self.manager(program, now, before if isinstance(before, ManagerObserved) else None, known)
-        assert isinstance(program, Qpid)
+        assert isinstance(program, QpidProbe)
         self.brokers[node] = program
-        return self.broker(node, program, now, before if isinstance(before, Observed) else None)
+        return self.broker(node, program, now, before if isinstance(before, QpidObserved) else None)
 
-    def manager(self, program: Manager, now: ManagerObserved, before: ManagerObserved | None,
+    def manager(self, program: ManagerProbe, now: ManagerObserved, before: ManagerObserved | None,
                 known: ManagerObserved | None) -> str:
         """Check a manager that has changed; ``known`` is its last observation, perhaps from before its start."""
         return ""
 
-    def broker(self, node: str, program: Qpid, now: Observed, before: Observed | None) -> str:
+    def broker(self, node: str, program: QpidProbe, now: QpidObserved, before: QpidObserved | None) -> str:
         """Check a broker that has changed."""
         return ""
 
@@ -76,7 +75,7 @@ class _Cluster(Watcher):
 class ElectedByMost(_Cluster):
     """Stateless check of an election."""
 
-    def manager(self, program: Manager, now: ManagerObserved, before: ManagerObserved | None,
+    def manager(self, program: ManagerProbe, now: ManagerObserved, before: ManagerObserved | None,
                 known: ManagerObserved | None) -> str:
         """Check that a new coordinator has the promise of a majority, on disk, and that none of these heard another
         coordinator.
@@ -91,18 +90,17 @@ class ElectedByMost(_Cluster):
             return f"it coordinates in ballot {now.leads}, and {', '.join(hearing)} heard another coordinator lately"
         return ""
 
-    def _hears_another(self, elected: Manager, name: str, other: Manager, ballot: int) -> bool:
+    def _hears_another(self, elected: ManagerProbe, name: str, other: ManagerProbe, ballot: int) -> bool:
         """Tell whether a manager has recently heard a coordinator of an earlier ballot."""
-        coordinator = other.coordinator
-        return (name != elected.node and coordinator.coordinator not in ("", elected.node)
+        return (name != elected.node and other.coordinator not in ("", elected.node)
                 and self.records[name].promised <= ballot
-                and coordinator.heard_ago < other.options.lease - _SLACK)  # fmt: skip
+                and other.heard_ago() < other.options.lease - _SLACK)  # fmt: skip
 
 
 class AnswersNoted(_Cluster):
     """Stateless check of a manager's answers."""
 
-    def manager(self, program: Manager, now: ManagerObserved, before: ManagerObserved | None,
+    def manager(self, program: ManagerProbe, now: ManagerObserved, before: ManagerObserved | None,
                 known: ManagerObserved | None) -> str:
         """Check that a manager remembers when it last backed a primary, including that of the previous term."""
         if before is None:
@@ -125,7 +123,7 @@ class ClearedWhenOver(_Cluster):
         self._cleared = 0
         self._since: dict[str, float] = {}
 
-    def manager(self, program: Manager, now: ManagerObserved, before: ManagerObserved | None,
+    def manager(self, program: ManagerProbe, now: ManagerObserved, before: ManagerObserved | None,
                 known: ManagerObserved | None) -> str:
         """Check that a primary may start only if a majority has accepted it, and no earlier lease is left."""
         if before is None:
@@ -160,7 +158,7 @@ class ClearedWhenOver(_Cluster):
 class PrimaryKept(_Cluster):
     """Stateless check of a coordinator's decision."""
 
-    def manager(self, program: Manager, now: ManagerObserved, before: ManagerObserved | None,
+    def manager(self, program: ManagerProbe, now: ManagerObserved, before: ManagerObserved | None,
                 known: ManagerObserved | None) -> str:
         """Check that a primary is not replaced while its manager reports that it is primary."""
         if before is None or not now.leads or before.leads != now.leads or before.term in (0, now.term):
@@ -176,7 +174,7 @@ class AtOnce(Watcher):
 
     fields = ("unsaid", "unheeded")
 
-    def look(self, node: str, program: Manager, now: ManagerObserved, before: ManagerObserved | None) -> str:
+    def look(self, node: str, program: ManagerProbe, now: ManagerObserved, before: ManagerObserved | None) -> str:
         """Check that urgent news is sent in the step in which it arises, and that due work is not left to the next
         turn."""
         if now.unsaid:
@@ -192,7 +190,7 @@ class NotesGrow(_Cluster):
         super().__init__()
         self._says: dict[tuple[int, int], tuple[str, ...]] = {}
 
-    def manager(self, program: Manager, now: ManagerObserved, before: ManagerObserved | None,
+    def manager(self, program: ManagerProbe, now: ManagerObserved, before: ManagerObserved | None,
                 known: ManagerObserved | None) -> str:
         """Check that a manager's note is on disk, gives way only to a later one, and is the same everywhere."""
         if known is not None and now.note.order < known.note.order:
@@ -209,7 +207,7 @@ class NotesGrow(_Cluster):
 class BackedByMost(_Cluster):
     """Stateless check of a primary's permission."""
 
-    def broker(self, node: str, program: Qpid, now: Observed, before: Observed | None) -> str:
+    def broker(self, node: str, program: QpidProbe, now: QpidObserved, before: QpidObserved | None) -> str:
         """Check, each time that a primary gets permission to continue, that a majority has backed it and noted that,
         since the heartbeat on which the permission rests was sent."""
         if now.state != PRIMARY or not now.term or (before is not None and before.until == now.until):
@@ -232,7 +230,7 @@ class ConfirmedOrNoted(_Cluster):
         super().__init__()
         self._completed: dict[tuple[str, int, str | None], int] = {}
 
-    def manager(self, program: Manager, now: ManagerObserved, before: ManagerObserved | None,
+    def manager(self, program: ManagerProbe, now: ManagerObserved, before: ManagerObserved | None,
                 known: ManagerObserved | None) -> str:
         """Check that a note is replaced only by one that is correct, too."""
         if known is None or known.note == now.note:
@@ -243,7 +241,7 @@ class ConfirmedOrNoted(_Cluster):
                 return f"it has the note {now.note}, and of {node} holds: {wrong}"
         return ""
 
-    def broker(self, node: str, program: Qpid, now: Observed, before: Observed | None) -> str:
+    def broker(self, node: str, program: QpidProbe, now: QpidObserved, before: QpidObserved | None) -> str:
         """Check that completed groups are at each other broker, or that a majority has noted that the primary continues
         without it.
         """
@@ -256,7 +254,7 @@ class ConfirmedOrNoted(_Cluster):
             return ""
         return self._lacks(node, now)
 
-    def _lacks(self, node: str, now: Observed) -> str:
+    def _lacks(self, node: str, now: QpidObserved) -> str:
         if not now.term or not now.released:
             return ""
         for name in next((each.members for each in self.managers.values()), ()):
@@ -273,7 +271,7 @@ class ConfirmedOrNoted(_Cluster):
 class HasTheirTime(Watcher):
     """Stateless check of a primary that completes something."""
 
-    def look(self, node: str, program: Qpid, now: Observed, before: Observed | None) -> str:
+    def look(self, node: str, program: QpidProbe, now: QpidObserved, before: QpidObserved | None) -> str:
         """Check that no group is completed without a backup that still has time to catch up."""
         if now.state != PRIMARY or before is None or before.released == now.released or not now.released:
             return ""
@@ -294,7 +292,7 @@ class NotedAreNotPromoted(_Cluster):
         self._stores: dict[str, str] = {}
         self._ready: dict[str, tuple[int, int]] = {}
 
-    def manager(self, program: Manager, now: ManagerObserved, before: ManagerObserved | None,
+    def manager(self, program: ManagerProbe, now: ManagerObserved, before: ManagerObserved | None,
                 known: ManagerObserved | None) -> str:
         """Check that a manager that promotes its broker knows all notes that a majority has stored."""
         note = now.note
@@ -309,7 +307,7 @@ class NotedAreNotPromoted(_Cluster):
         return (f"its broker is promoted in term {now.promoted} with the note {note}, and most had noted "
                 f"{self._notes[self._latest]} (term, version: {self._latest})")  # fmt: skip
 
-    def _take(self, program: Manager, note: Note) -> None:
+    def _take(self, program: ManagerProbe, note: Note) -> None:
         self._notes.setdefault(note.order, note.names)
         if not note.version:
             return
@@ -319,7 +317,7 @@ class NotedAreNotPromoted(_Cluster):
         if len(versions) >= program.needed:
             self._latest = max(self._latest, (note.term, versions[program.needed - 1]))
 
-    def broker(self, node: str, program: Qpid, now: Observed, before: Observed | None) -> str:
+    def broker(self, node: str, program: QpidProbe, now: QpidObserved, before: QpidObserved | None) -> str:
         """Check that no broker is promoted that a majority has noted as lacking data."""
         self._stores[node] = now.store
         if now.state == READY and (before is None or before.state != READY or before.generation != now.generation):
@@ -340,7 +338,7 @@ class NotedAreNotPromoted(_Cluster):
                     "goes on without it")  # fmt: skip
         return ""
 
-    def _taken_in(self, node: str, program: Qpid) -> tuple[int, int]:
+    def _taken_in(self, node: str, program: QpidProbe) -> tuple[int, int]:
         """Return the term and the generation of the primary that has this broker ready; zeros if there is none."""
         primary = self.brokers.get(program.serves_at or "")
         if primary is None or not (generation := primary.leads(node)):
@@ -353,7 +351,7 @@ class EndsWhenNotLet(Watcher):
 
     fields = ("gave_up",)
 
-    def look(self, node: str, program: Qpid, now: Observed, before: Observed | None) -> str:
+    def look(self, node: str, program: QpidProbe, now: QpidObserved, before: QpidObserved | None) -> str:
         """Check that a broker that is promoted, or steps down, has the time to get permission for its new role."""
         return "it ends itself for want of quorum, and its manager has let it go on for longer" if now.gave_up else ""
 
@@ -364,7 +362,7 @@ class NewestLeads(Watcher):
     def __init__(self) -> None:
         self._newest = 0
 
-    def look(self, node: str, program: Qpid, now: Observed, before: Observed | None) -> str:
+    def look(self, node: str, program: QpidProbe, now: QpidObserved, before: QpidObserved | None) -> str:
         """Check that a new primary's generation is higher than all in which a group was completed."""
         if now.state != PRIMARY or before is None:
             return ""
@@ -378,7 +376,7 @@ class NewestLeads(Watcher):
 class MayLead(Watcher):
     """Stateless check of a promotion."""
 
-    def look(self, node: str, program: Qpid, now: Observed, before: Observed | None) -> str:
+    def look(self, node: str, program: QpidProbe, now: QpidObserved, before: QpidObserved | None) -> str:
         """Check that only an eligible broker is promoted, or one whose store is empty or clean like all others."""
         if now.state != PRIMARY or before is None or before.state == PRIMARY:
             return ""
