@@ -21,9 +21,9 @@ from numpy.typing import NDArray
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
-MOST = 8
+MAX_CHANGES = 8
 """The most changes reported of one series."""
-_ENOUGH = 10
+EXTREME_SHUFFLES = 10
 """The number of shuffles at least as extreme as the observation after which shuffling stops. Further shuffles would not
 make the observation significant."""
 _PRECISION = 4
@@ -51,7 +51,7 @@ class Samples:
 
 
 @dataclass(frozen=True)
-class Change:
+class ChangePoint:
     """From night ``at`` on, values differ from those before: they ``rose``, or fell. ``p`` is the probability that
     shuffled values differ as much."""
 
@@ -60,14 +60,14 @@ class Change:
     p: float
 
 
-def find_changes(samples: Samples, level: float, rng: np.random.Generator) -> list[Change]:
+def find_changes(samples: Samples, level: float, rng: np.random.Generator) -> list[ChangePoint]:
     """Return the changes of a series, in order. If nothing changed, the probability of reporting any is at most
     ``level``."""
-    found: list[Change] = []
+    found: list[ChangePoint] = []
     if not len(samples.night):
         return found
     left = [(int(samples.night.min()), int(samples.night.max()) + 1)]
-    while left and len(found) < MOST:
+    while left and len(found) < MAX_CHANGES:
         first, last = left.pop(0)
         change = _largest(samples.between(first, last), level, rng)
         if change is not None:
@@ -82,7 +82,7 @@ def too_short(samples: Samples, level: float) -> bool:
     return len(np.unique(samples.night)) < 2 or 2 / math.comb(units, units // 2) > level
 
 
-def _largest(samples: Samples, level: float, rng: np.random.Generator) -> Change | None:
+def _largest(samples: Samples, level: float, rng: np.random.Generator) -> ChangePoint | None:
     """Return the change with the largest difference between before and after, if it is significant."""
     if too_short(samples, level):
         return None
@@ -97,7 +97,7 @@ def _largest(samples: Samples, level: float, rng: np.random.Generator) -> Change
     seen = np.abs(sums * scale)
     at = int(seen.argmax())
     p = _p_value(units, scale, float(seen[at]), level, rng)
-    return Change(int(nights[at + 1]), bool(sums[at] < 0), p) if p <= level else None
+    return ChangePoint(int(nights[at + 1]), bool(sums[at] < 0), p) if p <= level else None
 
 
 def _units(samples: Samples, place: Ints) -> Samples:
@@ -143,7 +143,7 @@ def _p_value(units: Samples, scale: Floats, seen: float, level: float, rng: np.r
     most = math.ceil(_PRECISION / level)
     strata = [np.flatnonzero(units.stratum == stratum) for stratum in np.unique(units.stratum)]
     done = extreme = 0
-    size = 4 * _ENOUGH
+    size = 4 * EXTREME_SHUFFLES
     while done < most:
         size = min(size * 4, max(1, _CHUNK // len(units.value)), most - done)
         sums = np.zeros((size, len(scale) + 1))
@@ -154,8 +154,8 @@ def _p_value(units: Samples, scale: Floats, seen: float, level: float, rng: np.r
             sums[:, nights] += np.add.reduceat(shuffled, starts, axis=1)
         largest = np.abs(np.cumsum(sums, axis=1)[:, :-1] * scale).max(axis=1)
         hits = np.flatnonzero(largest >= seen - 1e-9)
-        if extreme + len(hits) >= _ENOUGH:
-            return _ENOUGH / (done + int(hits[_ENOUGH - extreme - 1]) + 1)
+        if extreme + len(hits) >= EXTREME_SHUFFLES:
+            return EXTREME_SHUFFLES / (done + int(hits[EXTREME_SHUFFLES - extreme - 1]) + 1)
         extreme += len(hits)
         done += size
     return (extreme + 1) / (done + 1)

@@ -13,16 +13,16 @@ from checkers.spark.masters import demand_master
 from harness.analysis.coverage import note_log_events
 from harness.cli.outcomes import ORDER, Outcome, Outcomes
 from harness.cli.output import print_json
-from harness.nightly.judgement import KNOWN, NEW, OVERDUE, SEEN, Judgement, Kind, judge
-from harness.nightly.known import Known
+from harness.nightly.judgement import Judgement, judge
+from harness.nightly.known import KnownFailure
 from harness.nightly.notify import Notify
 from harness.nightly.pages import known_failures, write_pages
 from harness.nightly.plan_file import Cell, Plan, read_plan
 from harness.nightly.record import Night, all_nights, begin, find_night, new_id, unfinished
-from harness.nightly.run import Budget, Run
+from harness.nightly.run import NightBudget, NightRun
 from harness.nightly.trend import lines_of as trend_lines
 from harness.nightly.trend import to_json as trend_to_json
-from harness.nightly.triage import kinds_over
+from harness.nightly.triage import KNOWN, NEW, OVERDUE, SEEN, FailureHistory, kinds_over
 from harness.reference.feature_coverage import SurfaceTable
 from harness.run.progress import duration
 from reports.matrix_page import MATRIX
@@ -76,7 +76,7 @@ def run_nightly(file: Path, store: Path, *, budget: float | None, tag: str, fres
     left = None if budget is None else max(0.0, budget - night.used)
     earlier = [each for each in all_nights(store) if each.name < night.name]
     try:
-        end = night.head["status"] = Run(night, plan, store, Budget(left), jobs, tell, master).whole(confirm)
+        end = night.head["status"] = NightRun(night, plan, store, NightBudget(left), jobs, tell, master).whole(confirm)
     except BaseException as error:
         if isinstance(error, KeyboardInterrupt):
             tell(f"interrupted; the same command goes on with the night {night.name}")
@@ -141,7 +141,7 @@ def run_trend(store: Path, most: int, known: Path | None, as_json: bool) -> int:
     return 0
 
 
-def _outcome(result: Any, cells: Iterable[Cell], kinds: Mapping[str, Kind]) -> Outcome:
+def _outcome(result: Any, cells: Iterable[Cell], kinds: Mapping[str, FailureHistory]) -> Outcome:
     """Return the outcome of a result for CI systems. A twin that fails as expected is a success. A failure that is not
     new is skipped."""
     twin = any(cell.name == result.cell and cell.expected == INVALID for cell in cells)
@@ -156,7 +156,7 @@ def _outcome(result: Any, cells: Iterable[Cell], kinds: Mapping[str, Kind]) -> O
                    {name: value for name, value in told.items() if value}, excuse)
 
 
-def _write_reports(store: Path, kinds: Sequence[Kind], knowns: Mapping[str, Known]) -> None:
+def _write_reports(store: Path, kinds: Sequence[FailureHistory], knowns: Mapping[str, KnownFailure]) -> None:
     """Write the report of each kind's example, and the pages over the store."""
     for kind in kinds:
         run_dir = store / kind.example.run
@@ -202,7 +202,7 @@ def lines_of(night: Night, judgement: Judgement, plan: Plan, store: Path) -> lis
     return [*lines, ", ".join(verdict) or "nothing new"]
 
 
-def _lines(kind: Kind, store: Path) -> list[str]:
+def _lines(kind: FailureHistory, store: Path) -> list[str]:
     again = f"; again {kind.confirmed[0]} of {kind.confirmed[1]}" if kind.confirmed else ""
     known = kind.known
     why = f" ({', '.join(filter(None, (known.issue, known.reason, f'until {known.until}' if known.until else '')))})" \
@@ -215,7 +215,7 @@ def _lines(kind: Kind, store: Path) -> list[str]:
     return [*lines, f"  again   {kind.example.command}"] if kind.example.command else lines
 
 
-def _kind(kind: Kind) -> dict[str, Any]:
+def _kind(kind: FailureHistory) -> dict[str, Any]:
     known: Mapping[str, Any] = {} if kind.known is None else {
         "issue": kind.known.issue, "until": str(kind.known.until or ""), "reason": kind.known.reason}
     return {"fingerprint": kind.fingerprint, "words": kind.words, "status": kind.status, "runs": len(kind.runs),

@@ -6,29 +6,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date
 
-from harness.nightly.known import Known
+from harness.nightly.known import KnownFailure
 from harness.nightly.plan_file import Cell
-from harness.nightly.record import Night, Result, first_and_last
+from harness.nightly.record import Night, NightResult
+from harness.nightly.triage import NEW, ORDER, OVERDUE, FailureHistory, kinds_over
 from harness.run.cases import BROKEN
 from stormproof.contracts.check import INVALID, UNKNOWN
 from stormproof.errors import EXIT_INVALID, EXIT_UNKNOWN, EXIT_VALID
-
-NEW, SEEN, KNOWN, OVERDUE = "new", "seen before", "known", "known, but overdue"
-
-
-@dataclass(frozen=True)
-class Kind:
-    """One kind of failure. ``first`` and ``last`` are nights. ``example`` is the best run to examine: the shortest."""
-
-    fingerprint: str
-    words: str
-    status: str
-    runs: Sequence[Result]
-    first: str
-    last: str
-    example: Result
-    known: Known | None = None
-    confirmed: tuple[int, int] | None = None
 
 
 @dataclass(frozen=True)
@@ -36,9 +20,9 @@ class Judgement:
     """A night's kinds of failure, the new ones first; cells that should have failed and did not; runs with an unknown
     verdict; cells without a run."""
 
-    kinds: Sequence[Kind]
+    kinds: Sequence[FailureHistory]
     unfailing: Sequence[Cell]
-    unknown: Sequence[Result]
+    unknown: Sequence[NightResult]
     missed: Sequence[Cell]
 
     @property
@@ -50,32 +34,12 @@ class Judgement:
         return EXIT_UNKNOWN if self.unknown else EXIT_VALID
 
 
-ORDER = (NEW, OVERDUE, SEEN, KNOWN)
-"""The order in which kinds are reported."""
-
-
-def judge(night: Night, cells: Sequence[Cell], earlier: Sequence[Night], known: Mapping[str, Known],
+def judge(night: Night, cells: Sequence[Cell], earlier: Sequence[Night], known: Mapping[str, KnownFailure],
           today: date | None = None) -> Judgement:
     """Compare a night with earlier nights and with known failures."""
-    expected = {cell.name: cell.expected for cell in cells}
-    failures: dict[str, list[Result]] = {}
-    for result in night.results:
-        wanted = expected.get(result.cell) == INVALID and result.verdict == INVALID
-        if result.fingerprint and not wanted:
-            failures.setdefault(result.fingerprint, []).append(result)
-    seen = first_and_last([*earlier, night])
-    before = first_and_last(earlier)
-    kinds = []
-    for code, runs in failures.items():
-        entry = known.get(code)
-        status = SEEN if code in before else NEW
-        if entry is not None:
-            status = OVERDUE if entry.is_over(today) else KNOWN
-        first, last = seen[code]
-        example = min(runs, key=lambda run: (not run.run, run.seconds))
-        kinds.append(Kind(code, runs[0].words, status, runs, first, last, example, entry, night.confirmed.get(code)))
-    kinds.sort(key=lambda kind: (ORDER.index(kind.status), -len(kind.runs), kind.fingerprint))
-    by_cell: dict[str, list[Result]] = {}
+    kinds = sorted(kinds_over([*earlier, night], {night.name}, known, today),
+                   key=lambda kind: (ORDER.index(kind.status), -len(kind.runs), kind.fingerprint))
+    by_cell: dict[str, list[NightResult]] = {}
     for result in night.results:
         by_cell.setdefault(result.cell, []).append(result)
     twins = [cell for cell in cells

@@ -18,7 +18,7 @@ _KEYS = ("fingerprint", "issue", "until", "reason")
 
 
 @dataclass(frozen=True)
-class Known:
+class KnownFailure:
     """One failure. ``until`` is the last day on which it is tolerated; None means without limit."""
 
     fingerprint: str
@@ -31,7 +31,7 @@ class Known:
         return self.until is not None and (today or datetime.now(UTC).date()) > self.until
 
 
-def read_known(path: Path) -> dict[str, Known]:
+def read_known(path: Path) -> dict[str, KnownFailure]:
     """Return fingerprint -> its entry in a file.
 
     Raises:
@@ -44,7 +44,7 @@ def read_known(path: Path) -> dict[str, Known]:
     entries = data.get("known", [])
     if not isinstance(entries, list) or not all(isinstance(each, dict) for each in entries):
         raise UsageError(f"{path}: known: write [[known]], once for each failure")
-    found: dict[str, Known] = {}
+    found: dict[str, KnownFailure] = {}
     for number, entry in enumerate(entries, 1):
         known = _read(entry, f"{path}: known {number}")
         if known.fingerprint in found:
@@ -53,7 +53,7 @@ def read_known(path: Path) -> dict[str, Known]:
     return found
 
 
-def _read(entry: Mapping[str, Any], where: str) -> Known:
+def _read(entry: Mapping[str, Any], where: str) -> KnownFailure:
     for name in entry:
         if name not in _KEYS:
             raise UsageError(f"{where}: unknown key {name!r}{near(name, _KEYS)} (known: {', '.join(_KEYS)})")
@@ -65,4 +65,4 @@ def _read(entry: Mapping[str, Any], where: str) -> Known:
     for name in ("issue", "reason"):
         if not isinstance(entry.get(name, ""), str):
             raise UsageError(f"{where}: {name}: a string")
-    return Known(code, entry.get("issue", ""), until, entry.get("reason", ""))
+    return KnownFailure(code, entry.get("issue", ""), until, entry.get("reason", ""))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from harness.nightly.known import FILE, Known, read_known
+from harness.nightly.known import FILE, KnownFailure, read_known
 from harness.nightly.matrix import matrix
 from harness.nightly.record import all_nights
 from harness.nightly.trend import MOST_NIGHTS, trend
@@ -17,7 +17,7 @@ from reports.trend_page import Trend, write_trend
 from reports.triage_page import write_triage
 
 
-def known_failures(path: Path | None, beside: Path | None) -> dict[str, Known]:
+def known_failures(path: Path | None, beside: Path | None) -> dict[str, KnownFailure]:
     """Return the known failures from the named file, or else from the one next to the night's file or in the current
     folder.
 
@@ -30,7 +30,7 @@ def known_failures(path: Path | None, beside: Path | None) -> dict[str, Known]:
     return read_known(default) if default.exists() else {}
 
 
-def write_others(store: Path, knowns: Mapping[str, Known], most: int = MOST_NIGHTS) -> Trend:
+def write_others(store: Path, knowns: Mapping[str, KnownFailure], most: int = MOST_NIGHTS) -> Trend:
     """Write all pages over the store except the index, with trends over ``most`` nights.
 
     Raises:
@@ -45,7 +45,7 @@ def write_others(store: Path, knowns: Mapping[str, Known], most: int = MOST_NIGH
     return found
 
 
-def write_pages(store: Path, knowns: Mapping[str, Known], most: int = MOST_NIGHTS) -> Trend:
+def write_pages(store: Path, knowns: Mapping[str, KnownFailure], most: int = MOST_NIGHTS) -> Trend:
     """Write all pages over the store; raises as ``write_others``."""
     found = write_others(store, knowns, most)
     write_index(store)

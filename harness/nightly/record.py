@@ -7,7 +7,7 @@ import json
 import os
 import secrets
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -26,7 +26,7 @@ RUNNING, COMPLETE, SPENT = "running", "complete", "budget spent"
 
 
 @dataclass(frozen=True)
-class Result:
+class NightResult:
     """One run of a night. ``seconds`` is its wall time. ``run`` is its folder's name, if it was kept.
 
     ``fingerprint`` and ``words`` identify its kind of failure; they are empty for a run that did not fail. ``figures``
@@ -55,7 +55,7 @@ class Night:
 
     folder: Path
     head: dict[str, Any]
-    results: list[Result] = field(default_factory=list)
+    results: list[NightResult] = field(default_factory=list)
     confirmed: dict[str, tuple[int, int]] = field(default_factory=dict)
     """Fingerprint -> (k, K): of K repetitions, k failed in the same way."""
     used: float = 0.0
@@ -71,7 +71,7 @@ class Night:
         """The cells and seeds that need no further run."""
         return {(result.cell, result.seed) for result in self.results}
 
-    def add(self, result: Result, seconds: float = 0.0) -> None:
+    def add(self, result: NightResult, seconds: float = 0.0) -> None:
         """Record a run that has ended, and ``seconds`` more of spent budget. Both are on disk when this returns.
 
         Raises:
@@ -196,21 +196,10 @@ def open_night(folder: Path) -> Night:
 
 def _take(night: Night, line: Mapping[str, Any]) -> None:
     if "result" in line:
-        night.results.append(Result(**line["result"]))
+        night.results.append(NightResult(**line["result"]))
         night.used += float(line.get("used", 0.0))
     elif "confirmed" in line:
         fingerprint, again, runs = line["confirmed"]
         night.confirmed[str(fingerprint)] = int(again), int(runs)
     else:
         night.used += float(line["used"])
-
-
-def first_and_last(nights: Sequence[Night]) -> dict[str, tuple[str, str]]:
-    """Return fingerprint -> the first and the last of these nights in which it occurred."""
-    seen: dict[str, tuple[str, str]] = {}
-    for night in nights:
-        for result in night.results:
-            if result.fingerprint:
-                first, _ = seen.get(result.fingerprint, (night.name, night.name))
-                seen[result.fingerprint] = first, night.name
-    return seen

@@ -18,7 +18,7 @@ from harness.backends.catalog import BACKENDS
 from harness.nightly.figures import figures_of
 from harness.nightly.fingerprint import Fingerprint, fingerprint_of_failure
 from harness.nightly.plan_file import Cell, Plan
-from harness.nightly.record import COMPLETE, SPENT, Night, Result
+from harness.nightly.record import COMPLETE, SPENT, Night, NightResult
 from harness.run.cases import JudgedRun
 from harness.run.many import run_on_nodes
 from harness.sim.campaign import FAILED, Seeded, keep_run, run_seed
@@ -36,7 +36,7 @@ Task = tuple[Cell, int]
 
 
 @dataclass
-class Budget:
+class NightBudget:
     """The seconds that a night may take; None means no limit."""
 
     seconds: float | None
@@ -73,10 +73,10 @@ def rounds(cells: Sequence[Cell], done: set[tuple[str, int]]) -> Iterator[tuple[
                 yield simulated, [task for task in tasks if task not in simulated]
 
 
-class Run:
+class NightRun:
     """Runs the rest of a night."""
 
-    def __init__(self, night: Night, plan: Plan, store: Path, budget: Budget, jobs: int | None,
+    def __init__(self, night: Night, plan: Plan, store: Path, budget: NightBudget, jobs: int | None,
                  tell: Callable[[str], None], master: str | None = None) -> None:
         """Create the run. With ``master``, that Spark simulates and checks, in place of ``jobs`` processes and this
         machine's Spark."""
@@ -177,7 +177,7 @@ class Run:
             write_json(run.run_dir / NIGHT_FILE, {"night": self._night.name, "case": cell.case,
                                               "tag": str(self._night.head.get("tag") or "")})
         print_of = fingerprint_of_failure(run) if run.failed else Fingerprint("", "")
-        self._night.add(Result(
+        self._night.add(NightResult(
             cell.name, run.seed, run.verdict, run.sentence, round(run.seconds, 3), run.command,
             run.run_dir.name if run.run_dir else "", print_of.code, print_of.words,
             datetime.now(UTC).isoformat(timespec="seconds"), figures_of(run.figures), run.guarantees, run.surface,
@@ -188,7 +188,7 @@ class Run:
 
     def _confirm(self, times: int, scratch: Path) -> None:
         cells = {cell.name: cell for cell in self._plan.cells}
-        examples: dict[str, Result] = {}
+        examples: dict[str, NightResult] = {}
         for result in self._night.results:
             cell = cells.get(result.cell)
             if result.fingerprint and cell is not None and cell.expected != INVALID:
@@ -204,7 +204,7 @@ class Run:
             self._night.confirm(code, again, times)
             self._tell(f"again: {again} of {times}: {result.words}")
 
-    def _fails_so(self, cell: Cell, result: Result, scratch: Path) -> bool:
+    def _fails_so(self, cell: Cell, result: NightResult, scratch: Path) -> bool:
         """Repeat a run, and return whether it fails in the same way."""
         simulated = BACKENDS.load(cell.backend).in_process
         run = run_seed(cell, result.seed, self._store, scratch) if simulated else self._on_nodes(cell, result.seed)

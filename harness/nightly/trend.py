@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 
 from harness.backends.catalog import BACKENDS
-from harness.nightly.changes import Change, Samples, find_changes, too_short
+from harness.nightly.changes import ChangePoint, Samples, find_changes, too_short
 from harness.nightly.figures import OUTAGE, P99, RECOVERY
-from harness.nightly.record import Night, Result
+from harness.nightly.record import Night, NightResult
 from harness.run.cases import BROKEN
 from reports.trend_page import Level, Mark, Point, Series, Trend, TrendCase, TrendNight
 from stormproof.contracts.check import INVALID, VALID
@@ -31,16 +31,16 @@ class Measure:
 
     name: str
     unit: str
-    value: Callable[[Result], float | None]
+    value: Callable[[NightResult], float | None]
     share: bool = False
 
 
-def _invalid(result: Result) -> float | None:
+def _invalid(result: NightResult) -> float | None:
     return None if result.verdict == BROKEN else float(result.verdict == INVALID)
 
 
-def _figure(name: str) -> Callable[[Result], float | None]:
-    def value(result: Result) -> float | None:
+def _figure(name: str) -> Callable[[NightResult], float | None]:
+    def value(result: NightResult) -> float | None:
         found = result.figures.get(name)
         return float(found) if isinstance(found, int | float) and np.isfinite(found) else None
 
@@ -95,7 +95,7 @@ def _cells(night: Night) -> list[Mapping[str, Any]]:
 def _runs_of(nights: Sequence[Night]) -> dict[str, list[_Runs]]:
     """Return the runs of each case for each measure. Cases of the last night are first, in their order."""
     cases = dict.fromkeys(str(cell["case"]) for night in reversed(nights) for cell in _cells(night))
-    rows: dict[str, list[tuple[int, Result]]] = {case: [] for case in cases}
+    rows: dict[str, list[tuple[int, NightResult]]] = {case: [] for case in cases}
     twins: dict[str, bool] = {}
     by_night: set[str] = set()
     for at, night in enumerate(nights):
@@ -112,7 +112,7 @@ def _runs_of(nights: Sequence[Night]) -> dict[str, list[_Runs]]:
                    for measure in MEASURES] for case in cases}  # fmt: skip
 
 
-def _samples(rows: Sequence[tuple[int, Result]], measure: Measure, by_night: bool) -> Samples:
+def _samples(rows: Sequence[tuple[int, NightResult]], measure: Measure, by_night: bool) -> Samples:
     strata: dict[str, int] = {}
     found = [(at, strata.setdefault(result.cell, len(strata)), value) for at, result in rows
              if (value := measure.value(result)) is not None]  # fmt: skip
@@ -128,7 +128,7 @@ def _alike(backend: str) -> bool:
         return False
 
 
-def _series(runs: _Runs, changes: Sequence[Change], nights: Sequence[Night]) -> Series:
+def _series(runs: _Runs, changes: Sequence[ChangePoint], nights: Sequence[Night]) -> Series:
     samples, measure = runs.samples, runs.measure
     points = []
     for at in np.unique(samples.night).tolist():
@@ -148,7 +148,7 @@ def _middle(values: Any, measure: Measure) -> float:
     return float(np.mean(values) if measure.share else np.median(values))
 
 
-def _mark(runs: _Runs, change: Change, before: Any, after: Any, nights: Sequence[Night]) -> Mark:
+def _mark(runs: _Runs, change: ChangePoint, before: Any, after: Any, nights: Sequence[Night]) -> Mark:
     """Describe a change in words: the measure, its old and new value, the night, and other novelties of that night."""
     measure, night = runs.measure, nights[change.at]
     was, now = (_told(values, measure) for values in (before, after))

@@ -3,15 +3,36 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import date
 
-from harness.nightly.judgement import KNOWN, NEW, ORDER, OVERDUE, SEEN, Kind
-from harness.nightly.known import Known
-from harness.nightly.record import Night, Result
+from harness.nightly.known import KnownFailure
+from harness.nightly.record import Night, NightResult
 from reports.triage_page import TriageKind
 from stormproof.contracts.check import INVALID
 
+NEW, SEEN, KNOWN, OVERDUE = "new", "seen before", "known", "known, but overdue"
+ORDER = (NEW, OVERDUE, SEEN, KNOWN)
+"""The order in which kinds are reported."""
 
-def kinds_over(nights: Sequence[Night], chosen: Collection[str], knowns: Mapping[str, Known]) -> list[Kind]:
+
+@dataclass(frozen=True)
+class FailureHistory:
+    """One kind of failure. ``first`` and ``last`` are nights. ``example`` is the best run to examine: the shortest."""
+
+    fingerprint: str
+    words: str
+    status: str
+    runs: Sequence[NightResult]
+    first: str
+    last: str
+    example: NightResult
+    known: KnownFailure | None = None
+    confirmed: tuple[int, int] | None = None
+
+
+def kinds_over(nights: Sequence[Night], chosen: Collection[str], knowns: Mapping[str, KnownFailure],
+               today: date | None = None) -> list[FailureHistory]:
     """Return the kinds of failure of the chosen nights: new kinds first, then the others by their last occurrence.
 
     Failures of twins do not count, since twins should fail.
@@ -21,7 +42,7 @@ def kinds_over(nights: Sequence[Night], chosen: Collection[str], knowns: Mapping
     """
     first: dict[str, str] = {}
     last: dict[str, str] = {}
-    runs: dict[str, list[Result]] = {}
+    runs: dict[str, list[NightResult]] = {}
     confirmed: dict[str, tuple[int, int]] = {}
     for night in nights:
         wanted = {cell.get("name") for cell in night.head.get("cells", []) if cell.get("expected") == INVALID}
@@ -41,15 +62,15 @@ def kinds_over(nights: Sequence[Night], chosen: Collection[str], knowns: Mapping
         known = knowns.get(code)
         word = NEW if first[code] == newest else SEEN
         if known is not None:
-            word = OVERDUE if known.is_over() else KNOWN
+            word = OVERDUE if known.is_over(today) else KNOWN
         example = min(found, key=lambda run: (not run.run, run.seconds))
-        kinds.append(Kind(code, found[-1].words, word, found, first[code], last[code], example, known,
+        kinds.append(FailureHistory(code, found[-1].words, word, found, first[code], last[code], example, known,
                           confirmed.get(code)))  # fmt: skip
     kinds.sort(key=lambda kind: (kind.last, len(kind.runs), kind.fingerprint), reverse=True)
     return sorted(kinds, key=lambda kind: ORDER.index(kind.status))
 
 
-def for_page(kinds: Sequence[Kind], stored: Mapping[str, bool]) -> list[TriageKind]:
+def for_page(kinds: Sequence[FailureHistory], stored: Mapping[str, bool]) -> list[TriageKind]:
     """Return the kinds in the form that the page shows. ``stored`` maps the store's runs to whether each has a
     report."""
     return [

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from harness.nightly.changes import MOST, Samples, find_changes, too_short
+from harness.nightly.changes import MAX_CHANGES, Samples, find_changes, too_short
 
 pytestmark = pytest.mark.requirement("H22", part=True)
 
@@ -104,4 +104,4 @@ def test_what_never_varies_and_what_is_too_short_has_no_changes() -> None:
 
 def test_at_most_so_many_changes_are_told() -> None:
     rng = np.random.default_rng(9)
-    assert len(find_changes(series(40, 30, lambda night, _: float(night // 2 * 7 % 5)), 0.05, rng)) <= MOST
+    assert len(find_changes(series(40, 30, lambda night, _: float(night // 2 * 7 % 5)), 0.05, rng)) <= MAX_CHANGES

@@ -16,7 +16,7 @@ from harness.analysis.run_diff import (
     last_valid_like,
     write_twin,
 )
-from harness.nightly.record import Night, Result
+from harness.nightly.record import Night, NightResult
 from stormproof.errors import HistoryError, UsageError
 from stormproof.history.journal import JournalWriter
 from stormproof.history.seal import seal
@@ -71,7 +71,7 @@ def test_a_run_that_is_the_beginning_of_another_ends_first(tmp_path: Path) -> No
 
 def test_nights_differ_by_kinds_of_failure_and_shares(tmp_path: Path) -> None:
     def night(name: str, *results: tuple[str, str, str]) -> Night:
-        made = [Result(cell, seed, verdict, "", 1.0, "", "", code, f"words of {code}" if code else "")
+        made = [NightResult(cell, seed, verdict, "", 1.0, "", "", code, f"words of {code}" if code else "")
                 for seed, (cell, verdict, code) in enumerate(results)]
         return Night(tmp_path / name, {}, made)
 

@@ -21,12 +21,13 @@ from junitparser import JUnitXml
 from harness.cli.outcomes import Outcomes
 from harness.nightly import command
 from harness.nightly.command import run_nightly
-from harness.nightly.judgement import KNOWN, NEW, OVERDUE, SEEN, judge
+from harness.nightly.judgement import judge
 from harness.nightly.known import read_known
 from harness.nightly.notify import Notify
 from harness.nightly.plan_file import Cell, Plan, read_plan
-from harness.nightly.record import RUNNING, Night, Result, begin, find_night, new_id, open_night, unfinished
-from harness.nightly.run import Budget, rounds
+from harness.nightly.record import RUNNING, Night, NightResult, begin, find_night, new_id, open_night, unfinished
+from harness.nightly.run import NightBudget, rounds
+from harness.nightly.triage import KNOWN, NEW, OVERDUE, SEEN
 from harness.run.cases import BROKEN
 from nodes.reference.bugs import BUGS
 from nodes.systems.catalog import SYSTEMS
@@ -152,22 +153,24 @@ def test_every_case_gets_a_turn_before_any_gets_another() -> None:
 
 def test_a_budget_is_spent() -> None:
     now = [0.0]
-    budget = Budget(10.0, lambda: now[0])
+    budget = NightBudget(10.0, lambda: now[0])
     assert budget.has(9.9)
     now[0] = 4.0
     assert not budget.has(6.0)
     now[0] = 10.0
     assert not budget.has()
-    assert Budget(None).has(1e9)
+    assert NightBudget(None).has(1e9)
 
 
-def result(where: Cell, seed: int, verdict: str = "valid", code: str = "", run: str = "") -> Result:
+def result(where: Cell, seed: int, verdict: str = "valid", code: str = "", run: str = "") -> NightResult:
     words = f"words of {code}" if code else ""
-    return Result(where.name, seed, verdict, verdict, 1.0, "stormproof test", run, code, words)
+    return NightResult(where.name, seed, verdict, verdict, 1.0, "stormproof test", run, code, words)
 
 
-def night(folder: Path, results: Sequence[Result], name: str = "20261123T000000-0001") -> Night:
-    return Night(folder / name, {"status": "complete"}, list(results))
+def night(folder: Path, results: Sequence[NightResult], name: str = "20261123T000000-0001",
+          cells: Sequence[Cell] = ()) -> Night:
+    told = [{"name": each.name, "expected": each.expected} for each in cells]
+    return Night(folder / name, {"status": "complete", "cells": told}, list(results))
 
 
 TODAY = date(2026, 11, 23)
@@ -185,7 +188,7 @@ def test_a_night_tells_what_is_new(tmp_path: Path) -> None:
         result(case, 3, "invalid", "c"), result(case, 4, "invalid", "d"), result(case, 5, "invalid", "d"),
         result(case, 6, "unknown"), result(twin, 1, "invalid", "e"), result(twin, 2), result(idle, 1),
         result(idle, 2),
-    ])
+    ], cells=[case, twin, idle])
     found = judge(now, [case, twin, idle], [earlier], read_known(path), TODAY)
     assert [(kind.fingerprint, kind.status, len(kind.runs)) for kind in found.kinds] == [
         ("d", NEW, 2), ("000000000a", OVERDUE, 1), ("c", SEEN, 1), ("000000000b", KNOWN, 1)]
@@ -203,7 +206,8 @@ def test_a_night_tells_what_is_new(tmp_path: Path) -> None:
 ])  # fmt: skip
 def test_the_status_of_a_night(results: list[tuple[str, str, str]], status: int, tmp_path: Path) -> None:
     cells = {"case": cell("case", seeds=(1,)), "twin": cell("twin", seeds=(1,), expected="invalid")}
-    now = night(tmp_path, [result(cells[name], 1, verdict, code) for name, verdict, code in results])
+    now = night(tmp_path, [result(cells[name], 1, verdict, code) for name, verdict, code in results],
+                cells=list(cells.values()))
     earlier = night(tmp_path, [result(cells["case"], 1, "invalid", "seen")], "20261122T000000-0001")
     assert judge(now, list(cells.values()), [earlier], {}, TODAY).status == status
 

@@ -12,15 +12,14 @@ from typing import Any
 import pytest
 
 from harness.nightly.figures import OUTAGE, P99, RECOVERY, figures_of
-from harness.nightly.judgement import KNOWN, NEW, OVERDUE, SEEN
-from harness.nightly.known import Known
+from harness.nightly.known import KnownFailure
 from harness.nightly.matrix import matrix
 from harness.nightly.pages import write_pages
 from harness.nightly.plan_file import read_plan
-from harness.nightly.record import Night, Result, begin, open_night
-from harness.nightly.run import Budget, Run
+from harness.nightly.record import Night, NightResult, begin, open_night
+from harness.nightly.run import NightBudget, NightRun
 from harness.nightly.trend import lines_of, to_json, trend
-from harness.nightly.triage import kinds_over
+from harness.nightly.triage import KNOWN, NEW, OVERDUE, SEEN, kinds_over
 from reports.summaries import IndexRow, index_rows
 from reports.trend_page import Trend
 
@@ -30,7 +29,7 @@ def cell(case: str, **changes: Any) -> dict[str, Any]:
             "workload": "queue", "nemesis": "kill", "backend": "sim", "settings": {}, "expected": "valid"} | changes
 
 
-def night(number: int, cells: Sequence[dict[str, Any]], results: Sequence[Result], **head: Any) -> Night:
+def night(number: int, cells: Sequence[dict[str, Any]], results: Sequence[NightResult], **head: Any) -> Night:
     name = f"202611{number + 1:02}T000000-{number:04x}"
     told = {"schema": 1, "night": name, "digest": "plan", "tag": f"build={number}", "cells": list(cells),
             "started": f"2026-11-{number + 1:02}T00:00:00+00:00", "status": "complete"} | head
@@ -38,9 +37,9 @@ def night(number: int, cells: Sequence[dict[str, Any]], results: Sequence[Result
 
 
 def result(where: Mapping[str, Any], seed: int, verdict: str = "valid", code: str = "", run: str = "",
-           guarantees: Mapping[str, str] | None = None, **figures: float) -> Result:
+           guarantees: Mapping[str, str] | None = None, **figures: float) -> NightResult:
     command = f"stormproof test --seed {seed}"
-    return Result(where["name"], seed, verdict, f"It is {verdict}.", 1.0 + seed, command, run, code,
+    return NightResult(where["name"], seed, verdict, f"It is {verdict}.", 1.0 + seed, command, run, code,
                   f"kind {code}" if code else "", figures=figures, guarantees=guarantees or {})
 
 
@@ -107,7 +106,7 @@ def test_few_nights_tell_nothing_and_say_so() -> None:
     assert lines_of(trend([one, other])) == [
         "no change in 2 series of 2 nights; 2 of them are too short to show a change; if nothing has changed, "
         "at most one page in 20 reports a change"]
-    strange = night(2, [], [Result("x", 1, "valid", "", 1.0, "")])
+    strange = night(2, [], [NightResult("x", 1, "valid", "", 1.0, "")])
     strange.head["cells"] = [3, {"name": "x"}]
     assert trend([strange]).cases == ()
 
@@ -169,7 +168,7 @@ def test_kinds_of_failure_over_nights() -> None:
                                  result(where, 4, "invalid", "wanted"), result(where, 5, "invalid", "fresh", "d")]),
     ]
     nights[1].confirmed["fresh"] = 2, 3
-    knowns = {"known": Known("known", "#7", None, ""), "late": Known("late", "#8", date(2020, 1, 1), "")}
+    knowns = {"known": KnownFailure("known", "#7", None, ""), "late": KnownFailure("late", "#8", date(2020, 1, 1), "")}
     kinds = {kind.fingerprint: kind for kind in kinds_over(nights, {each.name for each in nights}, knowns)}
     assert {code: kind.status for code, kind in kinds.items()} == {
         "fresh": NEW, "late": OVERDUE, "old": SEEN, "wanted": SEEN, "known": KNOWN}
@@ -195,13 +194,13 @@ def test_pages_over_a_store_escape_what_runs_say(tmp_path: Path) -> None:
     for number in range(2):
         where = cell(hostile, system=hostile, nemesis=hostile)
         told_of = night(number, [where], [
-            Result(where["name"], 1, "invalid", hostile, 1.0, hostile, run.name, hostile, hostile, hostile,
+            NightResult(where["name"], 1, "invalid", hostile, 1.0, hostile, run.name, hostile, hostile, hostile,
                    {"p99_ms": 3.0}, {hostile: f"violated {hostile}"})], tag=hostile, started=hostile)
         folder = tmp_path / "nights" / told_of.name
         folder.mkdir(parents=True)
         (folder / "night.json").write_text(json.dumps(told_of.head))
         (folder / "results.jsonl").write_text(json.dumps({"result": told_of.results[0].__dict__}) + "\n")
-    write_pages(tmp_path, {hostile: Known(hostile, hostile, None, hostile)})
+    write_pages(tmp_path, {hostile: KnownFailure(hostile, hostile, None, hostile)})
     for name in ("index", "trend", "matrix", "triage"):
         page = (tmp_path / f"{name}.html").read_text(encoding="utf-8")
         assert "<img" not in page and "<b>" not in page, name
@@ -240,7 +239,7 @@ time_limit = 14
     store.mkdir()
     plan = read_plan(path, "salt")
     found = begin(store, plan, "20261101T000000-0001", "build=1")
-    Run(found, plan, store, Budget(None), 1, print).whole(0)
+    NightRun(found, plan, store, NightBudget(None), 1, print).whole(0)
     plain, bug = open_night(found.folder).results
     assert plain.verdict == "valid" and not plain.run
     assert plain.figures.keys() == {P99, OUTAGE, RECOVERY} and all(value > 0 for value in plain.figures.values())
