@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from nemesis.cuts import on_networks
 from nemesis.families import kind_option
-from nemesis.partition import Partition
+from nemesis.partition import PartitionFault
 from stormproof.contracts.backend import LINKS
 from stormproof.contracts.cluster import Cluster
 from stormproof.contracts.fault import CUTS_LINKS, ClusterFacts, Evidence, Fault, FaultPlan, Infeasible
@@ -23,7 +23,7 @@ from stormproof.test import Test
 KINDS = ("cut", "one-way")
 
 
-class Channel(Fault):
+class ChannelFault(Fault):
     """Cuts all nodes from each other on their private networks, or makes one of them unheard by the others."""
 
     name = "channel"
@@ -35,7 +35,7 @@ class Channel(Fault):
     options = (kind_option("channel", KINDS),)
 
     def __init__(self) -> None:
-        self._cut = Partition(self.name)
+        self._cut = PartitionFault(self.name)
 
     def check(self, test: Test, system: System) -> None:
         """Raise UsageError unless the system has such a network."""

@@ -34,7 +34,7 @@ STROBE_SECONDS = 0.2
 """The seconds between the jumps of a strobe."""
 
 
-class Clock(Fault):
+class ClockFault(Fault):
     """Sets nodes' clocks wrong, and right again."""
 
     name = "clock"

@@ -16,7 +16,7 @@ from typing import Any, ClassVar
 
 from nemesis.facts import await_state
 from nemesis.families import PRIMARY, kind_option, wanted_kinds
-from nemesis.machine import Power
+from nemesis.machine import PowerFault
 from nemesis.process import plan_nodes, told
 from stormproof.contracts.backend import DEAD, KILL, POWER, RUNNING, ProcessState
 from stormproof.contracts.cluster import POLL, Cluster
@@ -41,7 +41,7 @@ States = dict[str, dict[str, ProcessState]]
 """Machine -> program -> its state."""
 
 
-class Crash(Fault):
+class CrashFault(Fault):
     """Takes down all nodes, or the serving one, with all their programs; an operator recovers the system."""
 
     name = "crash"
@@ -76,7 +76,7 @@ class Crash(Fault):
         """Take the targets down."""
         before = await _states(cluster, plan)
         if plan.kind == "power":
-            evidence = await Power().inject(cluster, plan)
+            evidence = await PowerFault().inject(cluster, plan)
         else:
             said = {SHUTDOWN: await cluster.shut_down(recovery_seconds(cluster))} if plan.kind == SHUTDOWN else {}
             await asyncio.gather(*(_end(cluster, node) for node in plan.targets))
@@ -93,7 +93,7 @@ class Crash(Fault):
     async def heal(self, cluster: Cluster, plan: FaultPlan, injected: Evidence) -> Evidence:
         """Start the ended programs, and recover the system."""
         if plan.kind == "power":
-            found = dict((await Power().heal(cluster, plan, injected)).found)
+            found = dict((await PowerFault().heal(cluster, plan, injected)).found)
         else:
             await asyncio.gather(*(_start(cluster, node) for node in plan.targets))
             found = {}

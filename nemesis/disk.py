@@ -53,7 +53,7 @@ ENDING_SECONDS = 0.5
 """The time in seconds for the node's other programs to end from errors that they met, once its disk is repaired."""
 
 
-class Disk(Fault):
+class StorageFault(Fault):
     """Makes one node's disk fail."""
 
     name = "disk"

@@ -17,8 +17,8 @@ from nemesis.disk import disks_of
 from nemesis.disk_use import use_of
 from nemesis.facts import ONE, aim_option, asked_target, await_state, pick_node
 from nemesis.families import ANY_KIND, PRIMARY, kind_option, setting
-from nemesis.partition import Partition
-from nemesis.process import PROGRAM, Kill, plan_nodes, plan_programs
+from nemesis.partition import PartitionFault
+from nemesis.process import PROGRAM, KillFault, plan_nodes, plan_programs
 from stormproof.contracts.backend import DEAD, DISKS, KILL, LINKS, RUNNING, DiskFault
 from stormproof.contracts.cluster import Cluster
 from stormproof.contracts.fault import (
@@ -54,7 +54,7 @@ class _HelperFault(Fault):
     kinds: tuple[str, ...] = KINDS
 
     def __init__(self) -> None:
-        self._kill, self._cut = Kill(), Partition(self.name)
+        self._kill, self._cut = KillFault(), PartitionFault(self.name)
 
     def check(self, test: Test, system: System) -> None:
         """Raise UsageError unless the system has such a machine."""
@@ -98,7 +98,7 @@ def _target(family: str) -> Option:
     return aim_option(family, "the node from which it is cut off, if it is a single one", ANY_KIND)
 
 
-class Gateway(_HelperFault):
+class GatewayFault(_HelperFault):
     """Hits the machine that grants the lock."""
 
     name = "gateway"
@@ -108,7 +108,7 @@ class Gateway(_HelperFault):
     options = (kind_option("gateway", KINDS), _target("gateway"), Option("gateway_program", ANY_KIND, PROGRAM))
 
 
-class SharedDatabase(_HelperFault):
+class SharedDatabaseFault(_HelperFault):
     """Hits the machine with the only database.
 
     ``slow``: each sync of its disk takes longer. ``damage``: noise has replaced a piece of the stored data, and healing

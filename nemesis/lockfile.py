@@ -16,8 +16,8 @@ from typing import Any, ClassVar
 from nemesis.cuts import both_ways
 from nemesis.facts import HOLDER
 from nemesis.families import MAX_DOWN, kind_option
-from nemesis.partition import CUT, Partition
-from nemesis.process import Pause, plan_nodes
+from nemesis.partition import CUT, PartitionFault
+from nemesis.process import PauseFault, plan_nodes
 from stormproof.contracts.backend import FILES, LINKS, PAUSE, RUNNING, Files
 from stormproof.contracts.cluster import SHARED_LOCK, Cluster, Lock
 from stormproof.contracts.fault import CUTS_LINKS, STOPS_TIME, ClusterFacts, Evidence, Fault, FaultPlan, Infeasible
@@ -28,12 +28,12 @@ from stormproof.test import Test
 from stormproof.timeout_scale import timeout_scale
 
 KINDS = ("delete", "lease", "pause")
-PATIENCE = 5.0
+LEASE_END_SECONDS = 5.0
 """The time in seconds for which a holder stays cut off beyond the fault's planned end, until its lease has ended."""
-_POLL = 0.05
+_POLL_SECONDS = 0.05
 
 
-class LockFile(Fault):
+class LockFileFault(Fault):
     """Takes the lock from its holder."""
 
     name = "lockfile"
@@ -47,7 +47,7 @@ class LockFile(Fault):
     options = (kind_option("lockfile", KINDS), MAX_DOWN)
 
     def __init__(self) -> None:
-        self._pause, self._cut = Pause(), Partition(self.name)
+        self._pause, self._cut = PauseFault(), PartitionFault(self.name)
 
     def check(self, test: Test, system: System) -> None:
         """Raise UsageError unless the system has a lock on a file."""
@@ -134,13 +134,13 @@ async def _await_loss(cluster: Cluster, holder: str) -> bool:
     did.
     """
     loop = asyncio.get_running_loop()
-    deadline = loop.time() + PATIENCE * timeout_scale(cluster.backend)
+    deadline = loop.time() + LEASE_END_SECONDS * timeout_scale(cluster.backend)
     while True:
         if await cluster.holds_lock(holder) is False:
             return True
         if loop.time() >= deadline:
             return False
-        await asyncio.sleep(_POLL)
+        await asyncio.sleep(_POLL_SECONDS)
 
 
 def _told(lock: Lock) -> dict[str, Any]:

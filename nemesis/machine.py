@@ -34,7 +34,7 @@ POWER_KINDS = ("one", "master", "minority", "all")
 REBOOT_KINDS = ("one", "master")
 
 
-class Power(Fault):
+class PowerFault(Fault):
     """Cuts the power of machines; healing restores it and starts the brokers."""
 
     name = "power"
@@ -80,7 +80,7 @@ class Power(Fault):
         return replace(healed, confirmed=healed.confirmed and in_use(injected.found))
 
 
-class Reboot(Fault):
+class RebootFault(Fault):
     """Restarts a machine cleanly; healing starts its broker."""
 
     name = "reboot"

@@ -17,8 +17,8 @@ from nemesis.crash import recovery_seconds
 from nemesis.cuts import everywhere
 from nemesis.facts import ONE, aim_option, asked_target
 from nemesis.families import ANY_KIND, MAX_DOWN, PRIMARY, kind_option
-from nemesis.partition import CUT, Partition
-from nemesis.process import Kill, Pause, ended, plan_nodes, told
+from nemesis.partition import CUT, PartitionFault
+from nemesis.process import KillFault, PauseFault, ended, plan_nodes, told
 from stormproof.contracts.backend import KILL, LINKS, PAUSE, RUNNING, ProcessState
 from stormproof.contracts.cluster import Cluster
 from stormproof.contracts.fault import MAY_END_PROCESS, ClusterFacts, Evidence, Fault, FaultPlan, Infeasible
@@ -29,10 +29,10 @@ from stormproof.test import Test
 from stormproof.timeout_scale import timeout_scale
 
 KINDS = ("kill", "pause", "cut")
-PATIENCE = 6.0
+PROGRAMS_END_SECONDS = 6.0
 """The time in seconds for which managers stay unavailable beyond the fault's planned end, until the managed programs
 have ended."""
-_POLL = 0.05
+_POLL_SECONDS = 0.05
 
 
 class _ManagerFault(Fault):
@@ -45,7 +45,8 @@ class _ManagerFault(Fault):
     kinds = KINDS
 
     def __init__(self) -> None:
-        self._by_kind: Mapping[str, Fault] = {"kill": Kill(), "pause": Pause(), "cut": Partition(self.name)}
+        self._by_kind: Mapping[str, Fault] = {
+            "kill": KillFault(), "pause": PauseFault(), "cut": PartitionFault(self.name)}  # fmt: skip
 
     def expects_replica(self, kind: str) -> bool:
         """Return True: managers promote a replica."""
@@ -66,7 +67,7 @@ class _ManagerFault(Fault):
         return await self._by_kind[plan.kind].heal(cluster, plan, injected)
 
 
-class Manager(_ManagerFault):
+class ManagerFault(_ManagerFault):
     """Hits one manager but not the program that it manages; ``cut``: the two can't hear each other."""
 
     name = "manager"
@@ -89,7 +90,7 @@ class Manager(_ManagerFault):
         return FaultPlan(kind, found.targets, cut, found.note, program=program, unmet=found.unmet)
 
 
-class Quorum(_ManagerFault):
+class QuorumFault(_ManagerFault):
     """Takes a majority of managers away; ``cut``: from each other and from the rest. An operator recovers the system.
     """
 
@@ -154,12 +155,12 @@ async def _looked_after(cluster: Cluster) -> dict[str, ProcessState]:
 async def _await_end(cluster: Cluster, before: Mapping[str, ProcessState]) -> dict[str, ProcessState]:
     """Wait until all these processes have ended, or until patience runs out; return the programs' states then."""
     loop = asyncio.get_running_loop()
-    deadline = loop.time() + PATIENCE * timeout_scale(cluster.backend)
+    deadline = loop.time() + PROGRAMS_END_SECONDS * timeout_scale(cluster.backend)
     while True:
         now = await _looked_after(cluster)
         if loop.time() >= deadline or all(ended(state, now[node]) for node, state in before.items()):
             return {node: now[node] for node in before}
-        await asyncio.sleep(_POLL)
+        await asyncio.sleep(_POLL_SECONDS)
 
 
 def _as_evidence(states: Mapping[str, ProcessState]) -> dict[str, dict[str, Any]]:

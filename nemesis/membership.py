@@ -21,16 +21,16 @@ from stormproof.test import Test
 
 KINDS = ("add", "add-all")
 REMOVE = "remove"
-PATIENCE = 3.0
+JOIN_SECONDS = 3.0
 """The time limit in seconds for a master to accept the request to add a node, and, when the fault ends, for the node to
 have joined."""
-_POLL = 0.1
+_POLL_SECONDS = 0.1
 _LEAST_REPLICAS = 3
 """The minimum number of replicas of a group that gives one up: a group has at least two."""
 REMOVED = "after the removal"
 
 
-class Membership(Fault):
+class MembershipFault(Fault):
     """Adds a spare node to the group; ``remove``, if a system supports it, removes a replica from the group until the
     heal."""
 
@@ -113,28 +113,28 @@ class Membership(Fault):
             if REMOVED not in injected.found:
                 return Evidence()
         loop = asyncio.get_running_loop()
-        deadline = loop.time() + PATIENCE
+        deadline = loop.time() + JOIN_SECONDS
         while True:
             after = await self._group(cluster, plan)
             missing = [node for node in plan.targets if node not in after]
             if not missing or loop.time() >= deadline:
                 return self._proof("after", after, plan)
             await asyncio.gather(*(cluster.add_member(node) for node in missing))
-            await asyncio.sleep(_POLL)
+            await asyncio.sleep(_POLL_SECONDS)
 
     async def _remove(self, cluster: Cluster, node: str) -> Evidence:
         loop = asyncio.get_running_loop()
-        deadline = loop.time() + PATIENCE
+        deadline = loop.time() + JOIN_SECONDS
         # The serving node reports the group's members: without it nothing could be proven.
         before = await cluster.members()
         while loop.time() < deadline and not before:
-            await asyncio.sleep(_POLL)
+            await asyncio.sleep(_POLL_SECONDS)
             before = await cluster.members()
-        deadline = loop.time() + PATIENCE
+        deadline = loop.time() + JOIN_SECONDS
         refusal = await cluster.remove_member(node)
         after = await cluster.members()
         while loop.time() < deadline and (refusal or not after or node in after):
-            await asyncio.sleep(_POLL)
+            await asyncio.sleep(_POLL_SECONDS)
             refusal = await cluster.remove_member(node) if refusal else None
             after = await cluster.members()
         if refusal:
@@ -153,23 +153,23 @@ class Membership(Fault):
         return group
 
     async def _await_group(self, cluster: Cluster, plan: FaultPlan) -> tuple[str, ...]:
-        """Return the group's members; empty if no node serves for ``PATIENCE`` seconds."""
+        """Return the group's members; empty if no node serves for ``JOIN_SECONDS`` seconds."""
         loop = asyncio.get_running_loop()
-        deadline = loop.time() + PATIENCE
+        deadline = loop.time() + JOIN_SECONDS
         while True:
             group = await self._group(cluster, plan)
             if group or loop.time() >= deadline:
                 return group
-            await asyncio.sleep(_POLL)
+            await asyncio.sleep(_POLL_SECONDS)
 
     async def _ask(self, cluster: Cluster, node: str) -> str:
         """Ask the serving node to add a node; return the reason for a lasting refusal, else empty."""
         loop = asyncio.get_running_loop()
-        deadline = loop.time() + PATIENCE
+        deadline = loop.time() + JOIN_SECONDS
         while refusal := await cluster.add_member(node):
             if loop.time() >= deadline:
                 return f"nobody takes {node} in: {refusal}"
-            await asyncio.sleep(_POLL)
+            await asyncio.sleep(_POLL_SECONDS)
         return ""
 
     def _proof(self, when: str, group: tuple[str, ...], plan: FaultPlan) -> Evidence:

@@ -33,7 +33,7 @@ WHERE = Option(
 )
 
 
-class Packets(Fault):
+class PacketsFault(Fault):
     """Degrades links, short of cutting them."""
 
     name = "packets"

@@ -56,7 +56,7 @@ PROBE_SECONDS = 0.5
 OPEN, CUT = "open", "cut"
 
 
-class Partition(Fault):
+class PartitionFault(Fault):
     """Cuts links between groups of nodes, dropping every packet."""
 
     name = "partition"

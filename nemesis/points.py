@@ -64,12 +64,12 @@ AFTER_SHARE = 0.4
 their receivers."""
 SEEN_SHARE = 0.5
 """The share of strikes that are armed at a point that the programs have reached before in this run."""
-PATIENCE = 2.0
+REACH_SECONDS = 2.0
 """The time in seconds, at the heal, in which a program must reach any point at all."""
-_STEP = 0.02
+_STEP_SECONDS = 0.02
 
 
-class Points(Fault):
+class PointsFault(Fault):
     """Kills, pauses, cuts off or delays a program at exactly the points where that does most harm."""
 
     name = "points"
@@ -183,8 +183,8 @@ class Points(Fault):
 async def _strike_at(points: FaultPoints, names: Collection[str]) -> None:
     """Strike at the next of these points, if one is reached within half of the patience."""
     points.loosen(names)
-    for _ in range(round(PATIENCE / 2 / _STEP)):
-        await asyncio.sleep(_STEP)
+    for _ in range(round(REACH_SECONDS / 2 / _STEP_SECONDS)):
+        await asyncio.sleep(_STEP_SECONDS)
         if points.struck is not None:
             return
 
@@ -212,7 +212,7 @@ async def _set_right(cluster: Cluster, strike: PointStrike, struck: StruckPoint)
         silence = strike.silence if strike.hush.get(struck.machine) else 0.0
         left = struck.time + strike.seconds + silence - asyncio.get_running_loop().time()
         if left >= 0:
-            await asyncio.sleep(left + _STEP)
+            await asyncio.sleep(left + _STEP_SECONDS)
         lost = _points(cluster).lift()
         shown["packets"] = {arrow(link): count for link, count in lost.items()}
         if not _points(cluster).ended:  # too many other nodes were down by then

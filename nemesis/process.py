@@ -88,7 +88,7 @@ def _runs(program: str, plan: FaultPlan, facts: ClusterFacts) -> bool:
     return all(program in facts.running.get(target, (program,)) for target in plan.targets)
 
 
-class Pause(Fault):
+class PauseFault(Fault):
     """Stops the processes of a program with SIGSTOP and resumes them with SIGCONT."""
 
     name = "pause"
@@ -134,7 +134,7 @@ class Pause(Fault):
         return Evidence(state_evidence(before, after, plan), confirmed)
 
 
-class Kill(Fault):
+class KillFault(Fault):
     """Ends the processes of a program with SIGKILL; healing starts it again, unless the system does so itself."""
 
     name = "kill"

@@ -30,10 +30,11 @@ AIMED = (SETTINGS, VERSION)
 
 NEW_SETTINGS = Option("rolling_settings", "", "settings that a rolling change sets: name=value, space-separated")
 NEW_VERSION = Option("rolling_version", "", "folder of a checkout with the version that a rolling upgrade installs")
-PATIENCE = Option("rolling_patience", 20.0, "seconds in which the system must be healthy before the next node's turn")
+HEALTHY_SECONDS = Option("rolling_patience", 20.0,
+                         "seconds in which the system must be healthy before the next node's turn")
 
 
-class Rolling(Fault):
+class RollingFault(Fault):
     """Restarts all nodes, one after the other, each once the system is healthy again."""
 
     name = "rolling"
@@ -43,7 +44,7 @@ class Rolling(Fault):
     effects = frozenset({ENDS_PROCESS})
     kinds: tuple[str, ...] = KINDS
     aimed_kinds: ClassVar[tuple[str, ...]] = AIMED
-    options = (kind_option("rolling", (*KINDS, *AIMED), several=True), NEW_SETTINGS, NEW_VERSION, PATIENCE)
+    options = (kind_option("rolling", (*KINDS, *AIMED), several=True), NEW_SETTINGS, NEW_VERSION, HEALTHY_SECONDS)
 
     def __init__(self) -> None:
         self._rolls: dict[tuple[str, ...], _Roll] = {}
@@ -107,7 +108,7 @@ class _Roll:
         options = cluster.test.options
         self._changes = typed(_changes(options), options) if plan.kind == SETTINGS else {}
         self._version = str(option_value(options, NEW_VERSION)) if plan.kind == VERSION else ""
-        self._patience = float(option_value(options, PATIENCE)) * SLOW
+        self._patience = float(option_value(options, HEALTHY_SECONDS)) * SLOW
         self._task: asyncio.Task[None] | None = None
 
     def go_on(self) -> None:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from nemesis.process import Kill, process_options
+from nemesis.process import KillFault, process_options
 from stormproof.contracts.cluster import Cluster
 
 
-class Stop(Kill):
+class StopFault(KillFault):
     """Ends a program with SIGTERM, and with SIGKILL if it still runs after five seconds; healing starts it."""
 
     name = "stop"

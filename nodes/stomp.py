@@ -46,14 +46,14 @@ class Frame:
     body: bytes = b""
 
 
-class Heartbeat:
+class StompHeartbeat:
     """One or more end-of-lines between frames."""
 
     def __repr__(self) -> str:
         return "HEARTBEAT"
 
 
-HEARTBEAT: Final = Heartbeat()
+HEARTBEAT: Final = StompHeartbeat()
 
 
 @dataclass(frozen=True)
@@ -137,7 +137,7 @@ class Parser:
         self._buffer = bytearray()
         self._scanned, self._head, self._length = 0, None, None
 
-    def feed(self, data: bytes) -> list[Frame | Heartbeat]:
+    def feed(self, data: bytes) -> list[Frame | StompHeartbeat]:
         """Return the frames that ``data`` completes, and HEARTBEAT for end-of-lines between them; call again for more.
 
         Raises:
@@ -153,7 +153,7 @@ class Parser:
             if not data:
                 return []
         self._buffer += data
-        items: list[Frame | Heartbeat] = []
+        items: list[Frame | StompHeartbeat] = []
         position = 0
         while True:
             try:
@@ -173,7 +173,7 @@ class Parser:
             self._scanned -= position
         return items
 
-    def _next(self, position: int) -> tuple[Frame | Heartbeat | None, int]:
+    def _next(self, position: int) -> tuple[Frame | StompHeartbeat | None, int]:
         if self._head is None:
             beats = self._count_eols(position)
             if beats:

@@ -22,7 +22,7 @@ from reports.spans import (
 )
 from stormproof.history.columns import HistoryColumns
 from stormproof.history.ledger import FaultWindow
-from stormproof.vocabulary import OBJECT, SENDS, SUBSCRIPTION, TAKES, TOPIC, Function, function_named
+from stormproof.vocabulary import OBJECT, SENDS, SUBSCRIPTION, TAKES, TOPIC, Verb, function_named
 
 MAX_OPERATIONS = 40
 """Upper bound of the operations shown with one anomaly."""
@@ -65,7 +65,7 @@ class Operation:
         return self.function.does == TAKES and self.type in ("ok", "info")
 
     @property
-    def function(self) -> Function:
+    def function(self) -> Verb:
         """The meaning of its function."""
         return function_named(self.f)
 

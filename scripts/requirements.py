@@ -46,7 +46,7 @@ class Proof:
 
 
 @dataclass(frozen=True)
-class State:
+class RequirementState:
     """``proven``, ``partly``, ``open`` or ``FAILED``; the runs besides `make test` that prove the row; its open
     clauses.
     """
@@ -57,7 +57,7 @@ class State:
 
 
 @dataclass(frozen=True)
-class Known:
+class KnownRequirement:
     """The recorded results: the outcomes of tests, the tests recorded by `make soak`, and the results of reproductions.
     """
 
@@ -115,27 +115,29 @@ def tests_by_row() -> dict[str, list[Proof]]:
     return found
 
 
-def known_outcomes() -> Known:
+def known_outcomes() -> KnownRequirement:
     """Return all records, from this machine and from docs/."""
     here = dict(json.loads(CACHE.read_text(encoding="utf-8"))) if CACHE.exists() else {}
     recorded = read_record(RECORD)
     merged = newer(here, recorded)
     soak = {test for test in recorded if merged[test]["outcome"] == "passed"}
-    return Known(merged, soak, read_seen(SEEN_FILE))
+    return KnownRequirement(merged, soak, read_seen(SEEN_FILE))
 
 
-def state_of(proofs: Sequence[Proof], clauses: Clauses | None, known: Known) -> State:
+def state_of(proofs: Sequence[Proof], clauses: Clauses | None, known: KnownRequirement) -> RequirementState:
     """Return the state of a row: by its clauses if it has some, else by the tests that carry it as a whole."""
     failed = [proof.test for proof in proofs if known.of(proof.test) == "failed"]
     if failed:
-        return State("FAILED", missing=tuple(f"{test} failed" for test in failed))
+        return RequirementState("FAILED", missing=tuple(f"{test} failed" for test in failed))
     passed = [proof for proof in proofs if known.of(proof.test) == "passed"]
     whole = [proof.test for proof in passed if not proof.part]
     if clauses is None:
         if whole:
             here = [test for test in whole if test not in known.soak]
-            return State("proven", known.sources(whole) if not here else ())
-        return State("partly" if passed else "open", missing=("no test carries the row as a whole",) if passed else ())
+            return RequirementState("proven", known.sources(whole) if not here else ())
+        if passed:
+            return RequirementState("partly", missing=("no test carries the row as a whole",))
+        return RequirementState("open")
     by: set[str] = set()
     missing = []
     for clause, proof in clauses.items():
@@ -144,11 +146,11 @@ def state_of(proofs: Sequence[Proof], clauses: Clauses | None, known: Known) -> 
         if why:
             missing.append(f"{clause}: {why}")
     if not missing:
-        return State("proven", tuple(sorted(by)))
-    return State("open" if len(missing) == len(clauses) else "partly", tuple(sorted(by)), tuple(missing))
+        return RequirementState("proven", tuple(sorted(by)))
+    return RequirementState("open" if len(missing) == len(clauses) else "partly", tuple(sorted(by)), tuple(missing))
 
 
-def _clause(proof: Any, carrying: Sequence[str], known: Known) -> tuple[str, Sequence[str]]:
+def _clause(proof: Any, carrying: Sequence[str], known: KnownRequirement) -> tuple[str, Sequence[str]]:
     """Return why a clause is open ("" if it is proven), and the runs besides `make test` that prove it."""
     if isinstance(proof, str):
         return proof, ()

@@ -25,7 +25,7 @@ from stormproof.run_folder import (
     PLUGIN_COPIES,
     REMOTE_FILE,
     RUN_ID,
-    Lock,
+    RunLock,
     is_alive,
     read_run,
 )
@@ -153,7 +153,7 @@ def _fill(archive: zipfile.ZipFile, path: Path, run_dir: Path, members: dict[zip
     run_dir.parent.mkdir(parents=True, exist_ok=True)
     draft = Path(tempfile.mkdtemp(prefix=_UNPACKING, dir=run_dir.parent))
     try:
-        with Lock(draft):
+        with RunLock(draft):
             (draft / LOGS).mkdir()
             left = most
             for member, parts in members.items():
@@ -181,7 +181,7 @@ def remove_unfinished(store: Store) -> list[Path]:
     found = []
     for draft in sorted(store.path.glob(f"{_UNPACKING}*")):
         try:
-            with Lock(draft):
+            with RunLock(draft):
                 shutil.rmtree(draft)
         except (StormproofError, OSError):
             continue  # it is being filled, or this user may not remove it

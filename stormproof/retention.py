@@ -15,7 +15,16 @@ from typing import Any
 
 from stormproof.errors import HistoryError, StormproofError, UsageError
 from stormproof.history.undo import pending_undos
-from stormproof.run_folder import PIN_FILE, REMOTE_FILE, Lock, is_alive, read_object, read_run, read_verdict, write_json
+from stormproof.run_folder import (
+    PIN_FILE,
+    REMOTE_FILE,
+    RunLock,
+    is_alive,
+    read_object,
+    read_run,
+    read_verdict,
+    write_json,
+)
 from stormproof.store import Store
 
 VALID = "valid"
@@ -38,7 +47,7 @@ def read_age(text: str, option: str) -> float:
 
 
 @dataclass(frozen=True)
-class Kept:
+class RetainedRun:
     """A run as ``plan`` sees it: its age in seconds, its size in bytes; ``passed``: its verdict is valid.
 
     ``why`` is the reason why it must stay regardless of the rules; empty: it may go.
@@ -52,7 +61,7 @@ class Kept:
 
 
 @dataclass(frozen=True)
-class Rules:
+class RetentionRules:
     """The retention rules: passed runs stay for ``keep`` seconds, others for ``keep_failures``, and all together take
     at most ``max_size`` bytes; None: unlimited."""
 
@@ -61,11 +70,11 @@ class Rules:
     max_size: int | None = None
 
 
-def plan(runs: Sequence[Kept], rules: Rules) -> list[Kept]:
+def plan(runs: Sequence[RetainedRun], rules: RetentionRules) -> list[RetainedRun]:
     """Return the runs to remove, in the order of removal: first the ones that are too old, then, until the rest is
     small enough, the passed ones, the oldest first, and then the others, the oldest first."""
 
-    def too_old(run: Kept) -> bool:
+    def too_old(run: RetainedRun) -> bool:
         limit = rules.keep if run.passed else rules.keep_failures
         return limit is not None and run.age > limit
 
@@ -81,7 +90,7 @@ def plan(runs: Sequence[Kept], rules: Rules) -> list[Kept]:
     return going
 
 
-def survey(store: Store, now: datetime | None = None) -> Iterator[Kept]:
+def survey(store: Store, now: datetime | None = None) -> Iterator[RetainedRun]:
     """Yield every run of a store."""
     moment = now or datetime.now(UTC)
     for run_dir in store.runs():
@@ -91,7 +100,7 @@ def survey(store: Store, now: datetime | None = None) -> Iterator[Kept]:
             age = (moment - began).total_seconds()
         except ValueError:
             why = why or "its name does not tell when it began"
-        yield Kept(run_dir, age, _size(run_dir), _passed(run_dir), why)
+        yield RetainedRun(run_dir, age, _size(run_dir), _passed(run_dir), why)
 
 
 def why_kept(run_dir: Path) -> str:
@@ -132,7 +141,7 @@ def remove_run(run_dir: Path) -> None:
     Raises:
         StormproofError: the run must stay, or can't be removed.
     """
-    with Lock(run_dir):
+    with RunLock(run_dir):
         if (run_dir / PIN_FILE).exists():
             raise StormproofError(f"{run_dir.name}: it is pinned")
         gone = run_dir.with_name(_GONE + run_dir.name)
@@ -148,7 +157,7 @@ def remove_rests(store: Store) -> list[Path]:
     found = []
     for gone in sorted(store.path.glob(f"{_GONE}*")):
         try:
-            with Lock(gone):
+            with RunLock(gone):
                 shutil.rmtree(gone)
         except (StormproofError, OSError):
             continue  # it is being removed, or this user may not remove it

@@ -98,7 +98,7 @@ def node_logs(run_dir: Path) -> list[Path]:
     return sorted(path for path in (run_dir / LOGS).glob("*.log") if path.is_file())
 
 
-class Lock:
+class RunLock:
     """The lock that marks a run's harness as alive: it ends with the process, in whatever way the process ends."""
 
     def __init__(self, run_dir: Path) -> None:
@@ -124,7 +124,7 @@ class Lock:
             os.close(self._fd)
             self._fd = -1
 
-    def __enter__(self) -> Lock:
+    def __enter__(self) -> RunLock:
         return self
 
     def __exit__(self, *exc: object) -> None:

@@ -29,7 +29,7 @@ from nodes.systems.reference.cluster import ReferenceCluster
 from nodes.systems.reference.code import code_folder
 from stormproof.contracts.backend import Backend, DiskFault, Shells
 from stormproof.contracts.cluster import MAIN
-from stormproof.run_folder import Lock
+from stormproof.run_folder import RunLock
 from workloads.reference.connection import ConnectionBroken, NotSent, Settings, StompConnection
 
 PATIENCE = 30.0
@@ -228,5 +228,5 @@ async def tour(backend_name: str, descriptor: Path, run_dir: Path) -> None:
 
 
 if __name__ == "__main__":
-    with Lock(Path(sys.argv[3])):
+    with RunLock(Path(sys.argv[3])):
         asyncio.run(tour(sys.argv[1], Path(sys.argv[2]), Path(sys.argv[3])))

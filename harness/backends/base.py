@@ -12,7 +12,7 @@ from collections.abc import AsyncGenerator, Awaitable, Iterable, Mapping, Sequen
 from typing import Any, ClassVar, TypeVar
 
 from harness.backends import network, process, usage
-from harness.backends.shell import Channel, Output, Shell
+from harness.backends.shell import Output, Shell, ShellChannel
 from stormproof.apart import at_home
 from stormproof.contracts.backend import FILES, KILL, LINKS, PAUSE, Backend, CommandResult, Link, ProcessState, Usage
 from stormproof.contracts.option import Option
@@ -80,7 +80,7 @@ class ShellBackend(Backend):
         """Return the Python interpreter to run on the node."""
 
     @abstractmethod
-    async def _connect(self, node: str) -> Channel:
+    async def _connect(self, node: str) -> ShellChannel:
         """Open a channel to a new root shell on the node, with errors merged into its output."""
 
     def address(self, name: str) -> str:

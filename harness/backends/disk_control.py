@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from harness.backends.launch import as_root
-from harness.backends.shell import Channel
+from harness.backends.shell import ShellChannel
 from nodes.timeouts import within
 from stormproof.contracts.backend import Capability
 from stormproof.errors import BackendError
@@ -135,12 +135,12 @@ class LocalStream:
 class ChannelStream:
     """The streams of a program that replaced a root shell, with its errors merged into its output."""
 
-    def __init__(self, channel: Channel) -> None:
+    def __init__(self, channel: ShellChannel) -> None:
         self._channel = channel
         self._rest = b""
 
     @classmethod
-    async def start(cls, channel: Channel, command: str) -> ChannelStream:
+    async def start(cls, channel: ShellChannel, command: str) -> ChannelStream:
         """Replace the shell with a program."""
         await channel.write(f"exec {command}\n".encode())
         return cls(channel)

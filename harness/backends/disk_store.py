@@ -64,7 +64,7 @@ class _Unsynced:
             os.ftruncate(self.fd, size)
 
 
-class Store:
+class WriteStore:
     """A backing folder ``root``, and a folder ``trash`` for deleted files that may have to be restored.
 
     Both are on the same file system. Paths are those that programs use, relative to the root. The class is not

@@ -34,9 +34,9 @@ from typing import Any
 import mfusepy
 
 if __package__:
-    from harness.backends.disk_store import FULL_AFTER, HARNESS, NOTHING, PROBE_FILE, Store
+    from harness.backends.disk_store import FULL_AFTER, HARNESS, NOTHING, PROBE_FILE, WriteStore
 else:
-    from disk_store import FULL_AFTER, HARNESS, NOTHING, PROBE_FILE, Store  # type: ignore[import-not-found,no-redef,unused-ignore]
+    from disk_store import FULL_AFTER, HARNESS, NOTHING, PROBE_FILE  # type: ignore[import-not-found,no-redef,unused-ignore]
 
 DARK_SECONDS = 0.5
 """Seconds for which a call waits, without power, for its program to be killed, before it fails."""
@@ -53,7 +53,7 @@ class FaultyDisk(mfusepy.Operations):  # type: ignore[misc]
 
     use_ns = True
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: WriteStore) -> None:
         self._store = store
         self._lock = threading.RLock()
         self._probes: set[int] = set()
@@ -396,7 +396,7 @@ def main(mount_point: str, folder: str, seed: str) -> None:
     found = Path(mount_point).stat()
     root.chmod(stat.S_IMODE(found.st_mode))
     os.umask(0)  # Each calling program applies its own umask.
-    disk = FaultyDisk(Store(root, trash, random.Random(seed)))
+    disk = FaultyDisk(WriteStore(root, trash, random.Random(seed)))
     threading.Thread(target=_listen, args=(disk, threading.main_thread().ident), daemon=True).start()
     # An ordinary user's process cannot give files away, so the kernel has no owners by which to check permissions.
     checks = {"default_permissions": True} if os.geteuid() == 0 else {}

@@ -30,7 +30,7 @@ BUILD_LIMIT_S = 600
 
 _MIRROR_SUITE = "bookworm"
 # Releases of Debian and Ubuntu whose Python is too old for the broker's code.
-_TOO_OLD = frozenset({"buster", "bullseye", "bionic", "focal", "jammy"})
+_SUITES_TOO_OLD = frozenset({"buster", "bullseye", "bionic", "focal", "jammy"})
 _SLIM = "path-exclude=/usr/share/{doc,man,locale,info}/*"
 
 
@@ -136,7 +136,7 @@ def apt_source(root: Path = Path("/")) -> AptSource:
         suite = platform.freedesktop_os_release().get("VERSION_CODENAME", "")
     except OSError:
         suite = ""
-    if not suite or suite in _TOO_OLD:
+    if not suite or suite in _SUITES_TOO_OLD:
         return AptSource(_MIRROR_SUITE)
     folder = root / "etc/apt"
     files = [folder / "sources.list", *sorted((folder / "sources.list.d").glob("*"))]

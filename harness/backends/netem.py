@@ -53,7 +53,7 @@ fi
 
 
 @dataclass(frozen=True)
-class Queues:
+class NodeShaping:
     """The treatment of packets by one node: conditions for those ``leaving`` to and ``arriving`` from these names."""
 
     leaving: Mapping[str, LinkConditions]
@@ -75,7 +75,7 @@ class Queues:
         return "\n".join(lines)
 
 
-def queues(nodes: Iterable[str], conditions: Mapping[Link, LinkConditions]) -> dict[str, Queues]:
+def queues(nodes: Iterable[str], conditions: Mapping[Link, LinkConditions]) -> dict[str, NodeShaping]:
     """Return what each node has to do so that exactly these links are degraded.
 
     Raises:
@@ -93,7 +93,7 @@ def queues(nodes: Iterable[str], conditions: Mapping[Link, LinkConditions]) -> d
     for node in leaving:
         if max(len(leaving[node]), len(arriving[node])) > MOST_LINKS:
             raise BackendError(f"{node}: more than {MOST_LINKS} links can't suffer; use fewer nodes or clients=outside")
-    return {node: Queues(leaving[node], arriving[node]) for node in leaving}
+    return {node: NodeShaping(leaving[node], arriving[node]) for node in leaving}
 
 
 def counts_script(device: str) -> str:
@@ -101,7 +101,7 @@ def counts_script(device: str) -> str:
     return f"tc -s qdisc show dev {shlex.quote(device)}; echo arriving; tc -s qdisc show dev {DEVICE} 2>/dev/null || :"
 
 
-def parse_counts(text: str, node: str, found: Queues) -> dict[Link, int]:
+def parse_counts(text: str, node: str, found: NodeShaping) -> dict[Link, int]:
     """Return the packets affected on each link, from the output of ``counts_script``.
 
     netem counts lost and passed packets, but not how many of these it duplicated, damaged or reordered; that number is

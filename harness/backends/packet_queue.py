@@ -39,7 +39,7 @@ ARRIVING, LEAVING = "arriving", "leaving"
 CHAINS = {ARRIVING: ("input", "saddr", "stormproof-in"), LEAVING: ("output", "daddr", "stormproof-out")}
 """The path of each direction's packets: hook, the address field that identifies the link, and a chain of iptables."""
 
-OVERTAKEN = 0.01
+REORDER_SECONDS = 0.01
 """The least number of seconds for which a packet is held so that later ones overtake it."""
 
 QUEUED = ("delay", "jitter", "reorder", "corrupt", "rate")
@@ -78,7 +78,7 @@ class Packet(NamedTuple):
         return int.from_bytes(self.data[2:4], "big")
 
 
-class Verdict(NamedTuple):
+class PacketVerdict(NamedTuple):
     """The decision about a packet: its departure time, its new bytes if they changed, and whether it was affected."""
 
     due: float
@@ -86,14 +86,14 @@ class Verdict(NamedTuple):
     suffered: bool
 
 
-class Link:
+class DegradedLink:
     """One degraded link; ``free`` is the time at which a slow link has transmitted the packets so far."""
 
     def __init__(self, condition: Mapping[str, float]) -> None:
         self.condition = dict(condition)
         self.free = 0.0
 
-    def judge(self, packet: Packet, now: float, rng: random.Random) -> Verdict:
+    def judge(self, packet: Packet, now: float, rng: random.Random) -> PacketVerdict:
         """Return the verdict on a packet that arrived ``now``.
 
         The packet may be delayed, held back so that others overtake it, damaged, or queued for its turn.
@@ -105,7 +105,7 @@ class Link:
         if jitter:
             seconds = max(0.0, delay + jitter * rng.uniform(-1, 1))
         if rng.random() < get("reorder", 0.0):
-            seconds += max(OVERTAKEN, delay)
+            seconds += max(REORDER_SECONDS, delay)
             suffered = True
         if rate:
             self.free = max(now, self.free) + packet.length / rate
@@ -114,7 +114,7 @@ class Link:
         if rng.random() < get("corrupt", 0.0):
             payload = damaged(packet.data, rng)
             suffered = True
-        return Verdict(now + seconds, payload, suffered)
+        return PacketVerdict(now + seconds, payload, suffered)
 
 
 def damaged(data: bytes, rng: random.Random) -> bytes:
@@ -206,7 +206,7 @@ def parse_counts(text: str) -> dict[Key, int]:
     return counts
 
 
-class Rules:
+class KernelRules:
     """The rules in the kernel, and the tool that can refer to a queue: nft itself, or iptables."""
 
     def __init__(self) -> None:
@@ -378,13 +378,13 @@ def _packet(body: bytes) -> list[Packet]:
 class Program:
     """Carries out orders, and releases each packet when it is due."""
 
-    def __init__(self, rules: Rules, open_queue: Callable[[], KernelQueue], rng: random.Random) -> None:
+    def __init__(self, rules: KernelRules, open_queue: Callable[[], KernelQueue], rng: random.Random) -> None:
         self._rules = rules
         self._open_queue = open_queue
         self._rng = rng
         self._queue: KernelQueue | None = None
         self._state: State = {}
-        self._links: dict[Key, Link] = {}
+        self._links: dict[Key, DegradedLink] = {}
         self._counts: dict[Key, int] = {}
         self._carried: dict[Key, int] = {}
         """The counts of the rules from before they were last replaced."""
@@ -413,7 +413,7 @@ class Program:
         self._rules.set(state)
         self._counts = {key: count for key, count in self._counts.items() if key in state}
         self._state = state
-        self._links = {key: Link(condition) for key, condition in state.items() if needs_queue(condition)}
+        self._links = {key: DegradedLink(condition) for key, condition in state.items() if needs_queue(condition)}
         if self._queue is not None:
             self._queue.copy(whole=any(link.condition.get("corrupt") for link in self._links.values()))
 
@@ -486,7 +486,7 @@ def serve(program: Program, source: int, answer: Callable[[str], None]) -> None:
 
 def main() -> None:
     """Serve standard input and undo everything at its end, even after a signal."""
-    program = Program(Rules(), KernelQueue, random.Random())
+    program = Program(KernelRules(), KernelQueue, random.Random())
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     print("ready", flush=True)
     try:

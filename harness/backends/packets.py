@@ -19,8 +19,8 @@ from typing import Any, ClassVar
 
 from harness.backends import netem, packet_queue
 from harness.backends.base import ABILITIES, CALL_LIMIT, ShellBackend, gather_all
-from harness.backends.netem import Queues
-from harness.backends.shell import Channel
+from harness.backends.netem import NodeShaping
+from harness.backends.shell import ShellChannel
 from nodes.timeouts import within
 from stormproof.contracts.backend import PACKETS, Link, LinkConditions
 from stormproof.contracts.topology import endpoint, machine_of
@@ -66,18 +66,18 @@ done
 """
 """Removes the rules of a killed program; prints ``packets`` when there were any."""
 
-_NOTHING = Queues({}, {})
+_NOTHING = NodeShaping({}, {})
 
 
 class PacketProgram:
     """The program ``packet_queue`` on one node, started at the first order."""
 
-    def __init__(self, node: str, connect: Callable[[], Awaitable[Channel]], command: str) -> None:
+    def __init__(self, node: str, connect: Callable[[], Awaitable[ShellChannel]], command: str) -> None:
         """``command`` starts the program from the shell that ``connect`` opens."""
         self._node = node
         self._connect = connect
         self._command = command
-        self._channel: Channel | None = None
+        self._channel: ShellChannel | None = None
         self._rest = b""
 
     async def ask(self, order: Mapping[str, Any]) -> dict[str, dict[str, int]]:
@@ -139,9 +139,9 @@ class PacketBackend(ShellBackend):
         self._conditions: Mapping[Link, LinkConditions] = {}
         self._by_netem = False
         self._programs: dict[str, PacketProgram] = {}
-        self._held: dict[str, Queues] = {}
+        self._held: dict[str, NodeShaping] = {}
         """The conditions applied by each node's program; ``_queues`` holds those applied by its emulator."""
-        self._queues: dict[str, Queues] = {}
+        self._queues: dict[str, NodeShaping] = {}
         self._kernels: dict[str, frozenset[str]] = {}
         self._packet_lock = asyncio.Lock()
 
@@ -190,7 +190,7 @@ class PacketBackend(ShellBackend):
         if node in self._programs:
             await self._programs[node].close()
 
-    async def _order(self, node: str, held: Queues) -> None:
+    async def _order(self, node: str, held: NodeShaping) -> None:
         program = self._program(node)
         if not program.alive:
             await self.upload(node, Path(packet_queue.__file__).read_bytes(), self._program_path(node))
@@ -273,12 +273,12 @@ class PacketBackend(ShellBackend):
         await super()._close_shells()
 
 
-def split(nodes: Iterable[str], conditions: Mapping[Link, LinkConditions]) -> dict[str, Queues]:
+def split(nodes: Iterable[str], conditions: Mapping[Link, LinkConditions]) -> dict[str, NodeShaping]:
     """Return the links whose packets each node holds: those into the node, and those from it to a client host.
 
     Links between client hosts carry no packets.
     """
-    found = {node: Queues({}, {}) for node in nodes}
+    found = {node: NodeShaping({}, {}) for node in nodes}
     leaving: dict[str, dict[str, LinkConditions]] = {node: {} for node in found}
     arriving: dict[str, dict[str, LinkConditions]] = {node: {} for node in found}
     for (source, target), condition in sorted(conditions.items()):
@@ -286,7 +286,7 @@ def split(nodes: Iterable[str], conditions: Mapping[Link, LinkConditions]) -> di
             arriving[machine_of(target)][source] = condition
         elif machine_of(source) in leaving:
             leaving[machine_of(source)][target] = condition
-    return {node: Queues(leaving[node], arriving[node]) for node in found}
+    return {node: NodeShaping(leaving[node], arriving[node]) for node in found}
 
 
 def _beside(name: str, machine: str) -> str:

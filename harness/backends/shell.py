@@ -27,7 +27,7 @@ _STATUS_LIMIT = 8
 _ANSWER_LIMIT = 1.0 * SLOW
 
 
-class Channel(Protocol):
+class ShellChannel(Protocol):
     """Standard input and (merged) output of one ``/bin/sh`` process running as root on a node."""
 
     async def read(self) -> bytes:
@@ -64,7 +64,7 @@ class _Unstarted(Exception):
 class _Inbox:
     """Splits the incoming bytes at markers, and keeps no more of them than requested."""
 
-    def __init__(self, channel: Channel) -> None:
+    def __init__(self, channel: ShellChannel) -> None:
         self._channel = channel
         self._rest = b""
 
@@ -100,12 +100,12 @@ class Shell:
     seconds must answer before it gets another command, or is replaced; with None, channels are never tested.
     """
 
-    def __init__(self, name: str, connect: Callable[[], Awaitable[Channel]], silence: float | None = None) -> None:
+    def __init__(self, name: str, connect: Callable[[], Awaitable[ShellChannel]], silence: float | None = None) -> None:
         self.name = name
         self._silence = silence
         self._heard = 0.0
         self._connect = connect
-        self._channel: Channel | None = None
+        self._channel: ShellChannel | None = None
         self._inbox: _Inbox | None = None
         self._lock = asyncio.Lock()
         self._nonce = secrets.token_hex(12)

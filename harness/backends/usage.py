@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from harness.backends import usage_probe
-from harness.backends.shell import Channel
+from harness.backends.shell import ShellChannel
 from nodes.timeouts import within
 from stormproof.contracts.backend import Usage
 from stormproof.contracts.option import Option
@@ -59,14 +59,14 @@ def _program() -> str:
 
 
 async def measured(
-    node: str, connect: Callable[[], Awaitable[Channel]], run: str, interval: float
+    node: str, connect: Callable[[], Awaitable[ShellChannel]], run: str, interval: float
 ) -> AsyncGenerator[Usage, None]:
     """Yield the samples that the command ``run`` prints in a new shell on the node, until the generator is closed.
 
     Raises:
         BackendError: the shell cannot be opened, or the program is silent for too long, prints other output, or ends.
     """
-    channel: Channel | None = None
+    channel: ShellChannel | None = None
     rest = b""
     try:
         limit = START_LIMIT

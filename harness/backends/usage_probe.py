@@ -38,7 +38,7 @@ NOT_THE_SYSTEMS = ("code", "disk")
 """Folders below FOLDER that the harness fills: programs, and the storage of disks that can fail."""
 
 
-class Process(NamedTuple):
+class ProcessSample(NamedTuple):
     """A process.
 
     Its parent, whether it lives (a dead process may wait for its parent), and its resident bytes; its own usage, and
@@ -58,7 +58,7 @@ Key = tuple[int, int]
 """pid and start time, which distinguish a process from a later one with the same pid."""
 
 
-class Counters(NamedTuple):
+class UsageCounters(NamedTuple):
     """Usage since the first sample: clock ticks, bytes read, bytes written."""
 
     ticks: int = 0
@@ -144,21 +144,21 @@ def members_of(folder: str, stats: dict[Key, list[str]], before: set[Key]) -> se
     return below_first(stats) if put_here else of_pid_files(stats, pids_noted(folder), before)
 
 
-def processes(stats: dict[Key, list[str]], members: set[Key], page: int) -> dict[Key, Process]:
+def processes(stats: dict[Key, list[str]], members: set[Key], page: int) -> dict[Key, ProcessSample]:
     """Return the usage of these processes."""
     found = {}
     for key in members:
         fields = stats[key]
         parent, pages = int(fields[1]), int(fields[21])
         user, system, childrens_user, childrens_system = map(int, fields[11:15])
-        found[key] = Process(parent, fields[0] not in "ZXx", pages * page, user + system,
-                             childrens_user + childrens_system, *io_of(key[0]))  # fmt: skip
+        found[key] = ProcessSample(parent, fields[0] not in "ZXx", pages * page, user + system,
+                                   childrens_user + childrens_system, *io_of(key[0]))  # fmt: skip
     return found
 
 
-def grown(before: dict[Key, Process], now: dict[Key, Process]) -> Counters:
+def grown(before: dict[Key, ProcessSample], now: dict[Key, ProcessSample]) -> UsageCounters:
     """Return the usage between two samples; a process that is new in the second counts in full."""
-    ended: dict[int, list[Process]] = {}
+    ended: dict[int, list[ProcessSample]] = {}
     for key, process in before.items():
         if key not in now:
             ended.setdefault(process.parent, []).append(process)
@@ -170,10 +170,10 @@ def grown(before: dict[Key, Process], now: dict[Key, Process]) -> Counters:
                      - sum(child.ticks + child.childrens_ticks for child in gone))  # fmt: skip
         read += _more(process.read, old.read, [child.read for child in gone])
         written += _more(process.written, old.written, [child.written for child in gone])
-    return Counters(ticks, read, written)
+    return UsageCounters(ticks, read, written)
 
 
-_NEW = Process(0, True, 0, 0, 0, 0, 0)
+_NEW = ProcessSample(0, True, 0, 0, 0, 0, 0)
 
 
 def _more(now: int | None, before: int | None, gone: list[int | None]) -> int:
@@ -182,7 +182,7 @@ def _more(now: int | None, before: int | None, gone: list[int | None]) -> int:
     return max(0, now - (before or 0) - sum(each or 0 for each in gone))
 
 
-def remembered(before: dict[Key, Process], now: dict[Key, Process]) -> dict[Key, Process]:
+def remembered(before: dict[Key, ProcessSample], now: dict[Key, ProcessSample]) -> dict[Key, ProcessSample]:
     """Return the reference for the next sample; counters that could not be read keep their earlier values."""
     return {key: process if process.read is not None or key not in before
             else process._replace(read=before[key].read, written=before[key].written)
@@ -305,19 +305,19 @@ class DataFolder(threading.Thread):
             time.sleep(max(self._interval, PAUSE_AFTER_WALK * (time.monotonic() - began)))
 
 
-class Machine:
+class SampledMachine:
     """The programs of this machine, sampled repeatedly."""
 
     def __init__(self, folder: str, devices: list[str]) -> None:
         self._folder, self._devices = folder, devices
         self._page = os.sysconf("SC_PAGE_SIZE")
         self._ticks = os.sysconf("SC_CLK_TCK")
-        self._before: dict[Key, Process] | None = None
+        self._before: dict[Key, ProcessSample] | None = None
         self._wire = (0, 0)
         self._carried = (0, 0)
-        self._used = Counters()
+        self._used = UsageCounters()
 
-    def _look(self, before: dict[Key, Process] | None = None) -> dict[Key, Process]:
+    def _look(self, before: dict[Key, ProcessSample] | None = None) -> dict[Key, ProcessSample]:
         stats = all_stats()
         return processes(stats, members_of(self._folder, stats, set(before or ())), self._page)
 
@@ -332,7 +332,7 @@ class Machine:
         if self._before is None:
             self._before, self._wire = now, wire
         more = grown(self._before, now)
-        self._used = Counters(*(old + new for old, new in zip(self._used, more, strict=True)))
+        self._used = UsageCounters(*(old + new for old, new in zip(self._used, more, strict=True)))
         self._before = remembered(self._before, now)
         # A recreated device counts from 0.
         received, sent = (new - old if new >= old else new for new, old in zip(wire, self._wire, strict=True))
@@ -353,7 +353,7 @@ def main(interval: float, folder: str, data: str, devices: list[str]) -> None:
     if not interval:
         print(json.dumps(written_beside(folder, data, members_of(folder, all_stats(), set()))), flush=True)
         return
-    machine, disk = Machine(folder, devices), DataFolder(folder, interval)
+    machine, disk = SampledMachine(folder, devices), DataFolder(folder, interval)
     disk.start()
     due = time.monotonic()
     while True:

@@ -30,11 +30,11 @@ def gc(
     """Remove old runs from the store; never one that is pinned, under way, or not healed."""
     from harness.store.housekeeping import collect
     from stormproof.history.read_limits import read_size
-    from stormproof.retention import Rules, read_age
+    from stormproof.retention import RetentionRules, read_age
 
     if keep is None and keep_failures is None and max_size is None:
         raise UsageError("nothing to remove: give --keep 30d, --keep-failures 180d, --max-size 20G, or several of them")
-    rules = Rules(
+    rules = RetentionRules(
         None if keep is None else read_age(keep, "--keep"),
         None if keep_failures is None else read_age(keep_failures, "--keep-failures"),
         None if max_size is None else read_size(max_size, "--max-size"),

@@ -18,7 +18,7 @@ from harness.run.lifecycle import RunnerProcess
 from nodes.systems.catalog import SYSTEMS
 from stormproof.errors import StormproofError, UsageError
 from stormproof.resource_log import OwnFolder, note_owner
-from stormproof.run_folder import Lock
+from stormproof.run_folder import RunLock
 from stormproof.text import amount
 from workloads.catalog import WORKLOADS
 
@@ -97,7 +97,7 @@ def _workload_for(system: str) -> str:
 
 
 def _run(test: Any, run_dir: Path, show: Callable[[Outcome], None]) -> None:
-    lock = Lock(run_dir)
+    lock = RunLock(run_dir)
     note_owner(run_dir)
     runner = RunnerProcess(test, run_dir, lock, SUITE)
     try:

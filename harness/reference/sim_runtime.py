@@ -7,8 +7,8 @@ import sqlite3
 from collections.abc import Callable
 from datetime import UTC, datetime
 
-from harness.sim.disk import Disk
-from harness.sim.process import Process
+from harness.sim.disk import SimDisk
+from harness.sim.process import SimProcess
 from nodes.reference.api import ConfigError
 from nodes.reference.server.runtime import LoopRuntime, prepared
 from nodes.systems.reference.probes import probe_of
@@ -21,7 +21,7 @@ REFUSED = ConfigError
 class SimRuntime(LoopRuntime):
     """The Runtime of a broker in simulation: its process's clock, its node's disk, random numbers from the seed."""
 
-    def __init__(self, process: Process, disk: Disk, rng: random.Random, write: Callable[[str], None],
+    def __init__(self, process: SimProcess, disk: SimDisk, rng: random.Random, write: Callable[[str], None],
                  time_of_day: Callable[[], float], program: str,
                  watch: Callable[[str, str, Watched], None] | None = None,
                  come: Callable[[str], None] | None = None) -> None:

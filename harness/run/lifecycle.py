@@ -38,7 +38,7 @@ from reports.run_page import write_report
 from stormproof.contracts.check import INVALID
 from stormproof.errors import EXIT_ERROR, EXIT_OF, StormproofError
 from stormproof.resource_log import FOLDER, note_made, note_owner
-from stormproof.run_folder import HARNESS_LOG, HISTORY, Lock, read_run, read_verdict, update_run
+from stormproof.run_folder import HARNESS_LOG, HISTORY, RunLock, read_run, read_verdict, update_run
 from stormproof.store import Store
 from stormproof.test import Test
 from stormproof.timeout_scale import SLOW
@@ -133,7 +133,7 @@ def _run(
     test: Test, why: str, store: Store, quiet: bool, warm: SparkWarmup, place: str, keep: str
 ) -> RunResult:
     run_dir = create_run(test, why, store.path)
-    lock = Lock(run_dir)
+    lock = RunLock(run_dir)
     note_owner(run_dir)
     note_made(run_dir, FOLDER, str(spark_folder()))
     with progress(quiet, test.time_limit, place) as show:
@@ -157,7 +157,7 @@ def _run(
 
 
 def _record_and_check(
-    test: Test, run_dir: Path, lock: Lock, show: Callable[[Event], None], warm: SparkWarmup, keep: str
+    test: Test, run_dir: Path, lock: RunLock, show: Callable[[Event], None], warm: SparkWarmup, keep: str
 ) -> None:
     if BACKENDS.load(test.backend).in_process:
         try:
@@ -223,7 +223,7 @@ class RunnerProcess:
     """The running child process. ``left`` tells that it stays with its nodes, and this process no longer controls
     it."""
 
-    def __init__(self, test: Test, run_dir: Path, lock: Lock, module: str = "harness.run.test_runner") -> None:
+    def __init__(self, test: Test, run_dir: Path, lock: RunLock, module: str = "harness.run.test_runner") -> None:
         """Start the child process, which runs ``module``."""
         self.left = False
         prefix = BACKENDS.load(test.backend).launch_prefix()

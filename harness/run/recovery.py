@@ -17,7 +17,7 @@ from stormproof.run_folder import (
     LEDGER,
     RECORDED,
     RUNNING,
-    Lock,
+    RunLock,
     is_alive,
     read_run,
     update_run,
@@ -74,7 +74,7 @@ def recover(run_dir: Path) -> Recovery:
     """
     if is_alive(run_dir):
         raise UsageError(f"run {run_dir.name} is still running; recover it when it has ended")
-    with Lock(run_dir):
+    with RunLock(run_dir):
         run = read_run(run_dir)
         has_history = (run_dir / HISTORY).exists()
         if run["status"] != RUNNING and (has_history or run["status"] == BROKEN):

@@ -12,7 +12,7 @@ from typing import ClassVar
 
 from harness.reference.sim_runtime import REFUSED, SimRuntime
 from harness.sim.clock import EPOCH
-from harness.sim.disk import Disk
+from harness.sim.disk import SimDisk
 from harness.sim.explorer import Explorer
 from harness.sim.invariants import Observer
 from harness.sim.loop import SimLoop
@@ -20,7 +20,7 @@ from harness.sim.memory_census import holdings
 from harness.sim.network import CONTROL, Network
 from harness.sim.node import CalmClock, SimNode, tells_time
 from harness.sim.points import SimPoints
-from harness.sim.process import Process
+from harness.sim.process import SimProcess
 from nodes.systems.catalog import SYSTEMS
 from stormproof.contracts.backend import (
     CLOCKS,
@@ -99,7 +99,7 @@ class SimBackend(Backend):
         self._loop = loop
         self._addresses: dict[str, str] = {}
         self._nodes: dict[str, SimNode] = {}
-        self._shared: dict[str, Disk] = {}
+        self._shared: dict[str, SimDisk] = {}
         self._network: Network | None = None
         self.points: SimPoints
         self._topology = Topology((), ())
@@ -129,7 +129,7 @@ class SimBackend(Backend):
                                 self._down, self._end_at_point)
         self._nodes = {name: SimNode(name, self._loop, test.rng(f"sim/{name}")) for name in topology.machines}
         self._rng = test.rng("sim/machines")
-        self._shared = {name: Disk(test.rng(f"sim/shared/{name}"), alone=True) for name in topology.shared}
+        self._shared = {name: SimDisk(test.rng(f"sim/shared/{name}"), alone=True) for name in topology.shared}
         self._test = test
         if self._loop.explorer is not None:
             self._loop.explorer.watch_network(self._network)
@@ -242,7 +242,7 @@ class SimBackend(Backend):
         number = list(self._nodes).index(node)
         pid = _FIRST_PID * (number + 1) + place.launches
         clock = place.clock
-        process = place.processes[program] = Process(self._loop, node, pid, clock.offset, clock.rate)
+        process = place.processes[program] = SimProcess(self._loop, node, pid, clock.offset, clock.rate)
         lines, written = place.logs.setdefault(log, []), place.moments.setdefault(log, [])
         rng = random.Random(place.rng.getrandbits(64))
 
@@ -267,7 +267,7 @@ class SimBackend(Backend):
         delay = self._rng.uniform(*START_SECONDS)
         process.spawn(self._live(place, process, program, start, runtime, delay), f"{node}/main")
 
-    async def _live(self, place: SimNode, process: Process, program: str, start: Launch, runtime: SimRuntime,
+    async def _live(self, place: SimNode, process: SimProcess, program: str, start: Launch, runtime: SimRuntime,
                     delay: float) -> None:
         await asyncio.sleep(delay)
         try:
@@ -277,7 +277,7 @@ class SimBackend(Backend):
             runtime.write_log(f"error: {error}")
         self._loop.after(0.0, self._exited, place, process, program)
 
-    def _exited(self, place: SimNode, process: Process, program: str) -> None:
+    def _exited(self, place: SimNode, process: SimProcess, program: str) -> None:
         if place.processes.get(program) is process and process.state != DEAD:
             place.end(program)
 
@@ -448,7 +448,7 @@ class SimBackend(Backend):
     async def probe(self, link: Link, timeout: float) -> str:
         """Probe a link by connecting to a closed port of its target: refused at once, unless packets are lost."""
         host = self.address(link[1])
-        prober = Process(self._loop, machine_of(link[0]), 0)
+        prober = SimProcess(self._loop, machine_of(link[0]), 0)
         try:
             await asyncio.wait_for(prober.spawn(_connect(host), "probe"), timeout)
         except ConnectionRefusedError:
@@ -477,7 +477,7 @@ class SimBackend(Backend):
         except KeyError:
             raise BackendError(f"unknown node {node!r} (known: {', '.join(self._nodes) or 'none'})") from None
 
-    def _living(self, node: str, program: str) -> Process:
+    def _living(self, node: str, program: str) -> SimProcess:
         process = self._node(node).processes.get(program)
         if process is None or process.state not in (RUNNING, PAUSED):
             raise BackendError(f"{node}: its {program} is dead")

@@ -26,7 +26,7 @@ from harness.sim.draw import DrawnCase, Given
 from harness.sim.guided import guides_of
 from harness.sim.kinds import FailureKinds
 from harness.sim.shrink import Shrunk, shrink
-from harness.sim.tally import Tally
+from harness.sim.tally import CampaignTally
 from nemesis.families import split_aims, supported_families
 from nemesis.schedule import schedule
 from nodes.systems.catalog import SYSTEMS
@@ -250,7 +250,7 @@ class _View:
         self._outcomes = outcomes
         self._kinds = kinds
         workloads = [name for case in cases for name in case.workloads()]
-        self.tally = Tally([case.system for case in cases], workloads, left_out)
+        self.tally = CampaignTally([case.system for case in cases], workloads, left_out)
         self._console = to
         self._several = len(cases) > 1
         self._total = seeds * len(cases)

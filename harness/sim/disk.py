@@ -107,7 +107,7 @@ class SimFile:
         self.data[offset : offset + len(noise)] = noise
 
 
-class Disk:
+class SimDisk:
     """The contents of one disk: files by path, and the disk's present fault.
 
     With ``alone``, only one program at a time has a database open, as SQLite's locks ensure on a disk that several
@@ -128,7 +128,7 @@ class Disk:
         self._files: dict[str, SimFile] = {}
         self._room = 0
         self._users: dict[str, _Vfs] = {}
-        self._connections: dict[str, Database] = {}
+        self._connections: dict[str, SimDatabase] = {}
 
     def open_database(self, name: str, program: str = MAIN) -> sqlite3.Connection:
         """Open the database of that name, as the disk holds it; each program has one open at a time.
@@ -141,7 +141,7 @@ class Disk:
             raise sqlite3.OperationalError("database is locked")
         if program not in self._users:
             self._users[program] = _Vfs(self, program)
-        connection = self._connections[program] = Database(name, self._users[program].vfs_name)
+        connection = self._connections[program] = SimDatabase(name, self._users[program].vfs_name)
         return cast(sqlite3.Connection, connection)
 
     def abandon(self, program: str = MAIN) -> None:
@@ -287,7 +287,7 @@ class Disk:
         return 0
 
 
-class Database:
+class SimDatabase:
     """An apsw connection with the methods of ``sqlite3.Connection`` that node code uses, and with its exceptions."""
 
     def __init__(self, name: str, vfs: str) -> None:
@@ -304,13 +304,13 @@ class Database:
         """Whether a transaction is open."""
         return self._connection.in_transaction
 
-    def execute(self, statement: str, values: Sequence[Any] = ()) -> Rows:
+    def execute(self, statement: str, values: Sequence[Any] = ()) -> TableRows:
         """Execute one statement, and return its rows."""
         try:
             cursor = self._execute(statement, values)
         except apsw.Error as error:
             raise _translated(error) from error
-        return Rows(cursor)
+        return TableRows(cursor)
 
     def executemany(self, statement: str, values: Iterable[Sequence[Any]]) -> None:
         """Execute one statement for each of the values."""
@@ -332,7 +332,7 @@ class _Vfs(apsw.VFS):
 
     _made = 0
 
-    def __init__(self, disk: Disk, program: str) -> None:
+    def __init__(self, disk: SimDisk, program: str) -> None:
         _Vfs._made += 1
         self.vfs_name = f"stormproof-{_Vfs._made}"
         super().__init__(self.vfs_name, base="")
@@ -376,7 +376,7 @@ class _Vfs(apsw.VFS):
 class _Handle:
     """An open file."""
 
-    def __init__(self, disk: Disk, program: str, file: SimFile) -> None:
+    def __init__(self, disk: SimDisk, program: str, file: SimFile) -> None:
         self.dead = False
         self._disk = disk
         self._program = program
@@ -430,7 +430,7 @@ class _Handle:
         return True
 
 
-class Rows:
+class TableRows:
     """The rows of a statement, read on demand."""
 
     def __init__(self, cursor: Any) -> None:

@@ -44,14 +44,14 @@ NODES_SHARE = 0.6
 GAPS = (0.1, 0.3, 1.0, 2.0)
 RATES = (17.0, 17.0, 17.0, 40.0)
 LEAST_SECONDS, SECONDS_A_FAMILY = 10.0, 6.0
-LEAST_OK = 3
+MIN_OK_OPERATIONS = 3
 """Upper bound of a drawn run's ``min_ok``: the confirmed operations of each kind below which the verdict is unknown.
 
 It is low because many drawn runs have slow brokers and long faults.
 """
 CHANCES = 6
 """The number of retries of a fault family whose effect was not proven."""
-ATTEMPTS = 200
+DRAW_ATTEMPTS = 200
 
 
 @dataclass(frozen=True)
@@ -81,7 +81,7 @@ class DrawnCase:
         """
         why = ""
         for workload in self._in_turn(seed):
-            for attempt in range(ATTEMPTS):
+            for attempt in range(DRAW_ATTEMPTS):
                 rng = random.Random(f"default campaign/{self.system}/{seed}/{attempt}")
                 try:
                     case = _drawn(self.system, workload, self.given, rng)
@@ -131,7 +131,7 @@ def _drawn(system: str, workload: str, given: Given, rng: random.Random) -> Case
         settings |= _settings(FAULTS.load(name).draws, rng, fixed)
     declared = {option.name: option.default for option in declared_options(system, workload, names)}
     if "min_ok" in declared:
-        settings["min_ok"] = min(LEAST_OK, declared["min_ok"])
+        settings["min_ok"] = min(MIN_OK_OPERATIONS, declared["min_ok"])
     if names and not {RETRIES.name, "schedule"} & set(given.settings):
         settings |= {RETRIES.name: CHANCES}
     if names and not {DURATION.name, LENGTHS.name, "schedule"} & set(given.settings):

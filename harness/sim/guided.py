@@ -30,17 +30,17 @@ from nodes.systems.catalog import SYSTEMS
 from stormproof.errors import StormproofError, UsageError
 from stormproof.text import amount
 
-FRESH = 0.4
+FRESH_SHARE = 0.4
 """Share of runs that are drawn afresh."""
-FIRST = 8
+FIRST_RUNS = 8
 """The number of runs at the beginning that are all drawn, before anything is varied."""
-RARE = 3
+RARE_RUNS = 3
 """The number of runs up to which a finding counts as rare; a kept run with more rare findings is varied more often."""
 CHANGES = (1, 1, 2, 3, 4)
 """The number of changes that turn one run into a variant; one of these is drawn."""
-SAME_SEED = 0.6
+SAME_SEED_SHARE = 0.6
 """Share of variants with the seed of their parent: the same load, links and clocks."""
-ATTEMPTS = 30
+VARIANT_ATTEMPTS = 30
 _SHORTEST, _MARGIN = 0.1, 0.5
 
 Faults = Sequence[ExplicitFault]
@@ -48,7 +48,7 @@ Change = Callable[["Guide", Case, Faults, random.Random], Faults]
 
 
 @dataclass
-class Kept:
+class CorpusRun:
     """A run that met something new: its test, its findings, and the number of its variants so far."""
 
     case: Case
@@ -68,7 +68,7 @@ class Guide:
     def __init__(self, drawn: Seeded, seeds: Iterator[int], rng: random.Random) -> None:
         if SYSTEMS.load(drawn.system).abstraction is None:
             raise UsageError(f"{drawn.system} declares no abstraction of its states, which a guided search needs")
-        self.kept: list[Kept] = []
+        self.kept: list[CorpusRun] = []
         self.met: Counter[int] = Counter()
         """The number of runs that have met each state, step and point."""
         self._drawn, self._seeds, self._rng = drawn, seeds, rng
@@ -90,10 +90,10 @@ class Guide:
     def next(self) -> tuple[Case, int]:
         """Return the next run."""
         self._given += 1
-        if self._given > FIRST and self.kept and self._rng.random() >= FRESH:
+        if self._given > FIRST_RUNS and self.kept and self._rng.random() >= FRESH_SHARE:
             parent = self._pick()
             parent.varied += 1
-            for _ in range(ATTEMPTS):
+            for _ in range(VARIANT_ATTEMPTS):
                 variant = self._variant(parent)
                 if variant is not None:
                     return variant
@@ -105,17 +105,17 @@ class Guide:
         new = sum(1 for each in result.explored if each not in self.met)
         self.met.update(result.explored)
         if new:
-            self.kept.append(Kept(result.case, result.seed, result.explored))
+            self.kept.append(CorpusRun(result.case, result.seed, result.explored))
         return new
 
-    def _pick(self) -> Kept:
-        rare = {each for each, runs in self.met.items() if runs <= RARE}
+    def _pick(self) -> CorpusRun:
+        rare = {each for each, runs in self.met.items() if runs <= RARE_RUNS}
         weights = [(1 + len(kept.found & rare)) / (1 + kept.varied) for kept in self.kept]
         return self._rng.choices(self.kept, weights)[0]
 
-    def _variant(self, parent: Kept) -> tuple[Case, int] | None:
+    def _variant(self, parent: CorpusRun) -> tuple[Case, int] | None:
         rng = self._rng
-        seed = parent.seed if rng.random() < SAME_SEED else rng.randrange(SEEDS)
+        seed = parent.seed if rng.random() < SAME_SEED_SHARE else rng.randrange(SEEDS)
         try:
             # Drawn times and kinds depend on the parent's seed.
             before = faults_of(parent.case, parent.seed)

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 from harness.sim.deadlines import PERIOD, Deadlines
 from harness.sim.errors import SimulationError
 from harness.sim.explorer import Explorer
-from harness.sim.process import Process
+from harness.sim.process import SimProcess
 from stormproof.contracts.deadline import Deadline
 from stormproof.contracts.invariant import BROKER, EagerWatcher, Invariant, Watcher
 
@@ -32,13 +32,13 @@ def kind_of(program: Any) -> str:
     return str(getattr(program, "kind", BROKER))
 
 
-class Clock(Protocol):
+class SimClock(Protocol):
     """The source of the time that is read after each callback."""
 
     now: float
 
 
-class Group:
+class WatchedGroup:
     """The watchers of the nodes of one group, and the last observation of each node."""
 
     def __init__(self, invariants: Sequence[Invariant]) -> None:
@@ -96,7 +96,7 @@ class Observer:
         deadlines: the deadlines that are claimed of the run; ``options`` are the options of its test.
     """
 
-    def __init__(self, invariants: Sequence[Invariant], clock: Clock,
+    def __init__(self, invariants: Sequence[Invariant], clock: SimClock,
                  last_lines: Callable[[str, int], Sequence[str]], explorer: Explorer | None = None,
                  deadlines: Sequence[Deadline] = (), options: Mapping[str, Any] | None = None) -> None:
         self._invariants = invariants
@@ -110,11 +110,11 @@ class Observer:
         self._clock = clock
         self._last_lines = last_lines
         self._explorer = explorer
-        self._groups: dict[str, Group] = {}
+        self._groups: dict[str, WatchedGroup] = {}
 
-    def watch(self, machine: str, node: str, group: str, program: Any, process: Process) -> Callable[[bool], None]:
+    def watch(self, machine: str, node: str, group: str, program: Any, process: SimProcess) -> Callable[[bool], None]:
         """Watch a node's program that has been started on a machine; returns the function for ``Process.look``."""
-        found = self._groups.setdefault(group, Group(self._invariants))
+        found = self._groups.setdefault(group, WatchedGroup(self._invariants))
         found.machines[node] = machine
         found.seen.pop(node, None)
         seen, kind = found.seen, kind_of(program)
@@ -182,7 +182,7 @@ class Observer:
         for _, watcher in found.watchers:
             watcher.ended(node)
 
-    def _broken(self, invariant: Invariant | Deadline, wrong: str, node: str, group: Group) -> InvariantBroken:
+    def _broken(self, invariant: Invariant | Deadline, wrong: str, node: str, group: WatchedGroup) -> InvariantBroken:
         return InvariantBroken({
             "name": invariant.name, "rule": invariant.rule, "source": invariant.source, "node": node, "wrong": wrong,
             "time": self._clock.now,

@@ -14,7 +14,7 @@ from stormproof.text import size
 
 CHUNK_BITS = 10
 """Work is counted in callbacks; this many sent bytes (as a power of two) count as one more."""
-PORTION = 20_000
+WORK_BETWEEN_CHECKS = 20_000
 """Work between two checks of the time."""
 PER_SECOND, PER_SECOND_AND_RATE = 200_000, 200
 """Work allowed in one simulated second: a constant, plus an amount for each operation that clients perform in it.
@@ -23,14 +23,14 @@ A run with all faults does about two thousand in a second.
 """
 IN_ALL, STEADY = 3_000_000, 30_000
 """Work allowed in a whole run: a constant, plus an amount for each simulated second and for the operations in it."""
-LONGEST = 3600.0
+LONGEST_SECONDS = 3600.0
 """Seconds by which a run may exceed three times its test's time limit; beyond that, its wait counts as endless."""
 LOOKS, MOST_LOOKS = 4.0, 5
 """Detection of endless steps: the seconds of CPU time between two looks, and the number of looks.
 
 A node's step normally takes some milliseconds. A step that lasts for that number of looks is assumed to be endless.
 """
-WATCHED = 20_000
+WATCHED_WORK = 20_000
 """Work that is recorded callback by callback."""
 _NODES_SHARE = 0.2
 _SHOWN = 4
@@ -41,7 +41,7 @@ class Livelock(SimulationError):
     """The nodes of a simulated run never finish; ``str`` describes their activity."""
 
 
-class Watch:
+class ActivityRecord:
     """A record of events in a run that does far too much work."""
 
     def __init__(self) -> None:
@@ -75,14 +75,14 @@ class Watch:
                          for (owner, what), count in self.callbacks.most_common(_SHOWN))  # fmt: skip
 
 
-class Limit:
+class WorkLimit:
     """Limits on a run's work and length.
 
     ``rate`` is the number of client operations in a second, ``time_limit`` the test's length in seconds.
     """
 
     def __init__(self, rate: float, time_limit: float = float("inf")) -> None:
-        self.longest = 3 * time_limit + LONGEST
+        self.longest = 3 * time_limit + LONGEST_SECONDS
         self._burst = PER_SECOND + PER_SECOND_AND_RATE * rate
         self._steady = STEADY + PER_SECOND_AND_RATE * rate
         self._looks: deque[tuple[float, float]] = deque([(0.0, 0.0)])

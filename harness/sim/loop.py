@@ -21,12 +21,12 @@ from functools import partial
 from typing import Any, NoReturn
 
 from harness.sim.errors import Endless, SimulationError, Struck
-from harness.sim.livelock import PORTION, WATCHED, Limit, Livelock, Watch, label
-from harness.sim.process import OWNER, RUNNING, Handle, Process
+from harness.sim.livelock import WATCHED_WORK, WORK_BETWEEN_CHECKS, ActivityRecord, Livelock, WorkLimit, label
+from harness.sim.process import OWNER, RUNNING, Handle, SimProcess
 
 _LOG = logging.getLogger("stormproof.simulation")
 
-TURN = 1e-6
+TURN_SECONDS = 1e-6
 """Seconds that one turn of the loop takes, so that time also passes for code that busy-waits for it."""
 
 MAX_IDLE_TURNS = 2_000_000
@@ -47,7 +47,7 @@ class SimLoop(asyncio.BaseEventLoop):
         self.get_debug = bool  # type: ignore[method-assign]
         self.create_future = partial(asyncio.Future, loop=self)  # type: ignore[method-assign]
         self.ready: deque[Handle] = deque()
-        self.living: dict[Process, None] = {}
+        self.living: dict[SimProcess, None] = {}
         self.now = 0.0
         """Simulated seconds, which no process's clock distorts."""
         self.network: Any = None
@@ -55,15 +55,15 @@ class SimLoop(asyncio.BaseEventLoop):
         """Records the states that the nodes reach (``harness.sim.explorer``); None: they are not recorded."""
         self._timers: list[tuple[float, int, Handle]] = []
         self._sequence = 0
-        self._owner: Process | None = None
+        self._owner: SimProcess | None = None
         self._idle_turns = 0
-        self.limit: Limit | None = None
+        self.limit: WorkLimit | None = None
         """The run's limit of work; None: unlimited."""
-        self.watch: Watch | None = None
+        self.watch: ActivityRecord | None = None
         """Records events once the run has exceeded its limit."""
         self.work = 0
         """Callbacks run, plus the volume of sent data."""
-        self._look_at = PORTION
+        self._look_at = WORK_BETWEEN_CHECKS
         self._watched_until = 0
         self._endless = ""
         """Description of a step that did not end: its process and its place in the code; empty: none."""
@@ -71,7 +71,7 @@ class SimLoop(asyncio.BaseEventLoop):
         self._own: weakref.WeakSet[asyncio.Task[Any]] = weakref.WeakSet()
         """Tasks of the harness."""
         self._ended = False
-        self._harness = Process(self, "harness", 1)
+        self._harness = SimProcess(self, "harness", 1)
 
     # The interface that asyncio requires. Its type stubs tie callbacks to their arguments, and overrides cannot repeat
     # that without run-time cost. Three methods push timers themselves, because there are hundreds of timers in a
@@ -166,7 +166,7 @@ class SimLoop(asyncio.BaseEventLoop):
 
     # The interface for the simulated operating system.
 
-    def post(self, owner: Process | None, context: contextvars.Context, callback: Callable[..., object],
+    def post(self, owner: SimProcess | None, context: contextvars.Context, callback: Callable[..., object],
              *args: Any) -> None:
         """Run a callback of a process in the next turn."""
         if not self._ended:
@@ -177,7 +177,7 @@ class SimLoop(asyncio.BaseEventLoop):
         self.ready.append(Handle(callback, (), None, None, False, 0.0))
 
     @property
-    def step(self) -> tuple[float, Process | None]:
+    def step(self) -> tuple[float, SimProcess | None]:
         """The identity of the step that runs now: its time and its process."""
         return self.now, self._owner
 
@@ -196,7 +196,7 @@ class SimLoop(asyncio.BaseEventLoop):
         self._look_at = 0
         raise Endless(self._endless)
 
-    def enter(self, process: Process | None) -> bool:
+    def enter(self, process: SimProcess | None) -> bool:
         """Make ``process`` (or the harness) the current owner, if it can run now; returns whether it can.
 
         A callback of the network then continues as that process.
@@ -218,7 +218,7 @@ class SimLoop(asyncio.BaseEventLoop):
             heapq.heappush(self._timers, (when, self._sequence, handle))
         return handle
 
-    def reschedule(self, owner: Process, factor: float) -> None:
+    def reschedule(self, owner: SimProcess, factor: float) -> None:
         """Multiply the remaining time of a process's timers by ``factor``."""
         now = self.now
         self._timers = [
@@ -263,13 +263,13 @@ class SimLoop(asyncio.BaseEventLoop):
         if self._endless:
             raise Livelock(f"at {self.now:.3f} s: {self._endless}")
         if self.watch is None:
-            self._look_at = self.work + PORTION
+            self._look_at = self.work + WORK_BETWEEN_CHECKS
             if self.limit is not None and self.now > self.limit.longest:
                 raise SimulationError(f"the run is not over after {self.now:,.0f} s")
             if self.limit is not None and self.limit.exceeded(self.work, self.now):
-                self.watch = Watch()
+                self.watch = ActivityRecord()
                 self._look_at = self._watched_until = self.work
-                self._watched_until += WATCHED
+                self._watched_until += WATCHED_WORK
             return
         self._look_at = self.work
         for handle in ready:
@@ -286,7 +286,7 @@ class SimLoop(asyncio.BaseEventLoop):
         ready, pop = self.ready, heapq.heappop
         while not self._stopping:  # type: ignore[attr-defined]
             timers = self._timers
-            self.now += TURN
+            self.now += TURN_SECONDS
             self._idle_turns += 1
             if not ready:
                 while timers and timers[0][2]._cancelled:

@@ -8,9 +8,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
 from typing import Any
 
-from harness.sim.disk import Database
+from harness.sim.disk import SimDatabase
 
-LEAST = 2
+MIN_REPORTED_SIZE = 2
 """The smallest size of a container that is reported."""
 _ALL_TABLES = ("SELECT name FROM sqlite_master WHERE type='table' UNION "
                "SELECT name FROM sqlite_temp_master WHERE type='table'")
@@ -32,7 +32,7 @@ def holdings(programs: Sequence[object]) -> dict[str, int]:
     waiting: deque[tuple[str, Any]] = deque(("", program) for program in programs)
     while waiting:
         name, value = waiting.popleft()
-        if isinstance(value, Database):
+        if isinstance(value, SimDatabase):
             found.update(_tables(value))
         elif isinstance(value, _CONTAINERS):
             found[name] = found.get(name, 0) + len(value)
@@ -43,7 +43,7 @@ def holdings(programs: Sequence[object]) -> dict[str, int]:
             kind = type(value).__name__
             waiting.extend([(f"{kind}.{attribute}", each) for attribute, each in _attributes(value)
                             if type(each) not in _PLAIN and _is_new(each, seen)])
-    return {name: count for name, count in sorted(found.items()) if count >= LEAST}
+    return {name: count for name, count in sorted(found.items()) if count >= MIN_REPORTED_SIZE}
 
 
 def _contents(value: Any) -> Iterable[Any]:
@@ -60,7 +60,7 @@ def _attributes(value: Any) -> Iterator[tuple[str, Any]]:
 
 def _is_new(value: Any, seen: set[int]) -> bool:
     """Return whether the value can be looked into, and has not been seen before."""
-    looked_into = isinstance(value, (*_CONTAINERS, Database)) or (
+    looked_into = isinstance(value, (*_CONTAINERS, SimDatabase)) or (
         type(value).__module__.startswith(_MODULES) and not isinstance(value, type))
     if not looked_into or id(value) in seen:
         return False
@@ -68,7 +68,7 @@ def _is_new(value: Any, seen: set[int]) -> bool:
     return True
 
 
-def _tables(database: Database) -> Iterator[tuple[str, int]]:
+def _tables(database: SimDatabase) -> Iterator[tuple[str, int]]:
     try:
         names = [name for (name,) in database.execute(_ALL_TABLES)]
         for name in names:

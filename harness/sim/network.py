@@ -18,7 +18,7 @@ from dataclasses import dataclass
 
 from harness.sim.latency import LatencyModel
 from harness.sim.loop import SimLoop
-from harness.sim.process import DEAD, Handle, Process, Resource
+from harness.sim.process import DEAD, Handle, Resource, SimProcess
 from harness.sim.tcp import Endpoint, Pipe, Sent
 from harness.sim.transport import SimTransport
 from stormproof.contracts.backend import Link, LinkConditions
@@ -39,11 +39,11 @@ UNREACHABLE_SECONDS = 3.0
 """Seconds until a sender learns that no machine on its network holds an address."""
 
 
-class Listener(Resource):
+class SimListener(Resource):
     """A listening socket, which looks like an ``asyncio.Server`` to its creator."""
 
     def __init__(self, network: Network, address: Address, key: Address, factory: Factory,
-                 owner: Process | None) -> None:
+                 owner: SimProcess | None) -> None:
         """``key`` is its key among the listeners; on a floating address, each machine's listener has a separate key."""
         self.address, self.key = address, key
         self.factory = factory
@@ -131,7 +131,7 @@ class Network:
         """``floating`` lists the addresses that move between machines; ``distances`` are those of ``Topology``."""
         self.loop = loop
         self.floating = {address: FloatingAddress(loop) for address in floating}
-        self.listeners: dict[Address, Listener] = {}
+        self.listeners: dict[Address, SimListener] = {}
         self.latency = LatencyModel.draw(rng)
         self.rng = rng
         self._hosts = dict(hosts)
@@ -282,7 +282,7 @@ class Network:
 
     # Connections.
 
-    def listen(self, factory: Factory, host: str, port: int, owner: Process | None) -> Listener:
+    def listen(self, factory: Factory, host: str, port: int, owner: SimProcess | None) -> SimListener:
         """Listen on an address; raises OSError when it is taken."""
         address = (host, port or self._free_port())
         key = address
@@ -292,11 +292,11 @@ class Network:
             raise OSError(99, f"{host} is not an address of a simulated host")
         if key in self.listeners:
             raise OSError(98, f"address {host}:{port} is in use")
-        listener = self.listeners[key] = Listener(self, address, key, factory, owner)
+        listener = self.listeners[key] = SimListener(self, address, key, factory, owner)
         return listener
 
     async def connect(self, factory: Factory, host: str, port: int, local: Address | None,
-                      owner: Process | None) -> tuple[SimTransport, asyncio.BaseProtocol]:
+                      owner: SimProcess | None) -> tuple[SimTransport, asyncio.BaseProtocol]:
         """Connect as TCP does: refused by a host that does not listen, hanging while packets are lost.
 
         Raises:
@@ -335,11 +335,11 @@ class Network:
         """Return the host to which packets for an address go now; None for nowhere."""
         return (self.floating[host].route or None) if host in self.floating else self._hosts.get(host)
 
-    def listener(self, address: Address, machine: str) -> Listener | None:
+    def listener(self, address: Address, machine: str) -> SimListener | None:
         """Return the listener on an address at the machine to which its packets go."""
         return self.listeners.get(_floating_key(address, machine) if address[0] in self.floating else address)
 
-    def _place(self, local: Address | None, owner: Process | None, target: str) -> str:
+    def _place(self, local: Address | None, owner: SimProcess | None, target: str) -> str:
         """Return the endpoint that a connection comes from.
 
         A machine has an address on each network, and uses the one on the target's network.
@@ -405,7 +405,7 @@ class _Attempt:
         back = (target, self._source)
         network.loop.after(network.delay(back), self._answered, self._server, back)
 
-    def _accept(self, listener: Listener, target: str) -> Endpoint:
+    def _accept(self, listener: SimListener, target: str) -> Endpoint:
         """Complete the handshake as the system does, even for a process that is paused."""
         server = Endpoint(self._network, target, listener.owner)
         server.join(self._client)
@@ -413,7 +413,7 @@ class _Attempt:
         self._network.loop.post(listener.owner, context, self._hand_over, listener, server, context)
         return server
 
-    def _hand_over(self, listener: Listener, server: Endpoint, context: contextvars.Context) -> None:
+    def _hand_over(self, listener: SimListener, server: Endpoint, context: contextvars.Context) -> None:
         transport = SimTransport(server, listener.factory(), self._address, self._mine, context.copy())
         transport.begin()
 

@@ -7,9 +7,9 @@ from collections.abc import Callable, Sequence
 
 from harness.reference.sim_runtime import SimRuntime
 from harness.sim.clock import MachineClock
-from harness.sim.disk import Disk
+from harness.sim.disk import SimDisk
 from harness.sim.loop import SimLoop
-from harness.sim.process import Process
+from harness.sim.process import SimProcess
 from stormproof.contracts.backend import DEAD, ProcessState
 from stormproof.contracts.launch import LaunchedProgram
 from stormproof.node_logs import parse_stamped
@@ -45,7 +45,7 @@ class SimNode:
         self.name = name
         self.rng = rng
         self.clock = MachineClock(loop, rng)
-        self.disk = Disk(random.Random(rng.getrandbits(64)))
+        self.disk = SimDisk(random.Random(rng.getrandbits(64)))
         self.disk.stall = self._stall
         self.on = True
         self.boots = 1
@@ -53,8 +53,8 @@ class SimNode:
         self.logs: dict[str, list[str]] = {}
         self.moments: dict[str, list[float]] = {}
         """The time at which each line was written: seconds since 1970 that no clock fault moves."""
-        self.processes: dict[str, Process] = {}
-        self.shared: dict[str, Disk] = {}
+        self.processes: dict[str, SimProcess] = {}
+        self.shared: dict[str, SimDisk] = {}
         """The disks of programs whose databases are not on the machine's own disk."""
         self.programs: dict[str, LaunchedProgram] = {}
         self.runtimes: dict[str, SimRuntime] = {}

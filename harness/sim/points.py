@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 
 from harness.sim.errors import Struck
 from harness.sim.network import Network
-from harness.sim.process import Process
+from harness.sim.process import SimProcess
 from stormproof.contracts.backend import DEAD, Link, LinkConditions
 from stormproof.contracts.fault_points import PointStrike, StruckPoint
 
@@ -39,7 +39,7 @@ class SimPoints:
         self._wanted_cut: frozenset[Link] = frozenset()
         self._wanted_conditions: dict[Link, LinkConditions] = {}
 
-    def come(self, machine: str, program: str, process: Process, name: str) -> None:
+    def come(self, machine: str, program: str, process: SimProcess, name: str) -> None:
         """Register that a program has reached a point.
 
         Raises:
@@ -84,7 +84,7 @@ class SimPoints:
         self._wanted_conditions = dict(conditions)
         self._network.set_conditions({**self._suffering, **self._wanted_conditions})
 
-    def _strike(self, strike: PointStrike, machine: str, program: str, process: Process, name: str) -> None:
+    def _strike(self, strike: PointStrike, machine: str, program: str, process: SimProcess, name: str) -> None:
         if process.state == DEAD or process.busy or program not in strike.programs.get(machine, ()):
             return
         self._left -= 1

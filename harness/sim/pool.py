@@ -21,17 +21,17 @@ from typing import Any
 
 from harness.run import plugins
 from stormproof.errors import StormproofError
-from stormproof.run_folder import LOCK_FILE, Lock, is_alive
+from stormproof.run_folder import LOCK_FILE, RunLock, is_alive
 
 _MEMORY = Path("/dev/shm")
 _PREFIX = "stormproof-sim-"
-_NEWBORN = 60.0
+_LOCKING_SECONDS = 60.0
 """Seconds after the creation of a scratch folder within which its campaign also takes the lock."""
 _TUNABLES = "GLIBC_TUNABLES"
-_ROOM = 16 << 20
+_RUN_BYTES = 16 << 20
 """Bytes in memory for the unfinished runs of one process: each takes some hundred kilobytes, long ones more."""
-_AHEAD = 3
-_RECYCLE = 2000
+_QUEUED_PER_WORKER = 3
+_RUNS_PER_PROCESS = 2000
 """Runs after which a worker process is replaced, to bound the effect of leaks."""
 
 
@@ -44,7 +44,7 @@ def worker_pool(jobs: int) -> Iterator[tuple[Workers, Path]]:
     """
     scratch = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=_scratch_place(jobs)))
     try:
-        with Lock(scratch), _huge_pages():  # The lock tells `remove_left` that this campaign is alive.
+        with RunLock(scratch), _huge_pages():  # The lock tells `remove_left` that this campaign is alive.
             try:
                 workers = Workers(jobs)
             except OSError as error:  # Processes share data through /dev/shm, too.
@@ -87,7 +87,7 @@ def remove_left() -> list[str]:
         try:
             lock = folder / LOCK_FILE
             born = (lock if lock.exists() else folder).stat().st_mtime
-            if folder.stat().st_uid != os.getuid() or time.time() - born <= _NEWBORN or is_alive(folder):
+            if folder.stat().st_uid != os.getuid() or time.time() - born <= _LOCKING_SECONDS or is_alive(folder):
                 continue
             if lock.exists():
                 shutil.rmtree(folder)
@@ -103,7 +103,7 @@ def _scratch_place(jobs: int) -> str | None:
     """Return the scratch folder's parent: in memory if ``jobs`` processes have room there (Docker gives 64 MiB)."""
     if not (_MEMORY.is_dir() and os.access(_MEMORY, os.W_OK)):
         return None
-    return str(_MEMORY) if shutil.disk_usage(_MEMORY).free >= jobs * _ROOM else None
+    return str(_MEMORY) if shutil.disk_usage(_MEMORY).free >= jobs * _RUN_BYTES else None
 
 
 class Workers:
@@ -114,7 +114,7 @@ class Workers:
         self._others = set(multiprocessing.active_children())
         self._pool = None if jobs == 1 else ProcessPoolExecutor(
             jobs, mp_context=multiprocessing.get_context("spawn"), initializer=_prepare,
-            initargs=(plugins.arguments(),), max_tasks_per_child=_RECYCLE
+            initargs=(plugins.arguments(),), max_tasks_per_child=_RUNS_PER_PROCESS
         )  # fmt: skip
 
     def each(self, function: Callable[..., Any], tasks: Iterable[tuple[Any, ...]]) -> Iterator[Any]:
@@ -129,7 +129,8 @@ class Workers:
         rest = iter(tasks)
         waiting: list[Future[Any]] = []
         while True:
-            waiting += [self._submit(function, task) for task in islice(rest, _AHEAD * self._jobs - len(waiting))]
+            room = _QUEUED_PER_WORKER * self._jobs - len(waiting)
+            waiting += [self._submit(function, task) for task in islice(rest, room)]
             if not waiting:
                 return
             wait(waiting, return_when=FIRST_COMPLETED)

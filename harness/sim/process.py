@@ -15,7 +15,7 @@ class ProcessLoop(Protocol):
     """The part of the event loop (``harness.sim.loop.SimLoop``) that processes use."""
 
     ready: deque[Handle]
-    living: dict[Process, None]
+    living: dict[SimProcess, None]
     now: float
 
     def create_task(self, coro: Any, *, name: str | None = None,
@@ -23,7 +23,7 @@ class ProcessLoop(Protocol):
         """Create a task of the process that owns its context."""
         ...
 
-    def post(self, owner: Process | None, context: contextvars.Context, callback: Callable[..., object],
+    def post(self, owner: SimProcess | None, context: contextvars.Context, callback: Callable[..., object],
              *args: Any) -> None:
         """Run a callback of a process in the next turn."""
 
@@ -31,14 +31,14 @@ class ProcessLoop(Protocol):
         """Run a callback outside any process at a simulated time."""
         ...
 
-    def reschedule(self, owner: Process, factor: float) -> None:
+    def reschedule(self, owner: SimProcess, factor: float) -> None:
         """Multiply the remaining time of a process's timers by ``factor``."""
 
     def bury(self, task: asyncio.Task[Any]) -> None:
         """Keep a dead process's task until the run is over."""
 
 
-class Process:
+class SimProcess:
     """A simulated operating-system process: its scheduled callbacks, and the clock that it reads.
 
     ``offset`` and ``rate`` make its monotonic clock differ from the simulation's time.
@@ -196,7 +196,7 @@ class Resource:
         raise NotImplementedError
 
 
-OWNER: contextvars.ContextVar[Process | None] = contextvars.ContextVar("stormproof-simulated-process", default=None)
+OWNER: contextvars.ContextVar[SimProcess | None] = contextvars.ContextVar("stormproof-simulated-process", default=None)
 
 
 def _nothing() -> None:
@@ -209,7 +209,7 @@ class Handle(asyncio.TimerHandle):
     __slots__ = ("callback", "owner", "timed")
 
     def __init__(self, callback: Callable[..., object], args: tuple[Any, ...],
-                 context: contextvars.Context | None, owner: Process | None, timed: bool, when: float) -> None:
+                 context: contextvars.Context | None, owner: SimProcess | None, timed: bool, when: float) -> None:
         # The parent's constructor would do unneeded work for each of very many callbacks.
         self.callback = callback
         self._args = args

@@ -18,7 +18,7 @@ from harness.sim.clock import EPOCH
 from harness.sim.errors import Endless
 from harness.sim.explorer import Explorer
 from harness.sim.invariants import InvariantBroken
-from harness.sim.livelock import LOOKS, MOST_LOOKS, Limit, Livelock
+from harness.sim.livelock import LOOKS, MOST_LOOKS, Livelock, WorkLimit
 from harness.sim.loop import SimLoop, simulation
 from nodes.systems.catalog import SYSTEMS
 from stormproof.history.journal import JournalWriter
@@ -45,7 +45,7 @@ def simulate(run_dir: Path, emit: Emit = ignore, explorer: Explorer | None = Non
     control.teardown.set()
     begun: list[TestRunner] = []
     with simulation() as loop, _logged(run_dir / HARNESS_LOG, loop):
-        loop.limit, loop.explorer = Limit(test.rate, test.time_limit), explorer
+        loop.limit, loop.explorer = WorkLimit(test.rate, test.time_limit), explorer
         runner = loop.create_task(_runner(run_dir, test, loop, control, emit, begun), name="runner")
         with _interrupts(lambda: loop.interrupt(control.interrupted.set)), _endless_steps(loop):
             try:

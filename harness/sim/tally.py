@@ -24,7 +24,7 @@ class Reached:
 
 
 @dataclass
-class Tally:
+class CampaignTally:
     """Accumulated results. ``systems`` are those whose states are counted; ``left_out`` lists combinations not run."""
 
     systems: Sequence[str] = ()

@@ -15,7 +15,7 @@ from typing import Protocol
 from harness.sim.latency import LatencyModel
 from harness.sim.livelock import CHUNK_BITS
 from harness.sim.loop import SimLoop
-from harness.sim.process import Handle, Process, Resource
+from harness.sim.process import Handle, Resource, SimProcess
 from stormproof.contracts.backend import Link
 
 WINDOW = 1 << 19
@@ -23,7 +23,7 @@ WINDOW = 1 << 19
 
 FIRST_RETRY, LAST_RETRY = 0.2, 120.0
 
-ATTEMPTS = 15
+RETRANSMISSIONS = 15
 """Retransmissions after which a connection has timed out (Linux: ``tcp_retries2``), a quarter of an hour."""
 
 FIN = b""
@@ -194,7 +194,7 @@ class Pipe:
             self._sender.drained()
             if self._waiting:
                 self._try_later()
-        elif self._attempts == ATTEMPTS:
+        elif self._attempts == RETRANSMISSIONS:
             self._sender.fail(TimeoutError(110, "connection timed out"))
         elif not self.target.gone or self._waiting:
             self._attempts += 1
@@ -214,7 +214,7 @@ class Pipe:
 class Endpoint(Resource):
     """The kernel's half of a connection, at a host, for a process."""
 
-    def __init__(self, network: Carrier, host: str, owner: Process | None) -> None:
+    def __init__(self, network: Carrier, host: str, owner: SimProcess | None) -> None:
         self.host = host
         self.owner = owner
         self.gone = False

@@ -10,7 +10,7 @@ from harness.run.progress import console
 from reports.index_page import write_index
 from stormproof.errors import StormproofError, UsageError
 from stormproof.packing import remove_unfinished
-from stormproof.retention import Kept, Rules, plan, remove_rests, remove_run, survey
+from stormproof.retention import RetainedRun, RetentionRules, plan, remove_rests, remove_run, survey
 from stormproof.store import Store
 
 
@@ -19,14 +19,14 @@ class Collected:
     """The result of a collection: removed runs (in a dry run, those to be removed); runs that are kept despite the
     rules; failed removals with their reasons; and the number and size of the remaining runs."""
 
-    going: Sequence[Kept]
-    staying: Sequence[Kept]
+    going: Sequence[RetainedRun]
+    staying: Sequence[RetainedRun]
     failed: Sequence[str]
     left: int
     left_size: int
 
 
-def collect(store_dir: Path, rules: Rules, dry_run: bool) -> Collected:
+def collect(store_dir: Path, rules: RetentionRules, dry_run: bool) -> Collected:
     """Remove the runs that the rules permit to remove.
 
     Raises:
@@ -40,8 +40,8 @@ def collect(store_dir: Path, rules: Rules, dry_run: bool) -> Collected:
         remove_unfinished(store)
     runs = list(survey(store))
     going, failed = plan(runs, rules), []
-    allowed = {run.run_dir for run in plan([Kept(each.run_dir, each.age, each.size, each.passed) for each in runs],
-                                           rules)}  # fmt: skip
+    retained = [RetainedRun(each.run_dir, each.age, each.size, each.passed) for each in runs]
+    allowed = {run.run_dir for run in plan(retained, rules)}
     staying = [run for run in runs if run.why and run.run_dir in allowed]
     gone = []
     if dry_run:

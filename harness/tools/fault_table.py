@@ -29,7 +29,7 @@ from nemesis.catalog import FAULTS
 from nemesis.families import needs_of, setting
 from stormproof.errors import StormproofError
 from stormproof.history.ledger import read_ledger
-from stormproof.run_folder import LEDGER, Lock
+from stormproof.run_folder import LEDGER, RunLock
 
 DOCS = Path(__file__).parents[2] / "docs"
 SEEN_FILE = DOCS / "faults.json"
@@ -170,7 +170,7 @@ def record(test: Any, store: Path) -> Path:
         StormproofError: the run broke.
     """
     run_dir = create_run(test, "to see which faults can be injected", store)
-    with Lock(run_dir) as lock:
+    with RunLock(run_dir) as lock:
         if BACKENDS.load(test.backend).in_process:
             simulate(run_dir, lambda event: None)
             return run_dir

@@ -37,7 +37,7 @@ BATCH_ROWS = 250_000
 """Number of rows decoded at a time: the size of a row group in our files."""
 Digested = Callable[[pa.RecordBatch, Mapping[str, Any]], None]
 """Adds rows to a digest, as ``RowsDigest.update`` does."""
-_LARGE = 4 << 20
+_PARALLEL_BYTES = 4 << 20
 """File size in bytes from which the digest runs in another thread, and columns are decoded in several threads."""
 
 
@@ -206,7 +206,7 @@ def first_problem(rows: Sequence[int]) -> tuple[int, str] | None:
 def _digesting(digest: RowsDigest | None, size: int) -> Iterator[Digested | None]:
     """Yield the function that adds rows to a digest: directly, or in a second thread that is at most one piece behind.
     The digest takes most of the time of reading, and runs without the GIL."""
-    if digest is None or size < _LARGE:
+    if digest is None or size < _PARALLEL_BYTES:
         yield digest.update if digest is not None else None
         return
     behind: list[Future[None]] = []
@@ -241,7 +241,7 @@ def _read_columns(
     found: dict[int, str] = {}
     wanted = [*NUMBERS, *NAMES, *([TEXT] if texts or digested else [])]
     offset = taken = 0
-    for batch in file.iter_batches(BATCH_ROWS, columns=wanted, use_threads=content.size >= _LARGE):
+    for batch in file.iter_batches(BATCH_ROWS, columns=wanted, use_threads=content.size >= _PARALLEL_BYTES):
         end = offset + batch.num_rows
         for name in wanted[len(NUMBERS):]:
             batch.column(name).validate(full=True)  # a damaged file may point behind its dictionary

@@ -13,23 +13,23 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from harness.backends import disk_store
-from harness.backends.disk_store import NOTHING, SECTOR, SOME, TORN, Store
+from harness.backends.disk_store import NOTHING, SECTOR, SOME, TORN, WriteStore
 
 pytestmark = pytest.mark.requirement("H5", part=True)
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> Store:
+def store(tmp_path: Path) -> WriteStore:
     return make_store(tmp_path, 1)
 
 
-def make_store(folder: Path, seed: int) -> Store:
+def make_store(folder: Path, seed: int) -> WriteStore:
     for name in ("files", "deleted"):
         (folder / name).mkdir(exist_ok=True)
-    return Store(folder / "files", folder / "deleted", random.Random(seed))
+    return WriteStore(folder / "files", folder / "deleted", random.Random(seed))
 
 
-def create(store: Store, name: str, content: bytes = b"") -> int:
+def create(store: WriteStore, name: str, content: bytes = b"") -> int:
     fd = os.open(store.path(name), os.O_RDWR | os.O_CREAT, 0o600)
     store.created(name)
     if content:
@@ -37,18 +37,18 @@ def create(store: Store, name: str, content: bytes = b"") -> int:
     return fd
 
 
-def synced(store: Store, name: str, content: bytes) -> int:
+def synced(store: WriteStore, name: str, content: bytes) -> int:
     fd = create(store, name, content)
     store.sync(fd)
     return fd
 
 
-def content(store: Store, name: str) -> bytes | None:
+def content(store: WriteStore, name: str) -> bytes | None:
     path = store.path(name)
     return path.read_bytes() if path.exists() else None
 
 
-def test_what_a_disk_holds_is_counted_while_programs_use_it(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_a_disk_holds_is_counted_while_programs_use_it(store: WriteStore, monkeypatch: pytest.MonkeyPatch) -> None:
     """A walk through many files keeps no program waiting, and a file that goes meanwhile is none."""
     pytest.importorskip("mfusepy")
     from harness.backends.fuse_disk import FaultyDisk
@@ -70,7 +70,7 @@ def test_what_a_disk_holds_is_counted_while_programs_use_it(store: Store, monkey
     assert disk.command({"do": "use"})["files"] == 1
 
 
-def test_what_the_harness_placed_is_not_damaged(store: Store) -> None:
+def test_what_the_harness_placed_is_not_damaged(store: WriteStore) -> None:
     """And is not held for the system, until the system writes into it; a number that is used again is another file."""
     placed = os.open(store.path("/placed"), os.O_RDWR | os.O_CREAT, 0o600)
     store.created("/placed")
@@ -95,7 +95,7 @@ def test_what_the_harness_placed_is_not_damaged(store: Store) -> None:
     assert store.held() == [store.path("/placed")]
 
 
-def test_a_sync_keeps_and_a_write_alone_does_not(store: Store) -> None:
+def test_a_sync_keeps_and_a_write_alone_does_not(store: WriteStore) -> None:
     fd = synced(store, "/log", b"one\n")
     store.write(fd, b"two\n", 4)
     assert content(store, "log") == b"one\ntwo\n" and store.unsynced == 1
@@ -115,7 +115,7 @@ def test_a_sync_keeps_and_a_write_alone_does_not(store: Store) -> None:
     lambda store, fd: (store.truncate(fd, 0), store.write(fd, b"anew", 0)),
     lambda store, fd: [store.write(fd, bytes([n]) * 4, n) for n in range(20)],
 ])
-def test_whatever_is_changed_is_taken_back(store: Store, change: Callable[[Store, int], object]) -> None:
+def test_whatever_is_changed_is_taken_back(store: WriteStore, change: Callable[[WriteStore, int], object]) -> None:
     fd = synced(store, "/file", b"0123456789")
     change(store, fd)
     assert content(store, "file") != b"0123456789"
@@ -123,7 +123,7 @@ def test_whatever_is_changed_is_taken_back(store: Store, change: Callable[[Store
     assert content(store, "file") == b"0123456789"
 
 
-def test_names_become_durable_with_the_next_sync_of_anything(store: Store) -> None:
+def test_names_become_durable_with_the_next_sync_of_anything(store: WriteStore) -> None:
     other = synced(store, "/other", b"x")
     os.close(create(store, "/early", b"lost"))
     store.sync(other)
@@ -133,7 +133,7 @@ def test_names_become_durable_with_the_next_sync_of_anything(store: Store) -> No
     assert content(store, "late") is None
 
 
-def test_a_file_that_is_replaced_is_there_old_or_new(store: Store) -> None:
+def test_a_file_that_is_replaced_is_there_old_or_new(store: WriteStore) -> None:
     """Write, sync, rename: without a sync of the folder the old one may come back, whole."""
     os.close(synced(store, "/config", b"old"))
     os.close(synced(store, "/config.new", b"new"))
@@ -148,7 +148,7 @@ def test_a_file_that_is_replaced_is_there_old_or_new(store: Store) -> None:
     assert not list((store.root.parent / "deleted").iterdir()), "what was replaced for good takes no room"
 
 
-def test_what_was_deleted_comes_back_with_its_last_synced_content(store: Store) -> None:
+def test_what_was_deleted_comes_back_with_its_last_synced_content(store: WriteStore) -> None:
     fd = synced(store, "/file", b"kept")
     store.write(fd, b"lost", 4)
     store.unlink("/file")
@@ -161,7 +161,7 @@ def test_what_was_deleted_comes_back_with_its_last_synced_content(store: Store) 
     assert content(store, "file") is None
 
 
-def test_folders_that_were_made_and_deleted(store: Store) -> None:
+def test_folders_that_were_made_and_deleted(store: WriteStore) -> None:
     store.path("/kept").mkdir()
     store.made_folder("/kept")
     store.sync_names()
@@ -173,7 +173,7 @@ def test_folders_that_were_made_and_deleted(store: Store) -> None:
     assert [path.name for path in store.root.iterdir()] == ["kept"]
 
 
-def test_two_names_of_one_file(store: Store) -> None:
+def test_two_names_of_one_file(store: WriteStore) -> None:
     fd = synced(store, "/a", b"x")
     os.link(store.path("/a"), store.path("/b"))
     store.created("/b")
@@ -218,7 +218,9 @@ def test_some_luck_keeps_all_that_was_synced_and_not_always_the_same_of_the_rest
     assert {b"synced", b"synced0123"} <= found and len(found) > 4
 
 
-def test_much_that_is_not_synced_is_written_back_oldest_first(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_much_that_is_not_synced_is_written_back_oldest_first(
+    store: WriteStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(disk_store, "WRITTEN_BACK_AFTER", 10_000)
     store.sync(first := create(store, "/first"))
     store.sync(second := create(store, "/second"))
@@ -228,7 +230,7 @@ def test_much_that_is_not_synced_is_written_back_oldest_first(store: Store, monk
     assert content(store, "first") == b"a" * 6000 and content(store, "second") == b""
 
 
-def test_noise_hits_one_page_of_a_database(store: Store) -> None:
+def test_noise_hits_one_page_of_a_database(store: WriteStore) -> None:
     database = b"SQLite format 3\0" + (1024).to_bytes(2, "big") + b"\0" * 8174
     for name, text in (("/broker.sqlite", database), ("/broker.sqlite-wal", b"w" * 5000), ("/note", b"n" * 5000)):
         os.close(synced(store, name, text))

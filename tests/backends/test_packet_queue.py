@@ -13,8 +13,17 @@ import pytest
 
 from harness.backends import packet_queue, packets
 from harness.backends.base import Output
-from harness.backends.netem import Queues
-from harness.backends.packet_queue import ARRIVING, LEAVING, Link, Packet, Program, Rules, parse_counts, table_script
+from harness.backends.netem import NodeShaping
+from harness.backends.packet_queue import (
+    ARRIVING,
+    LEAVING,
+    DegradedLink,
+    KernelRules,
+    Packet,
+    Program,
+    parse_counts,
+    table_script,
+)
 from harness.backends.packets import PacketBackend, PacketProgram, split
 from stormproof.contracts.backend import LinkConditions
 from stormproof.errors import BackendError
@@ -27,7 +36,7 @@ def packet(ident: int = 1, length: int = 100, key: tuple[str, str] = KEY) -> Pac
     return Packet(ident, key, bytes([0x45, 0]) + struct.pack(">H", length) + bytes(16) + b"payload of TCP")
 
 
-class FakeRules(Rules):
+class FakeRules(KernelRules):
     """Rules of a kernel that has all that is asked for."""
 
     def __init__(self) -> None:
@@ -73,8 +82,8 @@ def program() -> tuple[Program, FakeRules, FakeQueue]:
     return Program(rules, lambda: queue, random.Random(1)), rules, queue  # type: ignore[arg-type, return-value]
 
 
-def judged(condition: Mapping[str, float], count: int = 200, gap: float = 0.0) -> list[packet_queue.Verdict]:
-    link, rng = Link(condition), random.Random(7)
+def judged(condition: Mapping[str, float], count: int = 200, gap: float = 0.0) -> list[packet_queue.PacketVerdict]:
+    link, rng = DegradedLink(condition), random.Random(7)
     return [link.judge(packet(n), n * gap, rng) for n in range(count)]
 
 
@@ -90,7 +99,7 @@ def test_each_condition_holds_a_packet_as_long_as_it_says() -> None:
     assert {round(verdict.due, 3) for verdict in reordered} == {0.02, 0.04}
     held = judged({"reorder": 0.3})
     assert 30 < sum(verdict.suffered for verdict in held) < 90
-    assert all(verdict.suffered == (verdict.due >= packet_queue.OVERTAKEN) for verdict in held)
+    assert all(verdict.suffered == (verdict.due >= packet_queue.REORDER_SECONDS) for verdict in held)
 
 
 def test_a_damaged_packet_has_one_wrong_bit_behind_its_header() -> None:
@@ -184,7 +193,8 @@ def test_a_link_suffers_at_one_of_its_ends() -> None:
     bad, worse = LinkConditions(loss=0.1), LinkConditions(delay=1.0)
     found = split(["n1", "n2"], {("n1", "n2"): bad, ("n2", "c1"): worse, ("c1", "n1"): bad, ("c1", "c2"): bad,
                                  ("n1@back", "n2@back"): worse})  # fmt: skip
-    assert found == {"n1": Queues({}, {"c1": bad}), "n2": Queues({"c1": worse}, {"n1": bad, "n1@back": worse})}
+    assert found == {"n1": NodeShaping({}, {"c1": bad}),
+                     "n2": NodeShaping({"c1": worse}, {"n1": bad, "n1@back": worse})}  # fmt: skip
 
 
 class Channel:

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from nodes.stomp import HEARTBEAT, Frame, FrameLimits, Heartbeat, Parser, ProtocolError, encode
+from nodes.stomp import HEARTBEAT, Frame, FrameLimits, Parser, ProtocolError, StompHeartbeat, encode
 
 header_text = st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=12)
 headers = st.dictionaries(header_text.filter(lambda name: name not in ("", "content-length")), header_text,
@@ -15,9 +15,9 @@ headers = st.dictionaries(header_text.filter(lambda name: name not in ("", "cont
 frames = st.builds(Frame, st.sampled_from(["SEND", "MESSAGE", "ERROR", "ACK"]), headers, st.binary(max_size=40))
 
 
-def feed_all(parser: Parser, pieces: list[bytes]) -> tuple[list[Frame | Heartbeat], str]:
+def feed_all(parser: Parser, pieces: list[bytes]) -> tuple[list[Frame | StompHeartbeat], str]:
     """What the pieces give, and the reason if they end in a fault."""
-    items: list[Frame | Heartbeat] = []
+    items: list[Frame | StompHeartbeat] = []
     try:
         for piece in pieces:
             while found := parser.feed(piece):
@@ -53,7 +53,7 @@ def test_a_frame_that_comes_byte_by_byte_is_the_same(sent: Frame, before: bytes)
     sent = replace(sent, body=before + sent.body)
     items, fault = feed_all(Parser(), [bytes([each]) for each in encode(sent)])
     assert not fault and [body_of(item) for item in items if isinstance(item, Frame)] == [sent]
-    assert not any(isinstance(item, Heartbeat) for item in items)
+    assert not any(isinstance(item, StompHeartbeat) for item in items)
 
 
 noise = st.lists(st.sampled_from([b"SEND", b"CONNECT", b"\n", b"\r\n", b"\n\n", b"\0", b"a:b", b"a:\\c", b"\\t",

@@ -94,7 +94,7 @@ def test_a_part_at_which_its_process_dies_costs_no_verdict(
 def test_threads_change_no_verdict(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     plain = [check_run(run_dir).to_json() for run_dir in runs_of(store)]
     monkeypatch.setattr(run_check, "THREADED_ROWS", 1)
-    monkeypatch.setattr(columns, "_LARGE", 1)
+    monkeypatch.setattr(columns, "_PARALLEL_BYTES", 1)
     assert [check_run(run_dir).to_json() for run_dir in runs_of(store)] == plain
     info = json.loads((runs_of(store)[0] / "run.json").read_text())
     write_json(runs_of(store)[0] / "run.json", with_seal(info | {"history_sha256": "0" * 64}))

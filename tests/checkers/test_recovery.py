@@ -9,8 +9,8 @@ import pytest
 from checker_histories import depth, drained, fault, run_of, sent, taken
 
 from checkers.run_check import judge
-from nemesis.disk import Disk
-from nemesis.helpers import SharedDatabase
+from nemesis.disk import StorageFault
+from nemesis.helpers import SharedDatabaseFault
 from stormproof.contracts.check import INVALID, UNKNOWN, VALID, CheckOutcome
 from stormproof.contracts.fault import LOSES_DATA, LOSES_SYNCED
 from stormproof.history.ledger import FaultWindow
@@ -65,9 +65,9 @@ def test_a_hook_that_fails_is_no_fact_about_the_cluster() -> None:
     assert outcome({**unsure, "after_repair": ILL}).verdict == INVALID
 
 
-@pytest.mark.parametrize("kind", Disk.kinds)
+@pytest.mark.parametrize("kind", StorageFault.kinds)
 def test_disks_that_lose_what_they_had_confirmed_excuse_it(kind: str) -> None:
-    effects = Disk.kind_effects.get(kind, Disk.effects)
+    effects = StorageFault.kind_effects.get(kind, StorageFault.effects)
     found = outcome(ILL, replace(fault(0, 2, family="disk"), kind=kind, effects=effects))
     lost = kind in ("corrupt", "empty")
     assert LOSES_DATA in effects and (LOSES_SYNCED in effects) == lost
@@ -76,7 +76,7 @@ def test_disks_that_lose_what_they_had_confirmed_excuse_it(kind: str) -> None:
 
 
 def test_a_database_that_is_damaged_excuses_it() -> None:
-    assert {kind for kind, effects in SharedDatabase.kind_effects.items() if LOSES_SYNCED in effects} == {"damage"}
+    assert {kind for kind, effects in SharedDatabaseFault.kind_effects.items() if LOSES_SYNCED in effects} == {"damage"}
 
 
 def test_a_fault_that_could_not_be_healed_excuses_it() -> None:

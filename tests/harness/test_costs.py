@@ -13,7 +13,7 @@ import pytest
 
 from harness.backends import usage as usage_module
 from harness.backends.usage import COSTS_INTERVAL, measured
-from harness.backends.usage_probe import Process, below_first, grown, of_pid_files, remembered
+from harness.backends.usage_probe import ProcessSample, below_first, grown, of_pid_files, remembered
 from harness.run import costs
 from harness.run.costs import MAX_SAMPLES, CostWatch, costs_summary, interval_of
 from harness.run.settings import make_test
@@ -26,7 +26,7 @@ from stormproof.test import Test
 pytestmark = pytest.mark.requirement("H29")
 
 NOTHING = Usage(0.0, 0, 0, 0, 0, 0, 0, 0, 0.0)
-SHELL = Process(parent=1, alive=True, memory=0, ticks=5, childrens_ticks=0, read=0, written=100)
+SHELL = ProcessSample(parent=1, alive=True, memory=0, ticks=5, childrens_ticks=0, read=0, written=100)
 
 
 def used(cpu: float, memory: int = 100) -> Usage:

@@ -17,7 +17,7 @@ from harness.run import kept_nodes as kept
 from harness.run.kept_nodes import KeptNodes, ask, check_keeping, find_kept, is_kept, sentences, wanted
 from stormproof.errors import StormproofError, UsageError
 from stormproof.history.ledger import UNMET
-from stormproof.run_folder import Lock
+from stormproof.run_folder import RunLock
 from stormproof.test import Test
 from tests.nemesis.nemesis_fakes import FakeCluster
 
@@ -156,7 +156,7 @@ def test_who_keeps_nodes_is_found(tmp_path: Path) -> None:
         (folder / "kept.sock").touch()
     first, second = sorted(tmp_path.iterdir())
     assert not is_kept(first), "whoever kept them is dead"
-    with Lock(first):
+    with RunLock(first):
         assert find_kept(tmp_path) == find_kept(tmp_path, first.name) == first
         with pytest.raises(UsageError, match=f"the nodes of {second.name} are not kept"):
             find_kept(tmp_path, second.name)

@@ -21,7 +21,7 @@ LAYERS = (
     "harness.run.interpreter.Interpreter.run",
     "stormproof.history.journal.JournalWriter.record", "harness.run.test_runner.seal",
     "harness.run.test_runner.read_coverage", "stormproof.run_folder.read_run", "checkers.run_check.check_run",
-    "checkers.run_check.judge", "checkers.run_check.attempt", "harness.sim.tally.Tally.add",
+    "checkers.run_check.judge", "checkers.run_check.attempt", "harness.sim.tally.CampaignTally.add",
 )  # fmt: skip
 THROWN: tuple[Callable[[], BaseException], ...] = (
     lambda: SystemExit(1), lambda: RuntimeError("thrown"), lambda: MemoryError(), lambda: OSError(28, "No space left"),

@@ -18,8 +18,19 @@ from hypothesis import strategies as st
 from harness.store.housekeeping import collect
 from stormproof.errors import StormproofError, UsageError
 from stormproof.history.undo import NETWORK, UndoJournal
-from stormproof.retention import Kept, Rules, pin, pinned, plan, read_age, remove_rests, remove_run, survey, unpin
-from stormproof.run_folder import RUN_SCHEMA, Lock
+from stormproof.retention import (
+    RetainedRun,
+    RetentionRules,
+    pin,
+    pinned,
+    plan,
+    read_age,
+    remove_rests,
+    remove_run,
+    survey,
+    unpin,
+)
+from stormproof.run_folder import RUN_SCHEMA, RunLock
 from stormproof.store import Store
 
 NOW = datetime(2026, 11, 30, tzinfo=UTC)
@@ -42,7 +53,7 @@ def add(store: Store, day: int, verdict: str = "valid", size: int = 0) -> Path:
     return run_dir
 
 
-def going(store: Store, rules: Rules) -> list[str]:
+def going(store: Store, rules: RetentionRules) -> list[str]:
     return [run.run_dir.name[6:8] for run in plan(list(survey(store, NOW)), rules)]
 
 
@@ -51,24 +62,24 @@ def test_valid_runs_and_others_are_kept_for_times_of_their_own(store: Store) -> 
     add(store, 2, "invalid")
     add(store, 3, "unknown")
     add(store, 28)
-    assert going(store, Rules(keep=10 * DAY)) == ["01"]
-    assert going(store, Rules(keep_failures=27.5 * DAY)) == ["02"]
-    assert going(store, Rules(keep=1 * DAY, keep_failures=1 * DAY)) == ["01", "28", "02", "03"]
+    assert going(store, RetentionRules(keep=10 * DAY)) == ["01"]
+    assert going(store, RetentionRules(keep_failures=27.5 * DAY)) == ["02"]
+    assert going(store, RetentionRules(keep=1 * DAY, keep_failures=1 * DAY)) == ["01", "28", "02", "03"]
 
 
 def test_a_run_without_verdict_counts_as_a_failure(store: Store) -> None:
     (add(store, 1) / "verdict.json").unlink()
-    assert going(store, Rules(keep=DAY)) == []
-    assert going(store, Rules(keep_failures=DAY)) == ["01"]
+    assert going(store, RetentionRules(keep=DAY)) == []
+    assert going(store, RetentionRules(keep_failures=DAY)) == ["01"]
 
 
 def test_a_store_that_is_too_large_loses_valid_runs_first(store: Store) -> None:
     add(store, 1, "invalid", 1_000_000)
     add(store, 2, "valid", 1_000_000)
     add(store, 3, "valid", 1_000_000)
-    assert going(store, Rules(max_size=2_500_000)) == ["02"]
-    assert going(store, Rules(max_size=1_500_000)) == ["02", "03"]
-    assert going(store, Rules(max_size=1)) == ["02", "03", "01"]
+    assert going(store, RetentionRules(max_size=2_500_000)) == ["02"]
+    assert going(store, RetentionRules(max_size=1_500_000)) == ["02", "03"]
+    assert going(store, RetentionRules(max_size=1)) == ["02", "03", "01"]
 
 
 @given(
@@ -77,9 +88,9 @@ def test_a_store_that_is_too_large_loses_valid_runs_first(store: Store) -> None:
 )  # fmt: skip
 def test_a_plan_keeps_its_rules(runs: list[tuple[int, int, bool, bool]], keep: int | None, failures: int | None,
                                 most: int | None) -> None:
-    kept = [Kept(Path(str(number)), age, size, passed, "pinned" if stays else "")
+    kept = [RetainedRun(Path(str(number)), age, size, passed, "pinned" if stays else "")
             for number, (age, size, passed, stays) in enumerate(runs)]
-    gone = plan(kept, Rules(keep, failures, most))
+    gone = plan(kept, RetentionRules(keep, failures, most))
     assert len(set(gone)) == len(gone)
     assert not any(run.why for run in gone)
     left = [run for run in kept if run not in gone]
@@ -104,8 +115,8 @@ def test_who_is_alive_pinned_or_not_healed_stays(store: Store) -> None:
     journal.begin(NETWORK)
     journal.close()
     (damaged / "run.json").write_text("{")
-    with Lock(alive):
-        found = collect(store.path, Rules(keep=DAY, keep_failures=DAY), dry_run=False)
+    with RunLock(alive):
+        found = collect(store.path, RetentionRules(keep=DAY, keep_failures=DAY), dry_run=False)
     assert [run.run_dir for run in found.going] == [old]
     assert store.runs() == [alive, pinned_one, unhealed, damaged]
     why = {run.run_dir: run.why for run in found.staying}
@@ -119,7 +130,7 @@ def test_who_is_alive_pinned_or_not_healed_stays(store: Store) -> None:
 
 def test_a_dry_run_removes_nothing(store: Store) -> None:
     add(store, 1)
-    found = collect(store.path, Rules(keep=DAY), dry_run=True)
+    found = collect(store.path, RetentionRules(keep=DAY), dry_run=True)
     assert len(found.going) == 1
     assert found.left == 0
     assert len(store.runs()) == 1
@@ -128,7 +139,7 @@ def test_a_dry_run_removes_nothing(store: Store) -> None:
 
 def test_a_run_that_comes_to_life_or_is_pinned_meanwhile_is_not_removed(store: Store) -> None:
     run_dir = add(store, 1)
-    with Lock(run_dir), pytest.raises(StormproofError, match="in use"):
+    with RunLock(run_dir), pytest.raises(StormproofError, match="in use"):
         remove_run(run_dir)
     pin(run_dir)
     with pytest.raises(StormproofError, match="pinned"):
@@ -199,7 +210,7 @@ def test_gc_that_is_killed_in_the_middle_harms_no_live_or_pinned_run(store: Stor
     before = {path: path.read_bytes() for run_dir in runs for path in run_dir.iterdir()}
     with contextlib.ExitStack() as locks:
         for run_dir in alive:
-            locks.enter_context(Lock(run_dir))
+            locks.enter_context(RunLock(run_dir))
         for halves in (5, 4):  # killed twice, and each time it had begun with one more
             child = subprocess.Popen([sys.executable, "-c", _GC, str(store.path)], stdout=subprocess.PIPE, text=True)
             assert child.stdout is not None
@@ -213,7 +224,7 @@ def test_gc_that_is_killed_in_the_middle_harms_no_live_or_pinned_run(store: Stor
             for run_dir in left:
                 assert {path.name for path in run_dir.iterdir()} >= {"run.json", "verdict.json", "history.parquet"}
                 assert all(path.read_bytes() == before[path] for path in run_dir.iterdir() if path in before)
-        found = collect(store.path, Rules(keep=DAY), dry_run=False)
+        found = collect(store.path, RetentionRules(keep=DAY), dry_run=False)
         assert found.left == len(pinned_ones) + len(alive) and not found.failed
     assert store.runs() == [*pinned_ones, *alive] and not list(store.path.glob(".gone-*"))
     assert {path: path.read_bytes() for path in before if path.parent not in free} == {

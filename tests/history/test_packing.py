@@ -14,7 +14,7 @@ import pytest
 
 from stormproof.errors import HistoryError, StormproofError, UsageError
 from stormproof.packing import pack, remove_unfinished, unpack
-from stormproof.run_folder import RUN_SCHEMA, Lock
+from stormproof.run_folder import RUN_SCHEMA, RunLock
 from stormproof.store import Store
 
 RUN = "20261101T000000-joram-queue-1-0a1b"
@@ -83,7 +83,7 @@ def test_what_is_there_already_is_left_alone(run_dir: Path, store: Store, tmp_pa
 
 
 def test_a_run_under_way_is_not_packed(run_dir: Path, tmp_path: Path) -> None:
-    with Lock(run_dir), pytest.raises(UsageError, match="under way"):
+    with RunLock(run_dir), pytest.raises(UsageError, match="under way"):
         pack(run_dir, tmp_path / "run.zip")
     (run_dir / "undo.jsonl").write_text('{"id": 0, "undo": "network", "nodes": []}\n')
     with pytest.raises(UsageError, match="not healed"):
@@ -170,7 +170,7 @@ def test_damaged_content_is_noticed(store: Store, tmp_path: Path) -> None:
 def test_what_a_killed_unpacking_left_is_removed(store: Store) -> None:
     left = store.path / ".unpacking-x"
     left.mkdir(parents=True)
-    with Lock(left):
+    with RunLock(left):
         assert remove_unfinished(store) == []
     assert remove_unfinished(store) == [left]
     assert not left.exists()

@@ -17,7 +17,7 @@ from stormproof.errors import HistoryError, StormproofError, UsageError
 from stormproof.history.journal import JournalWriter
 from stormproof.history.seal import read_history
 from stormproof.operation import INVOKE, OK, Op
-from stormproof.run_folder import RUN_ID, RUN_SCHEMA, SEALED_SINCE, Lock, is_alive, read_run, update_run, upgraded
+from stormproof.run_folder import RUN_ID, RUN_SCHEMA, SEALED_SINCE, RunLock, is_alive, read_run, update_run, upgraded
 from stormproof.store import Store
 from stormproof.test import Test
 from workloads.catalog import WORKLOADS
@@ -204,10 +204,10 @@ def test_an_ambiguous_and_an_unknown_run_are_told(store: Store) -> None:
 def test_the_lock_tells_who_is_alive(store: Store) -> None:
     run_dir = store.create(TEST)
     assert not is_alive(run_dir)
-    with Lock(run_dir):
+    with RunLock(run_dir):
         assert is_alive(run_dir)
         with pytest.raises(StormproofError, match="in use by another process"):
-            Lock(run_dir)
+            RunLock(run_dir)
     assert not is_alive(run_dir)
 
 

@@ -13,7 +13,7 @@ from harness.reference.sim_runtime import SimRuntime
 from harness.sim.backend import SimBackend
 from harness.sim.latency import LatencyModel
 from harness.sim.loop import SimLoop, simulation
-from harness.sim.process import RUNNING, Process
+from harness.sim.process import RUNNING, SimProcess
 from nodes.reference.api import Command, Config, Deliver, Done, Effect
 from nodes.reference.server.broker import ReferenceBroker
 from nodes.reference.server.process import BrokerProcess
@@ -36,7 +36,7 @@ class Member(ReferenceBroker):
     ``listeners``: connection -> who is told of its effects, at the moment in which the broker lets them out.
     """
 
-    def __init__(self, group: Group, config: Config, runtime: SimRuntime, process: Process) -> None:
+    def __init__(self, group: Group, config: Config, runtime: SimRuntime, process: SimProcess) -> None:
         super().__init__(config, runtime)
         self.group = group
         self.process = process

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from nemesis_fakes import FakeCluster
 
-from nemesis.crash import SHUTDOWN, Crash
+from nemesis.crash import SHUTDOWN, CrashFault
 from stormproof.contracts.fault import FaultPlan
 from stormproof.test import Test
 
@@ -24,5 +24,5 @@ async def test_what_was_killed_instead_was_not_shut_down(
 
     cluster = FakeCluster(Test("qpid", "queue", nemesis=("crash",), seed=1, nodes=3, time_limit=1.0, rate=1.0))
     monkeypatch.setattr(FakeCluster, "shut_down", shut_down)
-    evidence = await Crash().inject(cluster, FaultPlan(kind, tuple(cluster.node_names)))
+    evidence = await CrashFault().inject(cluster, FaultPlan(kind, tuple(cluster.node_names)))
     assert evidence.confirmed is proven

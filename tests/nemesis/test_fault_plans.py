@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nemesis.families import ANY_KIND
-from nemesis.partition import Partition
-from nemesis.process import Kill, Pause, plan_programs
+from nemesis.partition import PartitionFault
+from nemesis.process import KillFault, PauseFault, plan_programs
 from stormproof.contracts.fault import ClusterFacts, FaultPlan, Infeasible
 from stormproof.contracts.topology import Helper, Topology
 
@@ -36,36 +36,36 @@ def both(*pairs: str) -> frozenset[tuple[str, str]]:
 
 
 def test_the_primary_is_cut_off_with_the_clients_beside_it() -> None:
-    plan = Partition().plan("master", facts(), random.Random(0))
+    plan = PartitionFault().plan("master", facts(), random.Random(0))
     assert plan.targets == ("n1",)
     assert plan.cut == both("n1-n2", "n1-n3", "n1-c2", "n1-c3", "c1-n2", "c1-n3")
     assert plan.note is None
 
 
 def test_clients_outside_reach_every_node() -> None:
-    plan = Partition().plan("master", facts(clients="outside"), random.Random(0))
+    plan = PartitionFault().plan("master", facts(clients="outside"), random.Random(0))
     assert plan.cut == both("n1-n2", "n1-n3")
 
 
 def test_without_a_primary_another_node_is_taken_and_it_is_noted() -> None:
-    plan = Partition().plan("master", facts(primary=None), random.Random(0))
+    plan = PartitionFault().plan("master", facts(primary=None), random.Random(0))
     assert plan.note == f"nobody leads; took {plan.targets[0]} instead"
 
 
 def test_halves_leave_a_majority_when_there_is_one() -> None:
-    sides = {Partition().plan("halves", facts(nodes=5), random.Random(seed)).targets for seed in range(40)}
+    sides = {PartitionFault().plan("halves", facts(nodes=5), random.Random(seed)).targets for seed in range(40)}
     assert {len(side) for side in sides} == {2}
     assert len(sides) > 6
 
 
 def test_one_hits_every_node_at_some_seed() -> None:
-    assert {Partition().plan("one", facts(), random.Random(seed)).targets[0] for seed in range(40)} == {
+    assert {PartitionFault().plan("one", facts(), random.Random(seed)).targets[0] for seed in range(40)} == {
         "n1", "n2", "n3",
     }  # fmt: skip
 
 
 def test_one_way_cuts_a_single_direction() -> None:
-    plans = [Partition().plan("one-way", facts(), random.Random(seed)) for seed in range(40)]
+    plans = [PartitionFault().plan("one-way", facts(), random.Random(seed)) for seed in range(40)]
     assert all(not plan.cut & frozenset((b, a) for a, b in plan.cut) for plan in plans)
     assert {str(plan.note)[3:] for plan in plans} == {"does not hear the others", "is not heard by the others"}
     for plan in plans:
@@ -76,19 +76,19 @@ def test_one_way_cuts_a_single_direction() -> None:
 
 
 def test_a_link_joins_the_master_and_one_other() -> None:
-    plans = [Partition().plan("link", facts(), random.Random(seed)) for seed in range(20)]
+    plans = [PartitionFault().plan("link", facts(), random.Random(seed)) for seed in range(20)]
     assert {plan.targets for plan in plans} == {("n1", "n2"), ("n1", "n3")}
     assert all(plan.cut == {plan.targets, plan.targets[::-1]} for plan in plans), "both ways, and no client's"
     with pytest.raises(Infeasible, match="at least two nodes"):
-        Partition().plan("link", facts(nodes=1), random.Random(0))
+        PartitionFault().plan("link", facts(nodes=1), random.Random(0))
 
 
 def test_one_node_cannot_be_partitioned() -> None:
     with pytest.raises(Infeasible, match="at least two machines"):
-        Partition().plan("one", facts(nodes=1), random.Random(0))
+        PartitionFault().plan("one", facts(nodes=1), random.Random(0))
     beside = replace(facts(nodes=1), topology=Topology(("n1",), ("c1",), (Helper("g1", "gateway"),)))
     with pytest.raises(Infeasible, match="at least two nodes"):
-        Partition().plan("one", beside, random.Random(0))
+        PartitionFault().plan("one", beside, random.Random(0))
 
 
 @settings(max_examples=100, deadline=None)
@@ -100,7 +100,7 @@ def test_one_node_cannot_be_partitioned() -> None:
 )
 def test_every_partition_separates_two_sides_completely(seed: int, nodes: int, kind: str, clients: str) -> None:
     situation = facts(nodes=nodes, clients=clients)
-    plan = Partition().plan(kind, situation, random.Random(seed))
+    plan = PartitionFault().plan(kind, situation, random.Random(seed))
     others = set(situation.nodes) - set(plan.targets)
     assert others and plan.targets
     assert {link for link in plan.cut if link[0][0] == link[1][0] == "n"} == {
@@ -112,9 +112,9 @@ def test_every_partition_separates_two_sides_completely(seed: int, nodes: int, k
     assert all((b, a) in plan.cut for a, b in plan.cut)
 
 
-@pytest.mark.parametrize("family", [Pause(), Kill()])
+@pytest.mark.parametrize("family", [PauseFault(), KillFault()])
 @pytest.mark.parametrize("kind", ["one", "master", "random"])
-def test_only_running_nodes_are_taken_down(family: Pause | Kill, kind: str) -> None:
+def test_only_running_nodes_are_taken_down(family: PauseFault | KillFault, kind: str) -> None:
     for seed in range(30):
         plan = family.plan(kind, facts(nodes=5, max_down=3, n1="dead", n3="paused"), random.Random(seed))
         assert set(plan.targets) <= {"n2", "n4", "n5"}
@@ -123,8 +123,8 @@ def test_only_running_nodes_are_taken_down(family: Pause | Kill, kind: str) -> N
         assert plan.note == (note if kind == "master" else None)
 
 
-@pytest.mark.parametrize("family", [Pause(), Kill()])
-def test_no_more_than_allowed_go_down(family: Pause | Kill) -> None:
+@pytest.mark.parametrize("family", [PauseFault(), KillFault()])
+def test_no_more_than_allowed_go_down(family: PauseFault | KillFault) -> None:
     with pytest.raises(Infeasible, match="1 of 3 nodes are down already, max_down is 1"):
         family.plan("one", facts(n2="dead"), random.Random(0))
     with pytest.raises(Infeasible, match="no node is running"):

@@ -14,11 +14,11 @@ from nemesis_fakes import FakeBackend, FakeCluster
 from harness.backends.local import LocalBackend
 from harness.run.settings import make_test
 from nemesis import lockfile as lockfile_module
-from nemesis.channel import Channel
+from nemesis.channel import ChannelFault
 from nemesis.compose import NemesisClient
 from nemesis.families import supported_families
-from nemesis.helpers import Gateway, SharedDatabase
-from nemesis.lockfile import LockFile
+from nemesis.helpers import GatewayFault, SharedDatabaseFault
+from nemesis.lockfile import LockFileFault
 from nodes.systems.reference.fiorano.system import FIORANO
 from stormproof.contracts.backend import ProcessState
 from stormproof.contracts.cluster import Lock
@@ -51,18 +51,18 @@ def pairs(plan: FaultPlan) -> set[str]:
 
 
 def test_the_machine_with_the_role_is_hit_whatever_it_is_called() -> None:
-    gateway = Gateway()
+    gateway = GatewayFault()
     assert gateway.plan("kill", facts(), random.Random(1)).targets == ("gate",)
     assert pairs(gateway.plan("cut", facts(), random.Random(1))) == {"gate>n1", "n1>gate", "gate>n2", "n2>gate"}
-    assert pairs(SharedDatabase().plan("cut", facts(), random.Random(1))) == {"store>n1", "n1>store", "store>n2",
-                                                                              "n2>store"}
+    assert pairs(SharedDatabaseFault().plan("cut", facts(), random.Random(1))) == {"store>n1", "n1>store", "store>n2",
+                                                                                   "n2>store"}
 
 
 @pytest.mark.parametrize(("target", "nodes"), [("master", {"n1"}), ("backup", {"n2"}), ("one", {"n1", "n2"}),
                                                ("holder", {"n2"}), ("any", {"n1", "n2"})])  # fmt: skip
 def test_one_node_is_cut_off_from_it(target: str, nodes: set[str]) -> None:
     now = facts(options={"gateway_target": target}, aim="holder" if target == "holder" else target)
-    plans = [Gateway().plan("cut-one", now, random.Random(seed)) for seed in range(20)]
+    plans = [GatewayFault().plan("cut-one", now, random.Random(seed)) for seed in range(20)]
     assert {node for plan in plans for node in nodes if pairs(plan) == {f"gate>{node}", f"{node}>gate"}} == nodes
     assert all(len(plan.cut) == 2 for plan in plans)
 
@@ -71,25 +71,25 @@ def test_a_machine_that_is_down_is_not_hit() -> None:
     dead = {**facts().states, "gate": "dead"}
     for kind in ("kill", "cut", "cut-one"):
         with pytest.raises(Infeasible, match="no gateway is running"):
-            Gateway().plan(kind, facts(states=dead), random.Random(1))
+            GatewayFault().plan(kind, facts(states=dead), random.Random(1))
     for kind in ("delete", "lease", "pause"):
         with pytest.raises(Infeasible, match="gate, which has the lock file, is down"):
-            LockFile().plan(kind, facts(states=dead), random.Random(1))
+            LockFileFault().plan(kind, facts(states=dead), random.Random(1))
 
 
 def test_no_link_leads_to_a_lock_in_a_folder_that_nodes_share() -> None:
     now = facts(lock=Lock("n1", "/shared/lock", True, "n2", 7))
-    assert LockFile().plan("delete", now, random.Random(1)).targets == ("n1",)
-    assert LockFile().plan("pause", now, random.Random(1)).targets == ("n2",)
+    assert LockFileFault().plan("delete", now, random.Random(1)).targets == ("n1",)
+    assert LockFileFault().plan("pause", now, random.Random(1)).targets == ("n2",)
     with pytest.raises(Infeasible, match="no link leads there"):
-        LockFile().plan("lease", now, random.Random(1))
+        LockFileFault().plan("lease", now, random.Random(1))
 
 
 def test_the_holder_of_the_lock_is_hit() -> None:
-    assert LockFile().plan("pause", facts(), random.Random(1)).targets == ("n2",)
-    lease = LockFile().plan("lease", facts(), random.Random(1))
+    assert LockFileFault().plan("pause", facts(), random.Random(1)).targets == ("n2",)
+    lease = LockFileFault().plan("lease", facts(), random.Random(1))
     assert lease.targets == ("n2",) and pairs(lease) == {"gate>n2", "n2>gate"}
-    assert LockFile().plan("delete", facts(), random.Random(1)).targets == ("gate",)
+    assert LockFileFault().plan("delete", facts(), random.Random(1)).targets == ("gate",)
 
 
 @pytest.mark.parametrize(("lock", "why"), [
@@ -98,16 +98,16 @@ def test_the_holder_of_the_lock_is_hit() -> None:
 ])  # fmt: skip
 def test_a_lock_that_nobody_holds_is_taken_from_nobody(lock: Lock | None, why: str) -> None:
     with pytest.raises(Infeasible, match=why):
-        LockFile().plan("pause", facts(lock=lock), random.Random(1))
+        LockFileFault().plan("pause", facts(lock=lock), random.Random(1))
 
 
 def test_the_private_network_alone_is_cut() -> None:
     links = {"n1@private>n2@private", "n2@private>n1@private"}
-    assert pairs(Channel().plan("cut", facts(), random.Random(1))) == links
-    ways = {frozenset(pairs(Channel().plan("one-way", facts(), random.Random(seed)))) for seed in range(20)}
+    assert pairs(ChannelFault().plan("cut", facts(), random.Random(1))) == links
+    ways = {frozenset(pairs(ChannelFault().plan("one-way", facts(), random.Random(seed)))) for seed in range(20)}
     assert ways == {frozenset({link}) for link in links}
     with pytest.raises(Infeasible, match="no private network"):
-        Channel().plan("cut", facts(private_networks=()), random.Random(1))
+        ChannelFault().plan("cut", facts(private_networks=()), random.Random(1))
 
 
 @pytest.mark.parametrize(("system", "settings", "family", "why"), [
@@ -220,7 +220,7 @@ class Rig:
 
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lockfile_module, "PATIENCE", 0.05)
+    monkeypatch.setattr(lockfile_module, "LEASE_END_SECONDS", 0.05)
 
 
 @pytest.mark.requirement("H15")

@@ -10,12 +10,12 @@ from dataclasses import replace
 import pytest
 from nemesis_fakes import FakeBackend, FakeCluster
 
-from nemesis.clock import Clock
-from nemesis.crash import Crash
-from nemesis.disk import WHEN_DEAD, Disk
+from nemesis.clock import ClockFault
+from nemesis.crash import CrashFault
+from nemesis.disk import WHEN_DEAD, StorageFault
 from nemesis.facts import await_state
-from nemesis.machine import Power, Reboot
-from nemesis.packets import KINDS, Packets, conditions_of
+from nemesis.machine import PowerFault, RebootFault
+from nemesis.packets import KINDS, PacketsFault, conditions_of
 from stormproof.contracts.backend import DISK_FAULTS, DiskFault, DiskUse, Link, LinkConditions
 from stormproof.contracts.fault import ClusterFacts, Infeasible
 from stormproof.errors import BackendError
@@ -127,8 +127,8 @@ def cluster(idle: bool, unused: bool = False, stores_nothing: str = "", stores_e
 @pytest.mark.parametrize("idle", [False, True])
 @pytest.mark.parametrize(
     ("family", "kind"),
-    [(Packets, "loss"), (Power, "one"), (Power, "all"), (Reboot, "one"), (Clock, "bump"), (Clock, "strobe"),
-     (Clock, "skew"), (Disk, "full")],
+    [(PacketsFault, "loss"), (PowerFault, "one"), (PowerFault, "all"), (RebootFault, "one"), (ClockFault, "bump"),
+     (ClockFault, "strobe"), (ClockFault, "skew"), (StorageFault, "full")],
 )  # fmt: skip
 async def test_a_fault_that_did_nothing_is_not_confirmed(
     family: type, kind: str, idle: bool, monkeypatch: pytest.MonkeyPatch
@@ -144,8 +144,8 @@ async def test_a_fault_that_did_nothing_is_not_confirmed(
 
 @pytest.mark.requirement("H5", part=True)
 @pytest.mark.parametrize("reason", ["", "durability=never"])
-@pytest.mark.parametrize(("family", "kind"), [(Power, "one"), (Power, "all"), (Crash, "power"),
-                                              *((Disk, kind) for kind in DISK_FAULTS)])  # fmt: skip
+@pytest.mark.parametrize(("family", "kind"), [(PowerFault, "one"), (PowerFault, "all"), (CrashFault, "power"),
+                                              *((StorageFault, kind) for kind in DISK_FAULTS)])  # fmt: skip
 async def test_a_fault_of_a_disk_that_the_system_does_not_use_is_not_confirmed(
     family: type, kind: str, reason: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -165,8 +165,8 @@ async def test_a_fault_of_a_disk_that_the_system_does_not_use_is_not_confirmed(
 
 
 @pytest.mark.requirement("H5", part=True)
-@pytest.mark.parametrize(("family", "kind"), [(Power, "one"), (Crash, "power"),
-                                              *((Disk, kind) for kind in DISK_FAULTS)])  # fmt: skip
+@pytest.mark.parametrize(("family", "kind"), [(PowerFault, "one"), (CrashFault, "power"),
+                                              *((StorageFault, kind) for kind in DISK_FAULTS)])  # fmt: skip
 async def test_a_system_that_stores_elsewhere_loses_power_and_no_disk(
     family: type, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -177,9 +177,9 @@ async def test_a_system_that_stores_elsewhere_loses_power_and_no_disk(
     plan = fault.plan(kind, facts(), random.Random(1))
     injected = await fault.inject(nodes, plan)
     healed = await fault.heal(nodes, plan, injected)
-    assert (injected.confirmed or healed.confirmed) is (family is not Disk)
+    assert (injected.confirmed or healed.confirmed) is (family is not StorageFault)
     found, node = {**injected.found, **healed.found}, plan.targets[0]
-    if family is Disk:
+    if family is StorageFault:
         assert list(unused(found)) == [f"{node} wrote nothing to its data folder (machine.data), which the fault hits: "
                                        "mode=pair: on a shared disk; it wrote to: jobs"]  # fmt: skip
     else:
@@ -195,7 +195,7 @@ async def test_files_of_the_system_count_more_than_its_word_that_it_stores_nothi
     """It may store at an orderly end alone: then a fault that none of its files met does not count."""
     monkeypatch.setattr(await_state, "__defaults__", (0.1,))
     monkeypatch.setattr("nemesis.disk.REFUSAL_SECONDS", 0.1)
-    fault, nodes = Disk(), cluster(idle=False, stores_nothing="autosave_interval=1800")
+    fault, nodes = StorageFault(), cluster(idle=False, stores_nothing="autosave_interval=1800")
     nodes.backend.shows = False
     plan = fault.plan(kind, facts(), random.Random(1))
     injected = await fault.inject(nodes, plan)
@@ -205,7 +205,9 @@ async def test_files_of_the_system_count_more_than_its_word_that_it_stores_nothi
 
 
 @pytest.mark.requirement("H5", part=True)
-@pytest.mark.parametrize(("family", "kind"), [(Power, "one"), (Crash, "power"), (Disk, "full"), (Disk, "empty")])
+@pytest.mark.parametrize(("family", "kind"), [
+    (PowerFault, "one"), (CrashFault, "power"), (StorageFault, "full"), (StorageFault, "empty"),
+])  # fmt: skip
 async def test_a_fault_is_injected_and_healed_where_nobody_can_tell_what_the_disk_has(
     family: type, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -229,7 +231,7 @@ async def test_no_second_disk_is_lost_before_the_first_node_has_its_data_back(
     kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("nemesis.disk.REFUSAL_SECONDS", 0.1)
-    disk, nodes = Disk(), cluster(idle=False)
+    disk, nodes = StorageFault(), cluster(idle=False)
     lost = disk.plan("empty", facts(), random.Random(1))
     (first,) = lost.targets
     await disk.inject(nodes, lost)
@@ -263,7 +265,7 @@ async def test_no_second_disk_is_lost_before_the_first_node_has_its_data_back(
 
 
 def test_packet_faults_hit_all_links_or_those_of_one_node_with_the_clients_beside_it() -> None:
-    plans = [Packets().plan("loss", facts(), random.Random(seed)) for seed in range(40)]
+    plans = [PacketsFault().plan("loss", facts(), random.Random(seed)) for seed in range(40)]
     assert {len(plan.targets) for plan in plans} == {1, 3}
     for plan in plans:
         ends = {end for link in plan.conditions for end in link}
@@ -272,7 +274,7 @@ def test_packet_faults_hit_all_links_or_those_of_one_node_with_the_clients_besid
         if len(plan.targets) == 1:
             number = plan.targets[0][1:]
             assert all(number in (link[0][1:], link[1][1:]) for link in plan.conditions)
-    outside = Packets().plan("loss", facts(clients="outside"), random.Random(1))
+    outside = PacketsFault().plan("loss", facts(clients="outside"), random.Random(1))
     assert all(end[0] == "n" for link in outside.conditions for end in link)
 
 
@@ -283,13 +285,13 @@ def test_every_packet_fault_is_more_than_nothing(kind: str) -> None:
 
 def test_power_takes_no_more_than_may_go_down_unless_it_takes_all() -> None:
     for seed in range(40):
-        assert len(Power().plan("minority", facts(5, max_down=2), random.Random(seed)).targets) <= 2
-        assert Power().plan("all", facts(n2="dead"), random.Random(seed)).targets == ("n1", "n2", "n3")
+        assert len(PowerFault().plan("minority", facts(5, max_down=2), random.Random(seed)).targets) <= 2
+        assert PowerFault().plan("all", facts(n2="dead"), random.Random(seed)).targets == ("n1", "n2", "n3")
     with pytest.raises(Infeasible, match="down already"):
-        Power().plan("one", facts(n2="dead"), random.Random(1))
+        PowerFault().plan("one", facts(n2="dead"), random.Random(1))
 
 
 def test_two_skewed_clocks_differ_by_less_than_the_fifth_that_joram_guarantees_to_survive() -> None:
     for seed in range(200):
-        rates = Clock().plan("skew", facts(5), random.Random(seed)).rates
+        rates = ClockFault().plan("skew", facts(5), random.Random(seed)).rates
         assert max(rates) / min((*rates, 1.0)) < 1.2 and all(rate != 1 for rate in rates)

@@ -21,9 +21,9 @@ from nemesis import crash as crash_module
 from nemesis import manager as manager_module
 from nemesis import process as process_module
 from nemesis.compose import NemesisClient
-from nemesis.disk import Disk
+from nemesis.disk import StorageFault
 from nemesis.facts import await_state
-from nemesis.manager import Manager, Quorum
+from nemesis.manager import ManagerFault, QuorumFault
 from stormproof.contracts.backend import DiskFault, DiskUse, Link, ProcessState
 from stormproof.contracts.cluster import MAIN
 from stormproof.contracts.fault import ClusterFacts, Infeasible
@@ -136,7 +136,7 @@ class Rig:
 
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(manager_module, "PATIENCE", 0.05)
+    monkeypatch.setattr(manager_module, "PROGRAMS_END_SECONDS", 0.05)
     for module in (crash_module, process_module):
         monkeypatch.setattr(module, "await_state", partial(await_state, timeout=0.05))
 
@@ -244,11 +244,11 @@ def managed(**changes: Any) -> ClusterFacts:
 def test_a_quorum_is_lost_once() -> None:
     one_left = replace(managed(), running={"n1": PROGRAMS, "n2": (), "n3": ()})
     with pytest.raises(Infeasible, match="only 1 of 3 managers run"):
-        Quorum().plan("kill", one_left, random.Random(1))
+        QuorumFault().plan("kill", one_left, random.Random(1))
     idle = replace(managed(), running=dict.fromkeys(("n1", "n2", "n3"), ("manager",)))
     with pytest.raises(Infeasible, match="nothing runs that managers look after"):
-        Quorum().plan("kill", idle, random.Random(1))
-    plans = [Quorum().plan("cut", managed(), random.Random(seed)) for seed in range(20)]
+        QuorumFault().plan("kill", idle, random.Random(1))
+    plans = [QuorumFault().plan("cut", managed(), random.Random(seed)) for seed in range(20)]
     assert {plan.targets for plan in plans} == {("n1", "n2"), ("n1", "n3"), ("n2", "n3")}
     assert all(len(plan.cut) == 6 for plan in plans), "no two of three hear each other"
 
@@ -257,9 +257,9 @@ def test_nodes_without_a_manager_have_no_vote() -> None:
     names = ("n1", "n2", "n3", "n4", "n5")
     programs = {name: PROGRAMS if name < "n4" else (MAIN,) for name in names}
     now = replace(facts(nodes=5), programs=programs, running=programs, program_roles={MANAGER: "manager"})
-    plans = [Quorum().plan("kill", now, random.Random(seed)) for seed in range(20)]
+    plans = [QuorumFault().plan("kill", now, random.Random(seed)) for seed in range(20)]
     assert {plan.targets for plan in plans} == {("n1", "n2"), ("n1", "n3"), ("n2", "n3")}
-    hit = {Manager().plan("kill", now, random.Random(seed)).targets for seed in range(30)}
+    hit = {ManagerFault().plan("kill", now, random.Random(seed)).targets for seed in range(30)}
     assert hit == {("n1",), ("n2",), ("n3",)}
 
 
@@ -267,7 +267,7 @@ def test_whose_manager_is_hit() -> None:
     def hit(target: str, **changes: Any) -> set[str]:
         now = managed(aim=target, **changes)
         now = replace(now, options={"manager_target": target} if target else {})
-        return {Manager().plan("kill", now, random.Random(seed)).targets[0] for seed in range(30)}
+        return {ManagerFault().plan("kill", now, random.Random(seed)).targets[0] for seed in range(30)}
 
     assert hit("one") == hit("") == {"n1", "n2", "n3"}
     assert hit("master") == {"n1"}
@@ -281,12 +281,12 @@ def test_whose_manager_is_hit() -> None:
 ])  # fmt: skip
 def test_whose_disk_fails(target: str, roles: dict[str, str], expected: set[str]) -> None:
     now = replace(facts(), options={"disk_target": target}, aim=target, node_roles=roles)
-    assert {Disk().plan("full", now, random.Random(seed)).targets[0] for seed in range(30)} == expected
+    assert {StorageFault().plan("full", now, random.Random(seed)).targets[0] for seed in range(30)} == expected
 
 
 def test_where_nobody_serves_any_is_a_backup_and_it_is_noted() -> None:
     now = replace(facts(primary=None), options={"disk_target": "backup"}, aim="backup")
-    plan = Disk().plan("full", now, random.Random(1))
+    plan = StorageFault().plan("full", now, random.Random(1))
     assert plan.note == f"nobody leads; took {plan.targets[0]}"
 
 
@@ -295,7 +295,7 @@ def test_nobodys_disk_fails_where_nobody_is_that(target: str) -> None:
     now = replace(facts(n2="dead", max_down=3, n3="dead"), options={"disk_target": target}, aim=target,
                   node_roles={"n1": "primary"})  # fmt: skip
     with pytest.raises(Infeasible, match=f"none of the nodes that run is {target}"):
-        Disk().plan("full", now, random.Random(1))
+        StorageFault().plan("full", now, random.Random(1))
 
 
 @pytest.mark.parametrize(("system", "settings"), [("joram", {}), ("qpid", {"manager": "none"})])
@@ -357,7 +357,7 @@ async def test_a_manager_that_a_failing_disk_has_ended_is_started_with_the_disks
     monkeypatch.setattr("nemesis.disk.ENDING_SECONDS", 0.1)
     test = make_test(system="qpid", workload="queue", nemesis="disk", backend="sim", nodes=3, time_limit=20, rate=10,
                      seed=1, settings={"disk_kind": "write-error"})  # fmt: skip
-    cluster, machines, disk = Managed(test), FailingDisks(test), Disk()
+    cluster, machines, disk = Managed(test), FailingDisks(test), StorageFault()
     cluster.backend = machines
     monkeypatch.setattr(await_state, "__defaults__", (0.3,))
     plan = disk.plan("write-error", facts(), random.Random(1))

@@ -10,7 +10,7 @@ import pytest
 
 from harness.run.settings import make_test
 from nemesis import membership
-from nemesis.membership import Membership
+from nemesis.membership import MembershipFault
 from stormproof.contracts.cluster import Cluster
 from stormproof.contracts.fault import ClusterFacts, Evidence, FaultPlan, Infeasible
 from stormproof.errors import StormproofError, UsageError
@@ -37,16 +37,16 @@ class Growing:
 
 @pytest.fixture(autouse=True)
 def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(membership, "PATIENCE", 0.05)
-    monkeypatch.setattr(membership, "_POLL", 0.01)
+    monkeypatch.setattr(membership, "JOIN_SECONDS", 0.05)
+    monkeypatch.setattr(membership, "_POLL_SECONDS", 0.01)
 
 
 def planned(kind: str, *spares: str) -> tuple[str, ...]:
     facts = ClusterFacts(("n1", "n2", "n3", "n4", "n5"), {}, {}, None, 1, {}, spares)
-    return Membership().plan(kind, facts, random.Random(1)).targets
+    return MembershipFault().plan(kind, facts, random.Random(1)).targets
 
 
-async def confirmations(fault: Membership, system: Growing, *targets: str) -> tuple[bool, bool]:
+async def confirmations(fault: MembershipFault, system: Growing, *targets: str) -> tuple[bool, bool]:
     cluster, plan = cast(Cluster, system), FaultPlan("add", targets)
     injected = await fault.inject(cluster, plan)
     return injected.confirmed, (await fault.heal(cluster, plan, injected)).confirmed
@@ -60,14 +60,14 @@ def test_it_adds_one_spare_node_or_all() -> None:
 
 
 async def test_a_group_seen_without_the_nodes_and_then_with_them_confirms_once() -> None:
-    fault, system = Membership(), Growing("n1", "n2")
+    fault, system = MembershipFault(), Growing("n1", "n2")
     assert await confirmations(fault, system, "n3", "n4") == (False, True)
     assert sorted(system.asked) == ["n3", "n4"]
     assert await confirmations(fault, system, "n3", "n4") == (False, False), "nothing has changed since"
 
 
 async def test_a_node_that_joins_after_the_fault_confirms_the_next() -> None:
-    fault, system = Membership(), Growing("n1", "n2", at_once=False)
+    fault, system = MembershipFault(), Growing("n1", "n2", at_once=False)
     assert await confirmations(fault, system, "n3") == (False, False)
     assert system.asked.count("n3") > 1, "a master whose predecessor had been asked is asked again"
     system.nodes = ("n1", "n2", "n3")
@@ -77,7 +77,7 @@ async def test_a_node_that_joins_after_the_fault_confirms_the_next() -> None:
 @pytest.mark.parametrize("nodes", [("n1", "n2"), ()])
 async def test_a_node_that_nobody_takes_in_is_an_error(nodes: Any) -> None:
     with pytest.raises(StormproofError, match="nobody takes n3 in: nobody serves"):
-        await confirmations(Membership(), Growing(*nodes, refuses=True), "n3")
+        await confirmations(MembershipFault(), Growing(*nodes, refuses=True), "n3")
 
 
 class Shrinking(Growing):
@@ -109,7 +109,7 @@ def test_removal_is_refused_where_the_group_is_too_small() -> None:
 
 
 async def test_a_replica_is_removed_and_taken_in_again() -> None:
-    fault, group = Membership(), Shrinking("n1", "n2", "n3")
+    fault, group = MembershipFault(), Shrinking("n1", "n2", "n3")
     cluster, plan = cast(Cluster, group), FaultPlan("remove", ("n2",))
     injected = await fault.inject(cluster, plan)
     assert injected.confirmed and group.nodes == ("n1", "n3")
@@ -129,12 +129,12 @@ class Leaderless(Shrinking):
 
 async def test_a_removal_waits_for_who_tells_who_belongs_to_the_group() -> None:
     group = Leaderless("n1", "n2", "n3")
-    injected = await Membership().inject(cast(Cluster, group), FaultPlan("remove", ("n2",)))
+    injected = await MembershipFault().inject(cast(Cluster, group), FaultPlan("remove", ("n2",)))
     assert injected.confirmed and injected.found["before"] == ["n1", "n2", "n3"]
 
 
 async def test_a_group_that_gives_nobody_up_says_why_and_nobody_is_taken_in() -> None:
-    fault, group = Membership(), Shrinking("n1", "n2", "n3", refuses=True)
+    fault, group = MembershipFault(), Shrinking("n1", "n2", "n3", refuses=True)
     cluster, plan = cast(Cluster, group), FaultPlan("remove", ("n2",))
     with pytest.raises(StormproofError, match="nobody removes n2: its group gives no replica up"):
         await fault.inject(cluster, plan)
@@ -143,19 +143,21 @@ async def test_a_group_that_gives_nobody_up_says_why_and_nobody_is_taken_in() ->
 
 async def test_a_group_that_says_yes_and_does_nothing_proves_nothing() -> None:
     group = Shrinking("n1", "n2", "n3")
-    fault, plan = Membership(), FaultPlan("remove", ("n9",))
+    fault, plan = MembershipFault(), FaultPlan("remove", ("n9",))
     assert not (await fault.inject(cast(Cluster, group), plan)).confirmed, "it never was one of them"
 
 
 def test_who_serves_is_not_removed_and_two_are_left() -> None:
     states = dict.fromkeys(("n1", "n2", "n3", "n4"), "running")
     facts = ClusterFacts(("n1", "n2", "n3", "n4"), {}, states, "n1", 1, {}, ("n4",))
-    assert {Membership().plan("remove", facts, random.Random(seed)).targets for seed in range(20)} == {("n2",), ("n3",)}
+    plans = [MembershipFault().plan("remove", facts, random.Random(seed)) for seed in range(20)]
+    assert {plan.targets for plan in plans} == {("n2",), ("n3",)}
     with pytest.raises(Infeasible, match="too few replicas"):
-        Membership().plan("remove", replace(facts, states={**states, "n3": "dead"}), random.Random(1))
+        MembershipFault().plan("remove", replace(facts, states={**states, "n3": "dead"}), random.Random(1))
 
 
 def test_another_servers_replicas_are_not_removed() -> None:
     nodes = ("n1", "n2", "n3", "n4", "n5", "n6")
     facts = ClusterFacts(nodes, {}, dict.fromkeys(nodes, "running"), "n1", 1, {}, groups=(nodes[:3], nodes[3:]))
-    assert {Membership().plan("remove", facts, random.Random(seed)).targets for seed in range(20)} == {("n2",), ("n3",)}
+    plans = [MembershipFault().plan("remove", facts, random.Random(seed)) for seed in range(20)]
+    assert {plan.targets for plan in plans} == {("n2",), ("n3",)}

@@ -17,7 +17,7 @@ from nemesis.compose import NemesisClient
 from nemesis.explicit_schedule import read_schedule
 from nemesis.facts import gather_facts, pick_node
 from nemesis.families import families_of, supported_families
-from nemesis.process import Kill, Pause
+from nemesis.process import KillFault, PauseFault
 from nemesis.schedule import fault_generator, schedule
 from nodes.systems.reference.joram.system import JORAM
 from stormproof.contracts.backend import RUNNING
@@ -121,8 +121,8 @@ async def test_a_kill_is_confirmed_by_a_new_process(tmp_path: Path) -> None:
 async def test_a_healed_kill_without_a_new_process_confirms_nothing(tmp_path: Path) -> None:
     rig = Rig(tmp_path, "kill")
     untouched = {"before": {"n1": {"state": RUNNING, "pid": 100}}}
-    assert (await Kill().heal(rig.cluster, FaultPlan("one", ("n1",)), Evidence(untouched))).confirmed is False
-    assert (await Kill().heal(rig.cluster, FaultPlan("one", ("n1",)), Evidence())).confirmed is False
+    assert (await KillFault().heal(rig.cluster, FaultPlan("one", ("n1",)), Evidence(untouched))).confirmed is False
+    assert (await KillFault().heal(rig.cluster, FaultPlan("one", ("n1",)), Evidence())).confirmed is False
 
 
 async def test_what_is_not_possible_is_recorded_and_skipped(tmp_path: Path) -> None:
@@ -205,7 +205,7 @@ async def test_a_failing_heal_does_not_stop_the_others_and_can_be_repeated(tmp_p
 async def test_an_injection_that_fails_half_way_is_recorded_and_healed(tmp_path: Path) -> None:
     rig = Rig(tmp_path, "pause", nodes=5)
     situation = await gather_facts(rig.cluster, "random")
-    seed = next(s for s in range(99) if len(Pause().plan("random", situation, random.Random(s)).targets) == 2)
+    seed = next(s for s in range(99) if len(PauseFault().plan("random", situation, random.Random(s)).targets) == 2)
     calls: list[str] = []
 
     async def second_fails(node: str, program: str) -> None:

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from harness.run.settings import make_test
 from nemesis.families import split_aims
-from nemesis.packets import Packets
-from nemesis.partition import Partition
+from nemesis.packets import PacketsFault
+from nemesis.partition import PartitionFault
 from nemesis.shapes import bridge, groups, majority_ring
 from stormproof.contracts.fault import ClusterFacts, FaultPlan, Infeasible
 from stormproof.contracts.topology import Helper, Topology, machine_of
@@ -72,11 +72,11 @@ def test_groups_by_chance_are_more_than_two_at_some_seed() -> None:
 
 
 def test_clients_stand_beside_their_node_or_reach_all() -> None:
-    plan = Partition().plan("majority-ring", facts(5), random.Random(1))
+    plan = PartitionFault().plan("majority-ring", facts(5), random.Random(1))
     nodes = {(a, b) for a, b in plan.cut if a[0] == b[0] == "n"}
     assert len(nodes) == 10 and len(plan.cut) == 30, "each cut link, to the client beside, and from it"
     assert all((f"c{a[1:]}", b) in plan.cut and (a, f"c{b[1:]}") in plan.cut for a, b in nodes)
-    outside = Partition().plan("bridge", facts(5, clients="outside"), random.Random(1))
+    outside = PartitionFault().plan("bridge", facts(5, clients="outside"), random.Random(1))
     assert {machine_of(end)[0] for link in outside.cut for end in link} == {"n"}
     assert "is the bridge" in str(outside.note)
 
@@ -84,7 +84,7 @@ def test_clients_stand_beside_their_node_or_reach_all() -> None:
 @pytest.mark.parametrize("kind", ["majority-ring", "bridge"])
 def test_two_nodes_have_no_such_shape(kind: str) -> None:
     with pytest.raises(Infeasible, match="at least three nodes"):
-        Partition().plan(kind, facts(2), random.Random(1))
+        PartitionFault().plan(kind, facts(2), random.Random(1))
 
 
 @pytest.mark.parametrize(("kinds", "nodes", "words"), [
@@ -108,10 +108,11 @@ def test_a_test_is_refused_in_which_no_kind_can_be(kinds: str, nodes: int, words
 
 @pytest.mark.parametrize(("nodes", "side"), [(2, 1), (3, 1), (4, 1), (5, 2), (7, 3)])
 def test_the_leader_takes_a_minority_with_it(nodes: int, side: int) -> None:
-    plans = [Partition().plan("master-from-majority", facts(nodes, "n2"), random.Random(seed)) for seed in range(30)]
+    fault, all_nodes = PartitionFault(), facts(nodes, "n2")
+    plans = [fault.plan("master-from-majority", all_nodes, random.Random(seed)) for seed in range(30)]
     assert {len(plan.targets) for plan in plans} == {side} and all("n2" in plan.targets for plan in plans)
     assert len({plan.targets for plan in plans}) > 1 or side == 1
-    lost = Partition().plan("master-from-majority", facts(3, None), random.Random(1))
+    lost = PartitionFault().plan("master-from-majority", facts(3, None), random.Random(1))
     assert "nobody leads" in str(lost.note)
 
 
@@ -150,7 +151,7 @@ def test_an_aim_that_makes_no_sense_is_told(nemesis: str, settings: dict[str, st
 def test_packets_suffer_on_the_links_that_are_asked_for() -> None:
     def plans(where: str) -> list[FaultPlan]:
         given = replace(facts(3, clients="outside"), options={"clients": "outside", "packets_links": where})
-        return [Packets().plan("loss", given, random.Random(seed)) for seed in range(20)]
+        return [PacketsFault().plan("loss", given, random.Random(seed)) for seed in range(20)]
 
     for plan in plans("pair"):
         assert plan.conditions.keys() == {plan.targets, plan.targets[::-1]}
@@ -159,6 +160,6 @@ def test_packets_suffer_on_the_links_that_are_asked_for() -> None:
     assert {len(plan.targets) for plan in plans("all")} == {3} and {len(plan.targets) for plan in plans("one")} == {1}
     assert {len(plan.targets) for plan in plans("any")} == {1, 3}
     with pytest.raises(Infeasible, match="need two of them"):
-        Packets().plan("loss", replace(facts(1), options={"packets_links": "pair"},
-                                       topology=Topology(("n1",), ("c1",), (Helper("g1", "gateway"),))),
+        PacketsFault().plan("loss", replace(facts(1), options={"packets_links": "pair"},
+                                            topology=Topology(("n1",), ("c1",), (Helper("g1", "gateway"),))),
                        random.Random(1))  # fmt: skip

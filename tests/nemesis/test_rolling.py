@@ -13,7 +13,7 @@ import pytest
 from harness.run.settings import make_test
 from nemesis import rolling
 from nemesis.families import option_value
-from nemesis.rolling import Rolling
+from nemesis.rolling import RollingFault
 from nodes.systems.reference.cluster import ReferenceCluster
 from stormproof.contracts.fault import ClusterFacts, Evidence, FaultPlan, Infeasible
 from stormproof.contracts.workload_requirements import Demands
@@ -52,7 +52,7 @@ ORDER = ("n2", "n3", "n1")
 
 
 async def rolled(cluster: Cluster, kind: str = "restart") -> Any:
-    fault, plan = Rolling(), FaultPlan(kind, ORDER)
+    fault, plan = RollingFault(), FaultPlan(kind, ORDER)
     injected = await fault.inject(cluster, plan)
     return injected, await fault.heal(cluster, plan, injected)
 
@@ -95,7 +95,7 @@ async def test_a_change_of_settings_reaches_each_node_in_its_type() -> None:
 async def test_a_node_that_can_t_be_changed_is_started_as_it_was_and_proves_nothing() -> None:
     cluster = Cluster(rolling_version="/nowhere")
     cluster.refusal = "there is no such version"
-    fault, plan = Rolling(), FaultPlan("version", ORDER)
+    fault, plan = RollingFault(), FaultPlan("version", ORDER)
     with pytest.raises(StormproofError, match="n2: there is no such version"):
         await fault.inject(cluster, plan)
     assert set(cluster.backend.states.values()) == {"running"}
@@ -105,7 +105,7 @@ async def test_a_node_that_can_t_be_changed_is_started_as_it_was_and_proves_noth
 
 async def test_what_breaks_on_the_way_is_told_and_everybody_runs_at_the_end() -> None:
     cluster = Cluster()
-    plan, fault = FaultPlan("restart", ORDER), Rolling()
+    plan, fault = FaultPlan("restart", ORDER), RollingFault()
     injected = await fault.inject(cluster, plan)
     cluster.backend.fail = {"stop"}
     await asyncio.sleep(0.01)
@@ -120,9 +120,9 @@ def test_all_nodes_must_run_at_the_beginning() -> None:
     names = ("n1", "n2", "n3")
     facts = ClusterFacts(names, {}, {"n1": "running", "n2": "dead", "n3": "running"}, None, 1, {})
     with pytest.raises(Infeasible, match="n2 is not running"):
-        Rolling().plan("restart", facts, random.Random(1))
+        RollingFault().plan("restart", facts, random.Random(1))
     running = replace(facts, states=dict.fromkeys(names, "running"))
-    orders = {Rolling().plan("restart", running, random.Random(seed)).targets for seed in range(60)}
+    orders = {RollingFault().plan("restart", running, random.Random(seed)).targets for seed in range(60)}
     assert len(orders) == 6
 
 
@@ -156,7 +156,7 @@ async def test_a_reference_broker_gets_what_it_knows_of() -> None:
     from stormproof.contracts.cluster import Deployment
 
     test = planned("rolling", {})
-    assert option_value(test.options, rolling.PATIENCE) == 20.0
+    assert option_value(test.options, rolling.HEALTHY_SECONDS) == 20.0
     backend = FakeCluster(test).backend
     cluster = JORAM.cluster(Deployment(test, Demands(), backend, JORAM.topology(test, Demands())))
     assert isinstance(cluster, ReferenceCluster)

@@ -14,7 +14,7 @@ from typing import Any
 from harness.reference.sim_runtime import SimRuntime
 from harness.sim.backend import SimBackend
 from harness.sim.loop import SimLoop, simulation
-from harness.sim.process import Process
+from harness.sim.process import SimProcess
 from nodes.reference.designs.qpid.manager.config import ManagerConfig
 from nodes.reference.designs.qpid.manager.lease_server import PROTOCOL, manager_name
 from nodes.reference.designs.qpid.manager.manager import ClusterManager
@@ -51,7 +51,7 @@ class FakeBroker:
     It takes every grant, whatever its term: the manager alone must see to it that there are no two primaries.
     """
 
-    def __init__(self, world: World, node: str, runtime: SimRuntime, process: Process) -> None:
+    def __init__(self, world: World, node: str, runtime: SimRuntime, process: SimProcess) -> None:
         self.world, self.node, self.runtime, self.process = world, node, runtime, process
         self.state = "connecting"
         self.term = 0
@@ -248,7 +248,7 @@ class World:
         test = Test("qpid", "queue", (), "sim", len(self.names), self.seed)
         await self.backend.provision(test, Topology(tuple(self.names), (), addresses=(VIRTUAL,)), Path())
 
-    def process(self, node: str, program: str) -> Process | None:
+    def process(self, node: str, program: str) -> SimProcess | None:
         return self.backend._node(node).processes.get(program)
 
     def config(self, node: str) -> ManagerConfig:

@@ -19,7 +19,7 @@ from reports.run_page import write_report
 from reports.server import Pages
 from stormproof.contracts.system import RoleChange, System
 from stormproof.history.ledger import read_ledger
-from stormproof.run_folder import LOG_EVENTS, RUN_SCHEMA, Lock
+from stormproof.run_folder import LOG_EVENTS, RUN_SCHEMA, RunLock
 
 ELECTING, STARTING = RoleChange("electing"), RoleChange("starting")
 
@@ -93,7 +93,7 @@ def test_a_node_has_one_role_at_a_time_and_none_while_it_is_down(tmp_path: Path,
 
 def test_what_logs_say_is_noted_once_they_are_there(tmp_path: Path) -> None:
     run_dir = run_of_logs(tmp_path / "r")
-    with Lock(run_dir):
+    with RunLock(run_dir):
         note_log_events(run_dir)
         assert role_lanes(run_dir, [], 10.0) == []
     note_log_events(run_dir)

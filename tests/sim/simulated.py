@@ -11,7 +11,7 @@ from harness.run.describe import create_run
 from harness.run.settings import make_test
 from harness.sim.loop import SimLoop
 from harness.sim.network import Network
-from harness.sim.process import Process
+from harness.sim.process import SimProcess
 from harness.sim.run import simulate
 from stormproof.run_folder import read_run
 from stormproof.test import Test
@@ -28,11 +28,11 @@ class World:
     def __init__(self, seed: int = 1) -> None:
         self.loop = SimLoop()
         self.network = Network(self.loop, HOSTS, random.Random(seed), [FLOATING])
-        self.n1 = Process(self.loop, "n1", 101)
-        self.n2 = Process(self.loop, "n2", 201)
+        self.n1 = SimProcess(self.loop, "n1", 101)
+        self.n2 = SimProcess(self.loop, "n2", 201)
 
-    def restarted(self, name: str) -> Process:
-        return Process(self.loop, name, 999)
+    def restarted(self, name: str) -> SimProcess:
+        return SimProcess(self.loop, name, 999)
 
 
 def in_world(work: Callable[[World], Awaitable[Any]], seed: int = 1) -> Any:

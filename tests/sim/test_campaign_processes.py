@@ -116,7 +116,7 @@ def test_what_a_killed_campaign_left_is_healed(tmp_path: Path, monkeypatch: pyte
         children = _children(process.pid)
         assert remove_left() == [], "it lives, and the others are young"
         with monkeypatch.context() as patch:
-            patch.setattr("harness.sim.pool._NEWBORN", -1.0)
+            patch.setattr("harness.sim.pool._LOCKING_SECONDS", -1.0)
             assert remove_left() == [f"folder {folder}" for folder in young], "it lives"
         process.kill()
     assert all(map(_ends, children))

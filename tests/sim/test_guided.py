@@ -21,7 +21,7 @@ from harness.run.settings import make_test
 from harness.sim.campaign import ALL, repeating, run_seed
 from harness.sim.draw import DrawnCase, Given, senseless
 from harness.sim.explorer import FIRST_STEP, Explorer
-from harness.sim.guided import FIRST, Guide
+from harness.sim.guided import FIRST_RUNS, Guide
 from harness.sim.run import simulate
 from harness.sim.shrink import faults_of
 from nodes.systems.catalog import SYSTEMS
@@ -128,9 +128,9 @@ def test_the_first_runs_are_drawn_and_the_next_are_variants_too() -> None:
     _, said = fed(40)
     assert said == fed(40)[1]
     drawn = DrawnCase("joram")
-    assert said[:FIRST] == [(drawn.of(seed), seed) for seed in range(1, FIRST + 1)]
+    assert said[:FIRST_RUNS] == [(drawn.of(seed), seed) for seed in range(1, FIRST_RUNS + 1)]
     variants = [case for case, _ in said if "schedule" in case.settings]
-    assert 10 <= len(variants) < 40 - FIRST
+    assert 10 <= len(variants) < 40 - FIRST_RUNS
     assert len({(case.settings["schedule"], seed) for case, seed in said if case in variants}) == len(variants)
 
 

@@ -15,7 +15,7 @@ from harness.run import plugins
 from harness.run.cases import Case, JudgedRun
 from harness.sim.campaign import ALL, run_and_judge
 from harness.sim.errors import SimulationError
-from harness.sim.livelock import IN_ALL, PER_SECOND, PORTION, STEADY, Limit, Livelock
+from harness.sim.livelock import IN_ALL, PER_SECOND, STEADY, WORK_BETWEEN_CHECKS, Livelock, WorkLimit
 from nodes.reference.designs.joram.leader import Leader
 from stormproof.run_folder import read_run
 
@@ -57,7 +57,7 @@ def test_a_node_that_spins_is_told_though_timers_of_others_come_due() -> None:
             await asyncio.sleep(0)
 
     async def lives(world: World) -> None:
-        world.loop.limit = Limit(10.0)
+        world.loop.limit = WorkLimit(10.0)
         world.n1.spawn(spin(), "spin")
         for _ in count():
             await asyncio.sleep(0.001)
@@ -68,7 +68,7 @@ def test_a_node_that_spins_is_told_though_timers_of_others_come_due() -> None:
 
 def test_a_harness_that_spins_is_not_the_nodes_fault() -> None:
     async def spin(world: World) -> None:
-        world.loop.limit = Limit(10.0)
+        world.loop.limit = WorkLimit(10.0)
         for _ in count():
             await asyncio.sleep(0)
 
@@ -79,7 +79,7 @@ def test_a_harness_that_spins_is_not_the_nodes_fault() -> None:
 
 def test_a_run_that_waits_for_ever_is_ended() -> None:
     async def wait(world: World) -> None:
-        world.loop.limit = Limit(1000.0, 10.0)
+        world.loop.limit = WorkLimit(1000.0, 10.0)
         for _ in count():
             await asyncio.sleep(0.01)
 
@@ -113,18 +113,18 @@ def test_a_step_of_a_node_that_has_no_end_ends_the_run(
     assert signal.getitimer(signal.ITIMER_VIRTUAL) == (0.0, 0.0)
 
 
-def exceeded(limit: Limit, per_second: float, seconds: float) -> float | None:
+def exceeded(limit: WorkLimit, per_second: float, seconds: float) -> float | None:
     """When the limit was exceeded at so much work a second."""
-    step = PORTION / per_second
+    step = WORK_BETWEEN_CHECKS / per_second
     looks = range(1, int(seconds / step) + 1)
-    return next((at * step for at in looks if limit.exceeded(at * PORTION, at * step)), None)
+    return next((at * step for at in looks if limit.exceeded(at * WORK_BETWEEN_CHECKS, at * step)), None)
 
 
 def test_what_a_run_may_do() -> None:
-    assert exceeded(Limit(0), STEADY, 1_000) is None
-    assert exceeded(Limit(0), PER_SECOND * 0.9, 5) is None, "a burst"
-    at = exceeded(Limit(0), PER_SECOND * 0.9, 1_000)
+    assert exceeded(WorkLimit(0), STEADY, 1_000) is None
+    assert exceeded(WorkLimit(0), PER_SECOND * 0.9, 5) is None, "a burst"
+    at = exceeded(WorkLimit(0), PER_SECOND * 0.9, 1_000)
     assert at is not None and at * (PER_SECOND * 0.9 - STEADY) == pytest.approx(IN_ALL, rel=0.05)
-    at = exceeded(Limit(0), PER_SECOND * 1.2, 5)
+    at = exceeded(WorkLimit(0), PER_SECOND * 1.2, 5)
     assert at is not None and at < 1.2
-    assert exceeded(Limit(1_000), PER_SECOND * 1.2, 5) is None, "more is asked of it"
+    assert exceeded(WorkLimit(1_000), PER_SECOND * 1.2, 5) is None, "more is asked of it"

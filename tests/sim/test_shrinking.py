@@ -21,8 +21,8 @@ from harness.run.cases import Case, JudgedRun
 from harness.sim.campaign import run_seed
 from harness.sim.shrink import Shrunk, faults_of, shrink, stretched, stretches, with_faults
 from nemesis.explicit_schedule import ExplicitFault, read_schedule, write_schedule
-from nemesis.partition import Partition
-from nemesis.process import Kill, Pause
+from nemesis.partition import PartitionFault
+from nemesis.process import KillFault, PauseFault
 from nemesis.schedule import fault_generator
 from nodes.reference.designs.joram.leader import Leader
 from stormproof.errors import UsageError
@@ -33,7 +33,7 @@ from stormproof.test import Test
 from workloads.reference.connection import ConnectionBroken, StompConnection
 from workloads.reference.stomp_client import StompClient
 
-FAMILIES = [Partition(), Pause(), Kill()]
+FAMILIES = [PartitionFault(), PauseFault(), KillFault()]
 FAILING = Case("joram", "queue", "partition,pause,kill", 3, 6.0, 30.0, {
     "fault_duration": "1.5", "fault_gap": "0.3", "detection_timeout": "0.5", "idle_timeout": "2", "min_ok": "20",
     "bug": "close-drops-unacked",

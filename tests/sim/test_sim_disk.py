@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.sim.disk import Disk, SimFile
+from harness.sim.disk import SimDisk, SimFile
 from nodes.reference.api import Config, ConfigError
 from nodes.reference.server.runtime import RealRuntime, prepared
 from stormproof.contracts.backend import DISK_FAULTS, DiskFault
@@ -19,7 +19,7 @@ from stormproof.contracts.backend import DISK_FAULTS, DiskFault
 SEEDS = range(30)
 
 
-def opened(disk: Disk, synchronous: str = "FULL") -> sqlite3.Connection:
+def opened(disk: SimDisk, synchronous: str = "FULL") -> sqlite3.Connection:
     database = prepared(disk.open_database("broker"), "broker")
     database.execute(f"PRAGMA synchronous={synchronous}")
     database.execute("CREATE TABLE IF NOT EXISTS t (id INTEGER PRIMARY KEY, body BLOB NOT NULL)")
@@ -43,7 +43,7 @@ def stored(database: sqlite3.Connection) -> list[int]:
 @pytest.mark.requirement("H5", part=True)
 @pytest.mark.parametrize("seed", SEEDS)
 def test_what_was_committed_survives_a_power_loss_and_what_was_under_way_does_not(seed: int) -> None:
-    disk = Disk(random.Random(seed))
+    disk = SimDisk(random.Random(seed))
     database = opened(disk)
     fill(database, 0, 40)
     database.execute("BEGIN IMMEDIATE")
@@ -55,7 +55,7 @@ def test_what_was_committed_survives_a_power_loss_and_what_was_under_way_does_no
 def test_a_database_that_does_not_sync_keeps_its_commits_at_a_kill_and_loses_some_with_the_power() -> None:
     kept = []
     for seed in SEEDS:
-        disk = Disk(random.Random(seed))
+        disk = SimDisk(random.Random(seed))
         fill(opened(disk), 0, 20)
         fill(opened(disk, "OFF"), 20, 40)
         disk.process_died()
@@ -71,7 +71,7 @@ def test_a_database_that_does_not_sync_keeps_its_commits_at_a_kill_and_loses_som
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_a_torn_last_write_costs_the_transaction_that_was_being_written_and_no_other(seed: int) -> None:
-    disk = Disk(random.Random(seed))
+    disk = SimDisk(random.Random(seed))
     fill(opened(disk), 0, 20)
     database = opened(disk, "NORMAL")  # commits without a sync, so that there is something to tear
     fill(database, 20, 25)
@@ -84,7 +84,7 @@ def test_a_torn_last_write_costs_the_transaction_that_was_being_written_and_no_o
 
 @pytest.mark.parametrize("kind", ["full", "write-error", "sync-error"])
 def test_a_failing_disk_refuses_commits_and_keeps_what_it_had(kind: str) -> None:
-    disk = Disk(random.Random(1))
+    disk = SimDisk(random.Random(1))
     database = opened(disk)
     fill(database, 0, 20)
     assert disk.probe() == "ok"
@@ -105,7 +105,7 @@ def test_a_failing_disk_refuses_commits_and_keeps_what_it_had(kind: str) -> None
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # SQLite tries again as it closes
 @pytest.mark.parametrize("kind", ["full", "write-error", "sync-error"])
 def test_a_broker_cannot_start_on_a_failing_disk(kind: str) -> None:
-    disk = Disk(random.Random(1))
+    disk = SimDisk(random.Random(1))
     disk.set_fault(DiskFault(kind))
     with pytest.raises((ConfigError, sqlite3.OperationalError)):
         fill(opened(disk), 0, 40)
@@ -113,7 +113,7 @@ def test_a_broker_cannot_start_on_a_failing_disk(kind: str) -> None:
 
 def test_a_page_of_noise_is_refused_wherever_it_is() -> None:
     for seed in range(60):
-        disk = Disk(random.Random(seed))
+        disk = SimDisk(random.Random(seed))
         database = opened(disk)
         fill(database, 0, 60)
         database.close()
@@ -124,7 +124,7 @@ def test_a_page_of_noise_is_refused_wherever_it_is() -> None:
 
 
 def test_an_empty_disk_holds_nothing() -> None:
-    disk = Disk(random.Random(1))
+    disk = SimDisk(random.Random(1))
     fill(opened(disk), 0, 20)
     disk.process_died()
     disk.set_fault(DiskFault("empty"))
@@ -136,7 +136,7 @@ def test_an_empty_disk_holds_nothing() -> None:
 def test_no_fault_shows_on_a_disk_that_no_program_uses(kind: str) -> None:
     """What the probe does is not a program's; the same fault shows where a database is."""
     for used in (False, True):
-        disk = Disk(random.Random(1))
+        disk = SimDisk(random.Random(1))
         if used:
             fill(database := opened(disk), 0, 20)
             database.execute("PRAGMA wal_checkpoint(TRUNCATE)")
@@ -152,7 +152,7 @@ def test_no_fault_shows_on_a_disk_that_no_program_uses(kind: str) -> None:
 
 
 def test_a_slow_disk_makes_its_process_wait_for_every_sync() -> None:
-    disk = Disk(random.Random(1))
+    disk = SimDisk(random.Random(1))
     database, waits = opened(disk), []
     disk.stall = lambda program, seconds: waits.append(seconds)
     fill(database, 0, 5)
@@ -163,7 +163,7 @@ def test_a_slow_disk_makes_its_process_wait_for_every_sync() -> None:
 
 
 def test_what_a_dead_process_still_does_changes_nothing() -> None:
-    disk = Disk(random.Random(1))
+    disk = SimDisk(random.Random(1))
     database = opened(disk)
     fill(database, 0, 10)
     disk.process_died()
@@ -254,7 +254,7 @@ def test_a_file_is_what_was_written_and_after_a_loss_what_was_synced(changes: li
 
 def test_programs_of_one_machine_have_databases_of_their_own() -> None:
     """Each has one open; the end of one leaves the other's alone, what was not synced too."""
-    disk = Disk(random.Random(1))
+    disk = SimDisk(random.Random(1))
     broker = opened(disk)
     manager = prepared(disk.open_database("manager", "manager"), "manager")
     manager.execute("CREATE TABLE seen (id INTEGER)")
@@ -272,7 +272,7 @@ def test_programs_of_one_machine_have_databases_of_their_own() -> None:
 
 
 def test_only_the_program_that_syncs_waits_for_a_slow_disk() -> None:
-    disk = Disk(random.Random(1))
+    disk = SimDisk(random.Random(1))
     waited: list[tuple[str, float]] = []
     disk.stall = lambda program, seconds: waited.append((program, seconds))
     disk.set_fault(DiskFault("slow", 0.5))

@@ -9,7 +9,7 @@ import pytest
 from simulated import FLOATING, N1, N2, World, in_world
 
 from harness.sim.latency import LatencyModel
-from harness.sim.loop import TURN
+from harness.sim.loop import TURN_SECONDS
 from harness.sim.tcp import WINDOW, Endpoint
 from stormproof.contracts.backend import LinkConditions
 
@@ -358,7 +358,7 @@ def test_what_arrives_just_before_a_disk_has_answered_is_answered_after_what_was
             world.n1.stall(0.5)
             writer.write(b"first, ")
             endpoint: Endpoint = writer.transport._endpoint  # type: ignore[attr-defined]
-            world.loop.at(world.n1.busy_until - TURN / 2, endpoint.arrived, b"second")
+            world.loop.at(world.n1.busy_until - TURN_SECONDS / 2, endpoint.arrived, b"second")
 
         world.n1.call(speak)
         return await reader.readexactly(13)

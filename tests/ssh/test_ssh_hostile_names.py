@@ -11,7 +11,7 @@ import pytest
 from harness.backends import netem
 from harness.backends.ssh import facts, remote
 from harness.backends.ssh.hosts import parse_list
-from harness.backends.ssh.power import Power
+from harness.backends.ssh.power import PowerSwitch
 from stormproof.contracts.backend import LinkConditions
 from stormproof.contracts.topology import Helper, Topology
 from stormproof.errors import UsageError
@@ -49,7 +49,7 @@ def test_a_run_folder_of_a_stranger_runs_nothing_on_a_host(tmp_path: Path) -> No
 
 
 def test_the_name_of_a_device_is_a_word(tmp_path: Path) -> None:
-    queues = netem.Queues({"n2": LinkConditions(loss=0.5)}, {"c1": LinkConditions(delay=0.1)})
+    queues = netem.NodeShaping({"n2": LinkConditions(loss=0.5)}, {"c1": LinkConditions(delay=0.1)})
     assert not run(queues.script(HOSTILE, {"n2": "10.0.0.2", "c1": "10.0.0.9"}), tmp_path)
     assert not run(netem.counts_script(HOSTILE), tmp_path)
 
@@ -59,7 +59,7 @@ def test_who_cuts_power_is_called_with_the_name_as_it_is(tmp_path: Path) -> None
     program.write_text(f'#!/bin/sh\nprintf "%s\\n" "$@" > {tmp_path}/told\n')
     program.chmod(0o755)
     (host,) = parse_list(f"{json.dumps(HOSTILE)} root@192.0.2.1\n".replace("$", "\\$").replace("`", "\\`"), tmp_path)
-    Power("command", str(program)).switch(host.name, on=False)
+    PowerSwitch("command", str(program)).switch(host.name, on=False)
     assert (tmp_path / "told").read_text() == f"off\n{host.name}\n"
 
 

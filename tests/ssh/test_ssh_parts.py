@@ -27,10 +27,10 @@ from harness.backends.ssh.facts import (
     parse_facts,
     this_boot,
 )
-from harness.backends.ssh.hosts import Host, absolute, parse_list, parse_ssh_config, read_hosts
+from harness.backends.ssh.hosts import SshHost, absolute, parse_list, parse_ssh_config, read_hosts
 from harness.backends.ssh.keys import make_key
 from harness.backends.ssh.machines import contradiction, demand_abilities
-from harness.backends.ssh.power import Power, parse_power
+from harness.backends.ssh.power import PowerSwitch, parse_power
 from harness.backends.ssh.remote import Remote, clean_script, take_script
 from harness.run.deployment import topology_of
 from harness.run.settings import make_test
@@ -51,11 +51,11 @@ def test_a_list_of_hosts_is_read_in_its_order(tmp_path: Path) -> None:
     path = tmp_path / "lab.list"
     path.write_text(LIST)
     red, green, blue = read_hosts({"hosts": str(path)})
-    assert red == Host("red", "192.0.2.11", 22, "admin", (str(tmp_path / "lab_key"),), agent=False)
+    assert red == SshHost("red", "192.0.2.11", 22, "admin", (str(tmp_path / "lab_key"),), agent=False)
     assert (green.port, green.keys, green.network) == (2222, ("/keys/green",), "10.1.0.12")
     assert (blue.user, blue.keys, blue.agent) == ("root", (), True)
     assert green.known_as == "[192.0.2.12]:2222" and red.known_as == "192.0.2.11"
-    assert Host.from_json(json.loads(json.dumps(green.to_json()))) == green
+    assert SshHost.from_json(json.loads(json.dumps(green.to_json()))) == green
 
 
 @pytest.mark.parametrize(("line", "words"), [
@@ -85,9 +85,9 @@ def test_what_may_be_a_password_is_not_shown(line: str) -> None:
 def test_a_known_hosts_file_is_read_as_openssh_reads_it(tmp_path: Path) -> None:
     known = tmp_path / "known_hosts"
     old, new, other = (make_key(tmp_path / name).rpartition(" ")[0] for name in ("old", "new", "other"))
-    host, elsewhere = Host("red", "192.0.2.1"), Host("red", "192.0.2.1", 2222)
+    host, elsewhere = SshHost("red", "192.0.2.1"), SshHost("red", "192.0.2.1", 2222)
 
-    def keys(of: Host, *marker: str) -> list[str]:
+    def keys(of: SshHost, *marker: str) -> list[str]:
         return [f"{key.get_name()} {key.get_base64()}" for key in known_keys(of, known, *marker)]
 
     assert keys(host) == []
@@ -130,7 +130,7 @@ def test_a_host_is_taken_by_one_run_and_given_back_by_it(tmp_path: Path) -> None
         done = subprocess.run(["sh", "-c", script], capture_output=True, text=True, check=False)
         return done.returncode, done.stdout
 
-    first, second = (Remote(name, "/known", {"n1": Host("red", "192.0.2.1")}) for name in ("first", "second"))
+    first, second = (Remote(name, "/known", {"n1": SshHost("red", "192.0.2.1")}) for name in ("first", "second"))
     assert run(take_script(first, "n1")) == run(take_script(first, "n1")) == (0, "")
     status, said = run(take_script(second, "n1"))
     assert status == 1 and "in use by run first" in said
@@ -173,7 +173,7 @@ Host *
 """
     hosts = parse_ssh_config(text, Path("config"))
     assert [host.name for host in hosts] == ["n2", "n1"]
-    assert hosts[0] == Host("n2", "127.0.0.1", 2200, "vagrant", ("/a folder/key",), agent=False)
+    assert hosts[0] == SshHost("n2", "127.0.0.1", 2200, "vagrant", ("/a folder/key",), agent=False)
     with pytest.raises(UsageError, match="proxyjump"):
         parse_ssh_config("Host far\n  HostName h\n  ProxyJump near\n", Path("config"))
 
@@ -213,17 +213,17 @@ def vm(number: int, **more: object) -> HostFacts:
 
 
 def test_nodes_use_a_network_that_all_share_and_in_which_they_differ() -> None:
-    hosts = [Host(f"n{i}", "127.0.0.1", 2200 + i) for i in (1, 2)]
+    hosts = [SshHost(f"n{i}", "127.0.0.1", 2200 + i) for i in (1, 2)]
     facts = [vm(1), vm(2)]
     assert [str(found.ip) for found in cluster_addresses(hosts, facts, "")] == ["192.168.56.11", "192.168.56.12"]
     with pytest.raises(BackendError, match="no address in a network that all hosts share"):
         cluster_addresses(hosts, facts, "10.9.0.0/16")
-    named = [Host("n1", "127.0.0.1", network="10.0.2.15"), hosts[1]]
+    named = [SshHost("n1", "127.0.0.1", network="10.0.2.15"), hosts[1]]
     assert str(cluster_addresses(named, facts, "192.168.56.0/24")[0].ip) == "10.0.2.15"
     with pytest.raises(BackendError, match=r"does not have the address 10\.0\.2\.9"):
-        cluster_addresses([Host("n1", "h", network="10.0.2.9"), hosts[1]], facts, "")
+        cluster_addresses([SshHost("n1", "h", network="10.0.2.9"), hosts[1]], facts, "")
     with pytest.raises(BackendError, match=r"two hosts have the address 10\.0\.2\.15"):
-        cluster_addresses([Host(f"n{i}", f"h{i}", network="10.0.2.15") for i in (1, 2)], facts, "")
+        cluster_addresses([SshHost(f"n{i}", f"h{i}", network="10.0.2.15") for i in (1, 2)], facts, "")
 
 
 def test_only_a_machine_of_its_own_gets_a_machine_s_faults() -> None:
@@ -251,7 +251,7 @@ def test_only_a_machine_of_its_own_gets_a_machine_s_faults() -> None:
 def test_faults_that_a_host_cannot_have_are_refused(
     ability: str, beside: bool, facts: HostFacts, words: str | None
 ) -> None:
-    nodes = {"n1": Host("red", "192.0.2.1")}
+    nodes = {"n1": SshHost("red", "192.0.2.1")}
     if words is None:
         return demand_abilities([ability], nodes, {"n1": facts}, None, beside)
     refused = rf"red \(root@192.0.2.1:22\) can't have faults that need '{ability}'"
@@ -276,14 +276,14 @@ def test_each_link_suffers_once_at_a_node() -> None:
     slow, lossy = LinkConditions(delay=0.02, jitter=0.005, rate=1000.0), LinkConditions(loss=0.25)
     conditions = {("n1", "n2"): slow, ("n2", "c1"): lossy, ("c2", "n1"): lossy, ("c1", "c2"): slow}
     found = netem.queues(["n1", "n2"], conditions)
-    assert found == {"n1": netem.Queues({"n2": slow}, {"c2": lossy}), "n2": netem.Queues({"c1": lossy}, {})}
+    assert found == {"n1": netem.NodeShaping({"n2": slow}, {"c2": lossy}), "n2": netem.NodeShaping({"c1": lossy}, {})}
     script = found["n1"].script("eth1", ADDRESS)
     assert "parent 5700:2 handle 5701: netem limit 100000 delay 20000us 5000us rate 8000bit" in script
     assert "match ip dst 10.9.0.12/32 flowid 5700:2" in script
     assert f"tc qdisc add dev {netem.DEVICE} parent 5700:2 handle 5701: netem limit 100000 loss 25%" in script
     assert "match ip src 10.9.0.132/32 flowid 5700:2" in script
     assert len(netem.DEVICE) <= 15, "the kernel's limit"
-    assert netem.Queues({}, {}).script("eth1", ADDRESS).splitlines()[-1] == "set -e", "only heals"
+    assert netem.NodeShaping({}, {}).script("eth1", ADDRESS).splitlines()[-1] == "set -e", "only heals"
     with pytest.raises(BackendError, match="resets no connections"):
         netem.queues(["n1"], {("n1", "c1"): LinkConditions(reset=0.1)})
     with pytest.raises(BackendError, match="more than 15 links"):
@@ -308,9 +308,9 @@ arriving
 qdisc netem 5701: parent 5700:2 limit 100000 delay 20ms
  Sent 64 bytes 7 pkt (dropped 0, overlimits 0 requeues 0)
 """
-    queues = netem.Queues({"n2": LinkConditions(loss=0.25)}, {"c1": LinkConditions(delay=0.02)})
+    queues = netem.NodeShaping({"n2": LinkConditions(loss=0.25)}, {"c1": LinkConditions(delay=0.02)})
     assert netem.parse_counts(text, "n1", queues) == {("n1", "n2"): 30, ("c1", "n1"): 7}
-    nothing = netem.Queues({"n2": LinkConditions(corrupt=0.3)}, {})
+    nothing = netem.NodeShaping({"n2": LinkConditions(corrupt=0.3)}, {})
     assert netem.parse_counts("\narriving\n", "n1", nothing) == {("n1", "n2"): 0}, "no packet, no evidence"
 
 
@@ -337,17 +337,17 @@ def test_a_clock_is_set_wrong_and_right_by_the_clock_that_nobody_sets(tmp_path: 
 
 
 def test_power_is_switched_by_whoever_has_it(tmp_path: Path) -> None:
-    assert parse_power("") is None and parse_power("virsh=lab_{host}") == Power("virsh", "lab_{host}")
+    assert parse_power("") is None and parse_power("virsh=lab_{host}") == PowerSwitch("virsh", "lab_{host}")
     for text in ("nuclear", "command"):
         with pytest.raises(UsageError, match=f"power={text}: what cuts a machine's power"):
             parse_power(text)
     with pytest.raises(BackendError, match=r"`/no/such off red` can't be run"):
-        Power("command", "/no/such").switch("red", on=False)
+        PowerSwitch("command", "/no/such").switch("red", on=False)
     program = tmp_path / "pdu"
     program.write_text("#!/bin/sh\necho no such socket >&2; exit 4\n")
     program.chmod(0o755)
     with pytest.raises(BackendError, match=r"`.*pdu on red` failed: no such socket"):
-        Power("command", str(program)).switch("red", on=True)
+        PowerSwitch("command", str(program)).switch("red", on=True)
 
 
 def test_virsh_is_called_with_the_name_of_the_machine_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -355,7 +355,7 @@ def test_virsh_is_called_with_the_name_of_the_machine_there(tmp_path: Path, monk
     (tmp_path / "virsh").chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
     for on in (False, True):
-        Power("virsh", "lab_{host}").switch("red", on)
+        PowerSwitch("virsh", "lab_{host}").switch("red", on)
     assert (tmp_path / "called").read_text() == "destroy lab_red\nstart lab_red\n"
 
 
@@ -394,7 +394,7 @@ def test_only_one_run_at_a_time_plans_and_adds_addresses(monkeypatch: pytest.Mon
 
 
 def test_the_note_of_a_run_s_hosts_survives_and_a_damaged_one_is_told(tmp_path: Path) -> None:
-    remote = Remote("run-1", "/known", {"n1": Host("red", "192.0.2.1", keys=("/key",))},
+    remote = Remote("run-1", "/known", {"n1": SshHost("red", "192.0.2.1", keys=("/key",))},
                     clients.ClientAddresses("br0", ("192.0.2.9",), 24), "vagrant=/here")
     assert Remote.read(tmp_path) is None
     remote.write(tmp_path)

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from harness.backends.ssh.facts import MARKER, cluster_addresses, parse_facts
-from harness.backends.ssh.hosts import Host, parse_ssh_config
-from harness.backends.ssh.power import Power
+from harness.backends.ssh.hosts import SshHost, parse_ssh_config
+from harness.backends.ssh.power import PowerSwitch
 from harness.tools.vagrant import OWN_BOX, PROJECT, Provider, choose_provider, parse_status
 from stormproof.errors import BackendError, UsageError
 from stormproof.timeout_scale import VARIABLE
@@ -164,7 +164,7 @@ def test_ssh_config_of_vagrant_names_all_that_the_harness_needs(tmp_path: Path) 
 def test_the_network_that_the_marker_names_is_taken_before_that_of_ssh(tmp_path: Path) -> None:
     text = "marker\nnetwork 192.168.56.0/24\naddress eth0 172.17.0.{0}/16\naddress eth1 192.168.56.{0}/24"
     facts = [parse_facts(text.format(number)) for number in (11, 12)]
-    hosts = [Host(f"n{number}", f"172.17.0.{number}") for number in (11, 12)]
+    hosts = [SshHost(f"n{number}", f"172.17.0.{number}") for number in (11, 12)]
     assert {each.network for each in facts} == {"192.168.56.0/24"}
     assert [str(each.ip) for each in cluster_addresses(hosts, facts, facts[0].network)] == [
         "192.168.56.11", "192.168.56.12"]
@@ -195,7 +195,7 @@ def test_the_power_of_a_libvirt_machine_is_cut_and_not_shut_down(
     note = tmp_path / ".vagrant" / "machines" / "n1" / "libvirt" / "id"
     note.parent.mkdir(parents=True)
     note.write_text("1d0-a1n")
-    power = Power("vagrant", str(tmp_path))
+    power = PowerSwitch("vagrant", str(tmp_path))
     power.switch("n1", on=False)
     power.switch("n1", on=True)
     power.switch("n2", on=False)

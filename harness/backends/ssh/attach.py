@@ -15,7 +15,7 @@ from harness.backends import foreign, process
 from harness.backends.attach import ATTACH, credentials_from_environment, places_of, read_places
 from harness.backends.packets import PACKET_ABILITIES
 from harness.backends.ssh.backend import SshBackend
-from harness.backends.ssh.hosts import Host
+from harness.backends.ssh.hosts import SshHost
 from nemesis.families import families_of
 from stormproof.contracts.backend import FILES, KILL, PAUSE, Capability, Credentials, ProcessState
 from stormproof.contracts.fault import ENDS_PROCESS
@@ -70,7 +70,7 @@ class AttachSshBackend(SshBackend):
         self._places = await places_of(test)
         await super().provision(test, replace(topology, packages=(), networks=(), shared=(), addresses=()), run_dir)
 
-    def _hosts(self, test: Test, topology: Topology) -> Sequence[Host]:
+    def _hosts(self, test: Test, topology: Topology) -> Sequence[SshHost]:
         hosts = super()._hosts(test, topology)
         places = zip(hosts, self._places.values(), strict=False)
         return [replace(host, network=address) for host, (address, _) in places]

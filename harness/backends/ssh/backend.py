@@ -20,7 +20,7 @@ from harness.backends.clock_machines import ClockBackend
 from harness.backends.disk_control import ChannelStream, FuseDisk
 from harness.backends.disk_machines import DiskBackend
 from harness.backends.packets import PACKET_ABILITIES, PacketBackend
-from harness.backends.shell import Channel
+from harness.backends.shell import ShellChannel
 from harness.backends.ssh import clients, clock, machines
 from harness.backends.ssh.clients import ClientAddresses
 from harness.backends.ssh.connection import CONNECT_LIMIT, ShellProcess, in_thread, open_root_shell
@@ -34,8 +34,8 @@ from harness.backends.ssh.facts import (
     own_machine,
     parse_facts,
 )
-from harness.backends.ssh.hosts import Host, absolute, default_known_hosts, read_hosts
-from harness.backends.ssh.power import HELP, POWER_LIMIT, Power, parse_power
+from harness.backends.ssh.hosts import SshHost, absolute, default_known_hosts, read_hosts
+from harness.backends.ssh.power import HELP, POWER_LIMIT, PowerSwitch, parse_power
 from harness.backends.ssh.remote import BOOT_POLL, CLEAN_LIMIT, Remote, await_host, clean_script, take_script
 from nemesis.families import abilities_needed
 from stormproof.contracts.backend import (
@@ -87,7 +87,7 @@ class SshBackend(ClockBackend, DiskBackend, PacketBackend):
         self._pythons: dict[str, str] = {}
         self._orphans: dict[str, list[ShellProcess]] = {}
         self._sources: dict[str, str] = {}
-        self._power: Power | None = None
+        self._power: PowerSwitch | None = None
         self._down: set[str] = set()
         self._cut: frozenset[Link] = frozenset()
         self._clocks: dict[str, tuple[float, float]] = {}
@@ -153,7 +153,7 @@ class SshBackend(ClockBackend, DiskBackend, PacketBackend):
         if self.wants_clocks(test):
             await self._give_clocks([node for node in topology.nodes if self._shares_clock(node)])
 
-    def _hosts(self, test: Test, topology: Topology) -> Sequence[Host]:
+    def _hosts(self, test: Test, topology: Topology) -> Sequence[SshHost]:
         """Return the hosts, in the order of the machines."""
         return read_hosts(test.options)
 
@@ -321,7 +321,7 @@ class SshBackend(ClockBackend, DiskBackend, PacketBackend):
         if why:
             raise BackendError(f"{self._noted().nodes[node].label}: its {failure}: {why}")
 
-    def _provider(self) -> Power:
+    def _provider(self) -> PowerSwitch:
         if self._power is None:
             raise BackendError(f"no way to cut power is configured; give --set power=...: {HELP}")
         return self._power
@@ -406,7 +406,7 @@ class SshBackend(ClockBackend, DiskBackend, PacketBackend):
             raise BackendError(f"not cleaned: {'; '.join(failed)}; run: stormproof heal")
         (self._run_dir / REMOTE_FILE).unlink(missing_ok=True)
 
-    async def _connect(self, node: str) -> Channel:
+    async def _connect(self, node: str) -> ShellChannel:
         remote = self._noted()
         orphans = self._orphans.setdefault(node, [])
         doomed = tuple(orphans)

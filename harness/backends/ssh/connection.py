@@ -25,7 +25,7 @@ from typing import ParamSpec, TypeVar
 import paramiko
 
 from harness.backends.disk_store import TAKE_NAME
-from harness.backends.ssh.hosts import Host, own_key
+from harness.backends.ssh.hosts import SshHost, own_key
 from nodes.timeouts import within
 from stormproof.errors import BackendError
 from stormproof.timeout_scale import SLOW
@@ -65,7 +65,7 @@ class ShellProcess:
     source: str
 
 
-def dial(host: Host, known_hosts: Path, limit: float = CONNECT_LIMIT) -> paramiko.Transport:
+def dial(host: SshHost, known_hosts: Path, limit: float = CONNECT_LIMIT) -> paramiko.Transport:
     """Connect, check the host's key, and log in. Blocks for at most some multiples of ``limit``.
 
     Raises:
@@ -86,7 +86,7 @@ def dial(host: Host, known_hosts: Path, limit: float = CONNECT_LIMIT) -> paramik
         raise
 
 
-def _greet(host: Host, limit: float, known: Collection[paramiko.PKey]) -> paramiko.Transport:
+def _greet(host: SshHost, limit: float, known: Collection[paramiko.PKey]) -> paramiko.Transport:
     try:
         sock = socket.create_connection((host.address, host.port), timeout=limit)
     except (OSError, UnicodeError) as error:
@@ -127,7 +127,7 @@ def _reason(error: OSError | UnicodeError) -> str:
     return getattr(error, "strerror", None) or str(error)
 
 
-def known_keys(host: Host, known_hosts: Path, marker: str = "") -> list[paramiko.PKey]:
+def known_keys(host: SshHost, known_hosts: Path, marker: str = "") -> list[paramiko.PKey]:
     """Return a host's keys in a known-hosts file, from lines with that marker (sshd(8): ``@revoked``).
 
     Paramiko's own reader is not used, because it returns one key of each type and ignores markers. Names may be hashed;
@@ -155,7 +155,7 @@ def known_keys(host: Host, known_hosts: Path, marker: str = "") -> list[paramiko
     return keys
 
 
-def _names(word: str, host: Host) -> bool:
+def _names(word: str, host: SshHost) -> bool:
     if not word.startswith("|1|"):
         return word == host.known_as
     try:
@@ -164,7 +164,7 @@ def _names(word: str, host: Host) -> bool:
         return False  # It is not a hash.
 
 
-def _check_key(host: Host, known_hosts: Path, key: paramiko.PKey) -> None:
+def _check_key(host: SshHost, known_hosts: Path, key: paramiko.PKey) -> None:
     if key in known_keys(host, known_hosts, "@revoked"):
         raise BackendError(f"{host.label}: its host key {fingerprint(key)} is marked as revoked in {known_hosts}")
     known = known_keys(host, known_hosts)
@@ -186,7 +186,7 @@ def fingerprint(key: paramiko.PKey) -> str:
     return f"{key.get_name()} SHA256:{digest}"
 
 
-def _log_in(host: Host, transport: paramiko.Transport) -> None:
+def _log_in(host: SshHost, transport: paramiko.Transport) -> None:
     tried: list[str] = []
     for name, key in _identities(host, tried):
         try:
@@ -203,7 +203,7 @@ def _log_in(host: Host, transport: paramiko.Transport) -> None:
                        f"~{host.user}/.ssh/authorized_keys there, or name the right key")
 
 
-def _identities(host: Host, trouble: list[str]) -> Iterator[tuple[str, paramiko.PKey]]:
+def _identities(host: SshHost, trouble: list[str]) -> Iterator[tuple[str, paramiko.PKey]]:
     """Yield (name, key) of everything to log in with; unusable keys are added to ``trouble`` with the reason."""
     paths = [Path(path) for path in host.keys] or [path for path in (own_key(),) if path.exists()]
     for path in paths:
@@ -310,7 +310,7 @@ class RootShell:
 
 
 async def open_root_shell(
-    host: Host, known_hosts: Path, orphans: Collection[ShellProcess], ended: Callable[[ShellProcess], None]
+    host: SshHost, known_hosts: Path, orphans: Collection[ShellProcess], ended: Callable[[ShellProcess], None]
 ) -> RootShell:
     """Connect and start a root shell that first kills the ``orphans``; ``ended`` is called with a discarded shell.
 
@@ -388,7 +388,7 @@ def _pump_in(channel: paramiko.Channel, far: socket.socket) -> None:
         far.close()
 
 
-async def _greeting(reader: asyncio.StreamReader, nonce: str, host: Host) -> ShellProcess:
+async def _greeting(reader: asyncio.StreamReader, nonce: str, host: SshHost) -> ShellProcess:
     """Read until the shell has identified itself; earlier output (of a profile, of sudo) explains a failure."""
     source, said = "", []
     while line := await reader.readline():

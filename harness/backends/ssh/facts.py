@@ -9,7 +9,7 @@ from pathlib import Path
 
 from harness.backends import clock_machines, disk_machines, netem, packets
 from harness.backends.probe import MIN_PYTHON
-from harness.backends.ssh.hosts import Host
+from harness.backends.ssh.hosts import SshHost
 from stormproof.errors import BackendError
 
 MARKER = "/etc/stormproof/may-be-broken"
@@ -124,7 +124,7 @@ def parse_facts(text: str) -> HostFacts:
     )
 
 
-def demand_marker(host: Host, facts: HostFacts) -> None:
+def demand_marker(host: SshHost, facts: HostFacts) -> None:
     """Raise BackendError when a host is not marked as breakable."""
     if not facts.marked:
         raise BackendError(f"{host.label} ({facts.hostname}) does not say that it may be broken: it has no {MARKER}; "
@@ -147,7 +147,7 @@ def lacks(facts: HostFacts) -> str | None:
     return f"{'; '.join(found)}; run there as root: {install}" if found else None
 
 
-def demand_tools(host: Host, facts: HostFacts) -> str:
+def demand_tools(host: SshHost, facts: HostFacts) -> str:
     """Return the Python to run on a host. Raises BackendError when the host lacks a node's needs."""
     missing = lacks(facts)
     if missing or facts.python is None:
@@ -175,7 +175,8 @@ def this_boot() -> str:
     return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
 
 
-def cluster_addresses(hosts: Sequence[Host], facts: Sequence[HostFacts], wanted: str) -> list[ipaddress.IPv4Interface]:
+def cluster_addresses(hosts: Sequence[SshHost], facts: Sequence[HostFacts],
+                      wanted: str) -> list[ipaddress.IPv4Interface]:
     """Return the address of each host that nodes and clients use: all in one network, no two the same.
 
     An address in the list of hosts is preferred; then the one in the network ``wanted``; then the one that SSH uses, if
@@ -209,7 +210,7 @@ def cluster_addresses(hosts: Sequence[Host], facts: Sequence[HostFacts], wanted:
 
 
 def _common_networks(
-    hosts: Sequence[Host], facts: Sequence[HostFacts], wanted: str
+    hosts: Sequence[SshHost], facts: Sequence[HostFacts], wanted: str
 ) -> list[ipaddress.IPv4Network]:
     """Return the networks in which every host has a unique address, the network of the SSH connections first."""
     free = [each for host, each in zip(hosts, facts, strict=True) if not host.network]

@@ -28,7 +28,7 @@ _DETOURS = ("proxyjump", "proxycommand")
 
 
 @dataclass(frozen=True)
-class Host:
+class SshHost:
     """One host and the way to reach it.
 
     ``name`` is its name in the file; ``keys`` are paths of private keys, tried in order; ``agent`` tells whether keys
@@ -65,7 +65,7 @@ class Host:
         return {**vars(self), "keys": list(self.keys)}
 
     @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> Host:
+    def from_json(cls, data: Mapping[str, Any]) -> SshHost:
         """Return the host that ``to_json`` wrote."""
         return cls(**{**data, "keys": tuple(data["keys"])})
 
@@ -92,7 +92,7 @@ def absolute(settings: Mapping[str, Any]) -> dict[str, Any]:
             for name, value in settings.items()} | here
 
 
-def read_hosts(options: Mapping[str, Any]) -> list[Host]:
+def read_hosts(options: Mapping[str, Any]) -> list[SshHost]:
     """Return the hosts that the options ``ssh_config`` or ``hosts`` name, in the order of the file.
 
     Raises:
@@ -114,7 +114,7 @@ def read_hosts(options: Mapping[str, Any]) -> list[Host]:
     return hosts
 
 
-def parse_ssh_config(text: str, path: Path) -> list[Host]:
+def parse_ssh_config(text: str, path: Path) -> list[SshHost]:
     """Return the hosts of an OpenSSH configuration that are named without wildcards (ssh_config(5)).
 
     Only HostName, Port, User, IdentityFile and IdentitiesOnly are used. StrictHostKeyChecking and UserKnownHostsFile
@@ -133,18 +133,18 @@ def parse_ssh_config(text: str, path: Path) -> list[Host]:
         raise UsageError(f"{path}: not an SSH configuration: {error}") from None
 
 
-def _of_config(name: str, found: Mapping[str, Any], path: Path) -> Host:
+def _of_config(name: str, found: Mapping[str, Any], path: Path) -> SshHost:
     for detour in _DETOURS:
         if found.get(detour, "none") != "none":
             raise UsageError(f"{path}: {name} is reached by {detour}, which is not supported; name hosts that can be "
                              "reached directly")
     keys = tuple(str(_home(key.strip('"'))) for key in found.get("identityfile", ()))
     user = found.get("user") or os.environ.get("USER") or "root"
-    return Host(name, found["hostname"], int(found.get("port", SSH_PORT)), user, keys,
-                agent=found.get("identitiesonly", "no") != "yes")
+    return SshHost(name, found["hostname"], int(found.get("port", SSH_PORT)), user, keys,
+                   agent=found.get("identitiesonly", "no") != "yes")
 
 
-def parse_list(text: str, path: Path) -> list[Host]:
+def parse_list(text: str, path: Path) -> list[SshHost]:
     """Return the hosts of a plain list.
 
     A line is ``NAME USER@ADDRESS[:PORT] [key=PATH] [network=IP]``; ``#`` begins a comment.
@@ -164,7 +164,7 @@ def parse_list(text: str, path: Path) -> list[Host]:
     return hosts
 
 
-def _of_line(words: list[str], folder: Path) -> Host:
+def _of_line(words: list[str], folder: Path) -> SshHost:
     if len(words) < 2:
         raise ValueError("the address is missing")
     if ":" in words[1].rpartition("@")[0]:  # Never show a possible password.
@@ -183,7 +183,7 @@ def _of_line(words: list[str], folder: Path) -> Host:
         else:
             raise ValueError(f"{name!r} is not understood")
     user, address, port = where.groups()
-    return Host(words[0], address.strip("[]"), int(port or SSH_PORT), user, tuple(keys), not keys, network)
+    return SshHost(words[0], address.strip("[]"), int(port or SSH_PORT), user, tuple(keys), not keys, network)
 
 
 def _home(text: str) -> Path:

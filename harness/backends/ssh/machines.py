@@ -8,8 +8,8 @@ from harness.backends import disk_machines
 from harness.backends.base import gather_all
 from harness.backends.ssh.connection import in_thread
 from harness.backends.ssh.facts import HostFacts, own_machine
-from harness.backends.ssh.hosts import Host
-from harness.backends.ssh.power import HELP, Power, takes_connections
+from harness.backends.ssh.hosts import SshHost
+from harness.backends.ssh.power import HELP, PowerSwitch, takes_connections
 from stormproof.contracts.backend import CLOCKS, DISKS, PACKETS, POWER, REBOOT
 from stormproof.errors import BackendError
 
@@ -30,8 +30,8 @@ def contradiction(needed: set[str]) -> str:
     return ""
 
 
-def demand_abilities(needed: Iterable[str], nodes: Mapping[str, Host], facts: Mapping[str, HostFacts],
-                     power: Power | None,
+def demand_abilities(needed: Iterable[str], nodes: Mapping[str, SshHost], facts: Mapping[str, HostFacts],
+                     power: PowerSwitch | None,
                   beside: bool) -> None:
     """Raise BackendError when one of a test's hosts lacks an ability that the faults need."""
     for ability in sorted(set(needed)):
@@ -42,7 +42,7 @@ def demand_abilities(needed: Iterable[str], nodes: Mapping[str, Host], facts: Ma
                 raise BackendError(f"{host.label} can't have faults that need {ability!r}: {why}")
 
 
-def _obstacle(ability: str, facts: HostFacts, others: Sequence[HostFacts], power: Power | None,
+def _obstacle(ability: str, facts: HostFacts, others: Sequence[HostFacts], power: PowerSwitch | None,
               beside: bool) -> str | None:
     if ability == PACKETS:
         if not (facts.netem or facts.queue):
@@ -60,13 +60,13 @@ def _obstacle(ability: str, facts: HostFacts, others: Sequence[HostFacts], power
     return own_machine(facts, others) if ability == REBOOT else None
 
 
-async def switch(power: Power, hosts: Sequence[Host], on: bool) -> None:
+async def switch(power: PowerSwitch, hosts: Sequence[SshHost], on: bool) -> None:
     """Cut or restore the power of all these hosts at once. Raises BackendError when the provider fails for one."""
     calls = (in_thread(_nothing, power.switch, host.name, on) for host in hosts)
     await gather_all(calls)
 
 
-async def has_power(host: Host) -> bool:
+async def has_power(host: SshHost) -> bool:
     """Return whether a host accepts connections: its kernel does, however slow its sshd may be."""
     return await in_thread(_nothing, takes_connections, host)
 

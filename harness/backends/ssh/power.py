@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from harness.backends.ssh.hosts import Host
+from harness.backends.ssh.hosts import SshHost
 from stormproof.errors import BackendError, UsageError
 from stormproof.timeout_scale import SLOW
 
@@ -30,7 +30,7 @@ HELP = "what cuts a machine's power: vagrant[=FOLDER], virsh[=NAME], docker[=NAM
 
 
 @dataclass(frozen=True)
-class Power:
+class PowerSwitch:
     """A provider of power, and its argument.
 
     The argument is the folder of the Vagrantfile; or the machine's name at the provider, in which ``{host}`` stands for
@@ -63,7 +63,7 @@ class Power:
             raise BackendError(f"{what} failed: {why or f'status {done.returncode}'}")
 
 
-def takes_connections(host: Host) -> bool:
+def takes_connections(host: SshHost) -> bool:
     """Return whether the host's port accepts connections within ``ANSWER_LIMIT``. Blocks."""
     try:
         socket.create_connection((host.address, host.port), timeout=ANSWER_LIMIT).close()
@@ -82,7 +82,7 @@ def _libvirt_domain(folder: str, host: str) -> str | None:
     return note.read_text(encoding="utf-8").strip() if note.exists() else None
 
 
-def parse_power(text: str) -> Power | None:
+def parse_power(text: str) -> PowerSwitch | None:
     """Return the provider that the option ``power`` names; None for an empty option.
 
     Raises:
@@ -93,4 +93,4 @@ def parse_power(text: str) -> Power | None:
     provider, _, argument = text.partition("=")
     if provider not in _PROVIDERS or (provider == "command" and not argument):
         raise UsageError(f"power={text}: {HELP}")
-    return Power(provider, argument)
+    return PowerSwitch(provider, argument)

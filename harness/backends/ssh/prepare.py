@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from harness.backends.base import installed_script
-from harness.backends.shell import Channel, Output, Shell
+from harness.backends.shell import Output, Shell, ShellChannel
 from harness.backends.ssh.connection import (
     CONNECT_LIMIT,
     UnknownHostKey,
@@ -22,7 +22,7 @@ from harness.backends.ssh.connection import (
     open_root_shell,
 )
 from harness.backends.ssh.facts import FACTS_SCRIPT, MARKER, lacks, missing_packages, parse_facts
-from harness.backends.ssh.hosts import Host, default_known_hosts, own_key, read_hosts
+from harness.backends.ssh.hosts import SshHost, default_known_hosts, own_key, read_hosts
 from harness.backends.ssh.keys import make_key
 from stormproof.errors import BackendError, StormproofError, UsageError
 
@@ -57,7 +57,7 @@ def prepare(options: Mapping[str, Any], names: Sequence[str], ask: Ask, accept_k
         asyncio.run(_mark(host, known_hosts, packages, ask, tell))
 
 
-def learn_key(host: Host, known_hosts: Path, accept: Ask, tell: Callable[[str], None]) -> None:
+def learn_key(host: SshHost, known_hosts: Path, accept: Ask, tell: Callable[[str], None]) -> None:
     """Note the host's key on first use, if ``accept`` agrees. Raises BackendError otherwise, or on any trouble."""
     try:
         hang_up(dial(host, known_hosts))
@@ -77,8 +77,9 @@ def learn_key(host: Host, known_hosts: Path, accept: Ask, tell: Callable[[str], 
         hang_up(dial(host, known_hosts))
 
 
-async def _mark(host: Host, known_hosts: Path, further: Sequence[str], ask: Ask, tell: Callable[[str], None]) -> None:
-    async def connect() -> Channel:
+async def _mark(host: SshHost, known_hosts: Path, further: Sequence[str], ask: Ask,
+                tell: Callable[[str], None]) -> None:
+    async def connect() -> ShellChannel:
         return await open_root_shell(host, known_hosts, (), lambda process: None)
 
     shell = Shell(host.label, connect)
@@ -109,7 +110,7 @@ async def _mark(host: Host, known_hosts: Path, further: Sequence[str], ask: Ask,
         await shell.close()
 
 
-async def _install(shell: Shell, host: Host, packages: Sequence[str], ask: Ask, tell: Callable[[str], None]) -> None:
+async def _install(shell: Shell, host: SshHost, packages: Sequence[str], ask: Ask, tell: Callable[[str], None]) -> None:
     """Install those of a system's packages that a host lacks; the services that they start are disabled for good."""
     if not packages:
         return
@@ -136,7 +137,7 @@ fi
 """
 
 
-def _demand(host: Host, output: Output) -> str:
+def _demand(host: SshHost, output: Output) -> str:
     if output.status:
         raise BackendError(f"{host.label}: {' '.join(output.text.split())[-300:]}")
     return output.text

@@ -13,13 +13,13 @@ from typing import Any
 
 from harness.backends import foreign, netem, network, packets, process
 from harness.backends.clock_machines import FORGET_SHARED
-from harness.backends.shell import Channel, Shell
+from harness.backends.shell import Shell, ShellChannel
 from harness.backends.ssh import clients
 from harness.backends.ssh.clients import ClientAddresses
 from harness.backends.ssh.clock import right_script
 from harness.backends.ssh.connection import ShellProcess, dial, hang_up, open_root_shell
 from harness.backends.ssh.facts import BUSY, MARKER, STATE
-from harness.backends.ssh.hosts import Host
+from harness.backends.ssh.hosts import SshHost
 from harness.backends.ssh.power import POWER_LIMIT, parse_power, takes_connections
 from stormproof.contracts.cluster import MAIN
 from stormproof.errors import BackendError, HistoryError
@@ -41,7 +41,7 @@ class Remote:
 
     run: str
     known_hosts: str
-    nodes: Mapping[str, Host]
+    nodes: Mapping[str, SshHost]
     clients: ClientAddresses | None = None
     power: str = ""
 
@@ -66,7 +66,7 @@ class Remote:
         path = run_dir / REMOTE_FILE
         try:
             data = json.loads(read_small_text(path))
-            nodes = {node: Host.from_json(host) for node, host in data["nodes"].items()}
+            nodes = {node: SshHost.from_json(host) for node, host in data["nodes"].items()}
             for name in (data["run"], *nodes):
                 if Path(name).name != name or name == "..":
                     raise ValueError(f"{name!r} is not a folder name")
@@ -186,7 +186,7 @@ async def _clean_nodes(remote: Remote) -> tuple[list[str], list[str]]:
     return done, failed
 
 
-def await_host(host: Host, known_hosts: Path) -> None:
+def await_host(host: SshHost, known_hosts: Path) -> None:
     """Wait until a booting host accepts a log-in. Blocks. Raises BackendError when ``POWER_LIMIT`` is exceeded."""
     deadline = time.monotonic() + POWER_LIMIT
     while True:
@@ -201,7 +201,7 @@ def await_host(host: Host, known_hosts: Path) -> None:
 async def _clean_node(remote: Remote, node: str) -> Sequence[str]:
     host = remote.nodes[node]
 
-    async def connect() -> Channel:
+    async def connect() -> ShellChannel:
         return await open_root_shell(host, Path(remote.known_hosts), (), _forget)
 
     shell = Shell(host.label, connect)

@@ -30,7 +30,7 @@ classes.
 
 
 @dataclass(frozen=True)
-class Watched:
+class WatchedKey:
     """A group of servers that sentinels watch: its name there, and the port of the sentinel next to each server."""
 
     master: str
@@ -46,7 +46,7 @@ class RedisConnection:
 
     prefetch = 1
 
-    def __init__(self, *, by_sentinel: Watched | None, wait_for: int, wait_milliseconds: int,
+    def __init__(self, *, by_sentinel: WatchedKey | None, wait_for: int, wait_milliseconds: int,
                  credentials: Credentials = NOBODY) -> None:  # fmt: skip
         self._by_sentinel, self._credentials = by_sentinel, credentials
         self._wait_for, self._wait_milliseconds = wait_for, wait_milliseconds
@@ -121,7 +121,7 @@ class RedisConnection:
         """Delete streams."""
         await self._ask("DEL", *names)
 
-    async def _master(self, watched: Watched, host: str, local: str) -> tuple[str, int]:
+    async def _master(self, watched: WatchedKey, host: str, local: str) -> tuple[str, int]:
         sentinel = _client(host, watched.port, local)
         try:
             found = await sentinel.execute_command("SENTINEL", "GET-MASTER-ADDR-BY-NAME", watched.master)

@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from nodes.systems.clients import demand_client
-from nodes.systems.redis.client import SENTINEL_PORT, SERVER_PORT, RedisConnection, Watched, ask
+from nodes.systems.redis.client import SENTINEL_PORT, SERVER_PORT, RedisConnection, WatchedKey, ask
 from nodes.systems.redis.guarantees import GUARANTEES
 from stormproof.contracts.client import QueueConnection
 from stormproof.contracts.cluster import MAIN, NodeStatus
@@ -158,7 +158,7 @@ class Redis(ShellSystem):
     def connection(self, cluster: ShellCluster) -> QueueConnection:
         """Create a client of the server, or of Sentinel."""
         options = cluster.test.options
-        watched = Watched(options["master_name"], options["sentinel_port"]) if options["mode"] == SENTINEL else None
+        watched = WatchedKey(options["master_name"], options["sentinel_port"]) if options["mode"] == SENTINEL else None
         return RedisConnection(by_sentinel=watched, wait_for=options["wait"], credentials=cluster.credentials,
                                wait_milliseconds=round(options["wait_timeout"] * 1000))  # fmt: skip
 
