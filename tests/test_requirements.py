@@ -16,7 +16,7 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "scripts"))
 
 import requirements as script  # noqa: E402
-from requirements import Known, Proof, State, left_out, mistakes, state_of  # noqa: E402
+from requirements import KnownRequirement, Proof, RequirementState, left_out, mistakes, state_of  # noqa: E402
 
 AT = {"at": "2026-11-27T01:00:00+00:00", "commit": "138799dc"}
 TEXT = "A queue, a topic (as documented); and what is lost is told [Chapter 3]"
@@ -55,32 +55,34 @@ def test_no_word_of_a_row_is_left_out(clauses: list[str], missing: str | None) -
 
 
 def test_what_is_open_of_a_row_is_named() -> None:
-    known = Known(outcomes(queue="passed", a="skipped"))
-    assert state_of(PROOFS, CLAUSES, known) == State("partly", (), (
+    known = KnownRequirement(outcomes(queue="passed", a="skipped"))
+    assert state_of(PROOFS, CLAUSES, known) == RequirementState("partly", (), (
         "a topic (as documented): t.py::test_topic: not run yet, skipped", "what is lost is told: nothing tells it"))
-    assert state_of(PROOFS, CLAUSES, Known({})).word == "open"
+    assert state_of(PROOFS, CLAUSES, KnownRequirement({})).word == "open"
     proven = {clause: proof for clause, proof in CLAUSES.items() if isinstance(proof, list)}
-    assert state_of(PROOFS, proven, Known(outcomes(queue="passed", b="passed"))) == State("proven")
-    failed = state_of(PROOFS, proven, Known(outcomes(queue="passed", a="failed", b="passed")))
-    assert failed == State("FAILED", missing=("t.py::test_topic[a] failed",))
+    both = KnownRequirement(outcomes(queue="passed", b="passed"))
+    assert state_of(PROOFS, proven, both) == RequirementState("proven")
+    failed = state_of(PROOFS, proven, KnownRequirement(outcomes(queue="passed", a="failed", b="passed")))
+    assert failed == RequirementState("FAILED", missing=("t.py::test_topic[a] failed",))
 
 
 def test_a_row_without_clauses_is_proven_by_a_test_of_the_whole_only() -> None:
     whole = Proof("t.py::test_all", False)
-    assert state_of([], None, Known({})).word == "open"
-    assert state_of(PROOFS, None, Known(outcomes(queue="passed"))).word == "partly"
-    assert state_of([*PROOFS, whole], None, Known(outcomes(queue="passed", all="skipped"))).word == "partly"
-    assert state_of([*PROOFS, whole], None, Known(outcomes(all="passed"))) == State("proven")
+    assert state_of([], None, KnownRequirement({})).word == "open"
+    assert state_of(PROOFS, None, KnownRequirement(outcomes(queue="passed"))).word == "partly"
+    assert state_of([*PROOFS, whole], None, KnownRequirement(outcomes(queue="passed", all="skipped"))).word == "partly"
+    assert state_of([*PROOFS, whole], None, KnownRequirement(outcomes(all="passed"))) == RequirementState("proven")
 
 
 def test_a_proof_of_make_soak_comes_with_its_date_and_commit() -> None:
     soak = "make soak on 2026-11-27 at 138799dc"
     whole = [Proof("t.py::test_all", False)]
-    assert state_of(whole, None, Known(outcomes(all="passed"), {"t.py::test_all"})) == State("proven", (soak,))
+    soaked = KnownRequirement(outcomes(all="passed"), {"t.py::test_all"})
+    assert state_of(whole, None, soaked) == RequirementState("proven", (soak,))
     here = {"A queue": ["t.py::test_queue"], "a topic (as documented)": ["t.py::test_topic[a]"]}
-    known = Known(outcomes(queue="passed", a="passed"), {"t.py::test_topic[a]"})
-    assert state_of(PROOFS, here, known) == State("proven", (soak,))
-    assert state_of(PROOFS, here, Known(outcomes(queue="passed", a="passed"))) == State("proven")
+    known = KnownRequirement(outcomes(queue="passed", a="passed"), {"t.py::test_topic[a]"})
+    assert state_of(PROOFS, here, known) == RequirementState("proven", (soak,))
+    assert state_of(PROOFS, here, KnownRequirement(outcomes(queue="passed", a="passed"))) == RequirementState("proven")
 
 
 def arms(shown: int, of: int, twin: int, date: str = "2026-11-25") -> dict[str, object]:
@@ -91,12 +93,12 @@ def arms(shown: int, of: int, twin: int, date: str = "2026-11-25") -> dict[str, 
 def test_reproductions_are_counted_where_they_were_shown_and_their_twin_passed() -> None:
     clauses = {"Two": {"reproductions": 2}}
     seen = {"a": {"local": arms(4, 5, 5)}, "b": {"local": arms(5, 5, 4)}, "c": {"local": arms(0, 5, 5)}}
-    found = state_of([], clauses, Known({}, seen=seen))
+    found = state_of([], clauses, KnownRequirement({}, seen=seen))
     told = "Two: 1 of 2 are recorded in docs/reproductions.json (make reproduce on 2026-11-25 at bfbf58a6)"
     assert (found.word, found.missing) == ("open", (told,))
     seen["b"]["docker"] = arms(1, 1, 1, "2026-11-26")
     runs = ("make reproduce on 2026-11-25 at bfbf58a6", "make reproduce on 2026-11-26 at bfbf58a6")
-    assert state_of([], clauses, Known({}, seen=seen)) == State("proven", runs)
+    assert state_of([], clauses, KnownRequirement({}, seen=seen)) == RequirementState("proven", runs)
 
 
 def test_what_does_not_fit_is_told() -> None:
