@@ -26,7 +26,7 @@ from harness.sim.pool import Workers, worker_pool
 from harness.sim.spark import SparkSimulation
 from stormproof.contracts.check import INVALID
 from stormproof.errors import StormproofError
-from stormproof.run_folder import NIGHT_FILE, Lock, write_json
+from stormproof.run_folder import NIGHT_FILE, RunLock, write_json
 
 _OVERHEAD_SECONDS = 20.0
 """Approximate seconds that a run on real nodes takes in addition to its load. It keeps runs from starting for which the
@@ -102,7 +102,7 @@ class NightRun:
         Raises:
             StormproofError: the store can't be written. KeyboardInterrupt: Ctrl-C; completed runs are kept.
         """
-        with Lock(self._night.folder):
+        with RunLock(self._night.folder):
             try:
                 with worker_pool(self._jobs) as (workers, scratch), self._simulation() as simulation:
                     for simulated, real in rounds(self._plan.cells, self._night.done):

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from harness.run.traffic import dialled_between, since, work_done
-from nemesis.membership import Membership
+from nemesis.membership import MembershipFault
 from stormproof.contracts.backend import CountsFrames, Holding
 from stormproof.contracts.cluster import Cluster
 from stormproof.contracts.topology import Topology
@@ -54,7 +54,7 @@ async def resting_state(test: Test, backend: Holding, topology: Topology, cluste
 async def _outside(test: Test, cluster: Cluster) -> set[str]:
     """Return the nodes outside the group, if the system knows its members. A node whose addition was broken off keeps
     its resources until it is added again."""
-    if not cluster.spares() and Membership.name not in test.nemesis:
+    if not cluster.spares() and MembershipFault.name not in test.nemesis:
         return set()
     members = {*(await cluster.members())}
     return {node for server in cluster.servers if members & {*server} for node in server} - members

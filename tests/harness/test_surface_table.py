@@ -11,7 +11,7 @@ import pytest
 from checkers.catalog import CHECKS
 from harness.reference.feature_coverage import ITEMS, items_of, used_and_judged
 from harness.run.cases import Case, JudgedRun
-from harness.sim.tally import Tally
+from harness.sim.tally import CampaignTally
 from nodes.systems.catalog import SYSTEMS
 from workloads.catalog import WORKLOADS
 
@@ -46,7 +46,7 @@ def test_an_item_needs_its_settings() -> None:
 
 
 def test_a_campaign_says_what_it_has_not_judged() -> None:
-    tally = Tally(["qpid"], ["configuration", "dialogue"])
+    tally = CampaignTally(["qpid"], ["configuration", "dialogue"])
     names = [item.name for item in items_of(["qpid"], ["configuration", "dialogue"])]
     assert "qpid-objects" in names and "qpid-pages" in names and "window-of-one" in names and "xa" not in names
     case = Case("qpid", "configuration", "none", None, 1.0, 1.0)

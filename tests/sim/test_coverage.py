@@ -15,7 +15,7 @@ import nodes.reference
 from harness.analysis.coverage import read_coverage
 from harness.run.cases import Case
 from harness.sim.campaign import run_seed
-from harness.sim.tally import Tally
+from harness.sim.tally import CampaignTally
 from nodes.systems.reference import log_events as broker_states
 from nodes.systems.reference.icestorm.rules import states as icestorm_states
 from nodes.systems.reference.joram.rules import states as joram_states
@@ -100,7 +100,7 @@ def test_a_run_tells_what_it_reached_and_a_campaign_adds_it_up(tmp_path: Path) -
 
     case = Case("joram", "queue", "pause", 3, 6.0, 30.0, {"min_ok": "20", "detection_timeout": "0.5"})
     results = [run_seed(case, seed, tmp_path, tmp_path) for seed in (1, 2)]
-    tally = Tally(["joram", "standalone"])
+    tally = CampaignTally(["joram", "standalone"])
     for result in [*results, replace(results[0], coverage={})]:
         tally.add(result)
     answer = tally.to_json()["coverage"]

@@ -28,7 +28,7 @@ from icestorm_breaks import ICESTORM_BREAKS
 from harness.reference.mutants import case_of
 from harness.run.cases import Case
 from harness.sim.campaign import ALL, NONE, run_and_judge, run_seed
-from harness.sim.invariants import Group, Observer, kind_of
+from harness.sim.invariants import Observer, WatchedGroup, kind_of
 from nodes.reference.bugs import BUGS
 from nodes.reference.designs.fiorano.active import ActiveSide
 from nodes.reference.designs.fiorano.gateway.grants import Grants
@@ -547,7 +547,7 @@ def test_what_watchers_say_that_they_look_at_is_observed(tmp_path: Path, monkeyp
 
     def watch(observer: Observer, machine: str, node: str, group: str, program: Any,
               *rest: Any) -> Callable[[bool], None]:  # fmt: skip
-        found = Group(observer._invariants)
+        found = WatchedGroup(observer._invariants)
         for _, watcher in found.watchers_of(kind_of(program)):
             asked[type(watcher)] = set(watcher.fields) - set(getattr(program.observed(), "_fields", ()))
         return lambda woken: None

@@ -16,7 +16,7 @@ from pathlib import Path
 from checkers.spark.session import SparkWarmup
 from harness.run.cases import Case, JudgedRun
 from harness.sim.campaign import campaign
-from harness.sim.tally import Tally
+from harness.sim.tally import CampaignTally
 from harness.tools.demo import DEMOS, run_twins
 from nodes.systems.catalog import SYSTEMS
 from stormproof.contracts.invariant import INVARIANTS
@@ -41,7 +41,7 @@ def speed(runs: int = 200) -> Speed:
     Raises:
         StormproofError: a run failed, which makes the figure invalid.
     """
-    tally, warm = Tally(), 4 * JOBS
+    tally, warm = CampaignTally(), 4 * JOBS
     with tempfile.TemporaryDirectory(prefix="stormproof-bench-") as store:
         seen = 0
 
@@ -49,7 +49,7 @@ def speed(runs: int = 200) -> Speed:
             nonlocal tally, seen
             seen += 1
             if seen == warm:
-                tally = Tally()
+                tally = CampaignTally()
             else:
                 tally.add(result)
 
