@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
-from reports.divergence import Finding, findings, left_out, wrong_grants
+from reports.divergence import NodeFinding, findings, left_out, wrong_grants
 from reports.message_trace import QueueStay, Trace
-from reports.narrative import Operation, ShownAnomaly
+from reports.narrative import ShownAnomaly, ShownOperation
 from reports.object_cause import of_event, of_object, untraced
 from reports.pack import shorten
 from reports.run_facts import (
@@ -82,9 +82,9 @@ def _given_again(anomaly: ShownAnomaly, facts: Facts) -> str:
     return f"{listed(sorted(servers))} delivered it to clients at {times}, but did not count the earlier deliveries."
 
 
-def left_over(place: str, facts: Facts, operations: Iterable[Operation]) -> Iterator[tuple[str, Cause]]:
+def left_over(place: str, facts: Facts, operations: Iterable[ShownOperation]) -> Iterator[tuple[str, Cause]]:
     """Yield the messages that are still at a place when the run ends, each with the cause."""
-    taken: dict[str, list[Operation]] = {}
+    taken: dict[str, list[ShownOperation]] = {}
     for op in operations:
         if op.takes:
             taken.setdefault(op.value, []).append(op)
@@ -143,7 +143,7 @@ def _lost(anomaly: ShownAnomaly, stays: Sequence[QueueStay], facts: Facts) -> Ca
     return _coded(found, f"held:{_codes(ends)}" if held else _codes(ends), parts, death)
 
 
-def _coded(found: Sequence[Finding], code: str, parts: Sequence[str], death: float | None = None) -> Cause:
+def _coded(found: Sequence[NodeFinding], code: str, parts: Sequence[str], death: float | None = None) -> Cause:
     """Return a cause; the code of the first finding about nodes is the prefix of its code."""
     text = " ".join(part for part in parts if part)
     first = next((each.code for each in found if each.code), "")
@@ -151,9 +151,9 @@ def _coded(found: Sequence[Finding], code: str, parts: Sequence[str], death: flo
 
 
 def _why_lacking(
-    message: str, sends: Sequence[Operation], stays: Sequence[QueueStay], ends: Sequence[QueueStay], leader: str,
+    message: str, sends: Sequence[ShownOperation], stays: Sequence[QueueStay], ends: Sequence[QueueStay], leader: str,
     death: float | None, facts: Facts,
-) -> Iterator[Finding]:
+) -> Iterator[NodeFinding]:
     """Yield the faults of the nodes that continued without a message: the first ``leader`` that did not have it, and
     the nodes whose states others took."""
     until = float("inf") if death is None else death
@@ -168,7 +168,7 @@ def _why_lacking(
 
 
 def _never(
-    stays: Sequence[QueueStay], send: Operation | None, logged: Sequence[str], facts: Facts
+    stays: Sequence[QueueStay], send: ShownOperation | None, logged: Sequence[str], facts: Facts
 ) -> Iterator[str]:
     """Yield, for each node that never had a message, a clause that says so. It names the node's roles when another node
     first had the message and when it was confirmed, unless another sentence tells that."""
@@ -187,7 +187,7 @@ def _never(
             yield f"{node}{role_at(node, end_of(send), facts)} {what}"
 
 
-def _confirmed(send: Operation, stays: Sequence[QueueStay], facts: Facts) -> Iterator[str]:
+def _confirmed(send: ShownOperation, stays: Sequence[QueueStay], facts: Facts) -> Iterator[str]:
     """Yield whether other nodes led when a message was confirmed, and whether no other node had it."""
     time, by = end_of(send), send.node
     others = [(lane.node, stretch) for lane, stretch in stretches_at(facts.roles, time)
@@ -204,7 +204,9 @@ def _confirmed(send: Operation, stays: Sequence[QueueStay], facts: Facts) -> Ite
         yield f"When {by}{role_at(by, time, facts)} confirmed it, no other node had it, not even {names}."
 
 
-def _led_without(send: Operation, stays: Sequence[QueueStay], facts: Facts, death: float | None) -> tuple[str, str]:
+def _led_without(
+    send: ShownOperation, stays: Sequence[QueueStay], facts: Facts, death: float | None
+) -> tuple[str, str]:
     """Return the first node that began to lead after a message was confirmed, and did not have it; and a sentence."""
     time = end_of(send)
     began = sorted((stretch.start, lane.node) for lane in facts.roles
@@ -287,7 +289,7 @@ def _codes(ends: Sequence[QueueStay]) -> str:
     return "+".join(sorted({stay.gone for stay in ends}))
 
 
-def _again(message: str, takes: Sequence[Operation], stays: Sequence[QueueStay], facts: Facts) -> Cause:
+def _again(message: str, takes: Sequence[ShownOperation], stays: Sequence[QueueStay], facts: Facts) -> Cause:
     """Return the cause of another delivery of a message that a client had taken."""
     queued = [stay for stay in stays if not stay.logged]
     if not queued:
@@ -315,7 +317,7 @@ def _put_twice(node: str, puts: Sequence[QueueStay]) -> Cause:
                                f"client sent {how}.")  # fmt: skip
 
 
-def _still_there(message: str, takes: Sequence[Operation], every: Sequence[QueueStay], facts: Facts) -> Cause:
+def _still_there(message: str, takes: Sequence[ShownOperation], every: Sequence[QueueStay], facts: Facts) -> Cause:
     """Return which node still had a message after the first client took it, and since when."""
     stays = [stay for stay in every if not stay.logged]
     first, until = end_of(takes[0]), end_of(takes[1]) if len(takes) > 1 else float("inf")

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from reports.page import render, write_page
-from reports.roles import Lane, Stretch
+from reports.roles import Lane, RolePeriod
 from stormproof.history.ledger import FaultWindow
 
 STYLES = ("base.css", "store.css", "twin.css")
@@ -64,7 +64,7 @@ class SideBySide:
         """The nodes of both runs."""
         return sorted({lane.node for side in self.sides for lane in side.roles})
 
-    def lane(self, side: Side, node: str) -> Sequence[Stretch]:
+    def lane(self, side: Side, node: str) -> Sequence[RolePeriod]:
         """Return the stretches of a node in one of the runs, on the axis."""
         found = next((lane.stretches for lane in side.roles if lane.node == node), ())
         return [replace(each, start=side.since_load(each.start), end=side.since_load(each.end))

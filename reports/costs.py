@@ -10,7 +10,7 @@ from typing import Any
 
 from reports.folder import mapping, number, sequence
 from reports.pack import shorten
-from reports.plots import BYTE_RATE, BYTES, PERCENT, Line, Plot
+from reports.plots import BYTE_RATE, BYTES, PERCENT, Plot, PlotLine
 from stormproof.errors import HistoryError
 from stormproof.history.costs import LATE, NodeCosts, Sample, read_costs
 from stormproof.run_folder import COSTS
@@ -125,7 +125,7 @@ def cost_plots(run_dir: Path) -> list[Plot]:
     return [plot for plot in plots if any(value is not None for line in plot.lines for value in line.values)]
 
 
-def _lines(costs: Mapping[str, NodeCosts], value: Callable[[Sample, Sample], float | None]) -> list[Line]:
+def _lines(costs: Mapping[str, NodeCosts], value: Callable[[Sample, Sample], float | None]) -> list[PlotLine]:
     lines = []
     for at, (node, each) in enumerate(costs.items()):
         samples = _thinned(each.samples)
@@ -140,7 +140,7 @@ def _lines(costs: Mapping[str, NodeCosts], value: Callable[[Sample, Sample], flo
             else:
                 times.append(round(new.time, 3))
                 values.append(value(old, new))
-        lines.append(Line(shorten(node), values, COLOURS[at % len(COLOURS)], at // len(COLOURS), times=times))
+        lines.append(PlotLine(shorten(node), values, COLOURS[at % len(COLOURS)], at // len(COLOURS), times=times))
     return lines
 
 
@@ -149,7 +149,7 @@ def _thinned(samples: Sequence[Sample]) -> Sequence[Sample]:
     return samples[::step]
 
 
-def _rates(costs: Mapping[str, NodeCosts], name: str, factor: float) -> list[Line]:
+def _rates(costs: Mapping[str, NodeCosts], name: str, factor: float) -> list[PlotLine]:
     def rate(old: Sample, new: Sample) -> float | None:
         before: float | None = getattr(old.usage, name)
         now: float | None = getattr(new.usage, name)
@@ -160,7 +160,7 @@ def _rates(costs: Mapping[str, NodeCosts], name: str, factor: float) -> list[Lin
     return _lines(costs, rate)
 
 
-def _levels(costs: Mapping[str, NodeCosts], name: str) -> list[Line]:
+def _levels(costs: Mapping[str, NodeCosts], name: str) -> list[PlotLine]:
     def level(_: Sample, new: Sample) -> float | None:
         found = getattr(new.usage, name)
         return None if found is None else float(found)

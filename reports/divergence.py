@@ -15,7 +15,7 @@ from stormproof.contracts.system import COUNTED, PASSED
 
 
 @dataclass(frozen=True)
-class Finding:
+class NodeFinding:
     """A fact about nodes: ``code`` is the kind of finding, ``sentence`` describes it; without a code it may be correct
     behaviour."""
 
@@ -24,7 +24,7 @@ class Finding:
 
 
 def findings(message: str, stays: Sequence[QueueStay], lacking: Collection[str], until: float, facts: Facts
-             ) -> Iterator[Finding]:  # fmt: skip
+             ) -> Iterator[NodeFinding]:  # fmt: skip
     """Yield the faults of the nodes that should have had or removed a message and did not (``lacking``), or whose state
     others took; up to ``until`` (seconds of the run)."""
     for node in sorted(lacking):
@@ -35,17 +35,19 @@ def findings(message: str, stays: Sequence[QueueStay], lacking: Collection[str],
         yield from _taken_incomplete(node, until, facts)
 
 
-def _passed_over(message: str, node: str, stays: Sequence[QueueStay], until: float, facts: Facts) -> Iterator[Finding]:
+def _passed_over(
+    message: str, node: str, stays: Sequence[QueueStay], until: float, facts: Facts
+) -> Iterator[NodeFinding]:
     marks = [mark for mark in facts.trace.of(PASSED, message)
              if mark.node == node and mark.cause == COUNTED and mark.time <= until]  # fmt: skip
     if not marks or any(stay.node == node and not stay.logged for stay in stays):
         return
     kept = len(marks[0].token.split()) > 2
     why = "it already had another message under that number" if kept else "it had already counted past that number"
-    yield Finding("passed-over", f"{node} skipped the copy that arrived at {marks[0].time:.3f} s: {why}.")
+    yield NodeFinding("passed-over", f"{node} skipped the copy that arrived at {marks[0].time:.3f} s: {why}.")
 
 
-def _kept_entries(node: str, stays: Sequence[QueueStay], until: float, facts: Facts) -> Iterator[Finding]:
+def _kept_entries(node: str, stays: Sequence[QueueStay], until: float, facts: Facts) -> Iterator[NodeFinding]:
     trace = facts.trace
     if not trace.logs_contradict:
         return
@@ -61,9 +63,9 @@ def _kept_entries(node: str, stays: Sequence[QueueStay], until: float, facts: Fa
         if found is not None:
             ours, other = found
             others = "another" if ours.first == ours.last else "others"
-            yield Finding("log-kept", f"{node}’s log kept {_entries(ours)}, where {first}’s log had {others}, of epoch "
-                                      f"{_shown(other, ours)}, and then accepted {first}’s later entries."
-                          )  # fmt: skip
+            yield NodeFinding(
+                "log-kept", f"{node}’s log kept {_entries(ours)}, where {first}’s log had {others}, of epoch "
+                            f"{_shown(other, ours)}, and then accepted {first}’s later entries.")  # fmt: skip
             return
 
 
@@ -85,17 +87,18 @@ def _shown(extent: Extent, other: Extent) -> str:
     return f"{number} of another master" if number == other.epoch.partition("/")[0] else number
 
 
-def _taken_incomplete(node: str, until: float, facts: Facts) -> Iterator[Finding]:
+def _taken_incomplete(node: str, until: float, facts: Facts) -> Iterator[NodeFinding]:
     """Yield the last state that a node took before a time, if it differed from the state that was given."""
     taken = [each for each in facts.trace.states if each.node == node and not each.given and each.time <= until]
     for each, parts in facts.trace.unlike(node):
         if taken and each is taken[-1]:
             whose = shorten(each.peer)
-            yield Finding("state-unlike", f"The state that {node} took at {each.time:.3f} s, up to entry {each.upto}, "
-                                          f"was not {whose}’s state: {listed(list(parts))} differed.")  # fmt: skip
+            yield NodeFinding(
+                "state-unlike", f"The state that {node} took at {each.time:.3f} s, up to entry {each.upto}, was not "
+                                f"{whose}’s state: {listed(list(parts))} differed.")  # fmt: skip
 
 
-def left_out(stays: Sequence[QueueStay], facts: Facts) -> list[Finding]:
+def left_out(stays: Sequence[QueueStay], facts: Facts) -> list[NodeFinding]:
     """Return the nodes that never had a message, though they took the state of a node that had it at that time.
 
     A message that arrives during a state transfer follows by the log, and may never arrive. The gap is wrong only where
@@ -103,7 +106,7 @@ def left_out(stays: Sequence[QueueStay], facts: Facts) -> list[Finding]:
     """
     queued = [stay for stay in stays if not stay.logged]
     never = facts.trace.nodes - {stay.node for stay in queued}
-    told: dict[str, Finding] = {}
+    told: dict[str, NodeFinding] = {}
     for each in facts.transfers:
         node = each.target.partition(".")[0]
         source = source_of(node, each.time, facts)
@@ -113,16 +116,17 @@ def left_out(stays: Sequence[QueueStay], facts: Facts) -> list[Finding]:
             continue
         entry = next((stay.entry for stay in stays if stay.logged and stay.node == source), None)
         text = f"{node} took {shorten(source)}’s state at {each.time:.3f} s"
+        missed = f"but did not get this message, which {shorten(source)} had"
         if entry is not None and each.upto is not None and entry.number <= each.upto:
-            told.setdefault(node, Finding("left-out", f"{text}, up to entry {each.upto}, but did not get this message, "
-                                                      f"which {shorten(source)} had as entry {entry.number}."))
+            text = f"{text}, up to entry {each.upto}, {missed} as entry {entry.number}."
+            told.setdefault(node, NodeFinding("left-out", text))
         else:
-            told.setdefault(node, Finding("", f"{text}, but did not get this message, which {shorten(source)} had."))
+            told.setdefault(node, NodeFinding("", f"{text}, {missed}."))
     return list(told.values())
 
 
 def wrong_grants(by: str, confirmed: float, unaware: Callable[[str, float], bool], until: float, facts: Facts
-                 ) -> Iterator[Finding]:  # fmt: skip
+                 ) -> Iterator[NodeFinding]:  # fmt: skip
     """Yield locks that were granted, before ``until``, while another node still had a lease on them, or to a node that
     was not up to date. Such a grant is yielded only if the node that confirmed the operation (``by``) got its lock this
     way, or if the lock went to another node that was ``unaware`` of the operation at that time."""
@@ -135,11 +139,11 @@ def wrong_grants(by: str, confirmed: float, unaware: Callable[[str, float], bool
         got = by == each.to and each.time <= confirmed and all(name == by for name in since)
         if each.leased and (got or (by in each.leased and unaware(each.to, each.time))):
             names = listed([shorten(name) for name in each.leased])
-            yield Finding("two-holders", f"{text} while {names} still held an unexpired lease on it.")
+            yield NodeFinding("two-holders", f"{text} while {names} still held an unexpired lease on it.")
             return
         passed_by = by == each.last and confirmed <= each.time and unaware(each.to, each.time)
         if each.stale and (got or passed_by):
-            yield Finding("stale-holder", f"{text}, although {to} was up to date only as of {shorten(each.known)}; "
+            yield NodeFinding("stale-holder", f"{text}, although {to} was up to date only as of {shorten(each.known)}; "
                                           f"{shorten(each.last)} held the lock later, in {shorten(each.before)}."
                           )  # fmt: skip
             return

@@ -14,8 +14,8 @@ JSON_TYPE = "application/json"
 METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 FILTERS = ("verdict", "system", "workload", "nemesis", "backend", "seed", "status", "night")
 """Columns by which runs can be selected."""
-MOST = 1000
-_USUAL = 100
+MAX_ROWS = 1000
+_DEFAULT_ROWS = 100
 
 
 class BadQuery(Exception):
@@ -29,7 +29,7 @@ def runs(rows: Sequence[IndexRow], query: str) -> bytes:
         BadQuery: a name is unknown, or a number is invalid.
     """
     asked = dict(parse_qsl(query, keep_blank_values=True, max_num_fields=20))
-    limit, offset = _number(asked, "limit", _USUAL, MOST), _number(asked, "offset", 0, 1 << 40)
+    limit, offset = _number(asked, "limit", _DEFAULT_ROWS, MAX_ROWS), _number(asked, "offset", 0, 1 << 40)
     for name in asked:
         if name not in FILTERS:
             known = ", ".join((*FILTERS, "limit", "offset"))

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from reports.folder import mapping, number
-from reports.roles import COLOURS, Lane, Stretch
+from reports.roles import COLOURS, Lane, RolePeriod
 from stormproof.errors import HistoryError
 from stormproof.history.read_limits import read_small_text
 from stormproof.run_folder import LEADERS
@@ -34,11 +34,11 @@ def leader_lanes(run_dir: Path, duration: float) -> list[Lane]:
     for led, witness in sorted({(led, witness) for _, witness, found in told for led in found}):
         mine = [(time, found.get(led, "")) for time, by, found in told if by == witness]
         ends = [*(time for time, _ in mine[1:]), duration]
-        stretches: list[Stretch] = []
+        stretches: list[RolePeriod] = []
         for (start, leader), end in zip(mine, ends, strict=True):
             if leader and end > start:
-                stretches.append(Stretch(start, min(end, duration), leader, "", serving=True, leads=leader == witness,
-                                         colour=colours[leader]))  # fmt: skip
+                stretches.append(RolePeriod(start, min(end, duration), leader, "", serving=True,
+                                            leads=leader == witness, colour=colours[leader]))  # fmt: skip
         lanes.append(Lane(f"{led}, {witness}" if witness else led, _joined(stretches)))
     return lanes[:MAX_LANES]
 
@@ -66,9 +66,9 @@ def _row(line: str) -> Mapping[str, Any]:
         return {}
 
 
-def _joined(stretches: Sequence[Stretch]) -> tuple[Stretch, ...]:
+def _joined(stretches: Sequence[RolePeriod]) -> tuple[RolePeriod, ...]:
     """Join the stretches of reports that were repeated because another object had changed."""
-    joined: list[Stretch] = []
+    joined: list[RolePeriod] = []
     for stretch in stretches:
         if joined and joined[-1].role == stretch.role and joined[-1].end == stretch.start:
             stretch = replace(stretch, start=joined.pop().start)

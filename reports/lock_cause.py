@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from reports.folder import number
-from reports.narrative import Operation, ShownAnomaly, plain
+from reports.narrative import ShownAnomaly, ShownOperation, plain
 from reports.run_facts import CANT_TELL, Cause, end_of
 
 TWO_HOLDERS, LOST_UPDATE = LOCK_KINDS = ("two-holders", "lost-update")
@@ -20,14 +20,16 @@ closed."""
 
 
 @dataclass(frozen=True)
-class Held:
+class LockHold:
     """A process that got the lock, and its last known operation as the holder."""
 
-    got: Operation
-    used: Operation
+    got: ShownOperation
+    used: ShownOperation
 
 
-def of_lock(anomaly: ShownAnomaly, options: Mapping[str, Any], operations: Callable[[], Sequence[Operation]]) -> Cause:
+def of_lock(
+    anomaly: ShownAnomaly, options: Mapping[str, Any], operations: Callable[[], Sequence[ShownOperation]]
+) -> Cause:
     """Return the cause, as far as the operations and the length of a lease show it."""
     holds = sorted(_holds(anomaly, operations()), key=lambda hold: end_of(hold.got))
     lease = number(options.get("lease_seconds", options.get("lease")))  # the option's name in older runs
@@ -53,7 +55,7 @@ def of_lock(anomaly: ShownAnomaly, options: Mapping[str, Any], operations: Calla
     return Cause("lease-outlived", f"{text}.")
 
 
-def _closed(first: Held, second: Held) -> str:
+def _closed(first: LockHold, second: LockHold) -> str:
     """Return that the test itself freed the lock, by closing the connection of a holder which continued later."""
     holder, update = first.got.process, first.used
     return (f"Process {holder} got the lock at {end_of(first.got):.3f} s. It stalled in its update from "
@@ -62,13 +64,13 @@ def _closed(first: Held, second: Held) -> str:
             f"{end_of(second.got):.3f} s, and process {holder} continued as its holder.")  # fmt: skip
 
 
-def _stalls(hold: Held, options: Mapping[str, Any]) -> str:
+def _stalls(hold: LockHold, options: Mapping[str, Any]) -> str:
     stall = number(options.get("stall"))
     stood = stall is not None and options.get("holders") == "stalling" and end_of(hold.used) - hold.used.start >= stall
     return f": some holders of this test stall for {plain(stall)} s (holders=stalling)" if stood else ""
 
 
-def _holds(anomaly: ShownAnomaly, operations: Sequence[Operation]) -> Iterator[Held]:
+def _holds(anomaly: ShownAnomaly, operations: Sequence[ShownOperation]) -> Iterator[LockHold]:
     """Yield the two holds that an anomaly is about. Without a named use, only the acquire is known."""
     named = [op for op in anomaly.operations if op.proof and op.type == "ok"]
     if anomaly.kind == LOST_UPDATE:
@@ -76,10 +78,10 @@ def _holds(anomaly: ShownAnomaly, operations: Sequence[Operation]) -> Iterator[H
             before = [each for each in operations if each.process == op.process and each.f == _ACQUIRE
                       and each.type == "ok" and end_of(each) <= op.start]  # fmt: skip
             if op.f == _UPDATE and before:
-                yield Held(max(before, key=end_of), op)
+                yield LockHold(max(before, key=end_of), op)
         return
     for op in named:
         if op.f == _ACQUIRE:
             uses = [each for each in named if each.process == op.process and each.f in (_UPDATE, _RELEASE)
                     and each.start >= end_of(op)]  # fmt: skip
-            yield Held(op, max(uses, key=end_of, default=op))
+            yield LockHold(op, max(uses, key=end_of, default=op))

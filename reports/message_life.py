@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from reports.message_trace import QueueStay
-from reports.narrative import Operation, fault_name
+from reports.narrative import ShownOperation, fault_name
 from reports.pack import shorten
 from reports.run_facts import CLOCKS_S, NEAR_S, Facts, role_text, source_of, what_happened
 from stormproof.contracts.system import (
@@ -50,7 +50,7 @@ class LifeEvent:
     targets: tuple[str, ...] = ()
 
 
-def life_of(message: str, operations: Sequence[Operation], facts: Facts) -> list[LifeEvent]:
+def life_of(message: str, operations: Sequence[ShownOperation], facts: Facts) -> list[LifeEvent]:
     """Return the events, in order of time; empty where the trace records nothing of this message."""
     stays = facts.trace.stays(message)
     if not facts.trace.exists or not (stays or operations):
@@ -80,7 +80,7 @@ def death_of(stays: Sequence[QueueStay]) -> float | None:
     return max((end for end in ends if end is not None), default=None) if ends and None not in ends else None
 
 
-def _operations(message: str, operations: Sequence[Operation], facts: Facts) -> Iterator[LifeEvent]:
+def _operations(message: str, operations: Sequence[ShownOperation], facts: Facts) -> Iterator[LifeEvent]:
     for op in operations:
         if op.value != message:
             continue

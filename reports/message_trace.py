@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from reports.folder import mapping, number, sequence
-from reports.replica_logs import Entry, Extent, LogPart, contradiction, entry_of, log_at, logs_of
+from reports.replica_logs import Extent, LogEntry, LogPart, contradiction, entry_of, log_at, logs_of
 from stormproof.contracts.system import (
     GIVEN,
     GONE,
@@ -84,7 +84,7 @@ class QueueStay:
         return self.start <= time and (self.end is None or self.end > time)
 
     @property
-    def entry(self) -> Entry | None:
+    def entry(self) -> LogEntry | None:
         """The log entry that contained the message; None for any other place."""
         return entry_of(self.put_token) if self.logged else None
 

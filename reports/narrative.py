@@ -34,7 +34,7 @@ _SHOWN_ELSEWHERE = frozenset({"faults", "picture"})
 
 
 @dataclass(frozen=True)
-class Operation:
+class ShownOperation:
     """One operation as a row of a table. Times are seconds of the run; ``span`` is its position in the spans.
 
     ``proof`` means that the check named it; the others carry the same message.
@@ -85,7 +85,7 @@ class ShownAnomaly:
     key: int | None
     value: str
     detail: tuple[tuple[str, str], ...]
-    operations: tuple[Operation, ...]
+    operations: tuple[ShownOperation, ...]
     left_off: int
     story: tuple[str, ...]
     noun: str
@@ -125,7 +125,7 @@ class Narrator:
         """Return a narrator for one run; ``noun`` is the kind of object that a key numbers: ``queue``."""
         return cls(history, spans, faults, pair_flags(history), noun)
 
-    def operation(self, at: int, proof: bool) -> Operation:
+    def operation(self, at: int, proof: bool) -> ShownOperation:
         """Return the span at this position as a row of a table."""
         spans, history = self.spans, self.history
         first, last = int(spans.first[at]), int(spans.last[at])
@@ -134,7 +134,7 @@ class Narrator:
         start, end = int(spans.start[at]), int(spans.end[at])
         text = history.texts.get(last, history.texts.get(first))
         rows = (int(history.index[first]), int(history.index[last]))
-        return Operation(
+        return ShownOperation(
             span=at,
             rows=str(rows[0]) if rows[0] == rows[1] else f"{rows[0]}, {rows[1]}",
             start=start / 1e9,
@@ -177,7 +177,7 @@ class Narrator:
         )
 
 
-def narrate(operations: Iterable[Operation], is_message: bool, about: str = "") -> list[str]:
+def narrate(operations: Iterable[ShownOperation], is_message: bool, about: str = "") -> list[str]:
     """Return sentences about a message's operations, in order of time; a sentence about another message than ``about``
     names that message."""
     told = list(operations)
@@ -191,7 +191,7 @@ def narrate(operations: Iterable[Operation], is_message: bool, about: str = "") 
     return sentences
 
 
-def _sentence(op: Operation, which: str) -> str:
+def _sentence(op: ShownOperation, which: str) -> str:
     where = f"process {op.process}" + (f" through {op.node}" if op.node else "")
     during = f", during {' and '.join(op.faults)}" if op.faults else ""
     reason = f" ({op.error})" if op.error else ""
@@ -212,7 +212,7 @@ def _sentence(op: Operation, which: str) -> str:
     return f"{op.start:.3f} s: {what} by {where}{during}: {op.type}{reason}."
 
 
-def _sent(op: Operation, which: str) -> str:
+def _sent(op: ShownOperation, which: str) -> str:
     """Return the action of a sending operation, without its outcome."""
     if op.function.noun == TOPIC:
         return f"published{which} to topic {op.key}"

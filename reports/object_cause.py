@@ -7,7 +7,7 @@ import re
 from collections.abc import Sequence
 
 from reports.message_trace import QueueStay
-from reports.narrative import Operation, ShownAnomaly, fault_name
+from reports.narrative import ShownAnomaly, ShownOperation, fault_name
 from reports.pack import shorten
 from reports.run_facts import (
     CANT_TELL,
@@ -80,7 +80,7 @@ def untraced(anomaly: ShownAnomaly, facts: Facts) -> Cause:
     return Cause("", NO_TRACE)
 
 
-def _stood_still(node: str, send: Operation, facts: Facts) -> str:
+def _stood_still(node: str, send: ShownOperation, facts: Facts) -> str:
     """Return whether a node had been stopped and continued shortly before it confirmed an operation."""
     last = max((fault for fault in facts.faults if STOPS_TIME in fault.effects and node in fault.targets
                 and fault.end is not None and send.start - NEAR_S <= fault.end / 1e9 <= end_of(send)),
@@ -157,7 +157,7 @@ def _against_majority(stays: Sequence[QueueStay], facts: Facts) -> str:
     return ""
 
 
-def _disagreement(stays: Sequence[QueueStay], op: Operation, facts: Facts) -> str:
+def _disagreement(stays: Sequence[QueueStay], op: ShownOperation, facts: Facts) -> str:
     """Return which serving nodes had an object and which had not, if they differed for the whole duration of an
     operation."""
     start, end = op.start - CLOCKS_S, end_of(op) + CLOCKS_S

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from reports.message_life import LifeEvent, death_of, life_of
-from reports.narrative import Narrator, Operation, ShownAnomaly
+from reports.narrative import Narrator, ShownAnomaly, ShownOperation
 from reports.run_facts import Facts
 from reports.spans import parse_value
 from stormproof.contracts.system import GONE, PUT
@@ -30,9 +30,9 @@ class Lives:
     facts: Facts
     narrator: Narrator | None
     told: dict[str, list[LifeEvent]] = field(default_factory=dict)
-    _all: list[Operation] | None = None
+    _all: list[ShownOperation] | None = None
 
-    def operations(self) -> Sequence[Operation]:
+    def operations(self) -> Sequence[ShownOperation]:
         """Return all client operations of the run; they are read once, at the first call."""
         if self._all is None:
             count = len(self.narrator.spans) if self.narrator is not None else 0

@@ -19,7 +19,7 @@ COLOURS = 4
 
 
 @dataclass(frozen=True)
-class Line:
+class PlotLine:
     """One line of a plot. ``colour`` names a colour of the style (``f0``, ``info``, ``fault-1``). Among lines of the
     same colour, a higher ``rank`` makes a line fainter.
 
@@ -44,7 +44,7 @@ class Plot:
     title: str
     remark: str
     written: str
-    lines: Sequence[Line]
+    lines: Sequence[PlotLine]
     logarithmic: bool = False
     points: int = -1
 
@@ -60,14 +60,14 @@ def run_plots(series: Series, functions: Sequence[str]) -> list[Plot]:
     def colour(name: str) -> str:
         return f"f{min(COLOURS - 1, functions.index(name))}" if name in functions else "f0"
 
-    rates = [Line(name, values, name if name in ("info", "fail") else colour(name.removesuffix(" ok")),
+    rates = [PlotLine(name, values, name if name in ("info", "fail") else colour(name.removesuffix(" ok")),
                   width=series.width)
              for name, values in series.rate.items() if any(values)]  # fmt: skip
     plots = [Plot("throughput", "Throughput", "operations a second", RATE, rates)] if rates else []
     for name, quantiles in series.latency.items():
         if not any(value is not None for values in quantiles for value in values):
             continue
-        lines = [Line(_quantile_name(quantile), values, colour(name), rank, series.width)
+        lines = [PlotLine(_quantile_name(quantile), values, colour(name), rank, series.width)
                  for rank, (quantile, values) in enumerate(zip(QUANTILES, quantiles, strict=True))]  # fmt: skip
         remark = "points: operations, as they were answered; lines: quantiles"
         plots.append(Plot(f"latency-{name}", f"Latency of {name}", remark, MILLISECONDS, lines, True,

@@ -24,7 +24,7 @@ COLOURS = 8
 
 
 @dataclass(frozen=True)
-class Stretch:
+class RolePeriod:
     """A node's role from ``start`` to ``end`` (seconds of the run). ``group`` names the group that it served in, or
     belonged to; ``colour`` numbers the groups in order of their appearance, -1 for none; ``serving``: it was part of a
     group that serves; ``leads``: it was the group's master. ``members`` are those of the group, where the node reported
@@ -45,11 +45,11 @@ class Lane:
     """The stretches of one node, in order."""
 
     node: str
-    stretches: tuple[Stretch, ...]
+    stretches: tuple[RolePeriod, ...]
 
 
 @dataclass(frozen=True)
-class Transfer:
+class StateTransfer:
     """The announcement by ``target``, at ``time`` (seconds of the run), of a transfer of ``source``'s state to it: its
     start or its end, as the system declares."""
 
@@ -77,7 +77,7 @@ class Granted:
 
 
 @dataclass(frozen=True)
-class Change:
+class RoleChange:
     """A node's new role from ``time`` on (seconds of the run); without a role the node does not run."""
 
     time: float
@@ -100,9 +100,9 @@ def role_lanes(run_dir: Path, faults: Sequence[FaultWindow], duration: float) ->
     return [Lane(node, tuple(_stretches(found, groups, duration))) for node, found in sorted(changes.items())]
 
 
-def read_transfers(run_dir: Path) -> list[Transfer]:
+def read_transfers(run_dir: Path) -> list[StateTransfer]:
     """Return the transfers of state that the nodes' logs report, in order of time."""
-    found = [Transfer(time, _text(row, "source"), _text(row, "target"), _text(row, "detail"), _whole(row, "upto"))
+    found = [StateTransfer(time, _text(row, "source"), _text(row, "target"), _text(row, "detail"), _whole(row, "upto"))
              for time, row in _rows(run_dir / LOG_EVENTS) if row.get("event") == "transfer"]  # fmt: skip
     return sorted(found, key=lambda each: each.time)
 
@@ -125,12 +125,12 @@ def _whole(row: Mapping[str, Any], name: str) -> int | None:
     return None if found is None else int(found)
 
 
-def _time(change: Change) -> float:
+def _time(change: RoleChange) -> float:
     return change.time
 
 
-def _told(path: Path) -> dict[str, list[Change]]:
-    found: dict[str, list[Change]] = {}
+def _told(path: Path) -> dict[str, list[RoleChange]]:
+    found: dict[str, list[RoleChange]] = {}
     members: dict[tuple[str, str], tuple[str, ...]] = {}
     for time, row in _rows(path):
         node, group = str(row.get("node")), str(row.get("group") or "")
@@ -138,7 +138,7 @@ def _told(path: Path) -> dict[str, list[Change]]:
             members[node, group] = tuple(str(member) for member in sequence(row.get("members")))
         elif row.get("event") == "role":
             role, leads = str(row.get("role")), bool(row.get("leads"))
-            change = Change(time, role, group, bool(row.get("serving")), leads, members.get((node, group), ()))
+            change = RoleChange(time, role, group, bool(row.get("serving")), leads, members.get((node, group), ()))
             found.setdefault(node, []).append(change)
     return found
 
@@ -159,17 +159,17 @@ def _rows(path: Path) -> Iterator[tuple[float, Mapping[str, Any]]]:
             yield time, row
 
 
-def _ends(node: str, faults: Sequence[FaultWindow]) -> Iterator[Change]:
+def _ends(node: str, faults: Sequence[FaultWindow]) -> Iterator[RoleChange]:
     for fault in faults:
         # The log of one of several programs is named after its machine, followed by a dot.
         if ENDS_PROCESS in fault.effects and node.partition(".")[0] in fault.targets:
-            yield Change((fault.start if fault.struck is None else fault.struck) / 1e9, DOWN)
+            yield RoleChange((fault.start if fault.struck is None else fault.struck) / 1e9, DOWN)
 
 
-def _stretches(changes: Sequence[Change], groups: Mapping[str, int], end: float) -> Iterator[Stretch]:
-    for change, following in zip(changes, [*changes[1:], Change(end, "")], strict=True):
+def _stretches(changes: Sequence[RoleChange], groups: Mapping[str, int], end: float) -> Iterator[RolePeriod]:
+    for change, following in zip(changes, [*changes[1:], RoleChange(end, "")], strict=True):
         start, until = max(change.time, 0.0), min(following.time, end)
         if until > start:
             colour = groups.get(change.group, -1)
-            yield Stretch(start, until, change.role, change.group, change.serving, change.leads, colour,
+            yield RolePeriod(start, until, change.role, change.group, change.serving, change.leads, colour,
                           change.members)  # fmt: skip

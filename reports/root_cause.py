@@ -13,9 +13,9 @@ from typing import Any, Protocol
 from reports.cause import cause_of, left_over
 from reports.folder import mapping, number
 from reports.lock_cause import LOCK_KINDS, of_lock
-from reports.narrative import Operation, ShownAnomaly, plain
+from reports.narrative import ShownAnomaly, ShownOperation, plain
 from reports.pack import shorten
-from reports.roles import Lane, Transfer
+from reports.roles import Lane, StateTransfer
 from reports.run_facts import Cause, Facts
 from reports.value_cause import of_register
 from stormproof.contracts.guarantee import KNOWN_VIOLATION, NOT_PROMISED, PROMISED
@@ -57,7 +57,7 @@ class Checked(Protocol):
 
 
 @dataclass(frozen=True)
-class Group:
+class AnomalyGroup:
     """The anomalies of one kind that a check names: a sentence on their common features, the nodes' announcements, and
     the number that began in each of the ``BINS`` equal parts of the run, scaled to a maximum of 1.
 
@@ -88,8 +88,8 @@ def declared(run: Mapping[str, Any], check: str) -> str:
 
 
 def groups(
-    check: Checked, facts: Facts, duration: float, operations: Callable[[], Sequence[Operation]]
-) -> tuple[Group, ...]:
+    check: Checked, facts: Facts, duration: float, operations: Callable[[], Sequence[ShownOperation]]
+) -> tuple[AnomalyGroup, ...]:
     """Return the anomalies of a check by their kinds, the most frequent first. ``duration`` is the length of the run in
     seconds; ``operations`` returns all operations of the run, for the causes of left-over messages."""
     kinds = dict.fromkeys(anomaly.kind for anomaly in check.anomalies)
@@ -99,7 +99,7 @@ def groups(
 
 
 def _causes(
-    members: Sequence[ShownAnomaly], facts: Facts, operations: Callable[[], Sequence[Operation]]
+    members: Sequence[ShownAnomaly], facts: Facts, operations: Callable[[], Sequence[ShownOperation]]
 ) -> Iterator[Cause]:
     for anomaly in members:
         if anomaly.kind in LOCK_KINDS:
@@ -132,8 +132,8 @@ def _counted(causes: Iterable[Cause]) -> tuple[tuple[tuple[int, Cause], ...], in
 
 def _group(
     kind: str, members: Sequence[ShownAnomaly], check: Checked, facts: Facts, duration: float,
-    operations: Callable[[], Sequence[Operation]],
-) -> Group:
+    operations: Callable[[], Sequence[ShownOperation]],
+) -> AnomalyGroup:
     whole, roles, transfers = check.count == len(check.anomalies), facts.roles, facts.transfers
     begun = [anomaly.window[0] for anomaly in members if anomaly.window]
     confirmed = [_confirmed(anomaly) for anomaly in members]
@@ -165,8 +165,8 @@ def _group(
     sentence = f"{who}: {', '.join(parts)}." if parts else ""
     causes, unknown, untold = _counted(_causes(members, facts, operations))
     further = sum(count for count, _ in causes[MAX_CAUSES:])
-    return Group(kind, sentence, tuple(happened), _bars(begun, duration), causes[:MAX_CAUSES], further, unknown, untold,
-                 tuple(anomaly.ident for anomaly in members))
+    return AnomalyGroup(kind, sentence, tuple(happened), _bars(begun, duration), causes[:MAX_CAUSES], further, unknown,
+                        untold, tuple(anomaly.ident for anomaly in members))
 
 
 def _in_all(kind: str, check: Checked) -> str:
@@ -182,7 +182,7 @@ def _in_all(kind: str, check: Checked) -> str:
     return f"{plain(check.count)} {kind}: {by}, sent {first:.3f} to {last:.3f} s."
 
 
-def _confirmed(anomaly: ShownAnomaly) -> Operation | None:
+def _confirmed(anomaly: ShownAnomaly) -> ShownOperation | None:
     """Return the confirmed operation that sent an anomaly's message; None if the history has no such operation, or
     several."""
     sends = [op for op in anomaly.operations
@@ -190,7 +190,7 @@ def _confirmed(anomaly: ShownAnomaly) -> Operation | None:
     return sends[0] if len(sends) == 1 else None
 
 
-def _during(sends: Sequence[Operation]) -> Iterator[str]:
+def _during(sends: Sequence[ShownOperation]) -> Iterator[str]:
     every = [fault for fault in dict.fromkeys(sends[0].faults) if all(fault in op.faults for op in sends)]
     some = [fault for fault in dict.fromkeys(f for op in sends for f in op.faults) if fault not in every]
     if every:
@@ -216,7 +216,7 @@ def _two_masters(roles: Sequence[Lane], first: float, last: float) -> list[str]:
 
 
 def _afterwards(
-    node: str, sends: Sequence[Operation], roles: Sequence[Lane], transfers: Sequence[Transfer]
+    node: str, sends: Sequence[ShownOperation], roles: Sequence[Lane], transfers: Sequence[StateTransfer]
 ) -> Iterator[str]:
     """Yield the node's announcements since the last of the messages that it confirmed was sent: its roles until a
     transfer of state to it, or the first few. They begin at the send, since a receipt is in transit before the client

@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from reports.message_trace import QueueStay, Trace
-from reports.narrative import Operation, fault_name
+from reports.narrative import ShownOperation, fault_name
 from reports.pack import shorten
-from reports.roles import Granted, Lane, Stretch, Transfer
+from reports.roles import Granted, Lane, RolePeriod, StateTransfer
 from stormproof.contracts.fault import ENDS_PROCESS
 from stormproof.contracts.system import (
     ACKNOWLEDGED,
@@ -48,7 +48,7 @@ class Facts:
 
     trace: Trace = field(default_factory=Trace)
     roles: Sequence[Lane] = ()
-    transfers: Sequence[Transfer] = ()
+    transfers: Sequence[StateTransfer] = ()
     faults: Sequence[FaultWindow] = ()
     nodes: int = 0
     """The number of nodes that have logs."""
@@ -105,7 +105,7 @@ def ended_by(node: str, before: float, faults: Sequence[FaultWindow]) -> str:
     return fault_name(ended[-1]) if ended else ""
 
 
-def stretches_at(roles: Sequence[Lane], time: float) -> Iterator[tuple[Lane, Stretch]]:
+def stretches_at(roles: Sequence[Lane], time: float) -> Iterator[tuple[Lane, RolePeriod]]:
     """Yield the role of each node at a time."""
     for lane in roles:
         for stretch in lane.stretches:
@@ -124,7 +124,7 @@ def role_at(node: str, time: float, facts: Facts) -> str:
     return f" ({role_text(mine[-1])})" if mine else ""
 
 
-def role_text(stretch: Stretch) -> str:
+def role_text(stretch: RolePeriod) -> str:
     """Return a readable text of a role with its group."""
     group = shorten(stretch.group, 24)
     if stretch.members:
@@ -133,7 +133,7 @@ def role_text(stretch: Stretch) -> str:
     return f"{shorten(stretch.role)}{f', {group}' if group else ''}"
 
 
-def end_of(op: Operation) -> float:
+def end_of(op: ShownOperation) -> float:
     """Return the time at which an operation ended, or began if its end is not in the history."""
     return op.start if op.end is None else op.end
 

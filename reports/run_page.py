@@ -23,7 +23,7 @@ from reports.page import render, write_page
 from reports.page_lives import Lives
 from reports.plots import run_plots
 from reports.roles import Lane, read_grants, read_transfers, role_lanes
-from reports.root_cause import Group, declared, groups
+from reports.root_cause import AnomalyGroup, declared, groups
 from reports.run_facts import Facts
 from reports.series import run_series
 from reports.spans import Spans, client_functions, pair_spans
@@ -90,7 +90,7 @@ class CheckGroup:
     """Pages that show the findings: (file, words for the link)."""
     declared: str = ""
     """The system's statement on the guarantee."""
-    groups: tuple[Group, ...] = ()
+    groups: tuple[AnomalyGroup, ...] = ()
 
     @property
     def tone(self) -> str:

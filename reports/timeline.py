@@ -17,7 +17,7 @@ from reports.faults import FaultRow
 from reports.folder import number
 from reports.pack import shorten
 from reports.page import seconds
-from reports.roles import DOWN, Lane, Stretch
+from reports.roles import DOWN, Lane, RolePeriod
 from stormproof.history.columns import HistoryColumns
 from stormproof.history.ledger import Standstill
 
@@ -106,7 +106,7 @@ def group_lanes(roles: Sequence[Lane], duration: float) -> list[StripLane]:
     return [StripLane("groups", "groups", row) for row in rows]
 
 
-def _member(stretch: Stretch) -> bool:
+def _member(stretch: RolePeriod) -> bool:
     return stretch.serving and bool(stretch.group)
 
 
@@ -145,9 +145,9 @@ def _roles(lane: Lane) -> Iterator[Strip]:
                      f"{lane.node}: {s.role}{f', {s.group}' if s.group else ''}")  # fmt: skip
 
 
-def _joined(stretches: Iterable[Stretch]) -> list[Stretch]:
+def _joined(stretches: Iterable[RolePeriod]) -> list[RolePeriod]:
     """Join stretches that were announced repeatedly."""
-    joined: list[Stretch] = []
+    joined: list[RolePeriod] = []
     for s in stretches:
         before = joined[-1] if joined else None
         if before is not None and before.end == s.start and before == replace(s, start=before.start, end=before.end):

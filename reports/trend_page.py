@@ -43,7 +43,7 @@ class Level:
 
 
 @dataclass(frozen=True)
-class Mark:
+class ChangeMark:
     """A change: its first night, its text, whether it is for the worse, and the probability that it is accidental."""
 
     at: int
@@ -53,7 +53,7 @@ class Mark:
 
 
 @dataclass(frozen=True)
-class Series:
+class TrendSeries:
     """One measure of a case over nights."""
 
     name: str
@@ -61,7 +61,7 @@ class Series:
     share: bool
     points: tuple[Point, ...]
     levels: tuple[Level, ...]
-    marks: tuple[Mark, ...]
+    marks: tuple[ChangeMark, ...]
 
     @property
     def top(self) -> float:
@@ -93,7 +93,7 @@ class TrendCase:
 
     name: str
     twin: bool
-    series: tuple[Series, ...]
+    series: tuple[TrendSeries, ...]
 
     @property
     def marks(self) -> int:

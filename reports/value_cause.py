@@ -6,14 +6,14 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from reports.message_trace import Mark, QueueStay
-from reports.narrative import Operation, ShownAnomaly
+from reports.narrative import ShownAnomaly, ShownOperation
 from reports.run_facts import CANT_TELL, CLOCKS_S, Cause, Facts, end_of, role_at
 from stormproof.contracts.system import READ, TOLD
 
 WRITES = ("write", "cas")
 
 
-def of_register(anomaly: ShownAnomaly, facts: Facts, operations: Callable[[], Sequence[Operation]]) -> Cause:
+def of_register(anomaly: ShownAnomaly, facts: Facts, operations: Callable[[], Sequence[ShownOperation]]) -> Cause:
     """Return the cause of the first read among an anomaly's operations that returned a value which had been replaced by
     one that was confirmed before the read began."""
     for op in sorted(anomaly.operations, key=end_of):
@@ -42,7 +42,7 @@ def of_register(anomaly: ShownAnomaly, facts: Facts, operations: Callable[[], Se
     return Cause("", CANT_TELL)
 
 
-def _told(op: Operation, facts: Facts) -> list[Mark]:
+def _told(op: ShownOperation, facts: Facts) -> list[Mark]:
     """Return the answers that a read may have received: the first of each command, all from one node."""
     first: dict[str, Mark] = {}
     for mark in facts.trace.of(TOLD, op.value):
@@ -59,7 +59,7 @@ def _carried_out(value: str, mark: Mark, facts: Facts) -> float | None:
                  if (each.node, each.token) == (mark.node, mark.token)), None)  # fmt: skip
 
 
-def _newer(read: Operation, operations: Sequence[Operation]) -> Operation | None:
+def _newer(read: ShownOperation, operations: Sequence[ShownOperation]) -> ShownOperation | None:
     """Return the last write of the register that was confirmed before a read began, if its value differs from the one
     read."""
     writes = [op for op in operations if op.f in WRITES and op.type == "ok" and op.key == read.key
@@ -68,7 +68,7 @@ def _newer(read: Operation, operations: Sequence[Operation]) -> Operation | None
     return last if last is not None and written(last) != read.value else None
 
 
-def _replaced_at(value: str, newer: Operation, facts: Facts) -> QueueStay | None:
+def _replaced_at(value: str, newer: ShownOperation, facts: Facts) -> QueueStay | None:
     """Return the stay of a value at the node that confirmed a newer one, if the stay had ended when the newer value
     arrived there."""
     came = min((stay.start for stay in facts.trace.stays(written(newer)) if stay.node == newer.node), default=None)
@@ -77,6 +77,6 @@ def _replaced_at(value: str, newer: Operation, facts: Facts) -> QueueStay | None
     return max(ended, key=lambda stay: stay.end or 0.0, default=None)
 
 
-def written(op: Operation) -> str:
+def written(op: ShownOperation) -> str:
     """Return the value that a write, or a compare-and-set, wrote."""
     return op.value.rpartition("/")[2]

@@ -15,7 +15,7 @@ from harness.nightly.changes import ChangePoint, Samples, find_changes, too_shor
 from harness.nightly.figures import OUTAGE, P99, RECOVERY
 from harness.nightly.record import Night, NightResult
 from harness.run.cases import BROKEN
-from reports.trend_page import Level, Mark, Point, Series, Trend, TrendCase, TrendNight
+from reports.trend_page import ChangeMark, Level, Point, Trend, TrendCase, TrendNight, TrendSeries
 from stormproof.contracts.check import INVALID, VALID
 from stormproof.errors import UsageError
 
@@ -128,7 +128,7 @@ def _alike(backend: str) -> bool:
         return False
 
 
-def _series(runs: _Runs, changes: Sequence[ChangePoint], nights: Sequence[Night]) -> Series:
+def _series(runs: _Runs, changes: Sequence[ChangePoint], nights: Sequence[Night]) -> TrendSeries:
     samples, measure = runs.samples, runs.measure
     points = []
     for at in np.unique(samples.night).tolist():
@@ -141,14 +141,14 @@ def _series(runs: _Runs, changes: Sequence[ChangePoint], nights: Sequence[Night]
               for (first, last), part in zip(pairwise(edges), parts, strict=True)]  # fmt: skip
     marks = [_mark(runs, change, before, after, nights)
              for change, (before, after) in zip(changes, pairwise(parts), strict=True)]  # fmt: skip
-    return Series(measure.name, measure.unit, measure.share, tuple(points), tuple(levels), tuple(marks))
+    return TrendSeries(measure.name, measure.unit, measure.share, tuple(points), tuple(levels), tuple(marks))
 
 
 def _middle(values: Any, measure: Measure) -> float:
     return float(np.mean(values) if measure.share else np.median(values))
 
 
-def _mark(runs: _Runs, change: ChangePoint, before: Any, after: Any, nights: Sequence[Night]) -> Mark:
+def _mark(runs: _Runs, change: ChangePoint, before: Any, after: Any, nights: Sequence[Night]) -> ChangeMark:
     """Describe a change in words: the measure, its old and new value, the night, and other novelties of that night."""
     measure, night = runs.measure, nights[change.at]
     was, now = (_told(values, measure) for values in (before, after))
@@ -162,7 +162,7 @@ def _mark(runs: _Runs, change: ChangePoint, before: Any, after: Any, nights: Seq
     words = (f"{runs.case}: {measure.name} {verb} from {was} to {now}{within} "
              f"with the night {night.name}{_day(night)}{tag}{plan}")  # fmt: skip
     good = runs.twin and measure.share  # a twin should fail
-    return Mark(change.at, words, change.rose != good, change.p)
+    return ChangeMark(change.at, words, change.rose != good, change.p)
 
 
 def _day(night: Night) -> str:

@@ -7,18 +7,19 @@ from pathlib import Path
 from typing import Any
 
 from reports.message_trace import read_trace
-from reports.narrative import Operation, ShownAnomaly
-from reports.roles import Lane, Stretch, Transfer
+from reports.narrative import ShownAnomaly, ShownOperation
+from reports.roles import Lane, RolePeriod, StateTransfer
 from reports.run_facts import Facts
 from stormproof.contracts.fault import ENDS_PROCESS
 from stormproof.history.ledger import FaultWindow
 from stormproof.run_folder import MESSAGE_TRACE
 
 ROLES = (
-    Lane("n1", (Stretch(0, 9, "master", "epoch 1", True, True, 0, ("n1",)),
-                Stretch(9, 30, "master", "epoch 3", True, True, 2, ("n1", "n2")))),
-    Lane("n2", (Stretch(0, 3, "slave", "epoch 1", True, False, 0), Stretch(3, 9, "master", "epoch 2", True, True, 1),
-                Stretch(9, 30, "slave", "epoch 3", True, False, 2))),
+    Lane("n1", (RolePeriod(0, 9, "master", "epoch 1", True, True, 0, ("n1",)),
+                RolePeriod(9, 30, "master", "epoch 3", True, True, 2, ("n1", "n2")))),
+    Lane("n2", (RolePeriod(0, 3, "slave", "epoch 1", True, False, 0),
+                RolePeriod(3, 9, "master", "epoch 2", True, True, 1),
+                RolePeriod(9, 30, "slave", "epoch 3", True, False, 2))),
 )  # fmt: skip
 KILL = FaultWindow(4, "kill", "one", ("n2",), 8_000_000_000, 8_500_000_000, True, {}, {},
                    effects=frozenset({ENDS_PROCESS}))  # fmt: skip
@@ -38,7 +39,7 @@ OTHERS = [started(0.1, "n1"), started(0.1, "n2"), mark(1, "n1", "put", "sent", "
 """Both nodes trace, and have told of another message of the same producer."""
 
 
-def facts(folder: Path, *marks: dict[str, Any], transfers: tuple[Transfer, ...] = (), nodes: int = 2,
+def facts(folder: Path, *marks: dict[str, Any], transfers: tuple[StateTransfer, ...] = (), nodes: int = 2,
           faults: tuple[FaultWindow, ...] = (), **others: Any) -> Facts:  # fmt: skip
     """What a small run recorded; ``others`` are more of its facts, by their names."""
     rows = sorted([*OTHERS, *marks], key=lambda row: row["time"]) if marks else []
@@ -47,11 +48,11 @@ def facts(folder: Path, *marks: dict[str, Any], transfers: tuple[Transfer, ...] 
 
 
 def operation(f: str, start: float, node: str, kind: str = "ok", process: int = 1, value: str = "1/7",
-              seconds: float = 0.1) -> Operation:  # fmt: skip
-    return Operation(span=0, rows="1, 2", start=start, end=start + seconds, process=process, node=node, type=kind, f=f,
-                     key=0, value=value, error="", faults=(), proof=True)  # fmt: skip
+              seconds: float = 0.1) -> ShownOperation:  # fmt: skip
+    return ShownOperation(span=0, rows="1, 2", start=start, end=start + seconds, process=process, node=node, type=kind,
+                          f=f, key=0, value=value, error="", faults=(), proof=True)  # fmt: skip
 
 
-def anomaly(kind: str, *operations: Operation, value: str = "1/7", detail: tuple[tuple[str, str], ...] = ()
+def anomaly(kind: str, *operations: ShownOperation, value: str = "1/7", detail: tuple[tuple[str, str], ...] = ()
             ) -> ShownAnomaly:  # fmt: skip
     return ShownAnomaly("a0", kind, kind, 0, value, detail, operations, 0, (), "queue")

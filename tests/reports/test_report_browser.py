@@ -18,7 +18,7 @@ from report_run_factory import HOSTILE, make_run, run_json
 from reports.index_page import write_index
 from reports.matrix_page import MatrixCell, Shown, SystemMatrix, write_matrix
 from reports.run_page import write_report
-from reports.trend_page import Level, Mark, Point, Series, Trend, TrendCase, TrendNight, write_trend
+from reports.trend_page import ChangeMark, Level, Point, Trend, TrendCase, TrendNight, TrendSeries, write_trend
 from reports.triage_page import TriageKind, write_triage
 from stormproof.run_folder import MESSAGE_TRACE
 
@@ -511,9 +511,9 @@ def store_pages(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (store / f"run-{number}" / "verdict.json").write_text(json.dumps(
             {"verdict": verdict, "sentence": f"It is {verdict}.", "anomalies": {}, "checks": checks}))
     nights = tuple(TrendNight(f"night-{number}", HOSTILE, f"2026-05-{number + 1:02}", 9) for number in range(30))
-    slow = Series("p99 of sends", "ms", False, tuple(Point(at, 5.0 + 20 * (at > 14), 9) for at in range(30)),
-                  (Level(0, 15, 5.0), Level(15, 30, 25.0)), (Mark(15, f"{HOSTILE}: rose", True, 1e-4),))
-    calm = Series("invalid runs", "", True, (Point(3, 0.0, 9), Point(4, 0.0, 9)), (Level(0, 30, 0.0),), ())
+    slow = TrendSeries("p99 of sends", "ms", False, tuple(Point(at, 5.0 + 20 * (at > 14), 9) for at in range(30)),
+                  (Level(0, 15, 5.0), Level(15, 30, 25.0)), (ChangeMark(15, f"{HOSTILE}: rose", True, 1e-4),))
+    calm = TrendSeries("invalid runs", "", True, (Point(3, 0.0, 9), Point(4, 0.0, 9)), (Level(0, 30, 0.0),), ())
     write_trend(store, Trend(nights, (TrendCase("calm", True, (calm,)), TrendCase(HOSTILE, False, (slow, calm))), 3, 1,
                              0.05))  # fmt: skip
     shown = {"promised": Shown(9, 2, 3, [("run-0", False)], [("run-1", False)])}

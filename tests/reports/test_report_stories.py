@@ -6,14 +6,14 @@ from typing import Any
 
 import pytest
 
-from reports.narrative import Operation, narrate
+from reports.narrative import ShownOperation, narrate
 
 pytestmark = pytest.mark.requirement("H10", part=True)
 
 
-def done(f: str, key: int, kind: str = "ok", value: str = "0/1", **rest: Any) -> Operation:
+def done(f: str, key: int, kind: str = "ok", value: str = "0/1", **rest: Any) -> ShownOperation:
     given: dict[str, Any] = {"end": 2.0, "error": ""} | rest
-    return Operation(span=0, rows="1, 2", start=1.0, process=3, node="n1", type=kind, f=f, key=key, value=value,
+    return ShownOperation(span=0, rows="1, 2", start=1.0, process=3, node="n1", type=kind, f=f, key=key, value=value,
                      faults=(), proof=True, **given)  # fmt: skip
 
 
@@ -34,6 +34,6 @@ def done(f: str, key: int, kind: str = "ok", value: str = "0/1", **rest: Any) ->
         (done("recover", -1), "1.000 s: search for a prepared transaction, and commit by process 3"),
     ],
 )  # fmt: skip
-def test_sentences(operation: Operation, sentence: str) -> None:
+def test_sentences(operation: ShownOperation, sentence: str) -> None:
     (told, *_) = narrate([operation], True, "0/1")
     assert sentence in told

@@ -12,8 +12,8 @@ from recorded_facts import KILL, anomaly, facts, mark, operation
 
 from reports.cause import cause_of
 from reports.lock_cause import LOST_UPDATE, TWO_HOLDERS, of_lock
-from reports.narrative import Operation
-from reports.roles import Lane, Stretch, Transfer
+from reports.narrative import ShownOperation
+from reports.roles import Lane, RolePeriod, StateTransfer
 from reports.run_facts import CANT_TELL, NO_TRACE, Facts
 from reports.value_cause import of_register
 from stormproof.contracts.fault import ENDS_PROCESS, STOPS_TIME
@@ -38,7 +38,7 @@ WRITTEN = (value(3.5, "n1", "put", "16", "a 1"), value(3.5, "n2", "put", "16", "
 TOLD = value(6.05, "n1", "told", "16", "b 4", "read")
 
 
-def register(known: Facts, *operations: Operation) -> Any:
+def register(known: Facts, *operations: ShownOperation) -> Any:
     found = replace(anomaly("not-linearizable", *operations, value=""), check="register")
     return of_register(found, known, lambda: operations)
 
@@ -92,7 +92,7 @@ OUTLIVED = ("Process 1 got the lock at 1.100 s, with a lease of 2 s. Its update 
 
 
 @pytest.mark.parametrize(("kind", "named"), [(TWO_HOLDERS, (FIRST, SLOW, SECOND)), (LOST_UPDATE, (SLOW, QUICK))])
-def test_a_holder_outlived_its_lease(kind: str, named: tuple[Operation, ...]) -> None:
+def test_a_holder_outlived_its_lease(kind: str, named: tuple[ShownOperation, ...]) -> None:
     every = (operation("acquire", 0.1, "n1", process=2), FIRST, SLOW, SECOND, QUICK)
     cause = of_lock(anomaly(kind, *named, value=""), LEASE, lambda: every)
     assert (cause.code, cause.sentence) == ("lease-outlived", OUTLIVED)
@@ -111,7 +111,7 @@ def test_a_lock_was_given_away_before_its_lease_was_over() -> None:
     ((SLOW, SECOND), LEASE),
     ((FIRST, SLOW, replace(SECOND, end=3.05)), LEASE),  # the lease may have been over, or not
 ])  # fmt: skip
-def test_a_lock_of_which_too_little_is_known(operations: tuple[Operation, ...], options: dict[str, Any]) -> None:
+def test_a_lock_of_which_too_little_is_known(operations: tuple[ShownOperation, ...], options: dict[str, Any]) -> None:
     assert of_lock(anomaly(TWO_HOLDERS, *operations, value=""), options, tuple).sentence == CANT_TELL
 
 
@@ -139,11 +139,11 @@ PAUSE = FaultWindow(2, "pause", "one", ("n1",), 2_000_000_000, 5_050_000_000, Tr
 
 
 def led(witness: str, leader: str, start: float, end: float = 30) -> Lane:
-    return Lane(f"q0, {witness}", (Stretch(start, end, leader, "", True, leader == witness, 0),))
+    return Lane(f"q0, {witness}", (RolePeriod(start, end, leader, "", True, leader == witness, 0),))
 
 
 def test_a_node_that_stood_still_went_on_as_leader(tmp_path: Path) -> None:
-    known = facts(tmp_path, transfers=(Transfer(8.0, "?", "n1", ""),), nodes=3, faults=(PAUSE,),
+    known = facts(tmp_path, transfers=(StateTransfer(8.0, "?", "n1", ""),), nodes=3, faults=(PAUSE,),
                   leaders=(led("n1", "n1", 5.6), led("n2", "n3", 3.0), led("n3", "n3", 3.2)))  # fmt: skip
     cause = cause_of(LOST, known)
     assert cause.code == "untraced:led-elsewhere+replaced"
@@ -158,7 +158,7 @@ def test_a_node_that_stood_still_went_on_as_leader(tmp_path: Path) -> None:
 def test_nodes_that_agree_on_their_leader_are_no_reason(tmp_path: Path) -> None:
     agreed = (led("n1", "n1", 1.0), led("n2", "n1", 1.0), led("n3", "n3", 6.0))
     early = replace(PAUSE, end=3_000_000_000)
-    known = facts(tmp_path, transfers=(Transfer(8.0, "?", "n1", ""),), nodes=3, faults=(early,), leaders=agreed)
+    known = facts(tmp_path, transfers=(StateTransfer(8.0, "?", "n1", ""),), nodes=3, faults=(early,), leaders=agreed)
     assert cause_of(LOST, known).code == "untraced:replaced"
     assert "leader of" not in cause_of(LOST, known).sentence
     assert "suspended" not in cause_of(LOST, known).sentence

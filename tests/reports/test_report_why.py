@@ -9,40 +9,40 @@ from pathlib import Path
 import pytest
 from report_run_factory import HOSTILE, make_run
 
-from reports.narrative import Operation, ShownAnomaly
-from reports.roles import Lane, Stretch, Transfer, read_transfers
-from reports.root_cause import BINS, Group, declared, groups
+from reports.narrative import ShownAnomaly, ShownOperation
+from reports.roles import Lane, RolePeriod, StateTransfer, read_transfers
+from reports.root_cause import BINS, AnomalyGroup, declared, groups
 from reports.run_facts import Facts
 from reports.run_page import CheckGroup, write_report
 from stormproof.run_folder import LOG_EVENTS
 
 pytestmark = pytest.mark.requirement("H25", part=True)
 
-N1 = Lane("n1", (Stretch(0, 30, "master", "epoch 1", True, True, 0),))
+N1 = Lane("n1", (RolePeriod(0, 30, "master", "epoch 1", True, True, 0),))
 N2 = Lane("n2", (
-    Stretch(0, 6, "slave", "epoch 1", True, False, 0), Stretch(6, 12, "master", "epoch 2", True, True, 1),
-    Stretch(12, 12.5, "slave", "epoch 3", True, False, 2), Stretch(12.5, 13, "slave", "epoch 3", True, False, 2),
-    Stretch(13, 30, "master", "epoch 4", True, True, 3),
+    RolePeriod(0, 6, "slave", "epoch 1", True, False, 0), RolePeriod(6, 12, "master", "epoch 2", True, True, 1),
+    RolePeriod(12, 12.5, "slave", "epoch 3", True, False, 2), RolePeriod(12.5, 13, "slave", "epoch 3", True, False, 2),
+    RolePeriod(13, 30, "master", "epoch 4", True, True, 3),
 ))  # fmt: skip
 
 
 def lost(number: int, at: float, node: str = "n2", faults: tuple[str, ...] = ("partition master #2",),
          kind: str = "ok", process: int = 1) -> ShownAnomaly:  # fmt: skip
     value = f"{process}/{number}"
-    send = Operation(span=number, rows="1, 2", start=at, end=at + 0.1, process=process, node=node, type=kind,
+    send = ShownOperation(span=number, rows="1, 2", start=at, end=at + 0.1, process=process, node=node, type=kind,
                      f="enqueue", key=0, value=value, error="", faults=faults, proof=True)  # fmt: skip
     return ShownAnomaly(f"a0-{number}", "lost", "lost", 0, value, (), (send,), 0, (), "queue")
 
 
-def grouped(members: list[ShownAnomaly], count: int, roles: list[Lane], transfers: list[Transfer],
-            duration: float, **figures: object) -> tuple[Group, ...]:  # fmt: skip
+def grouped(members: list[ShownAnomaly], count: int, roles: list[Lane], transfers: list[StateTransfer],
+            duration: float, **figures: object) -> tuple[AnomalyGroup, ...]:  # fmt: skip
     check = CheckGroup("lost", True, "invalid", count, "", (), tuple(members), figures)
     return groups(check, Facts(roles=roles, transfers=transfers), duration, list)
 
 
 def test_messages_in_common_and_what_became_of_the_node_that_had_them() -> None:
-    (group,) = grouped([lost(1, 8.0), lost(2, 11.95, process=2)], 2, [N1, N2], [Transfer(12.7, "n1", "n2", "entry 9")],
-                      30)  # fmt: skip
+    (group,) = grouped([lost(1, 8.0), lost(2, 11.95, process=2)], 2, [N1, N2],
+                      [StateTransfer(12.7, "n1", "n2", "entry 9")], 30)  # fmt: skip
     assert group.sentence == ("2 lost: all confirmed by n2, sent 8.000 to 11.950 s, during partition master #2, by 2 "
                               "client processes.")  # fmt: skip
     assert group.happened == (
@@ -57,8 +57,9 @@ def test_messages_in_common_and_what_became_of_the_node_that_had_them() -> None:
 
 
 def test_what_the_run_does_not_tell_is_not_told() -> None:
-    early = Transfer(7.0, "n1", "n2", "")
-    (group,) = grouped([lost(1, 20.0, faults=())], 1, [Lane("n1", ()), N2], [early, Transfer(25, "n2", "n1", "")], 30)
+    early = StateTransfer(7.0, "n1", "n2", "")
+    (group,) = grouped([lost(1, 20.0, faults=())], 1, [Lane("n1", ()), N2],
+                      [early, StateTransfer(25, "n2", "n1", "")], 30)  # fmt: skip
     assert group.sentence == ("1 lost: confirmed by n2, sent at 20.000 s, while no fault was in force, by 1 client "
                               "process.")  # fmt: skip
     assert group.happened[-1] == "The logs report no later state transfer to n2."
