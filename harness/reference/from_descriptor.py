@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from nodes.reference.api import ConfigError
-from nodes.reference.server.descriptor import Descriptor, Server, read_descriptor
+from nodes.reference.server.descriptor import DescribedServer, Descriptor, read_descriptor
 from nodes.reference.server.services import CONNECTION_MANAGER, TCP_PROXY
 from nodes.systems.reference.joram.system import JORAM
 from stormproof.errors import UsageError
@@ -53,7 +53,7 @@ def described(path: Path, workload: str) -> Described:
     return Described(JORAM.name, nodes, settings, _left_out(descriptor))
 
 
-def _check_alike(path: Path, clusters: list[Server]) -> None:
+def _check_alike(path: Path, clusters: list[DescribedServer]) -> None:
     first = clusters[0]
     for other in clusters[1:]:
         if len(other.machines) != len(first.machines) or other.options != first.options:
@@ -61,7 +61,7 @@ def _check_alike(path: Path, clusters: list[Server]) -> None:
                              "needs equal clusters")  # fmt: skip
 
 
-def _settings(path: Path, cluster: Server) -> dict[str, str]:
+def _settings(path: Path, cluster: DescribedServer) -> dict[str, str]:
     known = {option.name for option in JORAM.options}
     for name in cluster.options:
         if name not in known:

@@ -8,7 +8,7 @@ from typing import Any
 
 from nodes.reference.api import ConfigError
 
-MOST_SECONDS = 3600.0
+MAX_SECONDS = 3600.0
 MAX_PAGE = 16_000
 """Approximate maximum number of bytes of one page of a list, because a header has to hold it."""
 Options = Mapping[str, Any]
@@ -25,10 +25,10 @@ def choice(options: Options, name: str, choices: tuple[str, ...]) -> str:
 def seconds(options: Options, name: str, default: float, least: float | None = None) -> float:
     """Return a time of less than an hour: above zero, or from ``least`` on; raises ConfigError."""
     value = options.get(name, default)
-    right = isinstance(value, (int, float)) and not isinstance(value, bool) and value < MOST_SECONDS
+    right = isinstance(value, (int, float)) and not isinstance(value, bool) and value < MAX_SECONDS
     if not right or not (value > 0 if least is None else value >= least):
         span = "between 0 and" if least is None else f"from {least:g} to"
-        raise ConfigError(f"options.{name}: {value!r} is not a number of seconds {span} {MOST_SECONDS:g}")
+        raise ConfigError(f"options.{name}: {value!r} is not a number of seconds {span} {MAX_SECONDS:g}")
     return float(value)
 
 

@@ -19,8 +19,8 @@ memory."""
 _NONE, _FALSE, _TRUE, _INT, _FLOAT, _STR, _BYTES, _LIST, _DICT = range(9)
 _DOUBLE = struct.Struct(">d")
 _INT_LIMIT = 1 << 63
-_SMALL = 64  # numbers below take one byte
-_SHORT = 0x80  # lengths below take one byte
+_SMALL_NUMBERS = 64  # numbers below take one byte
+_SHORT_LENGTHS = 0x80  # lengths below take one byte
 _VARINT_BYTES = 10
 
 
@@ -34,7 +34,7 @@ def encode(value: Any) -> bytes:
     Raises:
         WireError: the value holds anything else, or is nested deeper than MAX_DEPTH.
     """
-    if type(value) is bytes and len(value) < _SHORT:  # most frames are of this kind
+    if type(value) is bytes and len(value) < _SHORT_LENGTHS:  # most frames are of this kind
         return bytes((_BYTES, len(value))) + value
     out = bytearray()
     _write(out, value, 0)
@@ -48,7 +48,7 @@ def decode(data: bytes | bytearray | memoryview) -> Any:
         WireError: ``data`` is cut short, too long, too deep, of too many values, or not the encoding of a value.
     """
     raw = bytes(data)
-    if len(raw) > 1 and raw[0] == _BYTES and raw[1] == len(raw) - 2 < _SHORT:
+    if len(raw) > 1 and raw[0] == _BYTES and raw[1] == len(raw) - 2 < _SHORT_LENGTHS:
         return raw[2:]
     _room[0] = MAX_VALUES
     value, position = _read(raw, 0, 0)
@@ -97,7 +97,7 @@ def _write_container(out: bytearray, value: Any, depth: int) -> None:
         _write_varint(out, len(value))
         for item in value:
             # Most items are small numbers: half of the time is spent on them.
-            if type(item) is int and 0 <= item < _SMALL:
+            if type(item) is int and 0 <= item < _SMALL_NUMBERS:
                 out.append(_INT)
                 out.append(item << 1)
             else:
@@ -123,7 +123,7 @@ def _write_text(out: bytearray, text: str) -> None:
         raw = text.encode()
     except UnicodeEncodeError as error:
         raise WireError("a string holds a lone surrogate") from error
-    if (size := len(raw)) < _SHORT:
+    if (size := len(raw)) < _SHORT_LENGTHS:
         out.append(size)
     else:
         _write_varint(out, size)
@@ -146,7 +146,7 @@ def _read_varint(raw: bytes, position: int) -> tuple[int, int]:
 
 
 def _read_slice(raw: bytes, position: int) -> tuple[bytes, int]:
-    if position < len(raw) and raw[position] < _SHORT:
+    if position < len(raw) and raw[position] < _SHORT_LENGTHS:
         size = raw[position]
         position += 1
     else:
@@ -158,7 +158,7 @@ def _read_slice(raw: bytes, position: int) -> tuple[bytes, int]:
 
 def _read_text(raw: bytes, position: int) -> tuple[str, int]:
     # Like _read_slice, without a call for each of very many short texts.
-    if position < len(raw) and raw[position] < _SHORT and (end := position + 1 + raw[position]) <= len(raw):
+    if position < len(raw) and raw[position] < _SHORT_LENGTHS and (end := position + 1 + raw[position]) <= len(raw):
         piece, position = raw[position + 1 : end], end
     else:
         piece, position = _read_slice(raw, position)

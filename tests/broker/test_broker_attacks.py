@@ -16,7 +16,7 @@ from nodes.reference.api import Command, Config, Deliver, Effect, Refused
 from nodes.reference.engine.engine import StoreEngine
 from nodes.reference.engine.limits import Limits
 from nodes.reference.server.broker import ReferenceBroker
-from nodes.reference.server.budget import Budget, Turns, Worker
+from nodes.reference.server.budget import MemoryBudget, Turns, TurnTaker
 from nodes.reference.server.runtime import RealRuntime
 from nodes.stomp import Frame, FrameLimits, Parser, ProtocolError
 
@@ -74,7 +74,7 @@ class Session:
     def __init__(self) -> None:
         self.held = 0
         self.ended: list[str] = []
-        self.budget: Budget
+        self.budget: MemoryBudget
 
     def end(self, reason: str) -> None:
         self.ended.append(reason)
@@ -83,7 +83,7 @@ class Session:
 
 def test_who_holds_most_is_ended_when_all_together_hold_too_much() -> None:
     sessions = [Session() for _ in range(4)]
-    budget = Budget(100, lambda: sessions)
+    budget = MemoryBudget(100, lambda: sessions)
     for session, held in zip(sessions, (10, 40, 30, 20), strict=True):
         session.budget = budget
         budget.note(session, held)
@@ -103,8 +103,8 @@ async def leave(turns: Turns, size: int) -> None:
 
 async def test_large_frames_take_turns() -> None:
     turns = Turns(100)
-    assert turns.enter(Worker(), 1_000) is None, "one is let in, however large"
-    waiting = [turns.enter(Worker(), size) for size in (60, 60, 30)]
+    assert turns.enter(TurnTaker(), 1_000) is None, "one is let in, however large"
+    waiting = [turns.enter(TurnTaker(), size) for size in (60, 60, 30)]
     await leave(turns, 1_000)
     assert [each is not None and each.done() for each in waiting] == [True, False, False], "first come, first served"
     second = waiting[1]
@@ -114,17 +114,17 @@ async def test_large_frames_take_turns() -> None:
     assert [each is not None and each.done() for each in waiting] == [True, True, True]
     await leave(turns, 60)
     await leave(turns, 30)
-    assert turns.enter(Worker(), 100) is None
+    assert turns.enter(TurnTaker(), 100) is None
 
 
 async def test_who_has_had_little_has_its_turn_before_who_has_had_much() -> None:
     turns = Turns(100)
-    greedy, modest, late = Worker(), Worker(), Worker()
+    greedy, modest, late = TurnTaker(), TurnTaker(), TurnTaker()
 
-    async def served(*asked: Worker) -> list[Worker]:
+    async def served(*asked: TurnTaker) -> list[TurnTaker]:
         """Whose work begins, one piece after the other, when all is asked for while another piece is under way."""
         waiting = [(worker, turns.enter(worker, 100)) for worker in asked]
-        order: list[Worker] = []
+        order: list[TurnTaker] = []
         while len(order) < len(asked):
             await leave(turns, 100)
             order += [worker for worker, turn in waiting if turn is not None and turn.done()]
@@ -145,8 +145,8 @@ async def test_between_large_pieces_of_work_what_has_come_is_read() -> None:
             await asyncio.sleep(0)
         read.append(True)
 
-    turns.enter(Worker(), 100)
-    waiting = turns.enter(Worker(), 100)
+    turns.enter(TurnTaker(), 100)
+    waiting = turns.enter(TurnTaker(), 100)
     task = asyncio.create_task(client())
     turns.leave(100)
     assert waiting is not None and await waiting and read == [True]
@@ -160,7 +160,7 @@ async def test_what_brings_many_messages_takes_turns_with_large_frames(tmp_path:
     sizes: list[int] = []
     enter = broker.turns.enter
 
-    def noted(worker: Worker, size: int) -> asyncio.Future[bool] | None:
+    def noted(worker: TurnTaker, size: int) -> asyncio.Future[bool] | None:
         sizes.append(size)
         return enter(worker, size)
 

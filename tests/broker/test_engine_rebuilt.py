@@ -11,7 +11,7 @@ from engine_bench import Bench
 from nodes.reference.api import Command, Config
 from nodes.reference.engine.engine import StoreEngine
 from nodes.reference.engine.server_queues import DONE
-from nodes.reference.engine.state import State
+from nodes.reference.engine.state import EngineState
 from nodes.systems.reference.probes.engine import EngineProbe
 
 pytestmark = pytest.mark.requirement("H17", part=True)
@@ -46,25 +46,25 @@ def busy() -> Bench:
     return bench
 
 
-def last_first(state: State, name: str) -> None:
+def last_first(state: EngineState, name: str) -> None:
     """A mapping in another order: what is forgotten first, told first or served first is another."""
     mapping = getattr(state, name)
     key = next(iter(mapping))
     mapping[key] = mapping.pop(key)
 
 
-def turned_round(state: State) -> None:
+def turned_round(state: EngineState) -> None:
     state.durables["durable:guest:d"].fresh.reverse()
 
 
-def waits_as_new(state: State) -> None:
+def waits_as_new(state: EngineState) -> None:
     message = next(each for each in state.messages.values() if each.queue.name == "in" and each.subscription)
     assert message.subscription is not None
     message.subscription.release(message)
     message.queue.fresh.appendleft(message)
 
 
-def not_in_flight(state: State) -> None:
+def not_in_flight(state: EngineState) -> None:
     state.contexts["c"].subscriptions["s"].unacked.popitem()
 
 
@@ -81,7 +81,7 @@ def not_in_flight(state: State) -> None:
     (lambda state: state.contexts["c"].transactions["y"].items.pop(), "items: memory has"),
     (turned_round, "queues: "), (waits_as_new, "deliveries: memory has"), (not_in_flight, "connections: c is "),
 ])
-def test_memory_that_a_start_would_make_otherwise_is_told(break_it: Callable[[State], object], told: str) -> None:
+def test_memory_that_a_start_would_make_otherwise_is_told(break_it: Callable[[EngineState], object], told: str) -> None:
     bench = busy()
     assert EngineProbe(bench.engine).unlike_store() == "" and EngineProbe(bench.engine).miscounted() == ""
     bench.restart()

@@ -9,13 +9,13 @@ import pytest
 from engine_bench import Bench
 
 from nodes.reference.engine.limits import Limits
-from nodes.reference.engine.state import State
+from nodes.reference.engine.state import EngineState
 from nodes.systems.reference.probes.counters import miscounted_state
 
 pytestmark = pytest.mark.requirement("H17", part=True)
 
 
-def busy() -> State:
+def busy() -> EngineState:
     """Something of everything: messages in flight and waiting, copies, open and prepared transactions."""
     bench = Bench()
     bench.open("c")
@@ -34,28 +34,28 @@ def busy() -> State:
     return bench.engine.state
 
 
-def of_connection(state: State, name: str) -> None:
+def of_connection(state: EngineState, name: str) -> None:
     context = state.contexts["c"]
     setattr(context, name, getattr(context, name) + 1)
 
 
-def of_subscription(state: State) -> None:
+def of_subscription(state: EngineState) -> None:
     state.contexts["c"].subscriptions["s"].held -= 1
 
 
-def out_of_room(state: State) -> None:
+def out_of_room(state: EngineState) -> None:
     state.queues["in"].with_room.append(99)
 
 
-def one_copy_more(state: State) -> None:
+def one_copy_more(state: EngineState) -> None:
     next(each.shared for each in state.messages.values() if each.shared is not None).copies += 1
 
 
-def one_deeper(state: State) -> None:
+def one_deeper(state: EngineState) -> None:
     state.queues["in"].depth += 1
 
 
-def lost_in_flight(state: State) -> None:
+def lost_in_flight(state: EngineState) -> None:
     state.contexts["c"].inflight.popitem()
 
 
@@ -71,7 +71,7 @@ def lost_in_flight(state: State) -> None:
     (one_deeper, "messages of queue"),
     (lost_in_flight, "messages in flight of connection c"),
 ])
-def test_each_sum_is_counted_again(break_it: Callable[[State], None], told: str) -> None:
+def test_each_sum_is_counted_again(break_it: Callable[[EngineState], None], told: str) -> None:
     state = busy()
     assert miscounted_state(state, Limits()) == ""
     break_it(state)

@@ -15,7 +15,7 @@ from nodes.reference.api import Command, Config, ConfigError, Deliver, Done, Ope
 from nodes.reference.engine.engine import StoreEngine
 from nodes.reference.engine.row_schema import ShapeError, check_command, check_row
 from nodes.reference.engine.security import ANY_QUEUE, DENIED, MAX_ROWS, Security, covers
-from nodes.reference.server.guard import MOST_CHECKS, Guard, TooManyPasscodes, hashed
+from nodes.reference.server.guard import MAX_CHECKS_A_SECOND, Guard, TooManyPasscodes, hashed
 
 pytestmark = pytest.mark.requirement("F8", part=True)
 
@@ -279,7 +279,7 @@ def test_guesses_are_hashed_so_many_times_a_second_and_who_is_known_needs_no_has
     broker = Broker()
     broker.member("ann")
     broker.now = 10.0
-    for _ in range(MOST_CHECKS):
+    for _ in range(MAX_CHECKS_A_SECOND):
         assert broker.guard.identify("ann", "guess") == 0
     with pytest.raises(TooManyPasscodes):
         broker.guard.identify("nobody", "guess")

@@ -33,11 +33,11 @@ from nodes.reference.storage.protocol import (
     PAGE_BYTES,
     PROTOCOL,
     SERVICE,
-    Change,
     FencedError,
     OutOfOrderError,
     StorageError,
     StorageUnavailableError,
+    TableChange,
 )
 from nodes.reference.storage.service import StorageService
 from nodes.reference.storage.shared_state import SharedState
@@ -73,7 +73,7 @@ def test_the_fence_is_what_the_protocol_says(steps: list[tuple[str, int, Any]]) 
                 with pytest.raises(FencedError):
                     stored.claim(first, second)
         else:
-            change = Change("t", [(second, number)], [])
+            change = TableChange("t", [(second, number)], [])
             if first != epoch:
                 with pytest.raises(FencedError):
                     stored.commit(first, second, [change])
@@ -94,8 +94,9 @@ def test_rows_are_read_page_by_page_in_order_of_their_keys() -> None:
     stored.begin()
     stored.claim(1, "a")
     body = bytes(PAGE_BYTES // 3)
-    stored.commit(1, 1, [Change("t", [(key, body) for key in (5, -2, 3, 9)], []), Change("u", [(1, None)], [])])
-    stored.commit(1, 2, [Change("t", [], [3, 77])])
+    stored.commit(1, 1, [TableChange("t", [(key, body) for key in (5, -2, 3, 9)], []),
+                         TableChange("u", [(1, None)], [])])
+    stored.commit(1, 2, [TableChange("t", [], [3, 77])])
     stored.end()
     page, more = stored.read(1, "t", None)
     assert [row[0] for row in page] == [-2, 5] and more
@@ -109,7 +110,8 @@ def test_a_page_has_as_many_rows_as_it_may() -> None:
     stored = StoredRows(sqlite3.connect(":memory:", isolation_level=None), page_rows=2)
     stored.begin()
     stored.claim(1, "a")
-    stored.commit(1, 1, [Change("t", [(key, key * key) for key in range(1, 6)], []), Change("u", [(7, None)], [])])
+    stored.commit(1, 1, [TableChange("t", [(key, key * key) for key in range(1, 6)], []),
+                         TableChange("u", [(7, None)], [])])
     stored.end()
     assert stored.read(1, "t", None) == ([[1, 1], [2, 4]], True)
     assert stored.read(1, "t", 2) == ([[3, 9], [4, 16]], True)
@@ -163,8 +165,8 @@ async def test_the_newest_epoch_writes_and_older_ones_are_fenced(tmp_path: Path,
     async with kind.service(tmp_path) as (config, _):
         old, new = client(config), client(config, "b")
         assert await old.claim(1) == 0
-        await asyncio.gather(*(old.commit(1, n, [Change("t", [(n, f"{n}")], [])]) for n in range(1, 50)))
-        await old.commit(1, 49, [Change("t", [], [1])])  # applied before, so nothing is removed
+        await asyncio.gather(*(old.commit(1, n, [TableChange("t", [(n, f"{n}")], [])]) for n in range(1, 50)))
+        await old.commit(1, 49, [TableChange("t", [], [1])])  # applied before, so nothing is removed
         with pytest.raises(OutOfOrderError):
             await old.commit(1, 51, [])
         assert await new.claim(2) == 0
@@ -186,8 +188,8 @@ async def test_what_an_earlier_connection_still_sends_is_fenced(tmp_path: Path, 
         await before.claim(1)
         assert await after.claim(1) == 0
         with pytest.raises(FencedError):
-            await before.commit(1, 1, [Change("t", [(1, "late")], [])])
-        await after.commit(1, 1, [Change("t", [(1, "new")], [])])
+            await before.commit(1, 1, [TableChange("t", [(1, "late")], [])])
+        await after.commit(1, 1, [TableChange("t", [(1, "new")], [])])
         assert [row async for page in after.read(1, "t") for row in page] == [[1, "new"]]
         before.close()
         after.close()
@@ -275,11 +277,11 @@ async def test_a_client_that_does_not_read_is_cut_off(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: Kind
 ) -> None:
     """Answers that nobody reads don't pile up in the service."""
-    monkeypatch.setattr(service_module, "MOST_UNSENT", 1 << 20)
+    monkeypatch.setattr(service_module, "MAX_UNSENT_BYTES", 1 << 20)
     async with kind.service(tmp_path) as (config, _):
         friend = client(config)
         await friend.claim(1)
-        await friend.commit(1, 1, [Change("t", [(n, bytes(PAGE_BYTES - 100)) for n in range(4)], [])])
+        await friend.commit(1, 1, [TableChange("t", [(n, bytes(PAGE_BYTES - 100)) for n in range(4)], [])])
         reader, writer = await asyncio.open_connection(config.host, config.port, limit=1 << 10)
         handshake = Handshake(PROTOCOL, config.cluster, "b", config.secret, random.Random())
         await handshake.dial(reader, writer, SERVICE)
@@ -299,11 +301,11 @@ async def test_the_ends_of_numbers_and_sizes(tmp_path: Path, kind: Kind) -> None
         friend = client(config, deadline=20)
         await friend.claim(1)
         highest = (1 << 63) - 1
-        await friend.commit(1, 1, [Change("t", [(highest, 1), (-highest - 1, 2)], [])])
+        await friend.commit(1, 1, [TableChange("t", [(highest, 1), (-highest - 1, 2)], [])])
         assert await friend._ask("read", 1, "t", highest) == [[], False]
         assert [row async for page in friend.read(1, "t") for row in page] == [[-highest - 1, 2], [highest, 1]]
         with pytest.raises(StorageError, match="can't be sent"):
-            await friend.commit(1, 2, [Change("t", [(1, bytes(MAX_FRAME))], [])])
+            await friend.commit(1, 2, [TableChange("t", [(1, bytes(MAX_FRAME))], [])])
         await friend.commit(1, 2, [])
         friend.close()
 
@@ -410,7 +412,7 @@ async def test_what_was_confirmed_survives_kill_9(tmp_path: Path) -> None:
 
     async def write(friend: StorageClient, number: int) -> None:
         nonlocal confirmed
-        await friend.commit(1, number, [Change("t", [(number, "x" * 100)], [])])
+        await friend.commit(1, number, [TableChange("t", [(number, "x" * 100)], [])])
         confirmed = max(confirmed, number)
 
     for start in (1, 2):

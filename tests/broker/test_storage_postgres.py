@@ -22,10 +22,10 @@ from nodes.reference.server.runtime import RealRuntime
 from nodes.reference.storage import postmaster
 from nodes.reference.storage.client import StorageClient
 from nodes.reference.storage.config import StorageConfig, read_storage_config
-from nodes.reference.storage.database import Store, StoredRows, StoreLostError, StoreTakenError
+from nodes.reference.storage.database import RowStore, StoredRows, StoreLostError, StoreTakenError
 from nodes.reference.storage.postgres import PostgresConnection, PostgresError, PostgresLostError, Statement, number
 from nodes.reference.storage.postgres_store import PostgresStore
-from nodes.reference.storage.protocol import PAGE_BYTES, Change, FencedError, OutOfOrderError, StorageError
+from nodes.reference.storage.protocol import PAGE_BYTES, FencedError, OutOfOrderError, StorageError, TableChange
 
 pytestmark = pytest.mark.requirement("F6", part=True)
 
@@ -37,13 +37,13 @@ async def opened(server: PostgresServer, log: io.StringIO | None = None) -> Post
     return store
 
 
-async def committed(store: Store, epoch: int, sequence: int, *changes: Change) -> None:
+async def committed(store: RowStore, epoch: int, sequence: int, *changes: TableChange) -> None:
     store.begin()
     store.commit(epoch, sequence, changes)
     await store.finish()
 
 
-async def rows_of(store: Store, epoch: int, table: str) -> list[list[Any]]:
+async def rows_of(store: RowStore, epoch: int, table: str) -> list[list[Any]]:
     found: list[list[Any]] = []
     more = True
     while more:
@@ -134,9 +134,9 @@ def test_it_does_what_the_embedded_one_does(postgres: PostgresServer, steps: lis
                 ours = await opened(postgres)
                 continue
             at = second if step == "commit" else 0
-            change = Change("t", [(at, place), (place + 10, b"x", None, "y")], [at - 1, place + 9])
+            change = TableChange("t", [(at, place), (place + 10, b"x", None, "y")], [at - 1, place + 9])
             told: list[Any] = []
-            stores: tuple[Store, Store] = (ours, model)
+            stores: tuple[RowStore, RowStore] = (ours, model)
             for store in stores:
                 store.begin()
                 try:
@@ -164,9 +164,9 @@ async def test_rows_are_read_page_by_page(postgres: PostgresServer) -> None:
     store.begin()
     store.claim(1, "a")
     body = bytes(PAGE_BYTES // 3)
-    await committed(store, 1, 1, Change("t", [(key, body) for key in (5, -2, 3, 9)], []),
-                    Change("u\0", [(1, None)], []))
-    await committed(store, 1, 2, Change("t", [], [3, 77]), Change("w", [(key, 0) for key in range(2500)], []))
+    await committed(store, 1, 1, TableChange("t", [(key, body) for key in (5, -2, 3, 9)], []),
+                    TableChange("u\0", [(1, None)], []))
+    await committed(store, 1, 2, TableChange("t", [], [3, 77]), TableChange("w", [(key, 0) for key in range(2500)], []))
     page, more = await store.page(1, "t", None)
     assert [row[0] for row in page] == [-2, 5] and more
     page, more = await store.page(1, "t", 5)
@@ -174,10 +174,10 @@ async def test_rows_are_read_page_by_page(postgres: PostgresServer) -> None:
     assert await store.page(1, "u\0", None) == ([[1, None]], False)
     assert [row[0] for row in await rows_of(store, 1, "w")] == list(range(2500))
     store.begin()
-    store.commit(1, 3, [Change("u\0", [(2, 2)], [1])])
+    store.commit(1, 3, [TableChange("u\0", [(2, 2)], [1])])
     assert await store.page(1, "u\0", None) == ([[2, 2]], False), "what was asked for before is seen"
     highest = (1 << 63) - 1
-    await committed(store, 1, 4, Change("e", [(highest, 1), (-highest - 1, 2), (0, bytes(2 * PAGE_BYTES))], []))
+    await committed(store, 1, 4, TableChange("e", [(highest, 1), (-highest - 1, 2), (0, bytes(2 * PAGE_BYTES))], []))
     assert [row[0] for row in await rows_of(store, 1, "e")] == [-highest - 1, 0, highest]
     with pytest.raises(FencedError):
         await store.page(2, "t", None)
@@ -190,12 +190,12 @@ async def test_a_service_that_was_replaced_changes_nothing(postgres: PostgresSer
     old = await opened(postgres)
     old.begin()
     old.claim(1, "a")
-    await committed(old, 1, 1, Change("t", [(1, "old")], []))
+    await committed(old, 1, 1, TableChange("t", [(1, "old")], []))
     new = await opened(postgres)
     assert (new.epoch, new.holder, new.applied) == (1, "a", 1)
     with pytest.raises(StoreTakenError):
-        await committed(old, 1, 2, Change("t", [(1, "late")], []))
-    await committed(new, 1, 2, Change("t", [(2, "new")], []))
+        await committed(old, 1, 2, TableChange("t", [(1, "late")], []))
+    await committed(new, 1, 2, TableChange("t", [(2, "new")], []))
     assert await rows_of(new, 1, "t") == [[1, "old"], [2, "new"]]
     with pytest.raises(StoreLostError):
         await committed(old, 1, 3)
@@ -216,7 +216,7 @@ async def test_a_server_that_is_killed_in_the_middle_loses_nothing_that_was_conf
 
     async def write(number: int) -> None:
         nonlocal confirmed
-        await friend.commit(1, number, [Change("t", [(number, "x" * 100)], [])])
+        await friend.commit(1, number, [TableChange("t", [(number, "x" * 100)], [])])
         confirmed = max(confirmed, number)
 
     try:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from nodes.reference.server.budget import Turns, Worker
+from nodes.reference.server.budget import Turns, TurnTaker
 
 
 async def test_who_waits_though_there_is_room_is_told() -> None:
     turns = Turns(10)
-    assert turns.enter(Worker(), 8) is None and turns.taken == 8
-    second, third = turns.enter(Worker(), 9), turns.enter(Worker(), 3)
+    assert turns.enter(TurnTaker(), 8) is None and turns.taken == 8
+    second, third = turns.enter(TurnTaker(), 9), turns.enter(TurnTaker(), 3)
     assert second is not None and third is not None and not turns.stands_still
     turns.leave(8)
     assert turns.stands_still and turns.taken == 0, "for some turns of the event loop"

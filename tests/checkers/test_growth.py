@@ -107,15 +107,15 @@ def test_what_is_held_for_a_reason_is_no_growth(workload: str, nemesis: str, see
 
 
 def test_a_broker_that_keeps_every_message_is_caught(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from nodes.reference.engine.state import State
+    from nodes.reference.engine.state import EngineState
 
-    delete = State.remove_message
+    delete = EngineState.remove_message
 
     def keep(self: Any, message: Any) -> None:
         self.__dict__.setdefault("gone", []).append(message.id)
         delete(self, message)
 
-    monkeypatch.setattr(State, "remove_message", keep)
+    monkeypatch.setattr(EngineState, "remove_message", keep)
     given = Given(("queue",), ("kill",), 3, 20.0, 40.0, {"surface": "false"})
     result = run_seed(DrawnCase("joram", given), 1, tmp_path, tmp_path, ALL)
     assert result.verdict == "invalid" and "growth" in result.broken, result.sentence

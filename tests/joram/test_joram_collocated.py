@@ -12,7 +12,7 @@ from joram_servers import Servers, eventually
 
 from nodes.reference.api import Command, ConfigError, Done
 from nodes.reference.engine.threads import is_collocated
-from nodes.reference.server.collocated import Channel, CollocatedConnection, ConnectionLost
+from nodes.reference.server.collocated import CollocatedChannel, CollocatedConnection, ConnectionLost
 from nodes.reference.server.reaction import DUPLICATE_OKAY, EXACTLY_ONCE, OUTPUT, QUALITIES, REACTION, compute
 from nodes.reference.server.services import SERVICES, TCP_PROXY, Host, Services
 
@@ -23,9 +23,9 @@ class Group(Servers):
     def __init__(self, folder: Path, *service: str) -> None:
         classes = {**SERVICES, "Thread": self.service}
         super().__init__(folder, 3, classes=classes, services=lambda name: ([TCP_PROXY], service))
-        self.channels: dict[str, Channel] = {}
+        self.channels: dict[str, CollocatedChannel] = {}
 
-    async def thread(self, channel: Channel) -> None:
+    async def thread(self, channel: CollocatedChannel) -> None:
         raise NotImplementedError
 
     def service(self, host: Host, reserved: int, arguments: Sequence[str]) -> Any:
@@ -64,7 +64,7 @@ class Opener(Group):
         self.opened: list[tuple[str, str]] = []
         self.held: list[tuple[bytes, int]] = []
 
-    async def thread(self, channel: Channel) -> None:
+    async def thread(self, channel: CollocatedChannel) -> None:
         while True:
             try:
                 connection = CollocatedConnection(channel)
@@ -132,7 +132,7 @@ class Talker(Group):
         super().__init__(folder, "Thread")
         self.replies: dict[str, list[Any]] = {name: [] for name in self.names}
 
-    async def thread(self, channel: Channel) -> None:
+    async def thread(self, channel: CollocatedChannel) -> None:
         while True:
             reply = await channel.reply()
             if reply is not None:
@@ -262,7 +262,7 @@ class Nobody:
     def log(self, event: str, **fields: object) -> None:
         pass
 
-    def run_collocated(self, name: str, thread: Any) -> Channel:
+    def run_collocated(self, name: str, thread: Any) -> CollocatedChannel:
         raise AssertionError("wrong arguments must be found first")
 
 
@@ -293,7 +293,7 @@ async def test_a_thread_is_never_left_waiting_by_a_master_that_changes(tmp_path:
             self.submitted.append(command)
 
     host: Any = Alone()
-    channel = Channel(host, "t")
+    channel = CollocatedChannel(host, "t")
     connection = CollocatedConnection(channel)
     opening = asyncio.ensure_future(connection.open())
     await asyncio.sleep(0)

@@ -13,7 +13,7 @@ from joram_cluster import QUEUE, until
 from joram_servers import Servers, eventually
 
 from nodes.reference.api import Command, ConfigError
-from nodes.reference.engine.server_queues import BEGUN, DONE, FAILED, Deployment
+from nodes.reference.engine.server_queues import BEGUN, DONE, FAILED, ServicesDeployment
 from nodes.reference.server.process import EXIT_FAILED, EXIT_OK
 from nodes.reference.server.services import SERVICES, TCP_PROXY, Host, Services, factory_of
 
@@ -154,7 +154,7 @@ class Submitted:
 def test_nobody_is_let_in_before_the_deployment_is_replicated():
     host, opened = Submitted(), []
     services = Services(host, "n1", [["stormproof.Destinations", "/queue/a", "/queue/b"]], lambda: opened.append(1))
-    services.promoted(Deployment())
+    services.promoted(ServicesDeployment())
     services.decided(BEGUN)
     kinds = [(command.kind, command.args.get("phase", command.args.get("id"))) for command in host.commands]
     assert kinds == [("deployment", BEGUN), ("deploy", -1), ("deploy", -2), ("deployment", DONE)]
@@ -163,7 +163,7 @@ def test_nobody_is_let_in_before_the_deployment_is_replicated():
     assert services.ready and opened
     services.demoted()
     assert not services.ready
-    services.promoted(Deployment(BEGUN, "n2"))
+    services.promoted(ServicesDeployment(BEGUN, "n2"))
     assert host.commands[-1].args["phase"] == FAILED
 
 
@@ -172,7 +172,7 @@ def test_a_server_without_replicas_begins_anew_when_it_is_started_again():
     """All replicas have been stopped and started again then."""
     host = Submitted()
     services = Services(host, "n1", [["stormproof.Destinations", "/queue/a"]], lambda: None, alone=True)
-    services.promoted(Deployment(BEGUN, "n1"))
+    services.promoted(ServicesDeployment(BEGUN, "n1"))
     assert host.commands[-1].args["phase"] == BEGUN
 
 

@@ -11,9 +11,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from nodes.reference.api import Image
-from nodes.reference.engine.state import State
+from nodes.reference.engine.state import EngineState
 from nodes.reference.engine.store import TABLES, read_rows
-from nodes.reference.engine.tables import Counters
+from nodes.reference.engine.tables import NextNumbers
 
 _COLUMNS = {
     "counters": "*", "queues": "*", "contexts": "*", "subscriptions": "*", "transactions": "*", "items": "*",
@@ -22,18 +22,18 @@ _COLUMNS = {
     "deliveries": "* FROM deliveries WHERE subscription OR redeliveries OR branch --",
     "servers": "*", "outgoing": "id, server, sequence, destination", "shares": "*", "deployment": "*", "security": "*",
 }  # fmt: skip
-_FIRST = 3
+_MAX_ROWS_TOLD = 3
 """Number of differing rows reported for each side."""
 
 
-def held(state: State) -> Image:
+def held(state: EngineState) -> Image:
     """Return the contents of memory."""
     contexts = list(state.contexts.values())
     messages = list(state.messages.values())
     transactions = {id(each): each for context in contexts for each in context.transactions.values()}
     transactions |= {id(each): each for each in state.branches.values()}
     rows = {
-        "counters": [state.counters] if state.counters != Counters() else [],
+        "counters": [state.counters] if state.counters != NextNumbers() else [],
         "queues": state.all_queues(), "contexts": contexts,
         "subscriptions": [each for context in contexts for each in context.subscriptions.values()],
         "transactions": transactions.values(),
@@ -85,7 +85,8 @@ def difference(one: Image, other: Image, names: tuple[str, str]) -> str:
     """Describe the first difference of two images; empty if there is none. ``names`` are the names of the two sides."""
     for table, rows in one.items():
         if rows != other[table]:
-            mine, theirs = (sorted(each, key=repr)[:_FIRST] for each in (rows - other[table], other[table] - rows))
+            mine, theirs = (sorted(each, key=repr)[:_MAX_ROWS_TOLD]
+                            for each in (rows - other[table], other[table] - rows))
             return f"{table}: {names[0]} has {mine}, and {names[1]} {theirs}"
     return ""
 

@@ -16,10 +16,10 @@ from dataclasses import dataclass
 from nodes.reference.api import Image
 from nodes.reference.engine.model import PLAIN, QUEUE_PREFIX, Queue
 from nodes.reference.engine.server_queues import MOVED, WANTED, ServerQueues
-from nodes.reference.engine.state import State
+from nodes.reference.engine.state import EngineState
 from nodes.reference.engine.store import Changes, Table, read_rows
 
-MOST_ASKED = 100
+MAX_ASKED = 100
 
 
 @dataclass(slots=True, eq=False)
@@ -40,7 +40,7 @@ class Share:
 class Clustered:
     """The elements on this server; ``destinations`` maps a name to the numbers of all servers that have an element."""
 
-    def __init__(self, database: sqlite3.Connection, state: State, server_queues: ServerQueues,
+    def __init__(self, database: sqlite3.Connection, state: EngineState, server_queues: ServerQueues,
                  destinations: Mapping[str, Sequence[int]]) -> None:
         self._database, self._state, self._server_queues = database, state, server_queues
         self.elements = {name: [server for server in servers if server != server_queues.own]
@@ -56,7 +56,7 @@ class Clustered:
     def wanted(self, queue: Queue, server: int, count: int) -> None:
         """Record that another element has room for this number of messages."""
         share = self._share(queue, server)
-        share.wanted = min(count, MOST_ASKED)
+        share.wanted = min(count, MAX_ASKED)
         self._table.update(share.id, share)
 
     def came(self, queue: Queue, server: int) -> None:
@@ -77,7 +77,7 @@ class Clustered:
         if room and not queue.has_waiting():
             for share in self._shares_of(queue):
                 if not share.asked:
-                    share.asked = min(room, MOST_ASKED)
+                    share.asked = min(room, MAX_ASKED)
                     self._table.update(share.id, share)
                     self._server_queues.send(share.server, WANTED + QUEUE_PREFIX + queue.name, {}, b"%d" % share.asked)
 

@@ -7,7 +7,7 @@ from nodes.reference.engine.destinations import Destinations
 from nodes.reference.engine.limits import Limits
 from nodes.reference.engine.model import AUTO, Context
 from nodes.reference.engine.security import DENIED, Security
-from nodes.reference.engine.state import State
+from nodes.reference.engine.state import EngineState
 from nodes.reference.engine.threads import PREFIX, thread_of
 from nodes.reference.engine.transactions import Transactions
 
@@ -15,7 +15,7 @@ from nodes.reference.engine.transactions import Transactions
 class Contexts:
     """The part of the engine that handles connection contexts."""
 
-    def __init__(self, state: State, limits: Limits, destinations: Destinations, transactions: Transactions,
+    def __init__(self, state: EngineState, limits: Limits, destinations: Destinations, transactions: Transactions,
                  security: Security) -> None:
         self._state, self._limits, self._security = state, limits, security
         self._destinations, self._transactions = destinations, transactions

@@ -30,7 +30,7 @@ from nodes.reference.engine.model import (
 from nodes.reference.engine.notifications import LocalQueue
 from nodes.reference.engine.proxies import Proxies, is_agent
 from nodes.reference.engine.server_queues import MOVED, WANTED, ServerQueues
-from nodes.reference.engine.state import State
+from nodes.reference.engine.state import EngineState
 from nodes.reference.engine.topics import EXCHANGE_PREFIX, TOPIC_PREFIX
 
 
@@ -53,7 +53,7 @@ class Destinations:
     more messages than their limit.
     """
 
-    def __init__(self, state: State, server_queues: ServerQueues, clustered: Clustered, proxies: Proxies,
+    def __init__(self, state: EngineState, server_queues: ServerQueues, clustered: Clustered, proxies: Proxies,
                  limits: Limits, local: LocalQueue, too_slow: Callable[[Context, str], None]) -> None:
         self._state = state
         self._server_queues = server_queues

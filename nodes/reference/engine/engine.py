@@ -24,7 +24,7 @@ from nodes.reference.engine.queue_observer import Enqueued, QueueTap
 from nodes.reference.engine.replica import QueueReplicas
 from nodes.reference.engine.security import CONSUME, DENIED, PRODUCE, Security
 from nodes.reference.engine.server_queues import PROXY_PREFIX, ServerQueues
-from nodes.reference.engine.state import State
+from nodes.reference.engine.state import EngineState
 from nodes.reference.engine.store import Changes, Records, create_tables, no_progress
 from nodes.reference.engine.threads import is_collocated
 from nodes.reference.engine.topics import TOPIC_PREFIX
@@ -45,7 +45,7 @@ class StoreEngine:
         self.database = database
         self.limits = limits if limits is not None else Limits()
         create_tables(database)
-        self.state = State(database, self.limits.message_cache, self.limits.max_window)
+        self.state = EngineState(database, self.limits.message_cache, self.limits.max_window)
         self.local = LocalQueue()
         self.server_queues = ServerQueues(database, config)
         clustered = config.clustered if config is not None else {}

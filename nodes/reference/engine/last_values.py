@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from nodes.reference.engine.model import Message, Queue
-from nodes.reference.engine.state import State
+from nodes.reference.engine.state import EngineState
 from nodes.reference.engine.value_names import KEY, LAST_VALUE, LAST_VALUE_PREFIX, REFUSED, VALUE, VERSION
 
 
@@ -29,7 +29,7 @@ class LastValues:
     replacement; the next write removes the older messages.
     """
 
-    def __init__(self, state: State) -> None:
+    def __init__(self, state: EngineState) -> None:
         self.state = state
         self.known: dict[int, dict[str, list[Message]]] = {}
         """Id of a queue -> key -> its messages."""

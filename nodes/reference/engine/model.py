@@ -218,7 +218,7 @@ class Subscription:
 
 
 @dataclass(slots=True, eq=False)
-class Item:
+class TransactionItem:
     """One send, ack or nack that waits in a transaction."""
 
     id: int
@@ -242,7 +242,7 @@ class Transaction:
     login: str
     xid: str = ""
     prepared: int = 0
-    items: list[Item] = field(default_factory=list)
+    items: list[TransactionItem] = field(default_factory=list)
     size: int = 0
     taken: dict[int, Message] = field(default_factory=dict)
 
@@ -251,7 +251,7 @@ class Transaction:
         """The key of a branch: the login that owns it, and its XID."""
         return self.login, self.xid
 
-    def add(self, item: Item) -> int:
+    def add(self, item: TransactionItem) -> int:
         """Append an item; return its size."""
         size = content_size(item.args)
         self.items.append(item)

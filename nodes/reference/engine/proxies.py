@@ -20,7 +20,7 @@ from nodes.reference.api import Deliver
 from nodes.reference.engine.limits import Limits
 from nodes.reference.engine.model import AUTO, INDIVIDUAL, QUEUE_PREFIX, Context, Message, Queue, Subscription
 from nodes.reference.engine.server_queues import PROXY_PREFIX, SERVER_PREFIX, ServerQueues
-from nodes.reference.engine.state import State
+from nodes.reference.engine.state import EngineState
 from nodes.reference.engine.topics import TOPIC_PREFIX
 
 SUBSCRIBE, UNSUBSCRIBE, ACK, NACK = "subscribe", "unsubscribe", "ack", "nack"
@@ -38,7 +38,7 @@ def is_agent(conn: str) -> bool:
 class Proxies:
     """The proxies of this server's clients, and the requests sent about any proxy."""
 
-    def __init__(self, state: State, server_queues: ServerQueues) -> None:
+    def __init__(self, state: EngineState, server_queues: ServerQueues) -> None:
         self._state, self._server_queues = state, server_queues
 
     # For this server's clients.
@@ -99,7 +99,7 @@ class ProxyRequests:
     ``enqueue`` puts a message into a proxy's queue, and ``refused`` ends a client's connection.
     """
 
-    def __init__(self, state: State, limits: Limits, proxies: Proxies, *,
+    def __init__(self, state: EngineState, limits: Limits, proxies: Proxies, *,
                  subscribe: Callable[[Context, Mapping[str, Any]], str | None],
                  leave: Callable[[Context, str | None], None],
                  finish: Callable[[str, list[Message]], None],

@@ -9,7 +9,7 @@ import heapq
 from collections.abc import Iterable
 
 from nodes.reference.engine.model import PLAIN, Message, Queue
-from nodes.reference.engine.state import State
+from nodes.reference.engine.state import EngineState
 from nodes.reference.engine.trace import COPY, COUNTED, DELETE, RESET, name_of, place_of
 
 
@@ -17,7 +17,7 @@ class QueueReplicas:
     """Applies the events of a ``QueueTap``, within ``Broker.transaction``; must be forgotten once the queues are
     served."""
 
-    def __init__(self, state: State) -> None:
+    def __init__(self, state: EngineState) -> None:
         self._state = state
         self._held: dict[str, dict[int, Message]] = {}
         for message in state.messages.values():

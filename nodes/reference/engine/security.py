@@ -68,7 +68,7 @@ class _Row:
 
 
 @dataclass
-class Outcome:
+class RequestOutcome:
     """The result of a request: headers of its receipt, and the login whose rights were reduced, if any."""
 
     headers: dict[str, str] = field(default_factory=dict)
@@ -124,7 +124,7 @@ class Security:
 
     # Requests.
 
-    def request(self, login: str, name: str, said: Mapping[str, Any]) -> Outcome:
+    def request(self, login: str, name: str, said: Mapping[str, Any]) -> RequestOutcome:
         """Carry out a request of a login; a refused one changes nothing, and the outcome gives the reason."""
         try:
             handler = _HANDLERS.get(name)
@@ -134,28 +134,28 @@ class Security:
                 raise Denied("the body is not an object of texts")
             return handler(self, login, said)
         except Denied as refusal:
-            return Outcome({"x-error": str(refusal)})
+            return RequestOutcome({"x-error": str(refusal)})
 
     def _demand(self, login: str, destination: str = SECURITY) -> None:
         if not self.permits(login, MANAGE, destination):
             raise Denied(f"{DENIED}: {MANAGE} {destination}")
 
-    def _create_principal(self, login: str, said: Mapping[str, Any]) -> Outcome:
+    def _create_principal(self, login: str, said: Mapping[str, Any]) -> RequestOutcome:
         self._demand(login)
         name = _named(said, "login", _LOGIN)
         if name in self.principals or name == self._administrator:
             raise Denied("principal-exists")
         self._add_principal(name, said)
-        return Outcome()
+        return RequestOutcome()
 
-    def _change_passcode(self, login: str, said: Mapping[str, Any]) -> Outcome:
+    def _change_passcode(self, login: str, said: Mapping[str, Any]) -> RequestOutcome:
         name = _named(said, "login", _LOGIN)
         if name != login:
             self._demand(login)
         self._existing(name)
         self._remove(PRINCIPAL, name)
         self._add_principal(name, said)
-        return Outcome()
+        return RequestOutcome()
 
     def _add_principal(self, name: str, said: Mapping[str, Any]) -> None:
         content = [said.get("salt"), said.get("verifier"), said.get("cost")]
@@ -163,29 +163,29 @@ class Security:
             raise Denied("passcode: is missing")
         self._add(PRINCIPAL, name, content)
 
-    def _delete_principal(self, login: str, said: Mapping[str, Any]) -> Outcome:
+    def _delete_principal(self, login: str, said: Mapping[str, Any]) -> RequestOutcome:
         self._demand(login)
         name = _named(said, "login", _LOGIN)
         self._existing(name)
         for granted, right in list(self.grants.get(name, ())):
             self._remove(GRANT, f"{name} {right} {granted}")
         self._remove(PRINCIPAL, name)
-        return Outcome(reduced=name)
+        return RequestOutcome(reduced=name)
 
-    def _grant(self, login: str, said: Mapping[str, Any]) -> Outcome:
+    def _grant(self, login: str, said: Mapping[str, Any]) -> RequestOutcome:
         key = self._right(login, said)
         if (GRANT, key) in self.rows:
             raise Denied("granted-already")
         self._existing(_named(said, "login", _LOGIN))
         self._add(GRANT, key, None)
-        return Outcome()
+        return RequestOutcome()
 
-    def _revoke(self, login: str, said: Mapping[str, Any]) -> Outcome:
+    def _revoke(self, login: str, said: Mapping[str, Any]) -> RequestOutcome:
         key = self._right(login, said)
         if (GRANT, key) not in self.rows:
             raise Denied("not-granted")
         self._remove(GRANT, key)
-        return Outcome(reduced=_named(said, "login", _LOGIN))
+        return RequestOutcome(reduced=_named(said, "login", _LOGIN))
 
     def _right(self, login: str, said: Mapping[str, Any]) -> str:
         """Return the name of a grant, after checking that the requester may manage it."""
@@ -197,7 +197,7 @@ class Security:
         self._demand(login, destination)
         return f"{name} {right} {destination}"
 
-    def _create_object(self, login: str, said: Mapping[str, Any]) -> Outcome:
+    def _create_object(self, login: str, said: Mapping[str, Any]) -> RequestOutcome:
         self._demand(login)
         name = _named(said, "name", _OBJECT)
         if (OBJECT, name) in self.rows:
@@ -206,24 +206,24 @@ class Security:
         if sum(len(key) + len(value) for key, value in content.items()) > _MAX_OBJECT_TEXT:
             raise Denied(f"an object holds at most {_MAX_OBJECT_TEXT} characters")
         self._add(OBJECT, name, content)
-        return Outcome()
+        return RequestOutcome()
 
-    def _delete_object(self, login: str, said: Mapping[str, Any]) -> Outcome:
+    def _delete_object(self, login: str, said: Mapping[str, Any]) -> RequestOutcome:
         self._demand(login)
         name = _named(said, "name", _OBJECT)
         if (OBJECT, name) not in self.rows:
             raise Denied("no-such-object")
         self._remove(OBJECT, name)
-        return Outcome()
+        return RequestOutcome()
 
-    def _look_up(self, login: str, said: Mapping[str, Any]) -> Outcome:
+    def _look_up(self, login: str, said: Mapping[str, Any]) -> RequestOutcome:
         """Look up an object; every login may, because an application finds its destinations and connections by name."""
         row = self.rows.get((OBJECT, _named(said, "name", _OBJECT)))
         if row is None:
             raise Denied("no-such-object")
-        return Outcome({"x-answer": json.dumps(row.content)})
+        return RequestOutcome({"x-answer": json.dumps(row.content)})
 
-    def _list(self, login: str, said: Mapping[str, Any]) -> Outcome:
+    def _list(self, login: str, said: Mapping[str, Any]) -> RequestOutcome:
         self._demand(login)
         found: list[str] = []
         size, last = 0, ""
@@ -234,10 +234,10 @@ class Security:
             one = json.dumps([kind, name])
             size += len(one)
             if found and size > self._page:
-                return Outcome({"x-answer": f"[{', '.join(found)}]", "x-more": last})
+                return RequestOutcome({"x-answer": f"[{', '.join(found)}]", "x-more": last})
             found.append(one)
             last = place
-        return Outcome({"x-answer": f"[{', '.join(found)}]"})
+        return RequestOutcome({"x-answer": f"[{', '.join(found)}]"})
 
     def _existing(self, login: str) -> None:
         if login not in self.principals:
@@ -328,7 +328,7 @@ def _named(said: Mapping[str, Any], what: str, pattern: re.Pattern[str]) -> str:
     return name
 
 
-_Handler = Callable[[Security, str, Mapping[str, Any]], Outcome]
+_Handler = Callable[[Security, str, Mapping[str, Any]], RequestOutcome]
 _HANDLERS: Mapping[str, _Handler] = {
     CREATE_PRINCIPAL: Security._create_principal, CHANGE_PASSCODE: Security._change_passcode,
     DELETE_PRINCIPAL: Security._delete_principal, GRANT_RIGHT: Security._grant, REVOKE_RIGHT: Security._revoke,

@@ -71,7 +71,7 @@ class PeerServer:
 
 
 @dataclass(slots=True)
-class Deployment:
+class ServicesDeployment:
     """The phase of the deployment, and the reason if it failed."""
 
     phase: int = NEW
@@ -94,13 +94,13 @@ class ServerQueues:
         self._depths: dict[str, int] = {}
         self._effects: list[Effect] = []
         self.peers: dict[int, PeerServer] = {}
-        self.deployment = Deployment()
+        self.deployment = ServicesDeployment()
         self._table: Table[PeerServer] = Table("servers", lambda c: (c.server, c.sent, c.acked, c.received))
         self._outgoing: Table[Outgoing] = Table("outgoing", _outgoing_row)
         self._trace: MessageTrace | None = None
         self._named: dict[int, tuple[str, str]] = {}
         """For the trace: id of a waiting message -> its place and name."""
-        self._deployment: Table[Deployment] = Table("deployment", lambda d: (0, d.phase, d.note))
+        self._deployment: Table[ServicesDeployment] = Table("deployment", lambda d: (0, d.phase, d.note))
         self.handlers: Mapping[str, Callable[[Mapping[str, Any]], None]] = {
             "meet": self._meet, "forwarded": self._forwarded, "deployment": self._decide,
         }
@@ -207,7 +207,7 @@ class ServerQueues:
             self._table.update(peer.server, peer)
 
     def _decide(self, args: Mapping[str, Any]) -> None:
-        self.deployment = Deployment(args["phase"], args["note"])
+        self.deployment = ServicesDeployment(args["phase"], args["note"])
         self._deployment.update(0, self.deployment)
         self._effects.append(Deployed(args["phase"]))
 
@@ -234,7 +234,7 @@ class ServerQueues:
     def held(self) -> Image:
         """Return the contents of memory, without bodies and headers."""
         peers = self.peers.values()
-        done = [] if self.deployment == Deployment() else [self.deployment]
+        done = [] if self.deployment == ServicesDeployment() else [self.deployment]
         return {
             "servers": self._table.rows_of(peers), "deployment": self._deployment.rows_of(done),
             "outgoing": frozenset((each.id, each.server, each.sequence, each.destination)
@@ -266,9 +266,9 @@ class ServerQueues:
         ):
             message = self.peers[server].outgoing[sequence] = Outgoing(server, sequence, destination, size, None)
             self._count(message, 1)
-        self.deployment = Deployment()
+        self.deployment = ServicesDeployment()
         for _, phase, note in read_rows(self._database, "deployment"):
-            self.deployment = Deployment(phase, note)
+            self.deployment = ServicesDeployment(phase, note)
         self._tell_replaced(STATE)
 
     def use_trace(self, trace: MessageTrace) -> None:

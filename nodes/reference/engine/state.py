@@ -13,12 +13,12 @@ from nodes.reference.engine.model import (
     PROXY,
     TRANSIENT,
     Context,
-    Item,
     Message,
     Queue,
     Shared,
     Subscription,
     Transaction,
+    TransactionItem,
     content_bytes,
     restore_ready,
 )
@@ -31,12 +31,12 @@ from nodes.reference.engine.store import (
     replace_all,
     with_progress,
 )
-from nodes.reference.engine.tables import Counters, StateTables
-from nodes.reference.engine.topics import Routes
+from nodes.reference.engine.tables import NextNumbers, StateTables
+from nodes.reference.engine.topics import TopicRoutes
 from nodes.reference.engine.trace import PREPARED, START, STATE, MessageTrace, name_of, place_of
 
 
-class State:
+class EngineState:
     """The engine's objects: queues and durable subscriptions by name; messages and proxy queues by id; open connection
     contexts and remembered closed ones by connection id.
 
@@ -57,11 +57,11 @@ class State:
         """Approximate number of content bytes kept in memory."""
         self.tap: QueueTap | None = None
         self.trace: MessageTrace | None = None
-        self.counters = Counters()
+        self.counters = NextNumbers()
         self.queues: dict[str, Queue] = {}
         self.durables: dict[str, Queue] = {}
         self.proxies: dict[int, Queue] = {}
-        self.routes = Routes()
+        self.routes = TopicRoutes()
         self.messages: dict[int, Message] = {}
         self.contexts: dict[str, Context] = {}
         self.closed: dict[str, tuple[str, int]] = {}
@@ -286,7 +286,7 @@ class State:
 
     def add_item(self, transaction: Transaction, kind: str, args: Mapping[str, Any]) -> None:
         """Append an item to a transaction."""
-        item = Item(self._next_id(), transaction, kind, args)
+        item = TransactionItem(self._next_id(), transaction, kind, args)
         self.deferred += transaction.add(item)
         self.tables.items.insert(item.id, item)
 
@@ -405,9 +405,9 @@ class State:
 
     def _restore(self, on_progress: Callable[[], None] = no_progress) -> None:
         self.cached = 0
-        self.counters = Counters()
+        self.counters = NextNumbers()
         for _, next_id, next_message in read_rows(self.database, "counters"):
-            self.counters = Counters(next_id, next_message)
+            self.counters = NextNumbers(next_id, next_message)
         self.closed, self._closed_ids = {}, {}
         for identity, conn, reason, in_seq in read_rows(self.database, "closed"):
             self.closed[conn] = (reason, in_seq)
@@ -416,7 +416,7 @@ class State:
         self.queues = {queue.name: queue for queue in queues.values() if queue.kind == PLAIN}
         self.durables = {queue.name: queue for queue in queues.values() if queue.kind == DURABLE}
         self.proxies = {queue.id: queue for queue in queues.values() if queue.kind == PROXY}
-        self.routes = Routes()
+        self.routes = TopicRoutes()
         for queue in queues.values():
             if queue.kind in (DURABLE, TRANSIENT):
                 self.routes.add(queue)
@@ -480,7 +480,7 @@ class State:
                 context.transactions[transaction.name] = transaction
         for identity, transaction_id, kind, args in read_rows(self.database, "items"):
             transaction = transactions[transaction_id]
-            transaction.add(Item(identity, transaction, kind, wire.decode(args)))
+            transaction.add(TransactionItem(identity, transaction, kind, wire.decode(args)))
         self.branches = {each.key: each for each in transactions.values() if each.xid}
         prepared = sorted((each for each in transactions.values() if each.prepared), key=lambda each: each.prepared)
         self.prepared = {each.key: each for each in prepared}

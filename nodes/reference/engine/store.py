@@ -54,10 +54,10 @@ COLUMNS: Mapping[str, Sequence[str]] = _SCHEMA
 TABLES = tuple(_SCHEMA)
 """Names of the tables; the first column of each is its key, a whole number ``id``."""
 _LOAD_BATCH = 1000
-_SLICE = 1000
+_SLICE_ROWS = 1000
 _PROGRESS_ROWS = 1000
 """Rows between two calls of ``on_progress``."""
-_FEW = 16
+_MAX_SINGLE_DELETES = 16
 """Maximum number of rows that are deleted one by one; beyond it, rows with consecutive keys are deleted together."""
 
 
@@ -165,7 +165,7 @@ class Table(Generic[T]):
     def write(self, database: sqlite3.Connection, changes: Changes | None = None) -> None:
         """Write the changes, which stay unsaved until ``saved`` is called."""
         if self.removed:
-            if len(self.removed) <= _FEW:
+            if len(self.removed) <= _MAX_SINGLE_DELETES:
                 database.executemany(self._delete, self.removed)
             else:
                 database.executemany(self._delete_run, runs(key for key, in self.removed))
@@ -229,7 +229,7 @@ def read_rows(database: sqlite3.Connection, table: str, columns: str = "*") -> I
 
 
 def read_slice(
-    database: sqlite3.Connection, table: str, after: int | None = None, most: int = _SLICE, upto: int | None = None
+    database: sqlite3.Connection, table: str, after: int | None = None, most: int = _SLICE_ROWS, upto: int | None = None
 ) -> Iterator[list[Any]]:
     """Yield at most ``most`` rows of a table as ``[table, column...]``, with keys above ``after`` and up to
     ``upto``."""

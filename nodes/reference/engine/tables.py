@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from nodes.reference import wire
-from nodes.reference.engine.model import Context, Item, Message, Queue, Shared, Subscription, Transaction
+from nodes.reference.engine.model import Context, Message, Queue, Shared, Subscription, Transaction, TransactionItem
 from nodes.reference.engine.store import Row, Table
 
 
 @dataclass(slots=True)
-class Counters:
+class NextNumbers:
     """The next numbers to be assigned: to messages, and to everything else."""
 
     next_id: int = 1
@@ -23,7 +23,7 @@ class StateTables:
     """The tables; ``closed`` and ``outcome`` return the row of a closed connection, or of a branch that has ended."""
 
     def __init__(self, closed: Callable[[str], Row], outcome: Callable[[tuple[str, str]], Row]) -> None:
-        self.counters: Table[Counters] = Table("counters", lambda c: (0, c.next_id, c.next_message))
+        self.counters: Table[NextNumbers] = Table("counters", lambda c: (0, c.next_id, c.next_message))
         self.queues: Table[Queue] = Table("queues", lambda q: (q.id, q.name, q.kind, q.pattern, q.served, q.enqueued))
         self.contexts: Table[Context] = Table("contexts", _context_row)
         self.subscriptions: Table[Subscription] = Table(
@@ -34,7 +34,8 @@ class StateTables:
         self.transactions: Table[Transaction] = Table(
             "transactions",
             lambda t: (t.id, t.context.id if t.context is not None else 0, t.name, t.login, t.xid, t.prepared))
-        self.items: Table[Item] = Table("items", lambda i: (i.id, i.transaction.id, i.kind, wire.encode(i.args)))
+        self.items: Table[TransactionItem] = Table(
+            "items", lambda i: (i.id, i.transaction.id, i.kind, wire.encode(i.args)))
         self.closed: Table[str] = Table("closed", closed)
         self.outcomes: Table[tuple[str, str]] = Table("outcomes", outcome)
         self.without_content: tuple[Table[Any], ...] = (

@@ -35,7 +35,7 @@ def is_pattern(name: str) -> bool:
     return "*" in name or ">" in name
 
 
-class Routes:
+class TopicRoutes:
     """The queues of all topic subscriptions, in order of their ids; caches the routes of each topic."""
 
     def __init__(self) -> None:

@@ -9,8 +9,8 @@ from __future__ import annotations
 from nodes.reference.api import Command
 from nodes.reference.engine.destinations import CommandError, Destinations
 from nodes.reference.engine.limits import Limits
-from nodes.reference.engine.model import PROXY, Context, Item, Message, Transaction, content_size
-from nodes.reference.engine.state import State
+from nodes.reference.engine.model import PROXY, Context, Message, Transaction, TransactionItem, content_size
+from nodes.reference.engine.state import EngineState
 
 COMMITTED, ABORTED = "committed", "aborted"
 
@@ -18,7 +18,7 @@ COMMITTED, ABORTED = "committed", "aborted"
 class Transactions:
     """The part of the engine that handles transactions."""
 
-    def __init__(self, state: State, limits: Limits, destinations: Destinations) -> None:
+    def __init__(self, state: EngineState, limits: Limits, destinations: Destinations) -> None:
         self._state = state
         self._limits = limits
         self._destinations = destinations
@@ -160,10 +160,10 @@ class Transactions:
             raise CommandError(f"there is no transaction {name}")
         return transaction
 
-    def _plan(self, context: Context, items: list[Item]) -> list[tuple[Item, list[Message]]]:
+    def _plan(self, context: Context, items: list[TransactionItem]) -> list[tuple[TransactionItem, list[Message]]]:
         """Determine the messages of each item; raises CommandError, before any change, if an item can't be carried
         out."""
-        plan: list[tuple[Item, list[Message]]] = []
+        plan: list[tuple[TransactionItem, list[Message]]] = []
         taken: set[int] = set()
         for item in items:
             if item.kind == "send":

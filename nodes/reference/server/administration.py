@@ -32,7 +32,7 @@ class AdministrationHost(Protocol):
         """Pass an administrator's request to the design; ``answer`` is called with the result."""
 
 
-class Administration:
+class AdministratorRequests:
     """Answers an administrator's frames on ``output``."""
 
     def __init__(self, host: AdministrationHost, output: OutputBuffer) -> None:

@@ -39,8 +39,8 @@ from nodes.reference.engine.threads import is_collocated, thread_of
 from nodes.reference.engine.trace import MessageTrace
 from nodes.reference.option_values import seconds
 from nodes.reference.points import RELEASING, WRITTEN
-from nodes.reference.server.budget import Budget, Turns
-from nodes.reference.server.collocated import Channel, Thread
+from nodes.reference.server.budget import MemoryBudget, Turns
+from nodes.reference.server.collocated import CollocatedChannel, Thread
 from nodes.reference.server.connections import Connections
 from nodes.reference.server.frames import Greeting
 from nodes.reference.server.guard import Guard
@@ -56,11 +56,11 @@ DATABASE = "broker"
 NO_SERVICES = "the services are not started yet"
 _NETWORK_TIMEOUT = 2.0
 _IDLE_PARTS = 4
-_FAILED_LINGER = 0.2
+_FAILED_LINGER_SECONDS = 0.2
 """Seconds that clients have to read their ERROR when the store has failed."""
-_MOST_ADMINS = 64
+_MAX_ADMINS = 64
 """Maximum number of administrators' connections, in addition to those of clients."""
-_LEAVING_SESSIONS = 1024
+_MAX_LEAVING_SESSIONS = 1024
 """Ended sessions whose clients may still read the reason; beyond this number the oldest is cut off."""
 
 
@@ -89,7 +89,7 @@ class ReferenceBroker:
             self.engine.trace(MessageTrace(runtime.log))
         self.guard = Guard(self.engine.security, config.options, runtime.random, runtime.now)
         self.entry_open = False
-        self.collocated: dict[str, tuple[Channel, Thread]] = {}
+        self.collocated: dict[str, tuple[CollocatedChannel, Thread]] = {}
         self._threads: list[asyncio.Task[None]] = []
         self.networks = Networks(self, lambda: self.engine.server_queues,
                                  seconds(config.options, "network_timeout", _NETWORK_TIMEOUT))
@@ -108,7 +108,7 @@ class ReferenceBroker:
         self.logins: dict[Session, None] = {}
         """Sessions that have not logged in yet, the oldest first."""
         self._seated: dict[Session, None] = {}
-        self.budget = Budget(self.limits.max_memory, lambda: self.sessions)
+        self.budget = MemoryBudget(self.limits.max_memory, lambda: self.sessions)
         self.turns = Turns(self.limits.max_bytes_under_way)
         self.connections = Connections(self)
         self.cut_early: list[str | None] = []
@@ -154,7 +154,7 @@ class ReferenceBroker:
             await self.networks.stop()
             await self.design.stop()
         try:
-            async with within(_FAILED_LINGER if self.store_failed else self.limits.linger):
+            async with within(_FAILED_LINGER_SECONDS if self.store_failed else self.limits.linger):
                 await self._nobody.wait()
         except TimeoutError:
             self.runtime.log("clients did not leave", count=len(self.sessions))
@@ -319,11 +319,11 @@ class ReferenceBroker:
         """Write one line to the node's log."""
         self.runtime.log(event, **fields)
 
-    def run_collocated(self, name: str, thread: Thread) -> Channel:
+    def run_collocated(self, name: str, thread: Thread) -> CollocatedChannel:
         """Run a thread on this replica; see ``services.Host``."""
         if name in self.collocated:
             raise ConfigError(f"services: two collocated clients are called {name}")
-        channel = Channel(self, name)
+        channel = CollocatedChannel(self, name)
         self.collocated[name] = channel, thread
         return channel
 
@@ -365,7 +365,7 @@ class ReferenceBroker:
         """Give a session that has logged in a place among the logged-in sessions; return whether there was one."""
         self.logins.pop(session, None)
         alike = sum(each.admin == session.admin for each in self._seated)
-        if alike >= (_MOST_ADMINS if session.admin else self.limits.max_connections):
+        if alike >= (_MAX_ADMINS if session.admin else self.limits.max_connections):
             return False
         self._seated[session] = None
         return True
@@ -409,7 +409,7 @@ class ReferenceBroker:
 
     # Inner workings.
 
-    def _channel_of(self, conn: str) -> Channel | None:
+    def _channel_of(self, conn: str) -> CollocatedChannel | None:
         """Return the channel of the collocated client that has this connection, if it runs here."""
         if not is_collocated(conn):
             return None
@@ -448,7 +448,7 @@ class ReferenceBroker:
         if len(self.logins) >= self.limits.max_logins:
             # Clients log in right after connecting; the one that has taken longest gives way to the newest.
             next(iter(self.logins)).yield_place("too many connections are about to log in, and this one took longest")
-        if len(self.sessions) >= len(self.logins) + len(self._seated) + _LEAVING_SESSIONS:
+        if len(self.sessions) >= len(self.logins) + len(self._seated) + _MAX_LEAVING_SESSIONS:
             oldest = next((session for session in self.sessions if session.ended), None)
             if oldest is not None:
                 oldest.cut_off()

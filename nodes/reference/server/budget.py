@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable
 from typing import Protocol, TypeVar
 
 
-class Holder(Protocol):
+class MemoryHolder(Protocol):
     """A session, as the budget sees it; ``held`` is in bytes."""
 
     held: int
@@ -21,24 +21,24 @@ class Holder(Protocol):
         """End the session, which then holds nothing."""
 
 
-T = TypeVar("T", bound=Holder)
+T = TypeVar("T", bound=MemoryHolder)
 
-_PAUSE = 4
+_PAUSE_TURNS = 4
 """Turns of the event loop between large pieces of work, in which small commands that have arrived are done first."""
 
 
-class Budget:
+class MemoryBudget:
     """The bytes that all sessions hold together: unfinished frames, work under way, and waiting output.
 
     While there are more than ``limit``, the session that holds most is ended. A session below its equal share never is:
     there is always one that holds more.
     """
 
-    def __init__(self, limit: int, sessions: Callable[[], Iterable[Holder]]) -> None:
+    def __init__(self, limit: int, sessions: Callable[[], Iterable[MemoryHolder]]) -> None:
         self._limit, self._sessions = limit, sessions
         self.total = 0
 
-    def note(self, holder: Holder, held: int) -> None:
+    def note(self, holder: MemoryHolder, held: int) -> None:
         """Update the number of bytes that a session holds."""
         self.total += held - holder.held
         holder.held = held
@@ -50,7 +50,7 @@ class Budget:
                 break  # it is about to end anyway
 
 
-class Worker:
+class TurnTaker:
     """An owner of work that takes turns; ``finished`` is the end of its turns so far, in the virtual time of
     ``Turns``."""
 
@@ -76,7 +76,7 @@ class Turns:
         """Heap of waiting work: its start in virtual time, a number, its size, and its turn."""
         self.weight = self.busy = 0
 
-    def enter(self, worker: Worker, size: int) -> asyncio.Future[bool] | None:
+    def enter(self, worker: TurnTaker, size: int) -> asyncio.Future[bool] | None:
         """Begin work of that size: at once (None), or when the future is done. Its result tells whether to begin."""
         start = max(self._clock, worker.finished)
         worker.finished = start + size
@@ -93,7 +93,7 @@ class Turns:
         self.taken -= size
         if self.waiting and not self._pausing:
             self._pausing = True
-            self._pause(_PAUSE)
+            self._pause(_PAUSE_TURNS)
 
     def _pause(self, turns: int) -> None:
         if turns:

@@ -1,8 +1,8 @@
 """Collocated clients (HA Joram, 1.2, 4.3, 5.2): clients that run inside the broker, one on every replica.
 
 A *thread* of the same name runs on every replica, as a task of the broker's event loop. It accesses the replicated
-state through its replica's ``Channel``: its commands are multicast by the master and dropped by a slave, and the
-replies reach the threads on all replicas, since all of them apply the same commands.
+state through its replica's ``CollocatedChannel``: its commands are multicast by the master and dropped by a slave, and
+the replies reach the threads on all replicas, since all of them apply the same commands.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class ChannelHost(Protocol):
         """Hand a command to the design."""
 
 
-class Channel:
+class CollocatedChannel:
     """The HA channel of one replica, as seen by the thread of one name.
 
     ``master`` tells whether this replica is the master; ``term`` counts how often it has become master. ``dropped``
@@ -104,7 +104,7 @@ class CollocatedConnection:
     """A collocated connection. It is opened on the master, works like any other there, and is never recovered: it ends
     when its replica is no longer master (5.2)."""
 
-    def __init__(self, channel: Channel) -> None:
+    def __init__(self, channel: CollocatedChannel) -> None:
         self.conn = channel.new_conn()
         self._channel = channel
         self._term = 0
@@ -195,5 +195,5 @@ def subscription(source: str, durable: str, prefetch: int) -> dict[str, Any]:
     return args if source.startswith("/queue/") else {**args, "durable": durable}
 
 
-Thread = Callable[[Channel], Coroutine[Any, Any, None]]
+Thread = Callable[[CollocatedChannel], Coroutine[Any, Any, None]]
 """A client that runs on every replica as long as its broker does."""

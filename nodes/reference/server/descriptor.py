@@ -64,7 +64,7 @@ class Element:
 
 
 @dataclass(frozen=True)
-class Service:
+class DescribedService:
     """A service to be started on the master: its Java class, and the words of ``args``."""
 
     kind: str
@@ -72,7 +72,7 @@ class Service:
 
 
 @dataclass(frozen=True)
-class Machine:
+class DescribedMachine:
     """One replica of a replicated server, or a whole server that is not replicated.
 
     ``networks`` maps a domain to the port where other servers connect.
@@ -81,7 +81,7 @@ class Machine:
     id: int
     host: str
     networks: Mapping[str, int]
-    services: tuple[Service, ...]
+    services: tuple[DescribedService, ...]
     line: int
 
     def args_of(self, kind: str) -> tuple[str, ...]:
@@ -95,14 +95,14 @@ class Machine:
 
 
 @dataclass(frozen=True)
-class Server:
+class DescribedServer:
     """A server as the others see it: replicated (``cluster``) or not. ``machines`` are its replicas in order,
     ``options`` the values set by its properties and those of the whole configuration."""
 
     id: int
     name: str
     replicated: bool
-    machines: tuple[Machine, ...]
+    machines: tuple[DescribedMachine, ...]
     options: Mapping[str, Any]
 
 
@@ -111,7 +111,7 @@ class Descriptor:
     """All servers by id, in the order of the file; ``clustered`` maps a destination to the servers that have it."""
 
     path: str
-    servers: Mapping[int, Server]
+    servers: Mapping[int, DescribedServer]
     clustered: Mapping[str, tuple[int, ...]]
 
 
@@ -217,7 +217,7 @@ class _Reader:
         return Descriptor(self._path, {server.id: server for server in servers},
                           self._clustered(config, {server.id for server in servers}))
 
-    def _cluster(self, element: Element) -> Server:
+    def _cluster(self, element: Element) -> DescribedServer:
         replicas = element.all("server")
         if not replicas:
             self._fail(element, "a cluster without a server")
@@ -238,13 +238,13 @@ class _Reader:
             if machine.args_of(CONNECTION_MANAGER) != first.args_of(CONNECTION_MANAGER):
                 self._fail(machine, f"replica {machine.id} does not have the same name and password {where}")
         options = self._options(element, [str(machine.id) for machine in machines])
-        return Server(int(element.attributes["id"]), element.attributes["name"], True, machines, options)
+        return DescribedServer(int(element.attributes["id"]), element.attributes["name"], True, machines, options)
 
-    def _alone(self, element: Element) -> Server:
+    def _alone(self, element: Element) -> DescribedServer:
         if not element.attributes.get("name"):
             self._fail(element, "a server outside a cluster needs a name")
         machine = self._machine(element)
-        return Server(int(element.attributes["id"]), element.attributes["name"], False, (machine,),
+        return DescribedServer(int(element.attributes["id"]), element.attributes["name"], False, (machine,),
                       self._options(element, ()))
 
     def _options(self, element: Element, replicas: Sequence[str]) -> dict[str, Any]:
@@ -281,7 +281,7 @@ class _Reader:
             found[name] = tuple(map(int, words))
         return found
 
-    def _machine(self, element: Element) -> Machine:
+    def _machine(self, element: Element) -> DescribedMachine:
         networks: dict[str, int] = {}
         for network in element.all("network"):
             domain = network.attributes["domain"]
@@ -297,12 +297,12 @@ class _Reader:
         number, host = self._number(element, "id", MAX_SERVER), element.attributes["hostname"]
         if host != "".join(host.split()):
             self._fail(element, f"hostname {host!r} holds white space")
-        return Machine(number, host, networks, services, element.line)
+        return DescribedMachine(number, host, networks, services, element.line)
 
-    def _service(self, element: Element) -> Service:
+    def _service(self, element: Element) -> DescribedService:
         kind, args = element.attributes["class"], tuple(element.attributes.get("args", "").split())
         if IMPORT_PATH.fullmatch(kind):
-            return Service(kind, args)  # its class checks the arguments
+            return DescribedService(kind, args)  # its class checks the arguments
         if kind not in SERVICE_CLASSES:
             self._fail(element, f"there is no service {kind!r} (there are: {', '.join(SERVICE_CLASSES)}; or one of "
                        "your own: package.module:Class)")
@@ -315,7 +315,7 @@ class _Reader:
             self._fail(element, wrong)
         if kind == REACTION and check_arguments(args) is not None:
             self._fail(element, wrong)
-        return Service(kind, args)
+        return DescribedService(kind, args)
 
     def _addresses(self, config: Element) -> None:
         """Check that no two machines on one host listen on the same port."""
@@ -352,7 +352,7 @@ class _Reader:
             self._fail(element, f"<{element.name}> {name}={text!r} is not a number from {least} to {most}")
         return int(text)
 
-    def _fail(self, where: Element | Machine, what: str) -> NoReturn:
+    def _fail(self, where: Element | DescribedMachine, what: str) -> NoReturn:
         raise ConfigError(f"{self._path}:{where.line}: {what}")
 
 
@@ -420,12 +420,12 @@ def config_of(descriptor: Descriptor, server: int, storage: str, replica: int | 
     return config
 
 
-def node_name(server: Server, machine: Machine) -> str:
+def node_name(server: DescribedServer, machine: DescribedMachine) -> str:
     """Return ``s0.1`` for replica 1 of the cluster s0; the server's name if it is not replicated."""
     return f"{server.name}.{machine.id}" if server.replicated else server.name
 
 
-def _link_port(descriptor: Descriptor, machine: Machine) -> int:
+def _link_port(descriptor: Descriptor, machine: DescribedMachine) -> int:
     if not machine.networks:
         raise ConfigError(f"{descriptor.path}:{machine.line}: a replica needs a network: its port + {LINK_OFFSET} "
                           "is that of the links between the replicas")
@@ -436,7 +436,7 @@ def _link_port(descriptor: Descriptor, machine: Machine) -> int:
     return port
 
 
-def _reachable(me: Machine, other: Server) -> list[list[Any]]:
+def _reachable(me: DescribedMachine, other: DescribedServer) -> list[list[Any]]:
     """Return the addresses of another server's replicas, in the first domain that both share."""
     for domain in me.networks:
         if domain in other.machines[0].networks:

@@ -15,7 +15,7 @@ from nodes.reference.designs.joram.options import Options
 from nodes.reference.engine.limits import Limits
 
 NB_CLUSTER_EXPECTED = "nbClusterExpected"
-_LONG = {NB_CLUSTER_EXPECTED: "nb_cluster_expected"}
+_LONG_OPTIONS = {NB_CLUSTER_EXPECTED: "nb_cluster_expected"}
 _NOT_WRITTEN = ("cluster", "secret", "join", "restart_expected")
 """Options that the descriptor gives in another form, that must not be in a file that is passed around (the secret), or
 that belong to a single start."""
@@ -41,7 +41,7 @@ def option_of(name: str, value: str, replicated: bool = True) -> tuple[str, Any]
     Raises:
         ConfigError: there is no such property, or the text is not a value of its type.
     """
-    option = _LONG.get(name, name)
+    option = _LONG_OPTIONS.get(name, name)
     kinds = known(replicated)
     if option not in kinds:
         of_clusters = " outside a cluster" if option in OF_CLUSTERS else ""

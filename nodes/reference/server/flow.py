@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Callable
 
 from nodes.reference.engine.limits import Limits
-from nodes.reference.server.budget import Turns, Worker
+from nodes.reference.server.budget import Turns, TurnTaker
 from nodes.reference.server.inflight import UnderWay
 
 _HIGH_OUTPUT_BYTES = 1 << 18
@@ -31,7 +31,7 @@ class Flow:
         self.turn: asyncio.Future[bool] | None = None
         self.entering = 0
         self.waiting_bytes = 0
-        self._worker = Worker()
+        self._worker = TurnTaker()
         self.may_go_on = asyncio.Event()
         self.reading = True
         self.paused = self.at_share = False

@@ -16,11 +16,11 @@ from nodes.reference.api import Command, ConfigError
 from nodes.reference.engine.security import HASH_BYTES, MOST_COST, SALT_BYTES, WITH_PASSCODE, Security, is_cost
 
 DEFAULT_COST = 1 << 12
-_BLOCK = 8
-_MEMORY = 64 << 20
-MOST_CHECKS = 20
+_SCRYPT_BLOCK_SIZE = 8
+_SCRYPT_MEMORY_BYTES = 64 << 20
+MAX_CHECKS_A_SECOND = 20
 """Maximum number of passcodes hashed in a second: guesses must not take the processor from logged-in clients."""
-_KNOWN = 1_000
+_MAX_REMEMBERED_LOGINS = 1_000
 """Maximum number of logins whose last right passcode is recognised without hashing it."""
 
 
@@ -51,7 +51,7 @@ class Guard:
         self._known: dict[str, tuple[int, bytes]] = {}
         """Login -> its principal, and a keyed digest of the passcode that it has shown."""
         self._window, self._checks = 0.0, 0
-        self._lately: deque[float] = deque(maxlen=MOST_CHECKS)
+        self._lately: deque[float] = deque(maxlen=MAX_CHECKS_A_SECOND)
         self.refused_idle: list[float] = []
         """Times when a passcode had to wait although the second before was below the limit, which never happens."""
 
@@ -81,7 +81,7 @@ class Guard:
             return 0
         self._known.pop(login, None)
         self._known[login] = principal.id, digest
-        if len(self._known) > _KNOWN:
+        if len(self._known) > _MAX_REMEMBERED_LOGINS:
             del self._known[next(iter(self._known))]
         return principal.id
 
@@ -89,8 +89,8 @@ class Guard:
         now = self._now()
         if now - self._window >= 1:
             self._window, self._checks = now, 0
-        if self._checks >= MOST_CHECKS:
-            if len(self._lately) < MOST_CHECKS or now - self._lately[0] > 1:
+        if self._checks >= MAX_CHECKS_A_SECOND:
+            if len(self._lately) < MAX_CHECKS_A_SECOND or now - self._lately[0] > 1:
                 self.refused_idle.append(now)
             raise TooManyPasscodes
         self._checks += 1
@@ -111,4 +111,5 @@ class Guard:
 
 def hashed(passcode: str, salt: bytes, cost: int) -> bytes:
     """Return a passcode's salted hash."""
-    return hashlib.scrypt(passcode.encode(), salt=salt, n=cost, r=_BLOCK, p=1, maxmem=_MEMORY, dklen=HASH_BYTES)
+    return hashlib.scrypt(passcode.encode(), salt=salt, n=cost, r=_SCRYPT_BLOCK_SIZE, p=1,
+                          maxmem=_SCRYPT_MEMORY_BYTES, dklen=HASH_BYTES)

@@ -7,11 +7,11 @@ from typing import NamedTuple
 
 from nodes.reference.api import Command
 
-_LARGE = 4 << 10
+_TURN_BODY_BYTES = 4 << 10
 """Bytes of a body from which on a command needs a turn."""
-_MANY = 16
+_TURN_WEIGHT = 16
 """Weight beyond which a command needs a turn: for instance, the number of messages that it creates."""
-_COPY = 4 << 10
+_BYTES_PER_WEIGHT = 4 << 10
 """Bytes whose handling takes as long as one unit of weight."""
 
 
@@ -35,9 +35,9 @@ class Work:
         size, weight = len(command.args.get("body", b"")), self._weight(command)
         if "tx" in command.args:
             weight = max(weight, self._in_transaction(command))
-        if size < _LARGE and weight <= _MANY:
+        if size < _TURN_BODY_BYTES and weight <= _TURN_WEIGHT:
             return UnderWay(size, weight, 0)
-        return UnderWay(size, weight, size + weight * _COPY)
+        return UnderWay(size, weight, size + weight * _BYTES_PER_WEIGHT)
 
     def _in_transaction(self, command: Command) -> int:
         """Return the weight of a command in a transaction; a COMMIT may arrive before the engine knows the

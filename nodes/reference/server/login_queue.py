@@ -18,13 +18,13 @@ from typing import Any
 
 from nodes.reference.api import Entrance, Handler
 
-_EVENTS = 32
+_EVENTS_A_TURN = 32
 """Maximum number of connections that are handled, and accepted, in one turn of the event loop."""
 _BACKLOG = 1024
 _NO_ROOM = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
-_PAUSE = 0.2
+_PAUSE_SECONDS = 0.2
 """Seconds without new connections when the system has no resources for another one."""
-_REPORT = 1.0
+_REPORT_SECONDS = 1.0
 """Minimum number of seconds between two lines in the log."""
 
 
@@ -86,7 +86,7 @@ class Lobby:
     # Events.
 
     def _look(self) -> None:
-        for descriptor, _ in self._epoll.poll(0, _EVENTS):
+        for descriptor, _ in self._epoll.poll(0, _EVENTS_A_TURN):
             door = self._doors.get(descriptor)
             if door is not None:
                 self._let_in(door)
@@ -94,7 +94,7 @@ class Lobby:
                 self._read(self._waiting[descriptor])
 
     def _let_in(self, door: socket.socket) -> None:
-        for _ in range(_EVENTS):
+        for _ in range(_EVENTS_A_TURN):
             try:
                 connection, _ = door.accept()
             except (BlockingIOError, ConnectionError, InterruptedError):
@@ -145,7 +145,7 @@ class Lobby:
         newcomer.socket.close()
         self._turned_away[reason] = self._turned_away.get(reason, 0) + 1
         if "report" not in self._timers:
-            self._timer("report", _REPORT, self._report)
+            self._timer("report", _REPORT_SECONDS, self._report)
 
     def _end_the_late(self) -> None:
         now = self._loop.time()
@@ -176,7 +176,7 @@ class Lobby:
         if "open" not in self._timers:
             for descriptor in self._doors:
                 self._epoll.unregister(descriptor)
-            self._timer("open", _PAUSE, self._open_doors)
+            self._timer("open", _PAUSE_SECONDS, self._open_doors)
 
     def _timer(self, name: str, seconds: float, action: Callable[[], None]) -> None:
         def act() -> None:

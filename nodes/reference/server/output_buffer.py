@@ -14,7 +14,7 @@ from collections.abc import Callable
 from nodes.reference.engine.limits import Limits
 from nodes.timeouts import within
 
-PIECE = 1 << 20
+PIECE_BYTES = 1 << 20
 """Bytes that are encoded and written at a time; further frames are encoded when the kernel has taken these."""
 
 
@@ -80,10 +80,10 @@ class OutputBuffer:
 
     def _write_pieces(self) -> None:
         """Write until nothing is left, or the kernel takes no more."""
-        while self.frames and (self.unwritten() == 0 or self.unmade + self.unwritten() <= PIECE):
+        while self.frames and (self.unwritten() == 0 or self.unmade + self.unwritten() <= PIECE_BYTES):
             piece: list[bytes] = []
             made = 0
-            while self.frames and (made + self.frames[0][0] <= PIECE or not piece):
+            while self.frames and (made + self.frames[0][0] <= PIECE_BYTES or not piece):
                 size, frame = self.frames.popleft()
                 self.unmade -= size
                 made += size
@@ -146,10 +146,10 @@ class OutputBuffer:
         if transport.is_closing():
             self._drop()
             return
-        if last and self.waiting() > PIECE:
+        if last and self.waiting() > PIECE_BYTES:
             self._drop()  # the reason must still arrive in time
         self.add(last)
-        if self.unmade <= PIECE:
+        if self.unmade <= PIECE_BYTES:
             self._writer.write(b"".join(frame if isinstance(frame, bytes) else frame() for _, frame in self.frames))
             self._drop()
             self._end_output()

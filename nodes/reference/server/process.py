@@ -20,9 +20,9 @@ EXIT_OK = 0
 EXIT_FAILED = 1
 EXIT_CONFIG = 3
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
-_OWN_PIECE = 8 << 20
+_SEPARATE_PIECE_BYTES = 8 << 20
 """Size from which on the C library maps a piece of memory separately: more than a body with its surroundings."""
-_KEPT = 64 << 20
+_HEAP_SLACK_BYTES = 64 << 20
 """Free bytes at the end of the heap beyond which they are given back."""
 
 
@@ -79,8 +79,8 @@ def _reuse_memory() -> None:
     """
     with contextlib.suppress(OSError, AttributeError):  # a C library other than GNU's
         library = ctypes.CDLL(None)
-        library.mallopt(_M_MMAP_THRESHOLD, _OWN_PIECE)
-        library.mallopt(_M_TRIM_THRESHOLD, _KEPT)
+        library.mallopt(_M_MMAP_THRESHOLD, _SEPARATE_PIECE_BYTES)
+        library.mallopt(_M_TRIM_THRESHOLD, _HEAP_SLACK_BYTES)
 
 
 async def _serve(make: Callable[[], NodeProcess]) -> int:

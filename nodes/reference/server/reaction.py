@@ -18,8 +18,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from nodes.reference.api import Command, ConfigError, Deliver
-from nodes.reference.server.collocated import Channel, CollocatedConnection, ConnectionLost, subscription
-from nodes.reference.server.service import Host
+from nodes.reference.server.collocated import CollocatedChannel, CollocatedConnection, ConnectionLost, subscription
+from nodes.reference.server.service import ServiceHost
 
 REACTION = "stormproof.Reaction"
 AT_MOST_ONCE, DUPLICATE_OKAY, EXACTLY_ONCE = "at-most-once", "duplicate-okay", "exactly-once"
@@ -32,7 +32,7 @@ OUTPUT = "x-output"
 """Header of a reaction's output: a value that is unique to the reaction."""
 
 _PREFETCH = 8
-_RETRY = 0.1
+_RETRY_SECONDS = 0.1
 
 
 def check_arguments(arguments: Sequence[str]) -> str | None:
@@ -51,14 +51,14 @@ def compute(body: bytes) -> bytes:
     return body + b" " + hashlib.sha256(body).hexdigest()[:8].encode()
 
 
-class Reaction:
+class ReactionService:
     """The service: a collocated client on every replica, whose connection opens on the master.
 
     Arguments: the client's name, the quality of service, the source of its messages, the destination of its output; and
     whether messages are pushed or pulled.
     """
 
-    def __init__(self, host: Host, reserved: int, arguments: Sequence[str]) -> None:
+    def __init__(self, host: ServiceHost, reserved: int, arguments: Sequence[str]) -> None:
         wrong = check_arguments(arguments)
         if wrong is not None:
             raise ConfigError(f"services: {wrong}")
@@ -84,7 +84,7 @@ class Reaction:
         """Stop the client's connection, because this replica is no longer master."""
         self._channel.demoted()
 
-    async def _run(self, channel: Channel) -> None:
+    async def _run(self, channel: CollocatedChannel) -> None:
         """The client's thread, which also runs on slaves: there it blocks while it opens a connection."""
         while True:
             connection = CollocatedConnection(channel)
@@ -94,9 +94,9 @@ class Reaction:
                 await self._react(connection, channel)
             except ConnectionLost as error:
                 channel.runtime.log("collocated connection lost", conn=connection.conn, reason=str(error))
-                await asyncio.sleep(_RETRY)
+                await asyncio.sleep(_RETRY_SECONDS)
 
-    async def _react(self, connection: CollocatedConnection, channel: Channel) -> None:
+    async def _react(self, connection: CollocatedConnection, channel: CollocatedChannel) -> None:
         if self._quality == EXACTLY_ONCE:
             await self._finish_branches(connection, channel)
         await connection.subscribe(self._source, self._name, self._prefetch)
@@ -122,7 +122,7 @@ class Reaction:
         await connection.request("prepare", tx=xid)
         await connection.request("commit", xid=xid)
 
-    async def _finish_branches(self, connection: CollocatedConnection, channel: Channel) -> None:
+    async def _finish_branches(self, connection: CollocatedConnection, channel: CollocatedChannel) -> None:
         """Commit the branches that the former master had prepared."""
         done = await connection.request("recover")
         for xid in done.headers["x-xids"].split() if done is not None else ():

@@ -17,9 +17,9 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import cast
 
 from nodes.reference.api import Command, ConfigError
-from nodes.reference.engine.server_queues import BEGUN, DONE, FAILED, Deployment
-from nodes.reference.server.reaction import REACTION, Reaction
-from nodes.reference.server.service import Host, Service
+from nodes.reference.engine.server_queues import BEGUN, DONE, FAILED, ServicesDeployment
+from nodes.reference.server.reaction import REACTION, ReactionService
+from nodes.reference.server.service import Service, ServiceHost
 
 CONNECTION_MANAGER = "org.objectweb.joram.mom.proxies.ConnectionManager"
 TCP_PROXY = "org.objectweb.joram.mom.proxies.tcp.TcpProxyService"
@@ -40,7 +40,7 @@ class DeploymentFailed(Exception):
 class ConnectionManager:
     """The clients' account is part of every replica's configuration, so this service has nothing to start."""
 
-    def __init__(self, host: Host, reserved: int, arguments: Sequence[str]) -> None:
+    def __init__(self, host: ServiceHost, reserved: int, arguments: Sequence[str]) -> None:
         if len(arguments) not in (0, 2):
             raise ConfigError(f"services: {CONNECTION_MANAGER} takes a name and a password")
 
@@ -58,7 +58,7 @@ class TcpProxyService:
     a slave which node is the master; only the master admits clients.
     """
 
-    def __init__(self, host: Host, reserved: int, arguments: Sequence[str]) -> None:
+    def __init__(self, host: ServiceHost, reserved: int, arguments: Sequence[str]) -> None:
         if len(arguments) > 1:
             raise ConfigError(f"services: {TCP_PROXY} takes a port")
         self._host = host
@@ -72,10 +72,10 @@ class TcpProxyService:
         self._host.entry_open = False
 
 
-class Destinations:
+class DestinationsService:
     """Creates destinations when the server is started for the first time."""
 
-    def __init__(self, host: Host, reserved: int, arguments: Sequence[str]) -> None:
+    def __init__(self, host: ServiceHost, reserved: int, arguments: Sequence[str]) -> None:
         if len(arguments) > RESERVED_EACH or not all(name.startswith("/queue/") for name in arguments):
             raise ConfigError(f"services: {DESTINATIONS} takes at most {RESERVED_EACH} names /queue/NAME")
         self._host, self._reserved, self._names = host, reserved, arguments
@@ -90,13 +90,13 @@ class Destinations:
         """Do nothing: the destinations remain."""
 
 
-ServiceFactory = Callable[[Host, int, Sequence[str]], Service]
+ServiceFactory = Callable[[ServiceHost, int, Sequence[str]], Service]
 
 SERVICES: dict[str, ServiceFactory] = {
     CONNECTION_MANAGER: ConnectionManager,
     TCP_PROXY: TcpProxyService,
-    DESTINATIONS: Destinations,
-    REACTION: Reaction,
+    DESTINATIONS: DestinationsService,
+    REACTION: ReactionService,
 }
 """Class name in the descriptor -> factory of the service."""
 
@@ -135,7 +135,7 @@ class Services:
         ConfigError: a service has no such class, or wrong arguments.
     """
 
-    def __init__(self, host: Host, node: str, wanted: Sequence[Sequence[str]], opened: Callable[[], None],
+    def __init__(self, host: ServiceHost, node: str, wanted: Sequence[Sequence[str]], opened: Callable[[], None],
                  factories: Mapping[str, ServiceFactory] = SERVICES, *, alone: bool = False) -> None:
         self.ready = False
         self._alone = alone
@@ -146,7 +146,7 @@ class Services:
             self.services.append((name, factory(host, -1 - place * RESERVED_EACH, arguments)))
         self.started: list[Service] = []
 
-    def promoted(self, deployment: Deployment) -> None:
+    def promoted(self, deployment: ServicesDeployment) -> None:
         """Start the services on this replica, which serves from now on; ``deployment`` is that of the replicated
         state."""
         if deployment.phase == DONE:

@@ -12,8 +12,8 @@ from nodes.reference.api import ClientEffect, Closed, Command, Deliver, Done, Op
 from nodes.reference.engine.limits import Limits
 from nodes.reference.engine.model import content_bytes
 from nodes.reference.server import frames
-from nodes.reference.server.administration import Administration, AdministrationHost
-from nodes.reference.server.budget import Budget, Turns
+from nodes.reference.server.administration import AdministrationHost, AdministratorRequests
+from nodes.reference.server.budget import MemoryBudget, Turns
 from nodes.reference.server.flow import Flow
 from nodes.reference.server.frames import FrameError, Greeting
 from nodes.reference.server.guard import TooManyPasscodes
@@ -25,15 +25,15 @@ from nodes.stomp import Frame, FrameLimits, ProtocolError
 
 _MISSED_BEATS = 3
 _IDLE_PARTS = 4
-_CHUNK = 1 << 16
-_RECEIVED = 1 << 15
+_READ_BYTES = 1 << 16
+_TURN_READ_BYTES = 1 << 15
 """Bytes read from a real connection in one turn of the event loop, in which hundreds may have input."""
-_FRAMES = 64
+_FRAMES_A_TURN = 64
 """Frames that are read at a time: many small ones take long, and other sessions need their turn."""
-_DISCARDED = 16 << 20
-_DISCARDED_OF_STRANGERS = 256 << 10
+_DISCARDED_BYTES = 16 << 20
+_DISCARDED_BYTES_OF_STRANGERS = 256 << 10
 """Bytes that a client may still send after its session has ended, before its connection is cut off."""
-_FRAME = 200
+_FRAME_BYTES = 200
 """Approximate bytes of a MESSAGE in addition to its body and the sender's headers."""
 
 
@@ -42,7 +42,7 @@ class SessionHost(LoginHost, AdministrationHost, Protocol):
 
     limits: Limits
     has_topic_manager: bool
-    budget: Budget
+    budget: MemoryBudget
     turns: Turns
     cut_early: list[str | None]
     """Connections of sessions that were ended as silent although the client was heard recently."""
@@ -92,7 +92,7 @@ class Session:
         self._parser = stomp.Parser(login_limits(host.limits), most=1)
         transport: Any = writer.transport
         if hasattr(transport, "max_size"):
-            transport.max_size = _RECEIVED
+            transport.max_size = _TURN_READ_BYTES
         self.output = OutputBuffer(writer, host.limits, self._all_written, self._stuck, self._lost)
         self.flow = Flow(host.turns, host.limits)
         self.timers = SessionTimers(self.output, self.flow)
@@ -110,12 +110,13 @@ class Session:
         self.timers.start("connect", limit, lambda: self.end(f"no CONNECT within {limit:g} s"))
         try:
             discarded = 0
-            while data := await self._reader.read(_CHUNK):
+            while data := await self._reader.read(_READ_BYTES):
                 if not self.ended:
                     await self._take(data)
                 else:
                     discarded += len(data)
-                    if discarded > (_DISCARDED if self.login.greeting is not None else _DISCARDED_OF_STRANGERS):
+                    most = _DISCARDED_BYTES if self.login.greeting is not None else _DISCARDED_BYTES_OF_STRANGERS
+                    if discarded > most:
                         break
         except OSError:
             pass  # A failed connection ends the session like an orderly end.
@@ -220,7 +221,7 @@ class Session:
         self._host.submit(command)
 
     def _administer(self, frame: Frame) -> None:
-        self.leaving = Administration(self._host, self.output).handle(frame)
+        self.leaving = AdministratorRequests(self._host, self.output).handle(frame)
         if self.leaving:
             self.ended = True
             self.output.finish(b"")
@@ -233,7 +234,7 @@ class Session:
         greeting = self.login.check(frame)
         limits = self._host.limits
         self._parser.limits = FrameLimits(limits.max_header_bytes, limits.max_headers, limits.max_body)
-        self._parser.most = _FRAMES
+        self._parser.most = _FRAMES_A_TURN
         if greeting.admin:
             self.admin = True
             if not self._host.seat(self):
@@ -271,7 +272,7 @@ class Session:
         if self.ended:
             return
         if isinstance(effect, Deliver):
-            size = _FRAME + content_bytes(len(effect.body), (dict(effect.headers), effect.body))
+            size = _FRAME_BYTES + content_bytes(len(effect.body), (dict(effect.headers), effect.body))
             self.output.add_later(size, partial(frames.message, effect, self.reliable))
             if effect.auto:
                 self._to_acknowledge[effect.subscription] = effect.ack_id

@@ -16,16 +16,16 @@ from nodes.reference.replication.handshake import FrameParser, Handshake, LinkEr
 from nodes.reference.storage.protocol import (
     PROTOCOL,
     SERVICE,
-    Change,
     FencedError,
     OutOfOrderError,
     StorageError,
     StorageUnavailableError,
     StoreState,
+    TableChange,
 )
 from nodes.timeouts import within
 
-_CHUNK = 1 << 16
+_READ_BYTES = 1 << 16
 
 
 class StorageClient:
@@ -61,7 +61,7 @@ class StorageClient:
         (applied,) = await self._ask("claim", epoch)
         return int(applied)
 
-    async def commit(self, epoch: int, sequence: int, changes: Sequence[Change]) -> None:
+    async def commit(self, epoch: int, sequence: int, changes: Sequence[TableChange]) -> None:
         """Write changes durably; ``sequence`` counts the commits of the epoch from 1.
 
         Raises:
@@ -155,7 +155,7 @@ class StorageClient:
     async def _read(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         parser = FrameParser()
         try:
-            while data := await reader.read(_CHUNK):
+            while data := await reader.read(_READ_BYTES):
                 for number, *answer in parser.feed(data):
                     _, waiting = self._answers.get(number, (None, None))
                     if waiting is not None and not waiting.done():

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any, Protocol
 
 from nodes.reference import wire
-from nodes.reference.storage.protocol import PAGE_BYTES, Change, FencedError, OutOfOrderError
+from nodes.reference.storage.protocol import PAGE_BYTES, FencedError, OutOfOrderError, TableChange
 
 PAGE_ROWS = 1000
 HIGHEST_KEY = (1 << 63) - 1
@@ -21,7 +21,7 @@ class StoreTakenError(Exception):
     """Another storage service has opened the database since; this one has to end."""
 
 
-class Store(Protocol):
+class RowStore(Protocol):
     """A database behind the service. ``claim`` and ``commit`` change it, between ``begin`` and ``finish``."""
 
     epoch: int
@@ -41,7 +41,7 @@ class Store(Protocol):
         """See ``Fence.claim``."""
         ...
 
-    def commit(self, epoch: int, sequence: int, changes: Sequence[Change]) -> None:
+    def commit(self, epoch: int, sequence: int, changes: Sequence[TableChange]) -> None:
         """See ``Fence.commit``."""
 
     async def page(self, epoch: int, table: str, after: int | None) -> tuple[list[list[Any]], bool]:
@@ -72,7 +72,7 @@ class Fence:
             self.epoch, self.holder, self.applied = epoch, holder, 0
         return self.applied
 
-    def commit(self, epoch: int, sequence: int, changes: Sequence[Change]) -> None:
+    def commit(self, epoch: int, sequence: int, changes: Sequence[TableChange]) -> None:
         """Write the changes, unless they were written before.
 
         Raises:
@@ -93,7 +93,7 @@ class Fence:
         if epoch != self.epoch:
             raise FencedError(self.epoch)
 
-    def write(self, change: Change) -> None:
+    def write(self, change: TableChange) -> None:
         """Record a change that has passed the fence."""
         raise NotImplementedError
 
@@ -129,7 +129,7 @@ class StoredRows(Fence):
             self._written = fence
         self._database.execute("COMMIT")
 
-    def write(self, change: Change) -> None:
+    def write(self, change: TableChange) -> None:
         """Write a change that has passed the fence."""
         name, rows, removed = change
         self._database.executemany("DELETE FROM stored WHERE name = ? AND id = ?", [(name, key) for key in removed])
@@ -164,7 +164,7 @@ class StoredRows(Fence):
             found.setdefault(str(name), {})[int(key)] = list(wire.decode(columns))
         return found
 
-    # The interface of ``Store``: nothing has to wait, and a failure of the disk ends the service.
+    # The interface of ``RowStore``: nothing has to wait, and a failure of the disk ends the service.
 
     async def open(self) -> None:
         """Do nothing: it is open already."""

@@ -22,8 +22,8 @@ _HEAD = struct.Struct(">cI")
 _LONG, _SHORT = struct.Struct(">i"), struct.Struct(">h")
 _INT8, _BYTEA, _TEXT = 20, 17, 25
 _INT8_ARRAY, _BYTEA_ARRAY = 1016, 1001
-_MOST_REPLY = 64 << 20
-_MOST_ROUNDS = 100_000
+_MAX_REPLY_BYTES = 64 << 20
+_MAX_ROUNDS = 100_000
 """Maximum rounds of a password's hash; a server that requires more is not one of ours."""
 
 
@@ -125,7 +125,7 @@ class PostgresConnection:
     async def _read(self) -> tuple[bytes, bytes]:
         assert self._reader is not None
         kind, size = _HEAD.unpack(await self._reader.readexactly(_HEAD.size))
-        if not 4 <= size <= _MOST_REPLY:
+        if not 4 <= size <= _MAX_REPLY_BYTES:
             raise ValueError(f"a message of {size} bytes")
         return kind, await self._reader.readexactly(size - 4)
 
@@ -147,7 +147,7 @@ class PostgresConnection:
         challenge = await self._asked(11)
         said = dict(part.split(b"=", 1) for part in challenge.split(b","))
         rounds = int(said[b"i"])
-        if not said[b"r"].startswith(nonce) or not 0 < rounds <= _MOST_ROUNDS:
+        if not said[b"r"].startswith(nonce) or not 0 < rounds <= _MAX_ROUNDS:
             raise ValueError("its challenge is not an answer to ours")
         salted = hashlib.pbkdf2_hmac("sha256", self._password.encode(), base64.b64decode(said[b"s"]), rounds)
         bare = b"c=biws,r=" + said[b"r"]

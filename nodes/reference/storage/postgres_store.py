@@ -28,13 +28,13 @@ from nodes.reference.storage.postgres import (
     Statement,
     number,
 )
-from nodes.reference.storage.protocol import PAGE_BYTES, Change
+from nodes.reference.storage.protocol import PAGE_BYTES, TableChange
 
 USER = "storage"
 """The role that owns the database."""
 DEADLINE = 5.0
 """Seconds that a transaction may take before its outcome counts as unknown."""
-_RETRY = 0.1
+_RETRY_SECONDS = 0.1
 _STATEMENT_ROWS = 1000
 """Rows that one statement writes."""
 
@@ -59,7 +59,7 @@ _PAGE = ("SELECT id, columns FROM (SELECT id, columns, row_number() OVER w AS pl
          " sum(length(columns)) OVER w AS size FROM"
          " (SELECT id, columns FROM stored WHERE name = $1 AND id >= $2 ORDER BY id LIMIT $3) AS first"
          f" WINDOW w AS (ORDER BY id)) AS found WHERE place = 1 OR size <= {PAGE_BYTES} ORDER BY id")
-_MORE = "SELECT count(*) FROM (SELECT 1 FROM stored WHERE name = $1 AND id > $2 LIMIT 1) AS beyond"
+_HAS_MORE = "SELECT count(*) FROM (SELECT 1 FROM stored WHERE name = $1 AND id > $2 LIMIT 1) AS beyond"
 
 
 class PostgresStore(Fence):
@@ -88,7 +88,7 @@ class PostgresStore(Fence):
                 if str(error) != told:
                     told = str(error)
                     self._runtime.log("database out of reach", port=self._port, reason=told)
-                await asyncio.sleep(_RETRY)
+                await asyncio.sleep(_RETRY_SECONDS)
                 continue
             self._connection, self._service = connection, number(service)
             self.epoch, self.holder, self.applied = number(epoch), holder.decode(), number(applied)
@@ -104,7 +104,7 @@ class PostgresStore(Fence):
     def begin(self) -> None:
         """Begin a batch of changes that are written together."""
 
-    def write(self, change: Change) -> None:
+    def write(self, change: TableChange) -> None:
         """Record a change that has passed the fence."""
         for key in change.removed:
             self._changes[change.table, key] = None
@@ -160,7 +160,7 @@ class PostgresStore(Fence):
         found = [[number(key), *wire.decode(columns)] for key, columns in rows]
         if not found or found[-1][0] == HIGHEST_KEY:
             return found, False
-        ((more,),) = (await self._run([Statement(_MORE, (name, found[-1][0]))]))[0]
+        ((more,),) = (await self._run([Statement(_HAS_MORE, (name, found[-1][0]))]))[0]
         return found, bool(number(more))
 
     async def _run(self, statements: Sequence[Statement]) -> list[list[list[Any]]]:

@@ -25,7 +25,7 @@ from nodes.reference.server.process import EXIT_CONFIG
 from nodes.reference.storage.config import POSTGRES, StorageConfig, read_storage_config
 from nodes.reference.storage.postgres_store import USER
 
-_OWN = ("postgres", "nobody")
+_OWN_ACCOUNTS = ("postgres", "nobody")
 """Users that the server may run as when root starts it."""
 _PLACES = ("/usr/lib/postgresql",)
 """The folder where Debian has a subfolder for each version."""
@@ -104,7 +104,7 @@ class Postmaster:
         """
         if os.geteuid() != 0:
             return
-        owner = next((found for name in _OWN if (found := _user(name)) is not None), None)
+        owner = next((found for name in _OWN_ACCOUNTS if (found := _user(name)) is not None), None)
         try:
             if owner is None or not _reachable(self._folder.resolve().parent, owner):
                 raise OSError("there is no such user here")

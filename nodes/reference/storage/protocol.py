@@ -28,7 +28,7 @@ Row = Sequence[Any]
 """``(key, column...)``."""
 
 
-class Change(NamedTuple):
+class TableChange(NamedTuple):
     """A change of one table: rows, each replacing the one with its key, and the keys of removed rows."""
 
     table: str
@@ -79,7 +79,7 @@ class MalformedRequestError(StorageError):
 
 
 
-def changes_of(value: Any) -> list[Change]:
+def changes_of(value: Any) -> list[TableChange]:
     """Return the changes of a decoded request.
 
     Raises:
@@ -87,7 +87,7 @@ def changes_of(value: Any) -> list[Change]:
     """
     if not isinstance(value, list) or not all(map(_is_change, value)):
         raise MalformedRequestError("changes are malformed")
-    return [Change(*each) for each in value]
+    return [TableChange(*each) for each in value]
 
 
 def _is_change(value: Any) -> bool:

@@ -17,7 +17,7 @@ from nodes.reference.replication.handshake import (
     encode_frame,
 )
 from nodes.reference.storage.config import StorageConfig
-from nodes.reference.storage.database import Store, StoredRows, StoreLostError
+from nodes.reference.storage.database import RowStore, StoredRows, StoreLostError
 from nodes.reference.storage.protocol import (
     PROTOCOL,
     SERVICE,
@@ -28,14 +28,14 @@ from nodes.reference.storage.protocol import (
 )
 from nodes.timeouts import within
 
-MOST_UNSENT = 16 << 20
+MAX_UNSENT_BYTES = 16 << 20
 """Bytes of answers that may wait for a client to read them; a client with more is cut off."""
-_CHUNK = 1 << 16
+_READ_BYTES = 1 << 16
 _HANDSHAKE_SECONDS = 2.0
-_TELL_EVERY = 2.0
-_MOST_READS = 16
+_LOG_SECONDS = 2.0
+_MAX_READS = 16
 """Pages that are read in one transaction."""
-_MOST_WAITING = 10_000
+_MAX_WAITING = 10_000
 """Requests that may wait; beyond this number no further input is read until they are done."""
 
 
@@ -50,7 +50,7 @@ def _end_of_batch(requests: Sequence[_Request]) -> int:
     reads = 0
     for place, (_, _, content) in enumerate(requests):
         reads += isinstance(content, list) and len(content) > 1 and content[1] == "read"
-        if reads == _MOST_READS:
+        if reads == _MAX_READS:
             return place + 1
     return len(requests)
 
@@ -62,12 +62,12 @@ class StorageService:
     database is lost, clients are cut off, and served again when it is available again.
     """
 
-    def __init__(self, config: StorageConfig, runtime: Runtime, store: Store | None = None) -> None:
+    def __init__(self, config: StorageConfig, runtime: Runtime, store: RowStore | None = None) -> None:
         """Use ``store`` as the database; by default, an embedded one."""
         self._config, self._runtime = config, runtime
         self._handshake = Handshake(PROTOCOL, config.cluster, SERVICE, config.secret, runtime.random)
         self._complaints = ComplaintLog(runtime, "connection refused")
-        self.rows: Store = store or StoredRows(runtime.open_database(SERVICE), config.page_rows)
+        self.rows: RowStore = store or StoredRows(runtime.open_database(SERVICE), config.page_rows)
         self._heard = self._told_at = runtime.now()
         self._writes = self._told = 0
         """The number of transactions that changed something."""
@@ -122,11 +122,11 @@ class StorageService:
 
     async def _read(self, client: str, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         parser = FrameParser()
-        while data := await reader.read(_CHUNK):
+        while data := await reader.read(_READ_BYTES):
             for content in parser.feed(data):
                 self.waiting.append(_Request(client, writer, content))
             self._wake.set()
-            if len(self.waiting) > _MOST_WAITING:
+            if len(self.waiting) > _MAX_WAITING:
                 self._room.clear()
             await self._room.wait()
 
@@ -157,7 +157,7 @@ class StorageService:
         self._tell_writes()
         for request, answer in answers:
             transport = request.writer.transport
-            if answer is None or transport.get_write_buffer_size() > MOST_UNSENT:
+            if answer is None or transport.get_write_buffer_size() > MAX_UNSENT_BYTES:
                 transport.abort()
             elif not transport.is_closing():
                 request.writer.write(encode_frame(answer))
@@ -165,7 +165,7 @@ class StorageService:
     def _tell_writes(self) -> None:
         """Log the number of disk writes, periodically."""
         now = self._runtime.now()
-        if self._writes != self._told and now >= self._told_at + _TELL_EVERY:
+        if self._writes != self._told and now >= self._told_at + _LOG_SECONDS:
             self._told, self._told_at = self._writes, now
             self._runtime.log("disk writes", writes=self._writes)
 

@@ -16,7 +16,7 @@ from nodes.reference.engine.engine import StoreEngine
 from nodes.reference.engine.row_schema import ShapeError, check_row, check_state
 from nodes.reference.engine.store import TABLES, Changes
 from nodes.reference.storage.client import StorageClient
-from nodes.reference.storage.protocol import Change, FencedError, StorageError, StoreDamagedError
+from nodes.reference.storage.protocol import FencedError, StorageError, StoreDamagedError, TableChange
 
 
 class SharedState:
@@ -81,7 +81,7 @@ class SharedState:
         self.epoch = 0
         self._engine.changes = None
 
-    def commit(self, told: Callable[[Sequence[Change]], None] = lambda changes: None) -> asyncio.Task[None]:
+    def commit(self, told: Callable[[Sequence[TableChange]], None] = lambda changes: None) -> asyncio.Task[None]:
         """Send the changes since the last call, and pass them to ``told``; the task ends when they are durable.
 
         Tasks end in the order of the calls. After one has failed, all later ones fail.
@@ -92,14 +92,14 @@ class SharedState:
         if not self.epoch:
             raise StorageError("this broker does not hold the store")
         self._sequence += 1
-        changes = [Change(*each) for each in self._changes.drain()]
+        changes = [TableChange(*each) for each in self._changes.drain()]
         told(changes)
         task = asyncio.get_running_loop().create_task(
             self._commit(self.epoch, self._sequence, changes), name=f"commit {self._sequence}")
         task.add_done_callback(_note_failure)
         return task
 
-    async def _commit(self, epoch: int, sequence: int, changes: list[Change]) -> None:
+    async def _commit(self, epoch: int, sequence: int, changes: list[TableChange]) -> None:
         if self.epoch != epoch:  # Lost since the call: no commit may follow a failed one.
             raise StorageError("the store is no longer held")
         try:

@@ -21,7 +21,7 @@ from nodes.reference.server.services import DEFAULT_SERVICES
 from nodes.stomp import ProtocolError
 from nodes.systems.reference.admin_connection import AdminConnection
 from nodes.systems.reference.code import OWN, install_code, module_command
-from nodes.systems.reference.layout import SPARES, Group, broker_options
+from nodes.systems.reference.layout import SPARES, ReplicaGroup, broker_options
 from stormproof.contracts.backend import Shells
 from stormproof.contracts.cluster import Cluster, Deployment, NodeStatus
 from stormproof.contracts.launch import Launcher
@@ -42,7 +42,7 @@ PASSCODE_COST = 256
 class ReferenceCluster(Cluster):
     """Reference brokers of one design, and local servers if a workload has them."""
 
-    def __init__(self, groups: tuple[Group, ...], deployment: Deployment) -> None:
+    def __init__(self, groups: tuple[ReplicaGroup, ...], deployment: Deployment) -> None:
         super().__init__(deployment)
         if self.attached:
             self.login = self.credentials.login or GUEST
@@ -256,7 +256,7 @@ class ReferenceCluster(Cluster):
             **self._neighbours(group, names),
         }
 
-    def _neighbours(self, group: Group, names: Sequence[str]) -> dict[str, Any]:
+    def _neighbours(self, group: ReplicaGroup, names: Sequence[str]) -> dict[str, Any]:
         """Return a replica's configuration of other servers, if there are any; ``names`` are the replicas that it
         knows.
         """
@@ -281,13 +281,13 @@ def _services(reactions: Sequence[Reaction]) -> list[list[str]]:
     return [*map(list, DEFAULT_SERVICES), *clients]
 
 
-def _serving(statuses: Sequence[NodeStatus], group: Group) -> NodeStatus | None:
+def _serving(statuses: Sequence[NodeStatus], group: ReplicaGroup) -> NodeStatus | None:
     """Return the status of a server's serving node, the one with the highest epoch if several serve."""
     serving = [status for status in statuses if status.serving and status.node in group.nodes]
     return max(serving, key=lambda status: status.epoch) if serving else None
 
 
-def _agree(statuses: Sequence[NodeStatus], group: Group) -> bool:
+def _agree(statuses: Sequence[NodeStatus], group: ReplicaGroup) -> bool:
     """Tell whether a server's nodes, which all answered, agree on one of them that serves."""
     found = [status for status in statuses if status.node in group.nodes]
     serving = [status for status in found if status.serving]

@@ -19,7 +19,7 @@ def broker_options(options: Mapping[str, Any], names: Iterable[str]) -> dict[str
 
 
 @dataclass(frozen=True)
-class Group:
+class ReplicaGroup:
     """One server as the others see it: its number, its design, and the nodes that are its replicas.
 
     ``options`` are the settings that are copied to the configuration of its brokers.

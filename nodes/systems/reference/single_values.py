@@ -17,7 +17,7 @@ NAMES = (REGISTER, EXCLUSION, LOST_UPDATE, FENCING, LOCK_LOST)
 """All guarantees on registers and locks."""
 OF_QUEUE, OF_LEASE = {"guard": "queue"}, {"guard": "lease"}
 _STALLING, _FENCED = {"holders": "stalling"}, {**OF_LEASE, "refuse_old_tokens": True}
-_TOO_LATE = "a holder that stands still learns too late that the lock is somebody else's"
+_LEARNS_TOO_LATE = "a holder that stands still learns too late that the lock is somebody else's"
 _REFUSED = "what the lock guards refuses a token that is older than one that it has seen"
 _NUMBERED = "a lease's number is one more than that of the lease before, and set with it"
 _NOT_FOR_EVER = "a token whose holder is gone comes back to its queue, and a lease ends"
@@ -34,9 +34,10 @@ def promises(register: str, token: str, exclusion: str) -> tuple[Guarantee, ...]
     lock = () if exclusion == PROMISED else tuple(
         Guarantee(name, exclusion, "ours", token, ANY_FAULT, OF_QUEUE) for name in (EXCLUSION, LOST_UPDATE))
     return (
-        Guarantee(EXCLUSION, NOT_PROMISED, "ours", _TOO_LATE, mode={**_STALLING, **_FENCED}),
+        Guarantee(EXCLUSION, NOT_PROMISED, "ours", _LEARNS_TOO_LATE, mode={**_STALLING, **_FENCED}),
         Guarantee(LOST_UPDATE, PROMISED, "ours", _REFUSED, mode=_FENCED),
-        *(Guarantee(name, KNOWN_VIOLATION, "ours", _TOO_LATE, mode=_STALLING) for name in (EXCLUSION, LOST_UPDATE)),
+        *(Guarantee(name, KNOWN_VIOLATION, "ours", _LEARNS_TOO_LATE, mode=_STALLING)
+          for name in (EXCLUSION, LOST_UPDATE)),
         *lock,
         *(Guarantee(name, PROMISED, "ours", token, mode=OF_QUEUE) for name in (EXCLUSION, LOST_UPDATE)),
         *(Guarantee(name, PROMISED, "ours", "a lease is a register, and ends for its holder before it ends for others")

@@ -11,8 +11,8 @@ from nodes.reference.bugs import BUGS, NONE, switched_on
 from nodes.reference.bugs import edits as bug_edits
 from nodes.reference.engine.limits import Limits
 from nodes.reference.points import POINTS_OF, SERVER_POINTS
-from nodes.systems.reference.layout import SPARES, Group, broker_options
-from nodes.systems.reference.log_events import Line, event_of, reached
+from nodes.systems.reference.layout import SPARES, ReplicaGroup, broker_options
+from nodes.systems.reference.log_events import LogLine, event_of, reached
 from nodes.systems.reference.message_trace import TRACE, log_mark, message_mark, state_mark
 from nodes.systems.reference.rules.table import Rules
 from stormproof.contracts.cluster import Cluster, Deployment
@@ -74,14 +74,14 @@ LIMITS = (
 
 
 @dataclass(frozen=True)
-class Events:
+class LogEvents:
     """The meaning of a design's log lines for reports: each function returns the meaning of an event, or None."""
 
-    role: Callable[[Line], RoleChange | None] = lambda line: None
-    transfer: Callable[[Line], StateTransfer | None] = lambda line: None
-    writes: Callable[[Line], DiskWrites | None] | None = None
-    group: Callable[[Line], GroupChange | None] = lambda line: None
-    grant: Callable[[Line], Grant | None] = lambda line: None
+    role: Callable[[LogLine], RoleChange | None] = lambda line: None
+    transfer: Callable[[LogLine], StateTransfer | None] = lambda line: None
+    writes: Callable[[LogLine], DiskWrites | None] | None = None
+    group: Callable[[LogLine], GroupChange | None] = lambda line: None
+    grant: Callable[[LogLine], Grant | None] = lambda line: None
 
 
 class ReferenceSystem(System):
@@ -108,7 +108,7 @@ class ReferenceSystem(System):
         read_options: Callable[[Config], object] = lambda config: None,
         min_nodes: int = 1,
         max_nodes: int = 64,
-        events: Events | None = None,
+        events: LogEvents | None = None,
         commands: Sequence[AdminCommand] = (),
         local: ReferenceSystem | None = None,
         rules: Rules | None = None,
@@ -138,7 +138,7 @@ class ReferenceSystem(System):
         )  # fmt: skip
         self._reported = rules.states
         self._read_options = read_options
-        self._events = events or Events()
+        self._events = events or LogEvents()
         self._commands = commands
         self._local = local
 
@@ -148,7 +148,7 @@ class ReferenceSystem(System):
 
         return ReferenceCluster(self.layout(deployment.test, deployment.demands), deployment)
 
-    def layout(self, test: Test, demands: Demands) -> tuple[Group, ...]:
+    def layout(self, test: Test, demands: Demands) -> tuple[ReplicaGroup, ...]:
         """Return the servers of a test: those of this design, then the local ones, which are not replicated."""
         names, local, servers = test.node_names, demands.local_servers, demands.servers
         each = (len(names) - local) // servers
@@ -161,9 +161,9 @@ class ReferenceSystem(System):
         """Return the nodes of each server over which every destination of a test is spread; empty if none is."""
         return tuple(group.nodes for group in self.layout(test, demands)[: demands.servers]) if demands.spread else ()
 
-    def server(self, number: int, names: tuple[str, ...]) -> Group:
+    def server(self, number: int, names: tuple[str, ...]) -> ReplicaGroup:
         """Return a server of this design on these nodes."""
-        return Group(number, self.name, self.replicated, tuple(option.name for option in self.options), names)
+        return ReplicaGroup(number, self.name, self.replicated, tuple(option.name for option in self.options), names)
 
     def node_count(self, asked: int | None, demands: Demands, options: Mapping[str, Any]) -> int:
         """Return the number of nodes of all servers of the test, including some workloads' local ones."""

@@ -20,7 +20,7 @@ from nodes.stomp import ProtocolError
 from nodes.systems.reference.cluster import LINK_PORT, ReferenceCluster
 from nodes.systems.reference.code import install_code, module_command
 from nodes.systems.reference.fiorano.programs import SimulatedLockFile
-from nodes.systems.reference.layout import Group
+from nodes.systems.reference.layout import ReplicaGroup
 from stormproof.contracts.backend import Shells
 from stormproof.contracts.cluster import POLL, Deployment, Lock, NodeStatus
 from stormproof.contracts.launch import Launch, Launcher
@@ -51,7 +51,7 @@ class FioranoCluster(ReferenceCluster):
     If neither server may use its repository, an administrator decides, which is the document's last resort.
     """
 
-    def __init__(self, groups: tuple[Group, ...], deployment: Deployment) -> None:
+    def __init__(self, groups: tuple[ReplicaGroup, ...], deployment: Deployment) -> None:
         super().__init__(groups, deployment)
         self._wait_since: float | None = None
         """The time since which both servers have been seen waiting for each other."""

@@ -34,7 +34,7 @@ from nodes.systems.reference.system import (
     LIMITS,
     MEMORY,
     REMEMBERED,
-    Events,
+    LogEvents,
     ReferenceSystem,
 )
 from stormproof.contracts.cluster import Cluster, Deployment
@@ -101,7 +101,7 @@ FIORANO = FioranoSystem(
     modes=COMPARED,
     trial=TRIAL,
     read_options=_read_options,
-    events=Events(role_change, state_transfer, disk_writes, grant=grant),
+    events=LogEvents(role_change, state_transfer, disk_writes, grant=grant),
     commands=COMMANDS,
     rules=Rules(INVARIANTS, FIORANO_DEADLINES, BOUNDS, WORK, KEEPS, DRAWING, ABSTRACTION, STATES),
     defaults={CLIENT_ORDER: PRIMARY_FIRST},

@@ -7,7 +7,7 @@ from nodes.systems.reference.icestorm.admin import COMMANDS
 from nodes.systems.reference.icestorm.guarantees import GUARANTEES, MODES, TRIAL
 from nodes.systems.reference.icestorm.rules.states import group_change, role_change, state_transfer
 from nodes.systems.reference.icestorm.rules.table import RULES
-from nodes.systems.reference.system import ANSWER_PAGE, BUG, FLOW, Events, ReferenceSystem
+from nodes.systems.reference.system import ANSWER_PAGE, BUG, FLOW, LogEvents, ReferenceSystem
 from stormproof.contracts.option import Option
 
 ICESTORM = ReferenceSystem(
@@ -21,7 +21,7 @@ ICESTORM = ReferenceSystem(
     trial=TRIAL,
     min_nodes=3,
     provides=frozenset({"topic manager", "events"}),
-    events=Events(role_change, state_transfer, group=group_change),
+    events=LogEvents(role_change, state_transfer, group=group_change),
     commands=COMMANDS,
     rules=RULES,
     options=(

@@ -18,7 +18,7 @@ from nodes.systems.reference.system import (
     MEMORY,
     MESSAGING,
     REMEMBERED,
-    Events,
+    LogEvents,
     ReferenceSystem,
 )
 from stormproof.contracts.option import Option
@@ -44,7 +44,7 @@ JORAM = Joram(
     read_options=Options.from_config,
     modes=MODES,
     trial=TRIAL,
-    events=Events(role_change, state_transfer, group=group_change),
+    events=LogEvents(role_change, state_transfer, group=group_change),
     commands=COMMANDS,
     local=STANDALONE,
     rules=RULES,

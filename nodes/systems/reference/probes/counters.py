@@ -11,8 +11,8 @@ from nodes.reference.engine.limits import Limits
 from nodes.reference.engine.model import DURABLE, PROXY, PULLED, TRANSIENT, Context, Queue, content_bytes
 from nodes.reference.engine.security import GRANT, PRINCIPAL, Security
 from nodes.reference.engine.server_queues import SERVER_PREFIX, ServerQueues
-from nodes.reference.engine.state import State
-from nodes.reference.engine.topics import Routes
+from nodes.reference.engine.state import EngineState
+from nodes.reference.engine.topics import TopicRoutes
 
 
 def miscounted(engine: StoreEngine) -> str:
@@ -21,7 +21,7 @@ def miscounted(engine: StoreEngine) -> str:
             or _server_queues(engine.server_queues) or _rights(engine.security))
 
 
-def miscounted_state(state: State, limits: Limits) -> str:
+def miscounted_state(state: EngineState, limits: Limits) -> str:
     """Describe a counter of the engine's own state that is wrong or exceeds a limit; empty if there is none."""
     return next(_wrong(state, limits), "")
 
@@ -44,7 +44,7 @@ def _values(values: LastValues) -> str:
     return ""
 
 
-def _routes(routes: Routes) -> str:
+def _routes(routes: TopicRoutes) -> str:
     """Describe a cached value of the subscriptions to topics that is wrong."""
     there = sum(1 for _ in routes)
     if there != len(routes):
@@ -88,7 +88,7 @@ def _rights(security: Security) -> str:
     return ""
 
 
-def _wrong(state: State, limits: Limits) -> Iterator[str]:
+def _wrong(state: EngineState, limits: Limits) -> Iterator[str]:
     yield from _of_messages(state, limits)
     for queue in state.all_queues():
         yield from _of_queue(queue)
@@ -110,7 +110,7 @@ def _wrong(state: State, limits: Limits) -> Iterator[str]:
     yield from _most("ends of branches that are remembered", len(state.outcomes), limits.max_outcomes)
 
 
-def _of_messages(state: State, limits: Limits) -> Iterator[str]:
+def _of_messages(state: EngineState, limits: Limits) -> Iterator[str]:
     shared = {each.shared.id: each.shared for each in state.messages.values() if each.shared is not None}
     cached = sum(content_bytes(each.size, each.content) for each in state.messages.values())
     cached += sum(content_bytes(each.size, each.content) for each in shared.values())

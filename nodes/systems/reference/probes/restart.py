@@ -10,16 +10,16 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from nodes.reference.engine.model import Context, Message, Queue, Transaction
-from nodes.reference.engine.state import State
+from nodes.reference.engine.state import EngineState
 
-_FIRST = 3
+_MAX_DIFFERENCES_TOLD = 3
 """Maximum number of differences reported."""
 
 
-def unlike_rebuilt(state: State) -> str:
+def unlike_rebuilt(state: EngineState) -> str:
     """Describe how the state differs from one that a restart would build from its store; empty if it does not."""
     try:
-        other = State(state.database, state.cache, state.window)
+        other = EngineState(state.database, state.cache, state.window)
     except (KeyError, ValueError, TypeError) as error:
         return f"what the store holds makes no state: {error!r}"
     for what, mine, its in zip(_parts(), _pictures(state), _pictures(other), strict=True):
@@ -27,7 +27,8 @@ def unlike_rebuilt(state: State) -> str:
             continue
         told = [f"{key} is {mine.get(key)}, and after a start {its.get(key)}" for key in {**mine, **its}
                 if mine.get(key) != its.get(key)]  # fmt: skip
-        return f"{what}: {'; '.join(told[:_FIRST])}" if told else f"{what} are in another order than after a start"
+        differences = "; ".join(told[:_MAX_DIFFERENCES_TOLD])
+        return f"{what}: {differences}" if told else f"{what} are in another order than after a start"
     return ""
 
 
@@ -35,7 +36,7 @@ def _parts() -> tuple[str, ...]:
     return ("queues", "messages", "connections", "transactions", "sums", "orders")
 
 
-def _pictures(state: State) -> Iterator[Mapping[Any, Any]]:
+def _pictures(state: EngineState) -> Iterator[Mapping[Any, Any]]:
     yield {queue.id: _queue(queue) for queue in state.all_queues()}
     yield {message.id: _message(message) for message in state.messages.values()}
     yield {context.conn: _connection(context) for context in state.contexts.values()}

@@ -21,7 +21,7 @@ from nodes.reference.server.runtime import LoopRuntime
 from nodes.stomp import ProtocolError
 from nodes.systems.reference.cluster import CLIENT_PORT, LINK_PORT, ReferenceCluster
 from nodes.systems.reference.code import module_command
-from nodes.systems.reference.layout import Group
+from nodes.systems.reference.layout import ReplicaGroup
 from nodes.systems.reference.qpid.addresses import BOTH, BROKERS, VIRTUAL, LaunchedAddresses, address_of
 from nodes.systems.reference.qpid.copying import COPIES, copy_store, source_of_copy
 from nodes.systems.reference.qpid.programs import MANAGER, STORE, LaunchedPrograms, disaster_nodes, program_roles
@@ -54,7 +54,7 @@ class QpidCluster(ReferenceCluster):
     reliable_connections = False
     exchanges = True
 
-    def __init__(self, groups: tuple[Group, ...], deployment: Deployment) -> None:
+    def __init__(self, groups: tuple[ReplicaGroup, ...], deployment: Deployment) -> None:
         super().__init__(groups, deployment)
         self._done_by_hand: list[str] = []
         self._documented = read_limitations(self.test.options["as_documented"])

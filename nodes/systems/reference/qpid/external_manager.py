@@ -11,7 +11,7 @@ from typing import ClassVar
 
 from nodes.systems.reference.cluster import CLIENT_PORT
 from nodes.systems.reference.code import module_command
-from nodes.systems.reference.layout import Group
+from nodes.systems.reference.layout import ReplicaGroup
 from nodes.systems.reference.qpid.cluster import PATIENCE, QpidCluster
 from stormproof.contracts.backend import DEAD, HOST_ROOT, Shells
 from stormproof.contracts.cluster import MAIN, Deployment, NodeStatus
@@ -33,7 +33,7 @@ class OutsideCluster(QpidCluster):
 
     manager_programs: ClassVar[tuple[str, ...]]
 
-    def __init__(self, groups: tuple[Group, ...], deployment: Deployment) -> None:
+    def __init__(self, groups: tuple[ReplicaGroup, ...], deployment: Deployment) -> None:
         super().__init__(groups, deployment)
         self._starting = {node: asyncio.Lock() for node in self.test.node_names}
 

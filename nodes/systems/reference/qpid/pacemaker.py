@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from xml.sax.saxutils import quoteattr
 
 from nodes.reference.designs.qpid.options import PACEMAKER
-from nodes.systems.reference.layout import Group
+from nodes.systems.reference.layout import ReplicaGroup
 from nodes.systems.reference.qpid.external_manager import OutsideCluster
 from nodes.timeouts import within
 from stormproof.contracts.backend import DEAD, SHARED_ROOT
@@ -148,7 +148,7 @@ class PacemakerCluster(OutsideCluster):
 
     manager_programs = (COROSYNC, PACEMAKER)
 
-    def __init__(self, groups: tuple[Group, ...], deployment: Deployment) -> None:
+    def __init__(self, groups: tuple[ReplicaGroup, ...], deployment: Deployment) -> None:
         super().__init__(groups, deployment)
         self._key = secrets.token_hex(16)
         self._switch: asyncio.Server | None = None

@@ -38,7 +38,7 @@ from nodes.systems.reference.qpid.rules.resting_state import KEEPS
 from nodes.systems.reference.qpid.rules.state_abstraction import ABSTRACTION
 from nodes.systems.reference.qpid.rules.states import STATES, role_change, state_transfer
 from nodes.systems.reference.rules.table import Rules
-from nodes.systems.reference.system import ANSWER_PAGE, BUG, FLOW, MEMORY, Events, ReferenceSystem
+from nodes.systems.reference.system import ANSWER_PAGE, BUG, FLOW, MEMORY, LogEvents, ReferenceSystem
 from stormproof.contracts.cluster import Cluster, Deployment
 from stormproof.contracts.option import Option
 from stormproof.contracts.topology import Topology
@@ -136,7 +136,7 @@ QPID = QpidSystem(
     modes=MODES,
     trial=TRIAL,
     read_options=read_options,
-    events=Events(role_change, state_transfer),
+    events=LogEvents(role_change, state_transfer),
     commands=COMMANDS,
     rules=Rules(INVARIANTS, QPID_DEADLINES, BOUNDS, WORK, KEEPS, DRAWING, ABSTRACTION, STATES),
     options=(

@@ -13,7 +13,7 @@ _AS_THE_ENGINE = ("engine.py: two engines that apply the same commands in the sa
                   "or not one of them was restarted or loaded from a snapshot in between")
 _REMEMBERED = 200
 """The number of remembered states, to be compared with those of other nodes."""
-_EVERY = 32
+_STEPS_A_CHECK = 32
 """One of this number of a replica's steps is checked, at the same steps on all nodes."""
 
 
@@ -74,7 +74,7 @@ class SameState(Watcher):
 
     def look(self, node: str, program: Replicates, now: Any, before: Any) -> str:
         """Check some steps only, because a comparison takes too long for each."""
-        return "" if program.step % _EVERY else self.inspect(node, program)
+        return "" if program.step % _STEPS_A_CHECK else self.inspect(node, program)
 
     def inspect(self, node: str, program: Replicates) -> str:
         """Compare the content with another node's at the same position."""

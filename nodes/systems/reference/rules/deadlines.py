@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from stormproof.contracts.deadline import Deadline
 
-_LOGIN_TIMEOUT = 10.0
+_LOGIN_SECONDS = 10.0
 """The default of ``connect_timeout``, in seconds."""
 _MISSED, _LONGEST_BEAT, _SHORT_BEAT = 3, 3.0, 0.3
 """Heart-beats that may be missed, and seconds between them: the longest interval of tests' clients, and the usual one.
 One more interval may have begun when something was read."""
 _SILENT = "docs/stomp.md: a client of which nothing comes for three heart-beats is ended"
-_LINGER = 2.0
+_LINGER_SECONDS = 2.0
 """The default of ``linger``, in seconds."""
 
 DEADLINES = (
@@ -24,7 +24,7 @@ DEADLINES = (
     Deadline(
         "login",
         {},
-        _LOGIN_TIMEOUT + 0.5,
+        _LOGIN_SECONDS + 0.5,
         "docs/stomp.md: connect_timeout",
         what="a connection is there that has not logged in",
     ),
@@ -52,7 +52,7 @@ DEADLINES = (
     Deadline(
         "lingering",
         {},
-        _LINGER + 0.3,
+        _LINGER_SECONDS + 0.3,
         "docs/stomp.md: linger, time that a client has to read its ERROR before the connection is cut",
         what="a client that was ended is still there",
     ),

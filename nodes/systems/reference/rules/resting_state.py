@@ -16,23 +16,26 @@ _REMEMBERED = "remembered for clients that come back, the latest ones only"
 
 ENGINE = (
     *(Keep(name, _LEFT, more=LEFT)
-      for name in ("Message.", "Queue.", "Shared.", "State.messages", "table messages", "table bodies")),
+      for name in ("Message.", "Queue.", "Shared.", "EngineState.messages", "table messages", "table bodies")),
     *(Keep(name, _ON_THEIR_WAY, more=LEFT) for name in ("Outgoing.", "PeerServer.outgoing", "table outgoing")),
     Keep("LastValues.", _VALUES, more=60),
     *(Keep(name, _STRANGERS, more=40)
       for name in ("ReferenceBroker.logins", "ReferenceBroker.sessions", "Session.", "SessionTimers.", "Flow.",
-                   "OutputBuffer.",
-                   "task LoopRuntime._handling", "task OutputBuffer.", "task IceStorm._serve")),
-    *(Keep(name, _MADE, more=120) for name in ("State.queues", "State.durables", "table queues", "Routes.")),
+                   "OutputBuffer.", "task LoopRuntime._handling", "task OutputBuffer.", "task IceStorm._serve")),
+    *(Keep(name, _MADE, more=120)
+      for name in ("EngineState.queues", "EngineState.durables", "table queues", "TopicRoutes.")),
     *(Keep(name, _RULES, more=60) for name in ("Security.", "_Row.", "Guard.", "table security")),
-    *(Keep(name, _PREPARED, more=60) for name in ("State.branches", "State.prepared", "Transaction.", "Item.",
-                                                  "table transactions", "table items")),
-    Keep("Item.args", _CONTENT, more=2000),
+    *(Keep(name, _PREPARED, more=60)
+      for name in ("EngineState.branches", "EngineState.prepared", "Transaction.", "TransactionItem.",
+                   "table transactions", "table items")),
+    Keep("TransactionItem.args", _CONTENT, more=2000),
 )  # fmt: skip
 """Objects of all designs."""
 
 REMEMBERED = (
-    *(Keep(name, _REMEMBERED, "max_closed") for name in ("State.closed", "State._closed_ids", "table closed")),
-    *(Keep(name, _REMEMBERED, "max_outcomes") for name in ("State.outcomes", "State._outcome_ids", "table outcomes")),
+    *(Keep(name, _REMEMBERED, "max_closed")
+      for name in ("EngineState.closed", "EngineState._closed_ids", "table closed")),
+    *(Keep(name, _REMEMBERED, "max_outcomes")
+      for name in ("EngineState.outcomes", "EngineState._outcome_ids", "table outcomes")),
 )
 """Objects of designs whose clients have reliable connections and branches."""

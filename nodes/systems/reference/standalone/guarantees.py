@@ -14,8 +14,8 @@ _DESTROYS = ("corrupt", "empty")
 """Kinds of disk faults after which a broker without replicas starts empty."""
 _ONE_COPY = "there is one copy of what was confirmed: what its disk has lost is lost"
 _ON_DISK = "confirmed when it is on disk"
-_AGAIN = "a message that was reacted to and not yet acknowledged is reacted to again"
-_AT_ONCE = "the token of a connection that is not reliable goes to another as soon as that is lost"
+_REACTED_AGAIN = "a message that was reacted to and not yet acknowledged is reacted to again"
+_TOKEN_MOVES = "the token of a connection that is not reliable goes to another as soon as that is lost"
 _BY_CLOCKS = "the broker gives up a silent client by its clock, which may run too fast"
 _AT_MOST_ONCE, _DUPLICATE_OKAY = {"quality": "at-most-once"}, {"quality": "duplicate-okay"}
 
@@ -40,13 +40,13 @@ _LASTING = {
 GUARANTEES: tuple[Guarantee, ...] = (
     Guarantee("lost", NOT_PROMISED, "1.2", "the client acknowledges a message before it reacts to it", ANY_FAULT,
               _AT_MOST_ONCE),
-    *(Guarantee(name, NOT_PROMISED, "1.2", _AGAIN, ANY_FAULT, _DUPLICATE_OKAY)
+    *(Guarantee(name, NOT_PROMISED, "1.2", _REACTED_AGAIN, ANY_FAULT, _DUPLICATE_OKAY)
       for name in ("duplicated", "at-most-once")),
     *(Guarantee(name, PROMISED, "ours", why, _DISK, {"disk_kind": kind})
       for name, why in _LASTING.items() for kind in DISK_FAULTS if kind not in _DESTROYS),
     *(Guarantee(name, NOT_PROMISED, "ours", _ONE_COPY, _DISK) for name in _LASTING),
     *all_of(NOT_PROMISED, "ours", _ONE_COPY, _DISK),
-    *of_token(NOT_PROMISED, "ours", _AT_ONCE, ANY_FAULT, {"reliable": False}),
+    *of_token(NOT_PROMISED, "ours", _TOKEN_MOVES, ANY_FAULT, {"reliable": False}),
     *of_token(NOT_PROMISED, "ours", _BY_CLOCKS, ("clock",)),
     *promises("reads, writes and comparisons are commands in one order", "a token is with one consumer until it gives "
               "that back, or its connection has been gone for longer than it takes to notice", PROMISED),

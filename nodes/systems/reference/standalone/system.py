@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from nodes.systems.reference.feature_coverage import of_surface
-from nodes.systems.reference.log_events import Line
+from nodes.systems.reference.log_events import LogLine
 from nodes.systems.reference.rules.audits import COUNTS_ADD_UP, STORE_HOLDS
 from nodes.systems.reference.rules.deadlines import CALLED, CALLS, CONNECTIONS, DEADLINES, NETWORKS, REACTIONS
 from nodes.systems.reference.rules.table import Rules
@@ -17,7 +17,7 @@ from nodes.systems.reference.system import (
     MEMORY,
     MESSAGING,
     REMEMBERED,
-    Events,
+    LogEvents,
     ReferenceSystem,
 )
 from stormproof.contracts.deadline import Deadline
@@ -69,7 +69,7 @@ FORWARDING = Deadline(
 )
 
 
-def role_change(line: Line) -> RoleChange | None:
+def role_change(line: LogLine) -> RoleChange | None:
     """Parse a role change: logged when the broker is up."""
     return RoleChange("up", serving=True, leads=True) if line.event == "started" else None
 
@@ -81,7 +81,7 @@ STANDALONE = ReferenceSystem(
     leading_roles=("master",),
     provides=MESSAGING | {"security"},
     guarantees=(*GUARANTEES, *of_surface(GUARANTEES)),
-    events=Events(role=role_change),
+    events=LogEvents(role=role_change),
     rules=Rules((STORE_HOLDS, COUNTS_ADD_UP), (*DEADLINES, *CONNECTIONS, *BY_ITSELF, FORWARDING), drawing=DRAWING),
     options=(
         Option("idle_timeout", 5.0, "seconds after which a detached reliable connection is closed"),

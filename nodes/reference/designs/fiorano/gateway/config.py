@@ -10,7 +10,7 @@ from typing import Any
 from nodes.reference.api import ConfigError
 from nodes.reference.bugs import NONE, switched_on
 from nodes.reference.config import read_json
-from nodes.reference.option_values import MOST_SECONDS
+from nodes.reference.option_values import MAX_SECONDS
 from nodes.reference.trust import is_loopback
 
 _KINDS: dict[str, type] = {"host": str, "port": int, "Lockfile": str, "servers": list, "lease": float, "cluster": str,
@@ -63,8 +63,8 @@ def parse_gateway_config(content: Any) -> GatewayConfig:
     settings = dict(content)
     if not 0 < settings["port"] < 65536:
         raise ConfigError(f"port: {settings['port']} is not between 1 and 65535")
-    if not 0 < settings.get("lease", 1.0) < MOST_SECONDS:
-        raise ConfigError(f"lease: {settings['lease']} is not a number of seconds between 0 and {MOST_SECONDS:g}")
+    if not 0 < settings.get("lease", 1.0) < MAX_SECONDS:
+        raise ConfigError(f"lease: {settings['lease']} is not a number of seconds between 0 and {MAX_SECONDS:g}")
     servers = settings["servers"]
     if not all(isinstance(name, str) and name for name in servers) or len(set(servers)) != len(servers):
         raise ConfigError("servers: is not a list of different names")

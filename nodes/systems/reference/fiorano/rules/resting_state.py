@@ -12,7 +12,7 @@ _ROWS = "rows of all tables of the broker, which have their limits there"
 KEEPS = (
     Keep("table stored", _ROWS, more=LEFT),
     Keep("View.facts", "what was true when the state changed, the latest three times", more=20),
-    *(Keep(name, _BEFORE, more=150) for name in ("State.contexts", "Context.", "Subscription.", "Destinations.",
+    *(Keep(name, _BEFORE, more=150) for name in ("EngineState.contexts", "Context.", "Subscription.", "Destinations.",
                                                 "table contexts", "table subscriptions")),
     *ENGINE,
     *REMEMBERED,
